@@ -1,0 +1,147 @@
+//! Messages between master and agent.
+//!
+//! The agent opens one WebSocket to the master's `/agents` and speaks first: [`Hello`], with everything it holds. The
+//! master compares that with its rows and answers [`ToAgent`] messages; from then on either side sends changes. A lost
+//! message is harmless: the next [`Hello`] says everything again, and every [`ToAgent`] message may be repeated.
+//!
+//! Each message is one JSON text frame. Unknown fields are ignored; an unknown kind is reported and ignored.
+//! Read [`ToMaster`] and [`ToAgent`] first.
+
+use det_ids::{AgentId, AllocationId, ContainerId};
+use det_taskspec::{ContainerExit, ContainerSpec, Device};
+use serde::{Deserialize, Serialize};
+
+/// Version of this protocol. The master refuses an agent with another major version, naming both.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// Path of the WebSocket on the master.
+pub const PATH: &str = "/agents";
+/// Both sides send a WebSocket ping when nothing was sent for this long.
+pub const PING_SECONDS: u64 = 10;
+/// A side that has heard nothing for this long closes the connection.
+pub const SILENCE_SECONDS: u64 = 35;
+
+/// What an agent says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ToMaster {
+    /// First message of a connection.
+    Hello(Hello),
+    /// A container changed.
+    Container(ContainerReport),
+    /// Lines of the agent itself for a task's log (image pull progress, start errors); source `agent`.
+    Log(AgentLog),
+}
+
+/// Everything the agent holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL_VERSION`] of the agent.
+    pub protocol: u32,
+    /// Agent's id.
+    pub agent_id: AgentId,
+    /// Identity of this agent's data directory: a second live agent with the same id but another identity is refused.
+    pub instance_id: String,
+    /// Software version of the agent.
+    pub version: String,
+    /// Pool it wants to join.
+    pub resource_pool: String,
+    /// Addresses of the host, most useful first.
+    pub addresses: Vec<String>,
+    /// Its devices.
+    pub devices: Vec<Device>,
+    /// The runtime it starts containers in: `docker`, `podman`, `process`.
+    pub runtime: String,
+    /// All containers that it knows of, ended ones included until they are forgotten.
+    pub containers: Vec<ContainerReport>,
+}
+
+/// State of one container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ContainerReport {
+    /// Which.
+    pub container_id: ContainerId,
+    /// Its allocation.
+    pub allocation_id: AllocationId,
+    /// Where it stands.
+    pub state: ContainerState,
+}
+
+/// Life of a container; only ever moves downward in this list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum ContainerState {
+    /// Accepted by the agent.
+    Assigned,
+    /// The image is being pulled.
+    Pulling,
+    /// Being created.
+    Starting,
+    /// The supervisor runs.
+    Running {
+        /// Address of the host for the allocation's other containers.
+        host_address: String,
+        /// Published ports: container port and host port.
+        ports: Vec<(u16, u16)>,
+        /// Process id of the supervisor, or the engine's container id: proof in tests that a task was adopted.
+        runtime_id: String,
+    },
+    /// Ended; its logs have been handed to the master or given up with a line that says so.
+    Terminated {
+        /// How.
+        exit: ContainerExit,
+    },
+}
+
+/// Lines of the agent for a task's log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentLog {
+    /// Allocation whose task the lines belong to.
+    pub allocation_id: AllocationId,
+    /// Container, if they concern one.
+    pub container_id: Option<ContainerId>,
+    /// `(microseconds since 1970, level name such as LOG_LEVEL_INFO, text without line end)`.
+    pub lines: Vec<(i64, String, String)>,
+}
+
+/// What the master says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ToAgent {
+    /// Answer to [`Hello`].
+    Welcome(Welcome),
+    /// The agent may not join; it says why and ends (or retries when `retry`).
+    Refused {
+        /// A sentence for the agent's log.
+        reason: String,
+        /// Whether trying again can help.
+        retry: bool,
+    },
+    /// Start this container unless it is known already (by container id).
+    Start(Box<ContainerSpec>),
+    /// End this container. `grace`: SIGTERM, then SIGKILL after the script's grace; else SIGKILL at once. Logs are
+    /// flushed either way.
+    Kill {
+        /// Which.
+        container_id: ContainerId,
+        /// Whether to ask first.
+        grace: bool,
+    },
+    /// The end of this container is stored: remove everything of it. A live container is killed first.
+    Forget {
+        /// Which.
+        container_id: ContainerId,
+    },
+}
+
+/// What an agent needs to know of its master.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`PROTOCOL_VERSION`] of the master.
+    pub protocol: u32,
+    /// Software version of the master.
+    pub version: String,
+    /// Identity of the cluster; becomes `DET_CLUSTER_ID`.
+    pub cluster_id: String,
+    /// Identity of this master start; becomes `DET_MASTER_ID`.
+    pub master_id: String,
+}

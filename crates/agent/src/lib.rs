@@ -1,0 +1,1 @@
+//! The agent: devices, container runtimes, and the connection to the master.

@@ -1,0 +1,2 @@
+//! The `det` executable.
+fn main() {}

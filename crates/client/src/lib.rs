@@ -1,0 +1,1 @@
+//! Typed access to the HTTP API for the command line and tests.

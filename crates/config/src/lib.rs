@@ -1,0 +1,2 @@
+//! Experiment, master and agent configuration: parse, complete, validate.
+pub mod hyperparameters;

@@ -1,0 +1,172 @@
+//! Typed identifiers and units.
+//!
+//! Every room speaks of experiments, trials, tasks, allocations and containers through these types, so that one cannot
+//! be handed in where another belongs. The room knows nothing of what the identifiers stand for. Read [`TaskId`],
+//! [`AllocationId`] and [`ContainerId`] first: they nest.
+//!
+//! - A **task** is what runs containers: a trial, a notebook, a command.
+//! - An **allocation** is one attempt's claim on slots: `<task>.<n>`, n from 1.
+//! - A **container** is one member of an allocation on one agent (the wire calls it *resource*).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Defines an identifier that is a positive row number.
+macro_rules! number_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub i64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = std::num::ParseIntError;
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                text.parse().map(Self)
+            }
+        }
+    };
+}
+
+/// Defines an identifier that is text.
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub String);
+
+        impl $name {
+            /// The identifier as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.to_owned())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(text)
+            }
+        }
+    };
+}
+
+number_id!(
+    /// An experiment, counted from 1.
+    ExperimentId
+);
+number_id!(
+    /// A trial, counted from 1 over the whole cluster.
+    TrialId
+);
+number_id!(
+    /// A user.
+    UserId
+);
+text_id!(
+    /// A task: `<experiment>.<request uuid>` for trials, a UUID for everything else.
+    TaskId
+);
+text_id!(
+    /// One attempt of a task: `<task>.<n>`, n from 1.
+    AllocationId
+);
+text_id!(
+    /// One container of an allocation: a UUID. The wire calls it a resource.
+    ContainerId
+);
+text_id!(
+    /// An agent, unique in the cluster; its host name unless configured otherwise.
+    AgentId
+);
+text_id!(
+    /// An entry of the job queue: an experiment or one interactive task. A UUID.
+    JobId
+);
+text_id!(
+    /// A searcher's name for a trial it asked for, before the trial has a number. A UUID.
+    RequestId
+);
+
+impl TaskId {
+    /// The id of this task's `n`-th allocation (n counts from 1).
+    pub fn allocation(&self, n: u32) -> AllocationId {
+        AllocationId(format!("{}.{n}", self.0))
+    }
+}
+
+impl AllocationId {
+    /// The task and the attempt number, or `None` when the text is not `<task>.<n>`.
+    pub fn split(&self) -> Option<(TaskId, u32)> {
+        let (task, n) = self.0.rsplit_once('.')?;
+        let n = n.parse().ok()?;
+        (!task.is_empty()).then(|| (TaskId(task.to_owned()), n))
+    }
+}
+
+impl ContainerId {
+    /// A fresh random id.
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4().to_string())
+    }
+}
+
+impl JobId {
+    /// A fresh random id.
+    pub fn random() -> Self {
+        Self(uuid::Uuid::new_v4().to_string())
+    }
+}
+
+/// The number of an agent's device, counted from 0 on that agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SlotId(pub u32);
+
+impl fmt::Display for SlotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A point in time: microseconds since 1970-01-01T00:00:00Z. Pure rooms take it as an argument.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Micros(pub i64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocation_id_names_its_task_and_attempt() {
+        let task = TaskId::from("7.0b6c");
+        let allocation = task.allocation(3);
+        assert_eq!(allocation.as_str(), "7.0b6c.3");
+        assert_eq!(allocation.split(), Some((task, 3)));
+        assert_eq!(AllocationId::from("no-number").split(), None);
+        assert_eq!(AllocationId::from(".1").split(), None);
+    }
+}

@@ -1,0 +1,1 @@
+//! State machines of experiments, trials and allocations.

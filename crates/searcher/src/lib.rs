@@ -1,0 +1,1 @@
+//! Hyperparameter search: single, random, grid, ASHA, adaptive ASHA.

@@ -1,0 +1,1 @@
+//! The master: HTTP API, use cases and background work.

@@ -1,0 +1,1 @@
+//! The on-disk log spool between a task and the master.

@@ -1,0 +1,1 @@
+//! The database: SQLite or PostgreSQL behind one set of functions.

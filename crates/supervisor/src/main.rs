@@ -1,0 +1,2 @@
+//! The first process of every task.
+fn main() {}

@@ -1,0 +1,2 @@
+//! House rules as tests, and code generation.
+fn main() {}
