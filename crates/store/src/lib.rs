@@ -1,1 +1,52 @@
-//! The database: SQLite or PostgreSQL behind one set of functions.
+//! The database: SQLite inside the process, or PostgreSQL, behind one set of functions.
+//!
+//! # What is stored, what is rebuilt
+//!
+//! Stored, and the truth: users, sessions, experiments, their searches (a snapshot and the events since), trials, tasks,
+//! allocations, containers, agents as last seen, checkpoints, metrics and logs (as compressed chunks, design D4), and the
+//! ordered `events` table in which every change leaves a line in the transaction that made it (design D6).
+//! Rebuilt at start and never trusted across one: connections of agents, waiting long polls, caches of searches and
+//! sessions.
+//!
+//! # How writing works
+//!
+//! One [`writer`] runs all changes one after another on one connection and commits many of them together (group
+//! commit). A change is a closure over a [`WriteTx`]: it reads what it needs, decides, writes rows and events, and leaves
+//! behind what should happen after the commit. Since changes never overlap there are no races between them and no row
+//! locks. An answer is given only after the commit: acknowledged means durable.
+//!
+//! # How reading works
+//!
+//! Readers have connections of their own and see the last commit ([`Store::read`]).
+//!
+//! Read [`Store`], then [`WriteTx`], then the module of the resource you care about. SQL stands in these modules only;
+//! the rules that keep one text valid on both databases are in `docs/design/0002-two-databases.md`.
+
+#[macro_use]
+mod db;
+mod migrate;
+mod query;
+pub mod writer;
+
+pub mod agents;
+pub mod allocations;
+pub mod checkpoints;
+pub mod chunk;
+pub mod events;
+pub mod experiments;
+pub mod logs;
+pub mod metrics;
+pub mod searches;
+pub mod settings;
+pub mod trials;
+pub mod users;
+
+pub use db::{Conn, ReadConn, Store, StoreError, StoreUrl};
+pub use writer::WriteTx;
+
+/// The present, in microseconds since 1970. The one place of this room that reads the clock.
+pub fn now() -> i64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX))
+}

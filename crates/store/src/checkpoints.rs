@@ -1,0 +1,123 @@
+//! Checkpoints.
+
+use crate::query::{Query, Value};
+use crate::{Conn, StoreError};
+
+/// A checkpoint.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct CheckpointRow {
+    /// Chosen by the task.
+    pub uuid: String,
+    /// Its experiment.
+    pub experiment_id: Option<i64>,
+    /// Its trial.
+    pub trial_id: Option<i64>,
+    /// Task that wrote it.
+    pub task_id: String,
+    /// Allocation that wrote it.
+    pub allocation_id: Option<String>,
+    /// `COMPLETED`, `DELETED`, `PARTIALLY_DELETED`, `ERROR`, `ACTIVE`.
+    pub state: String,
+    /// `steps_completed` of its metadata.
+    pub steps: i64,
+    /// JSON object.
+    pub metadata: String,
+    /// JSON object: path to bytes.
+    pub resources: String,
+    /// Sum of the files.
+    pub bytes: i64,
+    /// Microseconds.
+    pub reported_at: i64,
+}
+
+/// Adds a checkpoint; an existing one is left as it is. Tells whether it was added.
+pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, StoreError> {
+    let added = execute!(
+        conn,
+        "INSERT INTO checkpoints (uuid, experiment_id, trial_id, task_id, allocation_id, state, steps, metadata, \
+         resources, bytes, reported_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+         ON CONFLICT (uuid) DO NOTHING",
+        row.uuid.as_str(),
+        row.experiment_id,
+        row.trial_id,
+        row.task_id.as_str(),
+        row.allocation_id.as_deref(),
+        row.state.as_str(),
+        row.steps,
+        row.metadata.as_str(),
+        row.resources.as_str(),
+        row.bytes,
+        row.reported_at
+    )?;
+    Ok(added > 0)
+}
+
+/// One checkpoint.
+pub async fn find(conn: &mut Conn<'_>, uuid: &str) -> Result<Option<CheckpointRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        CheckpointRow,
+        "SELECT * FROM checkpoints WHERE uuid = $1",
+        uuid
+    )?)
+}
+
+/// Stores what may change.
+pub async fn update(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE checkpoints SET state = $1, metadata = $2, resources = $3, bytes = $4 WHERE uuid = $5",
+        row.state.as_str(),
+        row.metadata.as_str(),
+        row.resources.as_str(),
+        row.bytes,
+        row.uuid.as_str()
+    )?;
+    Ok(())
+}
+
+/// The checkpoints of a trial by steps.
+pub async fn of_trial(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+) -> Result<Vec<CheckpointRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        CheckpointRow,
+        "SELECT * FROM checkpoints WHERE trial_id = $1 ORDER BY steps, reported_at, uuid",
+        trial_id
+    )?)
+}
+
+/// The checkpoints of an experiment by report time.
+pub async fn of_experiment(
+    conn: &mut Conn<'_>,
+    experiment_id: i64,
+) -> Result<Vec<CheckpointRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        CheckpointRow,
+        "SELECT * FROM checkpoints WHERE experiment_id = $1 ORDER BY reported_at, uuid",
+        experiment_id
+    )?)
+}
+
+/// The checkpoints with these ids.
+pub async fn find_all(
+    conn: &mut Conn<'_>,
+    uuids: &[String],
+) -> Result<Vec<CheckpointRow>, StoreError> {
+    let mut query = Query::new("SELECT * FROM checkpoints");
+    query.any_of("uuid", uuids.iter().map(|u| Value::Text(u.clone())));
+    query.fetch_all(conn).await
+}
+
+/// Checkpoints that some trial was told to start from.
+pub async fn warm_start_sources(conn: &mut Conn<'_>) -> Result<Vec<String>, StoreError> {
+    let rows = fetch_all!(
+        conn,
+        (String,),
+        "SELECT DISTINCT warm_start_checkpoint FROM trials WHERE warm_start_checkpoint IS NOT NULL"
+    )?;
+    Ok(rows.into_iter().map(|(uuid,)| uuid).collect())
+}

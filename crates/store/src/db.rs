@@ -1,0 +1,375 @@
+//! Connections to either database, and the macros that let one SQL text serve both.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection, Postgres, Sqlite, pool::PoolConnection};
+
+use crate::migrate;
+use crate::writer::{Job, Writer};
+
+/// What can go wrong in the database.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The data directory is held by another master.
+    #[error("the data directory \"{}\" is in use by another master: stop it, or choose another with --data-dir", .0.display())]
+    InUse(PathBuf),
+    /// Another master holds the PostgreSQL database.
+    #[error("the database is in use by another master: stop it, or point db: at another database")]
+    DatabaseInUse,
+    /// The data directory cannot be used.
+    #[error("the data directory \"{}\" cannot be used: {source}; make it writable for this user, or choose another with --data-dir", path.display())]
+    Directory {
+        /// Which directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The address of the database is not understood.
+    #[error(
+        "the database address \"{0}\" is not understood: use sqlite:///PATH or postgres://USER:PASSWORD@HOST:PORT/NAME"
+    )]
+    Url(String),
+    /// The database cannot be reached now.
+    #[error("the database cannot be reached")]
+    Unavailable(#[source] sqlx::Error),
+    /// A statement failed.
+    #[error("the database refused an operation")]
+    Query(#[from] sqlx::Error),
+    /// The schema could not be brought up to date.
+    #[error("the database could not be brought to this version's schema")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+    /// A stored value cannot be read.
+    #[error("stored data of {what} cannot be read: {message}")]
+    Corrupt {
+        /// Which row.
+        what: String,
+        /// Why.
+        message: String,
+    },
+    /// The writer has ended; the master is shutting down.
+    #[error("the master is shutting down")]
+    Closed,
+}
+
+impl StoreError {
+    /// Whether the same operation may succeed later without any change (the database is away).
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unavailable(_) | Self::Closed => true,
+            Self::Query(error) => is_connection_error(error),
+            _ => false,
+        }
+    }
+}
+
+/// Whether the connection is at fault and not the statement.
+pub(crate) fn is_connection_error(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_) => true,
+        // Class 08: connection exception; class 57P: shutdown, crash or cannot connect now; 53300: too many connections.
+        sqlx::Error::Database(e) => e
+            .code()
+            .is_some_and(|c| c.starts_with("08") || c.starts_with("57P") || c == "53300"),
+        _ => false,
+    }
+}
+
+/// Which database, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// A SQLite file below the data directory.
+    Sqlite(PathBuf),
+    /// A PostgreSQL database, as a `postgres://` URL.
+    Postgres(String),
+}
+
+impl FromStr for StoreUrl {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            Ok(Self::Postgres(text.to_owned()))
+        } else if let Some(path) = text.strip_prefix("sqlite://") {
+            Ok(Self::Sqlite(PathBuf::from(path)))
+        } else {
+            // The text may hold a password: only the scheme is echoed.
+            Err(StoreError::Url(
+                text.split("://").next().unwrap_or_default().to_owned(),
+            ))
+        }
+    }
+}
+
+/// A connection of either kind, borrowed for some statements.
+pub enum Conn<'a> {
+    /// SQLite.
+    Lite(&'a mut SqliteConnection),
+    /// PostgreSQL.
+    Pg(&'a mut PgConnection),
+}
+
+impl Conn<'_> {
+    /// The same connection for a shorter time.
+    pub fn reborrow(&mut self) -> Conn<'_> {
+        match self {
+            Self::Lite(c) => Conn::Lite(c),
+            Self::Pg(c) => Conn::Pg(c),
+        }
+    }
+}
+
+/// Runs one expression with the connection of whichever kind, typed for each.
+macro_rules! on {
+    ($conn:expr, $c:ident => $body:expr) => {
+        match $conn {
+            $crate::db::Conn::Lite($c) => $body,
+            $crate::db::Conn::Pg($c) => $body,
+        }
+    };
+}
+
+/// All rows of a query.
+macro_rules! fetch_all {
+    ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
+        on!($conn, c => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_all(&mut **c).await)
+    };
+}
+
+/// The first row of a query, if any.
+macro_rules! fetch_optional {
+    ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
+        on!($conn, c => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_optional(&mut **c).await)
+    };
+}
+
+/// The only row of a query.
+macro_rules! fetch_one {
+    ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
+        on!($conn, c => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_one(&mut **c).await)
+    };
+}
+
+/// Runs a statement and gives the number of rows it changed.
+macro_rules! execute {
+    ($conn:expr, $sql:expr $(, $bind:expr)* $(,)?) => {
+        on!($conn, c => sqlx::query($sql)$(.bind($bind))*.execute(&mut **c).await.map(|r| r.rows_affected()))
+    };
+}
+
+/// A connection for reading, returned to its pool when dropped.
+pub enum ReadConn {
+    /// SQLite.
+    Lite(PoolConnection<Sqlite>),
+    /// PostgreSQL.
+    Pg(PoolConnection<Postgres>),
+}
+
+impl ReadConn {
+    /// The connection for the query functions.
+    pub fn conn(&mut self) -> Conn<'_> {
+        match self {
+            Self::Lite(c) => Conn::Lite(c),
+            Self::Pg(c) => Conn::Pg(c),
+        }
+    }
+}
+
+/// The writer's own connection.
+pub(crate) enum OwnedConn {
+    Lite(SqliteConnection),
+    Pg(PgConnection),
+}
+
+impl OwnedConn {
+    pub(crate) fn conn(&mut self) -> Conn<'_> {
+        match self {
+            Self::Lite(c) => Conn::Lite(c),
+            Self::Pg(c) => Conn::Pg(c),
+        }
+    }
+}
+
+/// How to open the writer's connection again after it broke.
+#[derive(Clone)]
+pub(crate) enum Connector {
+    Lite(SqliteConnectOptions),
+    Pg(Box<PgConnectOptions>),
+}
+
+/// One master per database: the key of PostgreSQL's advisory lock.
+const ADVISORY_LOCK: i64 = 0x6465_7465_726d_696e;
+
+impl Connector {
+    /// Opens the writer's connection and, on PostgreSQL, takes the lock that keeps a second master out.
+    pub(crate) async fn connect(&self) -> Result<OwnedConn, StoreError> {
+        match self {
+            Self::Lite(options) => Ok(OwnedConn::Lite(
+                options.connect().await.map_err(StoreError::Unavailable)?,
+            )),
+            Self::Pg(options) => {
+                let mut conn = options.connect().await.map_err(StoreError::Unavailable)?;
+                let (held,): (bool,) = sqlx::query_as("SELECT pg_try_advisory_lock($1)")
+                    .bind(ADVISORY_LOCK)
+                    .fetch_one(&mut conn)
+                    .await?;
+                if !held {
+                    let _ = conn.close().await;
+                    return Err(StoreError::DatabaseInUse);
+                }
+                Ok(OwnedConn::Pg(conn))
+            }
+        }
+    }
+}
+
+enum Pool {
+    Lite(SqlitePool),
+    Pg(PgPool),
+}
+
+struct Inner {
+    pool: Pool,
+    writer: Writer,
+    /// Holds the exclusive lock on the data directory until the store is dropped.
+    _lock: Option<File>,
+}
+
+/// The open database. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Opens the database, keeps every other master out, and brings the schema up to date.
+    pub async fn open(url: &StoreUrl) -> Result<Self, StoreError> {
+        match url {
+            StoreUrl::Sqlite(path) => Self::open_sqlite(path).await,
+            StoreUrl::Postgres(url) => Self::open_postgres(url).await,
+        }
+    }
+
+    async fn open_sqlite(path: &Path) -> Result<Self, StoreError> {
+        let directory = path
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let directory_error = |source| StoreError::Directory {
+            path: directory.to_owned(),
+            source,
+        };
+        std::fs::create_dir_all(directory).map_err(directory_error)?;
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.with_extension("lock"))
+            .map_err(directory_error)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => {
+                return Err(StoreError::InUse(directory.to_owned()));
+            }
+            Err(std::fs::TryLockError::Error(source)) => return Err(directory_error(source)),
+        }
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(Duration::from_secs(10))
+            .statement_cache_capacity(256)
+            .disable_statement_logging();
+        let mut first = options.connect().await.map_err(StoreError::Unavailable)?;
+        migrate::run_sqlite(&mut first).await?;
+        let pool = SqlitePoolOptions::new()
+            .min_connections(0)
+            .max_connections(4)
+            .idle_timeout(Duration::from_secs(60))
+            .connect_lazy_with(options.clone().read_only(true));
+        let writer = Writer::start(Connector::Lite(options), OwnedConn::Lite(first));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                pool: Pool::Lite(pool),
+                writer,
+                _lock: Some(lock),
+            }),
+        })
+    }
+
+    async fn open_postgres(url: &str) -> Result<Self, StoreError> {
+        let options = PgConnectOptions::from_str(url)
+            .map_err(|_| StoreError::Url("postgres".into()))?
+            .application_name("det master")
+            .disable_statement_logging();
+        let connector = Connector::Pg(Box::new(options.clone()));
+        let mut first = connector.connect().await?;
+        if let OwnedConn::Pg(conn) = &mut first {
+            migrate::run_postgres(conn).await?;
+        }
+        let pool = PgPoolOptions::new()
+            .min_connections(0)
+            .max_connections(8)
+            .acquire_timeout(Duration::from_secs(5))
+            .connect_lazy_with(options);
+        let writer = Writer::start(connector, first);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                pool: Pool::Pg(pool),
+                writer,
+                _lock: None,
+            }),
+        })
+    }
+
+    /// `sqlite` or `postgres`, for `/health` and log lines.
+    pub fn kind(&self) -> &'static str {
+        match self.inner.pool {
+            Pool::Lite(_) => "sqlite",
+            Pool::Pg(_) => "postgres",
+        }
+    }
+
+    /// A connection for reading. Waits at most five seconds for one.
+    pub async fn read(&self) -> Result<ReadConn, StoreError> {
+        match &self.inner.pool {
+            Pool::Lite(pool) => pool.acquire().await.map(ReadConn::Lite),
+            Pool::Pg(pool) => pool.acquire().await.map(ReadConn::Pg),
+        }
+        .map_err(StoreError::Unavailable)
+    }
+
+    pub(crate) async fn write_permit(
+        &self,
+    ) -> Result<tokio::sync::OwnedSemaphorePermit, StoreError> {
+        self.inner.writer.permit().await
+    }
+
+    pub(crate) fn submit(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
+        self.inner.writer.submit(job)
+    }
+
+    /// Waits until everything submitted so far is committed or refused, then lets go of the database.
+    pub async fn close(&self) {
+        self.inner.writer.close().await;
+        match &self.inner.pool {
+            Pool::Lite(pool) => pool.close().await,
+            Pool::Pg(pool) => pool.close().await,
+        }
+    }
+}

@@ -1,0 +1,645 @@
+//! Experiments, their jobs and model definitions.
+
+use crate::query::{Query, Value, contains_pattern};
+use crate::{Conn, StoreError};
+
+/// An entry of the job queue.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct JobRow {
+    /// UUID.
+    pub id: String,
+    /// `experiment`.
+    pub kind: String,
+    /// Whose.
+    pub owner_id: i64,
+    /// Pool it runs in.
+    pub resource_pool: String,
+    /// 1 to 99, lower first.
+    pub priority: i64,
+    /// Fair-share weight, above 0.
+    pub weight: f64,
+    /// Most slots in use at once; `None` = no cap.
+    pub max_slots: Option<i64>,
+    /// Place set by a move; `None` = by submission.
+    pub position: Option<i64>,
+    /// Microseconds.
+    pub submitted_at: i64,
+}
+
+/// An experiment with its owner's name and its job's settings.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct ExperimentRow {
+    /// Number.
+    pub id: i64,
+    /// Its job.
+    pub job_id: String,
+    /// Whose.
+    pub owner_id: i64,
+    /// Project, 1 = Uncategorized.
+    pub project_id: i64,
+    /// Experiment it was forked from.
+    pub parent_id: Option<i64>,
+    /// Display name.
+    pub name: String,
+    /// Free text.
+    pub description: String,
+    /// JSON list of strings.
+    pub labels: String,
+    /// Free text.
+    pub notes: String,
+    /// Stored state name, without prefix: `ACTIVE`, `STOPPING_CANCELED`, …
+    pub state: String,
+    /// Life cycle state with its data, JSON.
+    pub machine: String,
+    /// Hidden from default lists.
+    pub archived: bool,
+    /// Effective configuration, JSON.
+    pub config: String,
+    /// Configuration as submitted.
+    pub original_config: String,
+    /// Search method.
+    pub searcher_name: String,
+    /// Metric that is optimised.
+    pub searcher_metric: String,
+    /// Whether lower is better.
+    pub smaller_is_better: bool,
+    /// 0 to 1.
+    pub progress: f64,
+    /// Microseconds.
+    pub created_at: i64,
+    /// Microseconds; `None` while live.
+    pub ended_at: Option<i64>,
+    /// Trials created.
+    pub trial_count: i64,
+    /// Trial with the best validation.
+    pub best_trial_id: Option<i64>,
+    /// Its searcher metric as reported.
+    pub best_metric: Option<f64>,
+    /// Checkpoints not deleted.
+    pub checkpoint_count: i64,
+    /// Their size.
+    pub checkpoint_bytes: i64,
+    /// Whether the checkpoint policy has been applied since the end.
+    pub collected: bool,
+    /// Owner's login name.
+    pub username: String,
+    /// Owner's display name.
+    pub display_name: String,
+    /// From the job.
+    pub resource_pool: String,
+    /// From the job.
+    pub priority: i64,
+    /// From the job.
+    pub weight: f64,
+    /// From the job.
+    pub max_slots: Option<i64>,
+}
+
+const SELECT: &str = "SELECT e.*, u.username, u.display_name, j.resource_pool, j.priority, j.weight, j.max_slots \
+     FROM experiments e JOIN users u ON u.id = e.owner_id JOIN jobs j ON j.id = e.job_id";
+
+/// What to list.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Substring of the name, any case.
+    pub name: Option<String>,
+    /// Substring of the description, any case.
+    pub description: Option<String>,
+    /// All of these labels.
+    pub labels: Vec<String>,
+    /// Any of these owners.
+    pub owners: Option<Vec<i64>>,
+    /// Only archived, or only not archived.
+    pub archived: Option<bool>,
+    /// Any of these stored states.
+    pub states: Option<Vec<String>>,
+    /// Only this project.
+    pub project_id: Option<i64>,
+    /// Ids below.
+    pub id_below: Option<i64>,
+    /// Ids above.
+    pub id_above: Option<i64>,
+    /// Any of these ids.
+    pub ids: Option<Vec<i64>>,
+    /// None of these ids.
+    pub not_ids: Vec<i64>,
+}
+
+/// What to sort by; the id is always the tie break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sort {
+    /// Number.
+    #[default]
+    Id,
+    /// Free text.
+    Description,
+    /// As in a dictionary.
+    Name,
+    /// Creation.
+    StartTime,
+    /// End; unfinished ones last.
+    EndTime,
+    /// Stored state.
+    State,
+    /// Number of trials.
+    TrialCount,
+    /// Progress.
+    Progress,
+    /// Owner's name.
+    User,
+    /// Source experiment.
+    ForkedFrom,
+    /// Pool.
+    ResourcePool,
+    /// Project.
+    ProjectId,
+    /// Checkpoint bytes.
+    CheckpointSize,
+    /// Checkpoints.
+    CheckpointCount,
+    /// Best searcher metric; missing last.
+    SearcherMetric,
+}
+
+fn sort_column(sort: Sort) -> &'static str {
+    match sort {
+        Sort::Id => "e.id",
+        Sort::Description => "LOWER(e.description)",
+        Sort::Name => "LOWER(e.name)",
+        Sort::StartTime => "e.created_at",
+        Sort::EndTime => "e.ended_at",
+        Sort::State => "e.state",
+        Sort::TrialCount => "e.trial_count",
+        Sort::Progress => "e.progress",
+        Sort::User => "LOWER(u.username)",
+        Sort::ForkedFrom => "e.parent_id",
+        Sort::ResourcePool => "j.resource_pool",
+        Sort::ProjectId => "e.project_id",
+        Sort::CheckpointSize => "e.checkpoint_bytes",
+        Sort::CheckpointCount => "e.checkpoint_count",
+        Sort::SearcherMetric => "e.best_metric",
+    }
+}
+
+fn apply(query: &mut Query, filter: &Filter) {
+    if let Some(name) = &filter.name {
+        query
+            .condition("LOWER(e.name) LIKE ")
+            .bind(Value::Text(contains_pattern(name)))
+            .push(" ESCAPE '\\'");
+    }
+    if let Some(text) = &filter.description {
+        query
+            .condition("LOWER(e.description) LIKE ")
+            .bind(Value::Text(contains_pattern(text)))
+            .push(" ESCAPE '\\'");
+    }
+    for label in &filter.labels {
+        // Labels are a JSON list of strings; a label matches as its JSON spelling.
+        let spelled = serde_json::Value::String(label.clone()).to_string();
+        let escaped: String = spelled
+            .chars()
+            .flat_map(|c| {
+                matches!(c, '%' | '_' | '\\')
+                    .then_some('\\')
+                    .into_iter()
+                    .chain([c])
+            })
+            .collect();
+        query
+            .condition("e.labels LIKE ")
+            .bind(Value::Text(format!("%{escaped}%")))
+            .push(" ESCAPE '\\'");
+    }
+    if let Some(owners) = &filter.owners {
+        query.any_of("e.owner_id", owners.iter().map(|id| Value::Integer(*id)));
+    }
+    if let Some(archived) = filter.archived {
+        query.condition("e.archived = ").bind(Value::Bool(archived));
+    }
+    if let Some(states) = &filter.states {
+        query.any_of("e.state", states.iter().map(|s| Value::Text(s.clone())));
+    }
+    if let Some(project) = filter.project_id {
+        query
+            .condition("e.project_id = ")
+            .bind(Value::Integer(project));
+    }
+    if let Some(id) = filter.id_below {
+        query.condition("e.id < ").bind(Value::Integer(id));
+    }
+    if let Some(id) = filter.id_above {
+        query.condition("e.id > ").bind(Value::Integer(id));
+    }
+    if let Some(ids) = &filter.ids {
+        query.any_of("e.id", ids.iter().map(|id| Value::Integer(*id)));
+    }
+    for id in &filter.not_ids {
+        query.condition("e.id <> ").bind(Value::Integer(*id));
+    }
+}
+
+/// One page of experiments, and how many match in all. `limit` below 0 = all.
+pub async fn list(
+    conn: &mut Conn<'_>,
+    filter: &Filter,
+    sort: Sort,
+    descending: bool,
+    offset: i64,
+    limit: i64,
+) -> Result<(Vec<ExperimentRow>, i64), StoreError> {
+    let mut count = Query::new("SELECT COUNT(*) FROM experiments e");
+    apply(&mut count, filter);
+    let total = count
+        .fetch_all::<(i64,)>(conn)
+        .await?
+        .first()
+        .map_or(0, |(n,)| *n);
+    let mut query = Query::new(SELECT);
+    apply(&mut query, filter);
+    let direction = if descending {
+        " DESC NULLS LAST"
+    } else {
+        " ASC NULLS LAST"
+    };
+    query
+        .push(" ORDER BY ")
+        .push(sort_column(sort))
+        .push(direction);
+    if sort != Sort::Id {
+        query
+            .push(", e.id")
+            .push(if descending { " DESC" } else { " ASC" });
+    }
+    query.page(offset, limit);
+    Ok((query.fetch_all(conn).await?, total))
+}
+
+/// One experiment.
+pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<ExperimentRow>, StoreError> {
+    let mut query = Query::new(SELECT);
+    query.condition("e.id = ").bind(Value::Integer(id));
+    Ok(query.fetch_all(conn).await?.pop())
+}
+
+/// Experiments that have not come to their end: the master looks after them.
+pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError> {
+    let mut query = Query::new(SELECT);
+    query.condition(
+        "e.state IN ('ACTIVE', 'PAUSED', 'STOPPING_CANCELED', 'STOPPING_KILLED', 'STOPPING_COMPLETED', 'STOPPING_ERROR')",
+    );
+    query.push(" ORDER BY e.id");
+    query.fetch_all(conn).await
+}
+
+/// Experiments with work left after their end: policy not applied yet, or deletion under way.
+pub async fn to_clean_up(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError> {
+    let mut query = Query::new(SELECT);
+    query.condition(
+        "((e.state IN ('COMPLETED', 'CANCELED', 'ERROR') AND NOT e.collected) OR e.state = 'DELETING')",
+    );
+    query.push(" ORDER BY e.id");
+    query.fetch_all(conn).await
+}
+
+/// A new experiment.
+#[derive(Debug, Clone)]
+pub struct NewExperiment {
+    /// Its job.
+    pub job: JobRow,
+    /// See [`ExperimentRow`].
+    pub project_id: i64,
+    /// See [`ExperimentRow`].
+    pub parent_id: Option<i64>,
+    /// See [`ExperimentRow`].
+    pub name: String,
+    /// See [`ExperimentRow`].
+    pub description: String,
+    /// See [`ExperimentRow`].
+    pub labels: String,
+    /// See [`ExperimentRow`].
+    pub state: String,
+    /// See [`ExperimentRow`].
+    pub machine: String,
+    /// See [`ExperimentRow`].
+    pub config: String,
+    /// See [`ExperimentRow`].
+    pub original_config: String,
+    /// See [`ExperimentRow`].
+    pub searcher_name: String,
+    /// See [`ExperimentRow`].
+    pub searcher_metric: String,
+    /// See [`ExperimentRow`].
+    pub smaller_is_better: bool,
+    /// The gzip tar archive of the model definition.
+    pub model_definition: Vec<u8>,
+}
+
+/// Adds an experiment with its job and model definition; gives its number.
+pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, StoreError> {
+    let job = &new.job;
+    execute!(
+        conn,
+        "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, submitted_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        job.id.as_str(),
+        job.kind.as_str(),
+        job.owner_id,
+        job.resource_pool.as_str(),
+        job.priority,
+        job.weight,
+        job.max_slots,
+        job.position,
+        job.submitted_at
+    )?;
+    let (id,) = fetch_one!(
+        conn,
+        (i64,),
+        "INSERT INTO experiments (job_id, owner_id, project_id, parent_id, name, description, labels, notes, state, \
+         machine, archived, config, original_config, searcher_name, searcher_metric, smaller_is_better, progress, \
+         created_at, trial_count, checkpoint_count, checkpoint_bytes, collected) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, $15, 0.0, $16, 0, 0, 0, $10) \
+         RETURNING id",
+        job.id.as_str(),
+        job.owner_id,
+        new.project_id,
+        new.parent_id,
+        new.name.as_str(),
+        new.description.as_str(),
+        new.labels.as_str(),
+        new.state.as_str(),
+        new.machine.as_str(),
+        false,
+        new.config.as_str(),
+        new.original_config.as_str(),
+        new.searcher_name.as_str(),
+        new.searcher_metric.as_str(),
+        new.smaller_is_better,
+        job.submitted_at
+    )?;
+    execute!(
+        conn,
+        "INSERT INTO model_definitions (experiment_id, archive, bytes) VALUES ($1, $2, $3)",
+        id,
+        new.model_definition.as_slice(),
+        i64::try_from(new.model_definition.len()).unwrap_or(i64::MAX)
+    )?;
+    Ok(id)
+}
+
+/// The gzip tar archive of an experiment's model definition.
+pub async fn model_definition(conn: &mut Conn<'_>, id: i64) -> Result<Option<Vec<u8>>, StoreError> {
+    let row = fetch_optional!(
+        conn,
+        (Vec<u8>,),
+        "SELECT archive FROM model_definitions WHERE experiment_id = $1",
+        id
+    )?;
+    Ok(row.map(|(archive,)| archive))
+}
+
+/// Stores the life cycle's state; `ended_at` is set when given and kept otherwise.
+pub async fn set_state(
+    conn: &mut Conn<'_>,
+    id: i64,
+    state: &str,
+    machine: &str,
+    ended_at: Option<i64>,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET state = $1, machine = $2, ended_at = COALESCE($3, ended_at) WHERE id = $4",
+        state,
+        machine,
+        ended_at,
+        id
+    )?;
+    Ok(())
+}
+
+/// Takes back the end of an experiment that is continued.
+pub async fn clear_end(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET ended_at = NULL, collected = $1 WHERE id = $2",
+        false,
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores the progress, 0 to 1.
+pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET progress = $1 WHERE id = $2",
+        progress,
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores the best validation so far.
+pub async fn set_best(
+    conn: &mut Conn<'_>,
+    id: i64,
+    trial_id: Option<i64>,
+    metric: Option<f64>,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET best_trial_id = $1, best_metric = $2 WHERE id = $3",
+        trial_id,
+        metric,
+        id
+    )?;
+    Ok(())
+}
+
+/// Counts trials that were created.
+pub async fn add_trials(conn: &mut Conn<'_>, id: i64, created: i64) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET trial_count = trial_count + $1 WHERE id = $2",
+        created,
+        id
+    )?;
+    Ok(())
+}
+
+/// What people may change at any time.
+pub async fn set_texts(
+    conn: &mut Conn<'_>,
+    id: i64,
+    name: &str,
+    description: &str,
+    labels: &str,
+    notes: &str,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET name = $1, description = $2, labels = $3, notes = $4 WHERE id = $5",
+        name,
+        description,
+        labels,
+        notes,
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores the effective configuration after a permitted change (resources, checkpoint policy).
+pub async fn set_config(conn: &mut Conn<'_>, id: i64, config: &str) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET config = $1 WHERE id = $2",
+        config,
+        id
+    )?;
+    Ok(())
+}
+
+/// Shows or hides an experiment.
+pub async fn set_archived(conn: &mut Conn<'_>, id: i64, archived: bool) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET archived = $1 WHERE id = $2",
+        archived,
+        id
+    )?;
+    Ok(())
+}
+
+/// Notes whether the checkpoint policy has been applied since the end.
+pub async fn set_collected(
+    conn: &mut Conn<'_>,
+    id: i64,
+    collected: bool,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET collected = $1 WHERE id = $2",
+        collected,
+        id
+    )?;
+    Ok(())
+}
+
+/// Counts the checkpoints of an experiment anew.
+pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE experiments SET \
+         checkpoint_count = (SELECT COUNT(*) FROM checkpoints c WHERE c.experiment_id = $1 AND c.state <> 'DELETED'), \
+         checkpoint_bytes = (SELECT CAST(COALESCE(SUM(c.bytes), 0) AS BIGINT) FROM checkpoints c \
+         WHERE c.experiment_id = $1 AND c.state <> 'DELETED') WHERE id = $1",
+        id
+    )?;
+    Ok(())
+}
+
+/// A job.
+pub async fn job(conn: &mut Conn<'_>, id: &str) -> Result<Option<JobRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        JobRow,
+        "SELECT * FROM jobs WHERE id = $1",
+        id
+    )?)
+}
+
+/// The experiment of a job.
+pub async fn find_by_job(
+    conn: &mut Conn<'_>,
+    job_id: &str,
+) -> Result<Option<ExperimentRow>, StoreError> {
+    let mut query = Query::new(SELECT);
+    query
+        .condition("e.job_id = ")
+        .bind(Value::Text(job_id.to_owned()));
+    Ok(query.fetch_all(conn).await?.pop())
+}
+
+/// Jobs of live experiments.
+pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        JobRow,
+        "SELECT j.* FROM jobs j JOIN experiments e ON e.job_id = j.id WHERE e.state IN ('ACTIVE', 'PAUSED', \
+         'STOPPING_CANCELED', 'STOPPING_KILLED', 'STOPPING_COMPLETED', 'STOPPING_ERROR') \
+         ORDER BY j.submitted_at, j.id"
+    )?)
+}
+
+/// Stores the settings of a job.
+pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE jobs SET resource_pool = $1, priority = $2, weight = $3, max_slots = $4, position = $5 WHERE id = $6",
+        job.resource_pool.as_str(),
+        job.priority,
+        job.weight,
+        job.max_slots,
+        job.position,
+        job.id.as_str()
+    )?;
+    Ok(())
+}
+
+/// All labels in use, sorted.
+pub async fn labels(
+    conn: &mut Conn<'_>,
+    project_id: Option<i64>,
+) -> Result<Vec<String>, StoreError> {
+    let mut query = Query::new("SELECT DISTINCT e.labels FROM experiments e");
+    query.condition("e.labels <> '[]'");
+    if let Some(project) = project_id {
+        query
+            .condition("e.project_id = ")
+            .bind(Value::Integer(project));
+    }
+    let mut all = std::collections::BTreeSet::new();
+    for (labels,) in query.fetch_all::<(String,)>(conn).await? {
+        let labels: Vec<String> =
+            serde_json::from_str(&labels).map_err(|e| StoreError::Corrupt {
+                what: "experiment labels".into(),
+                message: e.to_string(),
+            })?;
+        all.extend(labels);
+    }
+    Ok(all.into_iter().collect())
+}
+
+/// Removes an experiment and everything that belongs to it. Checkpoint files are the caller's business.
+pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+    for sql in [
+        "DELETE FROM metric_chunks WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
+        "DELETE FROM metric_summaries WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
+        "DELETE FROM log_chunks WHERE task_id IN (SELECT id FROM tasks WHERE experiment_id = $1)",
+        "DELETE FROM log_spools WHERE task_id IN (SELECT id FROM tasks WHERE experiment_id = $1)",
+        "DELETE FROM container_tokens WHERE allocation_id IN (SELECT a.id FROM allocations a \
+         JOIN tasks t ON t.id = a.task_id WHERE t.experiment_id = $1)",
+        "DELETE FROM containers WHERE allocation_id IN (SELECT a.id FROM allocations a \
+         JOIN tasks t ON t.id = a.task_id WHERE t.experiment_id = $1)",
+        "DELETE FROM allocations WHERE task_id IN (SELECT id FROM tasks WHERE experiment_id = $1)",
+        "DELETE FROM tasks WHERE experiment_id = $1",
+        "DELETE FROM checkpoints WHERE experiment_id = $1",
+        "DELETE FROM trials WHERE experiment_id = $1",
+        "DELETE FROM search_events WHERE experiment_id = $1",
+        "DELETE FROM search_snapshots WHERE experiment_id = $1",
+        "DELETE FROM model_definitions WHERE experiment_id = $1",
+    ] {
+        execute!(conn, sql, id)?;
+    }
+    let job = fetch_optional!(
+        conn,
+        (String,),
+        "SELECT job_id FROM experiments WHERE id = $1",
+        id
+    )?;
+    execute!(conn, "DELETE FROM experiments WHERE id = $1", id)?;
+    if let Some((job,)) = job {
+        execute!(conn, "DELETE FROM jobs WHERE id = $1", job.as_str())?;
+    }
+    Ok(())
+}

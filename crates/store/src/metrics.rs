@@ -1,0 +1,336 @@
+//! Metric reports, stored as chunks, and the statistics of each metric name.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::query::{Query, Value as Bound};
+use crate::{Conn, StoreError, chunk};
+
+/// One report as it is stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoredReport {
+    /// Steps completed; `None` for profiler groups.
+    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
+    /// When, microseconds.
+    #[serde(rename = "t")]
+    pub at: i64,
+    /// Average (or validation) metrics by name. Non-finite numbers are the strings `NaN`, `Infinity`, `-Infinity`.
+    #[serde(rename = "m")]
+    pub metrics: serde_json::Map<String, Value>,
+    /// Metrics of single batches.
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    pub batches: Option<Value>,
+    /// Identity given by the sender, if any.
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    pub report_id: Option<String>,
+}
+
+/// Statistics of one metric name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MetricSummary {
+    /// `number`, `string`, `boolean`, `date`, `object`, `array`, `null`; mixed types collapse to `string`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Values seen.
+    pub count: i64,
+    /// Sum, for numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sum: Option<f64>,
+    /// Lowest, for numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    /// Highest, for numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+    /// Whether some value was NaN or infinite: sum, min and max leave those out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub non_finite: bool,
+    /// Latest value.
+    pub last: Value,
+}
+
+/// Statistics of a trial's group.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupSummary {
+    /// By metric name.
+    pub metrics: BTreeMap<String, MetricSummary>,
+    /// Highest step reported by the current run; -1 before the first.
+    pub last_step: i64,
+}
+
+impl GroupSummary {
+    /// Of a group without reports.
+    pub fn new() -> Self {
+        Self {
+            metrics: BTreeMap::new(),
+            last_step: -1,
+        }
+    }
+
+    /// Takes in one report.
+    pub fn add(&mut self, report: &StoredReport) {
+        if let Some(step) = report.step {
+            self.last_step = self.last_step.max(step);
+        }
+        for (name, value) in &report.metrics {
+            match self.metrics.get_mut(name) {
+                Some(summary) => summary.add(value),
+                None => {
+                    self.metrics.insert(name.clone(), MetricSummary::of(value));
+                }
+            }
+        }
+    }
+}
+
+/// A number as metrics carry it: JSON numbers and the strings for non-finite ones.
+pub fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(n) => n.as_f64(),
+        Value::String(s) => match s.as_str() {
+            "NaN" | "Nan" | "nan" => Some(f64::NAN),
+            "Infinity" => Some(f64::INFINITY),
+            "-Infinity" => Some(f64::NEG_INFINITY),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        _ if number(value).is_some() => "number",
+        Value::String(_) => "string",
+        Value::Bool(_) => "boolean",
+        Value::Object(_) => "object",
+        Value::Array(_) => "array",
+        Value::Null | Value::Number(_) => "null",
+    }
+}
+
+impl MetricSummary {
+    fn of(value: &Value) -> Self {
+        let mut summary = Self {
+            kind: kind(value).to_owned(),
+            count: 0,
+            sum: None,
+            min: None,
+            max: None,
+            non_finite: false,
+            last: Value::Null,
+        };
+        summary.add(value);
+        summary
+    }
+
+    fn add(&mut self, value: &Value) {
+        self.count += 1;
+        if self.kind != kind(value) {
+            "string".clone_into(&mut self.kind);
+            (self.sum, self.min, self.max) = (None, None, None);
+        } else if let Some(n) = number(value) {
+            if n.is_finite() {
+                self.sum = Some(self.sum.unwrap_or(0.0) + n);
+                self.min = Some(self.min.map_or(n, |m| m.min(n)));
+                self.max = Some(self.max.map_or(n, |m| m.max(n)));
+            } else {
+                self.non_finite = true;
+            }
+        }
+        self.last = value.clone();
+    }
+
+    /// Mean over the finite values, for numbers.
+    pub fn mean(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
+        self.sum.map(|sum| sum / self.count.max(1) as f64)
+    }
+}
+
+/// A stored chunk of reports.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct ChunkRow {
+    /// Order of arrival.
+    pub id: i64,
+    /// Whose.
+    pub trial_id: i64,
+    /// `training`, `validation`, or a group of the user's.
+    pub group_name: String,
+    /// Run that reported it.
+    pub run_id: i64,
+    /// Lowest step in it; -1 without steps.
+    pub first_step: i64,
+    /// Highest step in it; -1 without steps.
+    pub last_step: i64,
+    /// How many reports.
+    pub reports: i64,
+    /// Packed [`StoredReport`]s.
+    pub data: Vec<u8>,
+}
+
+impl ChunkRow {
+    /// The reports in order.
+    pub fn unpack(&self) -> Result<Vec<StoredReport>, StoreError> {
+        chunk::unpack(&self.data)
+    }
+}
+
+/// Appends reports of one trial, group and run as one chunk.
+pub async fn append(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+    group: &str,
+    run_id: i64,
+    reports: &[StoredReport],
+) -> Result<(), StoreError> {
+    let steps = || reports.iter().map(|r| r.step.unwrap_or(-1));
+    execute!(
+        conn,
+        "INSERT INTO metric_chunks (trial_id, group_name, run_id, first_step, last_step, reports, data) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        trial_id,
+        group,
+        run_id,
+        steps().min().unwrap_or(-1),
+        steps().max().unwrap_or(-1),
+        i64::try_from(reports.len()).unwrap_or(i64::MAX),
+        chunk::pack(reports)?
+    )?;
+    Ok(())
+}
+
+/// Chunks of one run that may hold `step`.
+pub async fn chunks_with_step(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+    group: &str,
+    run_id: i64,
+    step: i64,
+) -> Result<Vec<ChunkRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        ChunkRow,
+        "SELECT * FROM metric_chunks WHERE trial_id = $1 AND group_name = $2 AND run_id = $3 AND first_step <= $4 \
+         AND last_step >= $4 ORDER BY id",
+        trial_id,
+        group,
+        run_id,
+        step
+    )?)
+}
+
+/// A page of a trial's chunks after chunk `after`, in order; of one group when given.
+pub async fn chunks(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+    group: Option<&str>,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<ChunkRow>, StoreError> {
+    let mut query = Query::new("SELECT * FROM metric_chunks");
+    query
+        .condition("trial_id = ")
+        .bind(Bound::Integer(trial_id));
+    query.condition("id > ").bind(Bound::Integer(after));
+    if let Some(group) = group {
+        query
+            .condition("group_name = ")
+            .bind(Bound::Text(group.to_owned()));
+    }
+    query
+        .push(" ORDER BY id LIMIT ")
+        .bind(Bound::Integer(limit));
+    query.fetch_all(conn).await
+}
+
+/// The groups that a trial has reported, with the runs and their lowest steps: what a reader needs to leave out reports
+/// that a newer run has outdated.
+pub async fn run_starts(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+) -> Result<Vec<(String, i64, i64)>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        (String, i64, i64),
+        "SELECT group_name, run_id, MIN(first_step) FROM metric_chunks WHERE trial_id = $1 \
+         GROUP BY group_name, run_id ORDER BY group_name, run_id",
+        trial_id
+    )?)
+}
+
+/// The statistics of a trial's groups.
+pub async fn summaries(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+) -> Result<BTreeMap<String, GroupSummary>, StoreError> {
+    summaries_of(conn, &[trial_id])
+        .await
+        .map(|mut all| all.remove(&trial_id).unwrap_or_default())
+}
+
+/// The statistics of several trials' groups.
+pub async fn summaries_of(
+    conn: &mut Conn<'_>,
+    trial_ids: &[i64],
+) -> Result<BTreeMap<i64, BTreeMap<String, GroupSummary>>, StoreError> {
+    let mut query = Query::new("SELECT trial_id, group_name, document FROM metric_summaries");
+    query.any_of("trial_id", trial_ids.iter().map(|id| Bound::Integer(*id)));
+    let mut all: BTreeMap<i64, BTreeMap<String, GroupSummary>> = BTreeMap::new();
+    for (trial_id, group, document) in query.fetch_all::<(i64, String, String)>(conn).await? {
+        let summary = serde_json::from_str(&document).map_err(|e| StoreError::Corrupt {
+            what: format!("metric summary of trial {trial_id}"),
+            message: e.to_string(),
+        })?;
+        all.entry(trial_id).or_default().insert(group, summary);
+    }
+    Ok(all)
+}
+
+/// Stores the statistics of one group.
+pub async fn save_summary(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+    group: &str,
+    summary: &GroupSummary,
+) -> Result<(), StoreError> {
+    let document = serde_json::to_string(summary).map_err(|e| StoreError::Corrupt {
+        what: "a metric summary".into(),
+        message: e.to_string(),
+    })?;
+    execute!(
+        conn,
+        "INSERT INTO metric_summaries (trial_id, group_name, last_step, document) VALUES ($1, $2, $3, $4) \
+         ON CONFLICT (trial_id, group_name) DO UPDATE SET last_step = excluded.last_step, document = excluded.document",
+        trial_id,
+        group,
+        summary.last_step,
+        document.as_str()
+    )?;
+    Ok(())
+}
+
+/// Leaves out of `reports` (with their runs, in order of arrival) those that a newer run has outdated: the newer run
+/// reported a step at or below theirs in the same group (`wire-contract` reference §11.1).
+pub fn live_reports(reports: Vec<(i64, StoredReport)>) -> Vec<(i64, StoredReport)> {
+    // Lowest step of each run; a report is outdated when any later run starts at or below its step.
+    let mut lowest: BTreeMap<i64, i64> = BTreeMap::new();
+    for (run, report) in &reports {
+        if let Some(step) = report.step {
+            lowest
+                .entry(*run)
+                .and_modify(|s| *s = (*s).min(step))
+                .or_insert(step);
+        }
+    }
+    reports
+        .into_iter()
+        .filter(|(run, report)| {
+            report
+                .step
+                .is_none_or(|step| lowest.range(run + 1..).all(|(_, start)| *start > step))
+        })
+        .collect()
+}

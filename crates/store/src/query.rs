@@ -1,0 +1,120 @@
+//! Queries whose text depends on the request: filters, sorts, pages. The one place where SQL text is built; values are
+//! always bound.
+
+use sqlx::{AssertSqlSafe, FromRow, postgres::PgRow, sqlite::SqliteRow};
+
+use crate::{Conn, StoreError};
+
+/// A value to bind.
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    Integer(i64),
+    Text(String),
+    Bool(bool),
+}
+
+/// A query being built. `push` text is ours, never a user's.
+#[derive(Debug, Clone)]
+pub(crate) struct Query {
+    text: String,
+    values: Vec<Value>,
+    conditions: usize,
+}
+
+impl Query {
+    pub(crate) fn new(select: &str) -> Self {
+        Self {
+            text: select.to_owned(),
+            values: Vec::new(),
+            conditions: 0,
+        }
+    }
+
+    /// Appends text.
+    pub(crate) fn push(&mut self, text: &str) -> &mut Self {
+        self.text.push_str(text);
+        self
+    }
+
+    /// Appends a bound value.
+    pub(crate) fn bind(&mut self, value: Value) -> &mut Self {
+        self.values.push(value);
+        self.text.push_str(&format!("${}", self.values.len()));
+        self
+    }
+
+    /// Starts the next condition with `WHERE` or `AND`.
+    pub(crate) fn condition(&mut self, text: &str) -> &mut Self {
+        self.text.push_str(if self.conditions == 0 {
+            " WHERE "
+        } else {
+            " AND "
+        });
+        self.conditions += 1;
+        self.push(text)
+    }
+
+    /// `column IN (…)` over bound values; an empty list matches nothing.
+    pub(crate) fn any_of(
+        &mut self,
+        column: &str,
+        values: impl IntoIterator<Item = Value>,
+    ) -> &mut Self {
+        self.condition(column).push(" IN (");
+        let mut first = true;
+        for value in values {
+            if !first {
+                self.push(", ");
+            }
+            first = false;
+            self.bind(value);
+        }
+        if first {
+            self.push("NULL");
+        }
+        self.push(")")
+    }
+
+    /// `LIMIT` and `OFFSET`; a negative limit means all.
+    pub(crate) fn page(&mut self, offset: i64, limit: i64) -> &mut Self {
+        if limit >= 0 {
+            self.push(" LIMIT ").bind(Value::Integer(limit));
+        } else {
+            // SQLite wants a limit before an offset, PostgreSQL refuses a negative one.
+            self.push(" LIMIT ").bind(Value::Integer(i64::MAX));
+        }
+        self.push(" OFFSET ").bind(Value::Integer(offset.max(0)))
+    }
+
+    pub(crate) async fn fetch_all<R>(self, conn: &mut Conn<'_>) -> Result<Vec<R>, StoreError>
+    where
+        R: for<'r> FromRow<'r, SqliteRow> + for<'r> FromRow<'r, PgRow> + Send + Unpin,
+    {
+        let rows = on!(conn, c => {
+            let mut query = sqlx::query_as::<_, R>(AssertSqlSafe(self.text));
+            for value in self.values {
+                query = match value {
+                    Value::Integer(v) => query.bind(v),
+                    Value::Text(v) => query.bind(v),
+                    Value::Bool(v) => query.bind(v),
+                };
+            }
+            query.fetch_all(&mut **c).await
+        })?;
+        Ok(rows)
+    }
+}
+
+/// A `LIKE` pattern that matches `text` anywhere; use with `ESCAPE '\'`.
+pub(crate) fn contains_pattern(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len() + 2);
+    pattern.push('%');
+    for c in text.to_lowercase().chars() {
+        if matches!(c, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('%');
+    pattern
+}

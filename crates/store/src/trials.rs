@@ -1,0 +1,386 @@
+//! Trials.
+
+use crate::query::{Query, Value};
+use crate::{Conn, StoreError};
+
+/// A trial.
+#[derive(Debug, Clone, sqlx::FromRow)]
+pub struct TrialRow {
+    /// Number, over the whole cluster.
+    pub id: i64,
+    /// Its experiment.
+    pub experiment_id: i64,
+    /// The searcher's name for it.
+    pub request_id: String,
+    /// Its current task.
+    pub task_id: String,
+    /// Stored state name.
+    pub state: String,
+    /// Life cycle state with its data, JSON.
+    pub machine: String,
+    /// Hyperparameters, JSON object.
+    pub hparams: String,
+    /// 0 to 2^31.
+    pub seed: i64,
+    /// Counts allocations; reports of an older run are refused.
+    pub run_id: i64,
+    /// Failures charged so far.
+    pub restarts: i64,
+    /// Checkpoint that the first run starts from.
+    pub warm_start_checkpoint: Option<String>,
+    /// Complete checkpoint with the most steps.
+    pub latest_checkpoint: Option<String>,
+    /// Its steps.
+    pub latest_checkpoint_steps: Option<i64>,
+    /// Highest step reported by the current run.
+    pub total_batches: i64,
+    /// 0 to 1.
+    pub progress: f64,
+    /// What the code says it does: `training`, …
+    pub runner_state: String,
+    /// Users' metadata, JSON object.
+    pub metadata: String,
+    /// Best searcher metric as reported.
+    pub best_metric: Option<f64>,
+    /// Best validation, JSON: see `metrics::StoredReport`.
+    pub best_validation: Option<String>,
+    /// Latest searcher metric as reported.
+    pub latest_metric: Option<f64>,
+    /// Latest validation, JSON.
+    pub latest_validation: Option<String>,
+    /// Checkpoints not deleted.
+    pub checkpoint_count: i64,
+    /// Their size.
+    pub checkpoint_bytes: i64,
+    /// Something people should know, such as reports without the searcher's metric.
+    pub notice: Option<String>,
+    /// Microseconds.
+    pub created_at: i64,
+    /// Microseconds; `None` while live.
+    pub ended_at: Option<i64>,
+}
+
+/// A new trial.
+#[derive(Debug, Clone)]
+pub struct NewTrial {
+    /// See [`TrialRow`].
+    pub experiment_id: i64,
+    /// See [`TrialRow`].
+    pub request_id: String,
+    /// See [`TrialRow`].
+    pub task_id: String,
+    /// See [`TrialRow`].
+    pub state: String,
+    /// See [`TrialRow`].
+    pub machine: String,
+    /// See [`TrialRow`].
+    pub hparams: String,
+    /// See [`TrialRow`].
+    pub seed: i64,
+    /// See [`TrialRow`].
+    pub warm_start_checkpoint: Option<String>,
+    /// See [`TrialRow`].
+    pub created_at: i64,
+}
+
+/// Adds a trial and gives its number.
+pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<i64, StoreError> {
+    let (id,) = fetch_one!(
+        conn,
+        (i64,),
+        "INSERT INTO trials (experiment_id, request_id, task_id, state, machine, hparams, seed, run_id, restarts, \
+         warm_start_checkpoint, total_batches, progress, runner_state, metadata, checkpoint_count, checkpoint_bytes, \
+         created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, $8, 0, 0.0, '', '{}', 0, 0, $9) RETURNING id",
+        new.experiment_id,
+        new.request_id.as_str(),
+        new.task_id.as_str(),
+        new.state.as_str(),
+        new.machine.as_str(),
+        new.hparams.as_str(),
+        new.seed,
+        new.warm_start_checkpoint.as_deref(),
+        new.created_at
+    )?;
+    Ok(id)
+}
+
+/// One trial.
+pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<TrialRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        TrialRow,
+        "SELECT * FROM trials WHERE id = $1",
+        id
+    )?)
+}
+
+/// The trial that the searcher calls `request_id`.
+pub async fn find_by_request(
+    conn: &mut Conn<'_>,
+    experiment_id: i64,
+    request_id: &str,
+) -> Result<Option<TrialRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        TrialRow,
+        "SELECT * FROM trials WHERE experiment_id = $1 AND request_id = $2",
+        experiment_id,
+        request_id
+    )?)
+}
+
+/// All trials of an experiment by number.
+pub async fn of_experiment(
+    conn: &mut Conn<'_>,
+    experiment_id: i64,
+) -> Result<Vec<TrialRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        TrialRow,
+        "SELECT * FROM trials WHERE experiment_id = $1 ORDER BY id",
+        experiment_id
+    )?)
+}
+
+/// Live trials of an experiment by number.
+pub async fn live_of_experiment(
+    conn: &mut Conn<'_>,
+    experiment_id: i64,
+) -> Result<Vec<TrialRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        TrialRow,
+        "SELECT * FROM trials WHERE experiment_id = $1 AND ended_at IS NULL ORDER BY id",
+        experiment_id
+    )?)
+}
+
+/// How many trials of an experiment are live.
+pub async fn count_live(conn: &mut Conn<'_>, experiment_id: i64) -> Result<i64, StoreError> {
+    let (n,) = fetch_one!(
+        conn,
+        (i64,),
+        "SELECT COUNT(*) FROM trials WHERE experiment_id = $1 AND ended_at IS NULL",
+        experiment_id
+    )?;
+    Ok(n)
+}
+
+/// What to sort an experiment's trials by; the id is the tie break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sort {
+    /// Number.
+    #[default]
+    Id,
+    /// Creation.
+    StartTime,
+    /// End; live ones last.
+    EndTime,
+    /// Stored state.
+    State,
+    /// Best validation by the searcher's metric, as reported.
+    BestValidation,
+    /// Latest validation by the searcher's metric, as reported.
+    LatestValidation,
+    /// Steps.
+    BatchesProcessed,
+    /// Run time.
+    Duration,
+    /// Failures.
+    Restarts,
+    /// Checkpoint bytes.
+    CheckpointSize,
+}
+
+/// One page of an experiment's trials, and how many match in all. `limit` below 0 = all.
+pub async fn list(
+    conn: &mut Conn<'_>,
+    experiment_id: i64,
+    states: Option<&[String]>,
+    sort: Sort,
+    descending: bool,
+    offset: i64,
+    limit: i64,
+) -> Result<(Vec<TrialRow>, i64), StoreError> {
+    let apply = |query: &mut Query| {
+        query
+            .condition("experiment_id = ")
+            .bind(Value::Integer(experiment_id));
+        if let Some(states) = states {
+            query.any_of("state", states.iter().map(|s| Value::Text(s.clone())));
+        }
+    };
+    let mut count = Query::new("SELECT COUNT(*) FROM trials");
+    apply(&mut count);
+    let total = count
+        .fetch_all::<(i64,)>(conn)
+        .await?
+        .first()
+        .map_or(0, |(n,)| *n);
+    let mut query = Query::new("SELECT * FROM trials");
+    apply(&mut query);
+    query.push(" ORDER BY ").push(match sort {
+        Sort::Id => "id",
+        Sort::StartTime => "created_at",
+        Sort::EndTime => "ended_at",
+        Sort::State => "state",
+        Sort::BestValidation => "best_metric",
+        Sort::LatestValidation => "latest_metric",
+        Sort::BatchesProcessed => "total_batches",
+        Sort::Duration => "ended_at - created_at",
+        Sort::Restarts => "restarts",
+        Sort::CheckpointSize => "checkpoint_bytes",
+    });
+    query.push(if descending {
+        " DESC NULLS LAST"
+    } else {
+        " ASC NULLS LAST"
+    });
+    if sort != Sort::Id {
+        query
+            .push(", id")
+            .push(if descending { " DESC" } else { " ASC" });
+    }
+    query.page(offset, limit);
+    Ok((query.fetch_all(conn).await?, total))
+}
+
+/// Stores what the life cycle decided.
+pub async fn set_state(
+    conn: &mut Conn<'_>,
+    id: i64,
+    state: &str,
+    machine: &str,
+    restarts: i64,
+    ended_at: Option<i64>,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET state = $1, machine = $2, restarts = $3, ended_at = $4 WHERE id = $5",
+        state,
+        machine,
+        restarts,
+        ended_at,
+        id
+    )?;
+    Ok(())
+}
+
+/// Starts the next run on `task_id`: its number is `run_id` and steps count anew from `total_batches`.
+pub async fn start_run(
+    conn: &mut Conn<'_>,
+    id: i64,
+    task_id: &str,
+    run_id: i64,
+    total_batches: i64,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET run_id = $1, task_id = $2, total_batches = $3, runner_state = '' WHERE id = $4",
+        run_id,
+        task_id,
+        total_batches,
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores the progress, 0 to 1.
+pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET progress = $1 WHERE id = $2",
+        progress,
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores what the code says it does.
+pub async fn set_runner_state(conn: &mut Conn<'_>, id: i64, state: &str) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET runner_state = $1 WHERE id = $2",
+        state,
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores users' metadata.
+pub async fn set_metadata(conn: &mut Conn<'_>, id: i64, metadata: &str) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET metadata = $1 WHERE id = $2",
+        metadata,
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores a sentence that people should see with the trial.
+pub async fn set_notice(
+    conn: &mut Conn<'_>,
+    id: i64,
+    notice: Option<&str>,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET notice = $1 WHERE id = $2",
+        notice,
+        id
+    )?;
+    Ok(())
+}
+
+/// Raises the highest step reported.
+pub async fn raise_total_batches(
+    conn: &mut Conn<'_>,
+    id: i64,
+    step: i64,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET total_batches = $1 WHERE id = $2 AND total_batches < $1",
+        step,
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores best and latest validation.
+pub async fn set_validations(
+    conn: &mut Conn<'_>,
+    id: i64,
+    best: (Option<f64>, Option<&str>),
+    latest: (Option<f64>, Option<&str>),
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET best_metric = $1, best_validation = $2, latest_metric = $3, latest_validation = $4 \
+         WHERE id = $5",
+        best.0,
+        best.1,
+        latest.0,
+        latest.1,
+        id
+    )?;
+    Ok(())
+}
+
+/// Counts the checkpoints of a trial anew and finds the complete one with the most steps.
+pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET \
+         checkpoint_count = (SELECT COUNT(*) FROM checkpoints c WHERE c.trial_id = $1 AND c.state <> 'DELETED'), \
+         checkpoint_bytes = (SELECT CAST(COALESCE(SUM(c.bytes), 0) AS BIGINT) FROM checkpoints c \
+         WHERE c.trial_id = $1 AND c.state <> 'DELETED'), \
+         latest_checkpoint = (SELECT c.uuid FROM checkpoints c WHERE c.trial_id = $1 AND c.state = 'COMPLETED' \
+         ORDER BY c.steps DESC, c.reported_at DESC LIMIT 1), \
+         latest_checkpoint_steps = (SELECT MAX(c.steps) FROM checkpoints c WHERE c.trial_id = $1 \
+         AND c.state = 'COMPLETED') WHERE id = $1",
+        id
+    )?;
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! The one writer: changes run one after another and are committed in groups.
+//!
+//! While one commit is under way new changes gather; the next transaction takes them all. A lone change therefore never
+//! waits, and under load the cost of making things durable is shared. Each change runs under a savepoint: a refused one
+//! leaves nothing behind and does not disturb its neighbours.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use crate::db::{Connector, OwnedConn, is_connection_error};
+use crate::{Conn, Store, StoreError};
+
+/// Most changes in one transaction. Bounds how long the first one waits for its answer.
+const GROUP: usize = 256;
+/// Changes that may wait; beyond it callers wait to hand theirs in.
+const WAITING: usize = 4096;
+
+/// A change being made: its connection, and what is to happen once it is committed.
+pub struct WriteTx {
+    conn: OwnedConn,
+    after_commit: Vec<Box<dyn FnOnce() + Send>>,
+    on_rollback: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+impl WriteTx {
+    /// The connection for the query functions.
+    pub fn conn(&mut self) -> Conn<'_> {
+        self.conn.conn()
+    }
+
+    /// Runs `effect` right after the commit, before the caller has its answer. Never runs if the change is refused or
+    /// the commit fails; must not block.
+    pub fn after_commit(&mut self, effect: impl FnOnce() + Send + 'static) {
+        self.after_commit.push(Box::new(effect));
+    }
+
+    /// Runs `repair` if this change, or the commit that was to hold it, fails: for caches changed on the way.
+    pub fn on_rollback(&mut self, repair: impl FnOnce() + Send + 'static) {
+        self.on_rollback.push(Box::new(repair));
+    }
+}
+
+/// A change with its answer's channel, its types erased.
+pub(crate) trait Job: Send {
+    /// Makes the change; `true` when it is to be committed.
+    fn run<'t>(&'t mut self, tx: &'t mut WriteTx) -> BoxFuture<'t, bool>;
+    /// Gives the caller its answer. `failed` = the commit failed and the change did not happen.
+    fn answer(self: Box<Self>, failed: Option<StoreError>);
+}
+
+struct TypedJob<F, T, E> {
+    change: Option<F>,
+    outcome: Option<Result<T, E>>,
+    reply: oneshot::Sender<Result<T, E>>,
+    /// Bounds how many changes wait at once; given back with the answer.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<F, T, E> Job for TypedJob<F, T, E>
+where
+    F: for<'t> FnOnce(&'t mut WriteTx) -> BoxFuture<'t, Result<T, E>> + Send,
+    T: Send,
+    E: From<StoreError> + Send,
+{
+    fn run<'t>(&'t mut self, tx: &'t mut WriteTx) -> BoxFuture<'t, bool> {
+        Box::pin(async move {
+            let Some(change) = self.change.take() else {
+                return false;
+            };
+            let outcome = change(tx).await;
+            let commit = outcome.is_ok();
+            self.outcome = Some(outcome);
+            commit
+        })
+    }
+
+    fn answer(self: Box<Self>, failed: Option<StoreError>) {
+        let outcome = match (failed, self.outcome) {
+            (None, Some(outcome)) | (Some(_), Some(outcome @ Err(_))) => outcome,
+            (Some(error), _) => Err(error.into()),
+            (None, None) => Err(StoreError::Closed.into()),
+        };
+        // A caller that went away does not undo what it asked for.
+        let _ = self.reply.send(outcome);
+    }
+}
+
+impl Store {
+    /// Makes a change: runs `change` alone, commits, and only then answers.
+    ///
+    /// An `Err` from `change` undoes everything it wrote. The change goes on to its end even if the caller stops
+    /// waiting.
+    pub async fn write<T, E, F>(&self, change: F) -> Result<T, E>
+    where
+        F: for<'t> FnOnce(&'t mut WriteTx) -> BoxFuture<'t, Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: From<StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let permit = self.write_permit().await?;
+        self.submit(Box::new(TypedJob {
+            change: Some(change),
+            outcome: None,
+            reply,
+            _permit: permit,
+        }))?;
+        answer
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Closed.into()))
+    }
+}
+
+enum Message {
+    Job(Box<dyn Job>),
+    Close(oneshot::Sender<()>),
+}
+
+/// The handle to the writer's task.
+pub(crate) struct Writer {
+    queue: mpsc::UnboundedSender<Message>,
+    permits: Arc<Semaphore>,
+}
+
+impl Writer {
+    pub(crate) async fn permit(&self) -> Result<OwnedSemaphorePermit, StoreError> {
+        self.permits
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| StoreError::Closed)
+    }
+
+    pub(crate) fn start(connector: Connector, conn: OwnedConn) -> Self {
+        let (queue, inbox) = mpsc::unbounded_channel();
+        tokio::spawn(run(connector, conn, inbox));
+        Self {
+            queue,
+            permits: Arc::new(Semaphore::new(WAITING)),
+        }
+    }
+
+    pub(crate) fn submit(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
+        self.queue
+            .send(Message::Job(job))
+            .map_err(|_| StoreError::Closed)
+    }
+
+    pub(crate) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.queue.send(Message::Close(done)).is_ok() {
+            let _ = closed.await;
+        }
+    }
+}
+
+async fn run(connector: Connector, conn: OwnedConn, mut inbox: mpsc::UnboundedReceiver<Message>) {
+    let mut conn = Some(conn);
+    let mut gathered = Vec::with_capacity(GROUP);
+    while inbox.recv_many(&mut gathered, GROUP).await > 0 {
+        let mut jobs = Vec::with_capacity(gathered.len());
+        let mut closing = None;
+        for message in gathered.drain(..) {
+            match message {
+                Message::Job(job) if closing.is_none() => jobs.push(job),
+                Message::Job(job) => job.answer(Some(StoreError::Closed)),
+                Message::Close(done) => closing = Some(done),
+            }
+        }
+        if !jobs.is_empty() {
+            conn = commit_group(&connector, conn, jobs).await;
+        }
+        if let Some(done) = closing {
+            inbox.close();
+            drop(conn);
+            let _ = done.send(());
+            return;
+        }
+    }
+}
+
+/// Commits one group and gives the connection back if it still works.
+async fn commit_group(
+    connector: &Connector,
+    conn: Option<OwnedConn>,
+    jobs: Vec<Box<dyn Job>>,
+) -> Option<OwnedConn> {
+    let mut conn = match conn {
+        Some(conn) => conn,
+        None => match reconnect(connector).await {
+            Ok(conn) => conn,
+            Err(error) => {
+                tracing::warn!(%error, "the database cannot be reached; changes are refused until it is back");
+                for job in jobs {
+                    job.answer(Some(unavailable(&error)));
+                }
+                return None;
+            }
+        },
+    };
+    if let Err(error) = statement(&mut conn, Statement::Begin).await {
+        let error = StoreError::Unavailable(error);
+        for job in jobs {
+            job.answer(Some(unavailable(&error)));
+        }
+        return None;
+    }
+    let mut tx = WriteTx {
+        conn,
+        after_commit: Vec::new(),
+        on_rollback: Vec::new(),
+    };
+    let mut done = Vec::with_capacity(jobs.len());
+    let mut broken: Option<sqlx::Error> = None;
+    for mut job in jobs {
+        if broken.is_some() {
+            done.push(job);
+            continue;
+        }
+        let (effects, repairs) = (tx.after_commit.len(), tx.on_rollback.len());
+        if let Err(error) = statement(&mut tx.conn, Statement::Savepoint).await {
+            broken = Some(error);
+            done.push(job);
+            continue;
+        }
+        let commit = job.run(&mut tx).await;
+        let end = if commit {
+            Statement::Release
+        } else {
+            Statement::RollbackTo
+        };
+        if let Err(error) = statement(&mut tx.conn, end).await {
+            broken = Some(error);
+            done.push(job);
+            continue;
+        }
+        if commit {
+            done.push(job);
+        } else {
+            tx.after_commit.truncate(effects);
+            for repair in tx.on_rollback.drain(repairs..) {
+                repair();
+            }
+            job.answer(None);
+        }
+    }
+    let outcome = match broken {
+        Some(error) => Err(error),
+        None => statement(&mut tx.conn, Statement::Commit).await,
+    };
+    match outcome {
+        Ok(()) => {
+            for effect in tx.after_commit {
+                effect();
+            }
+            for job in done {
+                job.answer(None);
+            }
+            Some(tx.conn)
+        }
+        Err(error) => {
+            for repair in tx.on_rollback {
+                repair();
+            }
+            let lost = is_connection_error(&error);
+            tracing::error!(%error, "a group of changes could not be committed");
+            let error = if lost {
+                StoreError::Unavailable(error)
+            } else {
+                StoreError::Query(error)
+            };
+            for job in done {
+                job.answer(Some(unavailable(&error)));
+            }
+            let mut conn = tx.conn;
+            // A connection whose transaction cannot even be rolled back is replaced.
+            (!lost && statement(&mut conn, Statement::Rollback).await.is_ok()).then_some(conn)
+        }
+    }
+}
+
+/// The same failure for each caller; `sqlx::Error` cannot be cloned, so the text goes along.
+fn unavailable(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::DatabaseInUse => StoreError::DatabaseInUse,
+        StoreError::Closed => StoreError::Closed,
+        StoreError::Query(inner) => StoreError::Query(sqlx::Error::Protocol(inner.to_string())),
+        other => StoreError::Unavailable(sqlx::Error::Io(std::io::Error::other(other.to_string()))),
+    }
+}
+
+/// Tries for about two seconds: a fast restart of the database is then a wait, not an error.
+async fn reconnect(connector: &Connector) -> Result<OwnedConn, StoreError> {
+    let mut pause = Duration::from_millis(50);
+    loop {
+        match connector.connect().await {
+            Ok(conn) => return Ok(conn),
+            Err(error) if pause > Duration::from_secs(1) => return Err(error),
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        pause *= 2;
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Statement {
+    Begin,
+    Commit,
+    Rollback,
+    Savepoint,
+    Release,
+    RollbackTo,
+}
+
+async fn statement(conn: &mut OwnedConn, which: Statement) -> Result<(), sqlx::Error> {
+    let sql = match which {
+        Statement::Begin if matches!(conn, OwnedConn::Lite(_)) => "BEGIN IMMEDIATE",
+        Statement::Begin => "BEGIN",
+        Statement::Commit => "COMMIT",
+        Statement::Rollback => "ROLLBACK",
+        Statement::Savepoint => "SAVEPOINT change",
+        Statement::Release => "RELEASE SAVEPOINT change",
+        // Rolling back keeps the savepoint; it is replaced by the next one or ends with the transaction.
+        Statement::RollbackTo => "ROLLBACK TO SAVEPOINT change",
+    };
+    execute!(&mut conn.conn(), sql).map(|_| ())
+}
