@@ -1,1 +1,46 @@
 //! State machines of experiments, trials and allocations.
+//!
+//! Each file holds one: a state that carries just what is true in it, events, and one pure function that answers a pair
+//! of them with the next state and the effects to carry out. Nothing here acts, stores, or knows the time. There is no
+//! catch-all arm: a new state or event does not compile until every pair has its answer.
+//!
+//! How they hang together: an [`experiment`] has trials; a [`trial`] that wants to run has one live [`allocation`]; the
+//! end of an allocation is an event of its trial, the end of the last trial one of its experiment. Read
+//! [`trial::TrialState`] first.
+
+pub mod allocation;
+pub mod experiment;
+pub mod trial;
+
+/// The answer to an event: the next state, and what to do once it is stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step<S, E> {
+    /// The next state.
+    pub state: S,
+    /// In this order.
+    pub effects: Vec<E>,
+}
+
+impl<S, E> Step<S, E> {
+    pub(crate) fn to(state: S, effects: impl Into<Vec<E>>) -> Self {
+        Self { state, effects: effects.into() }
+    }
+
+    pub(crate) fn stay(state: S) -> Self {
+        Self { state, effects: Vec::new() }
+    }
+}
+
+/// A request that does not fit the state. A refusal, not a failure: nothing changes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refused {
+    /// What was asked, of what, and what is allowed.
+    pub message: String,
+}
+
+impl Refused {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}

@@ -1,0 +1,301 @@
+//! The life of an allocation: one attempt's claim on slots (`wire-contract` reference §14).
+//!
+//! It has members, one container each. What each member does is a row of its own and is handed in; the state says what
+//! the allocation as a whole is about.
+
+use det_ids::ContainerId;
+use serde::{Deserialize, Serialize};
+
+use crate::Step;
+
+/// Where an allocation stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AllocationState {
+    /// Waits for slots.
+    Pending,
+    /// Has slots; its members are on their way to meeting.
+    Starting(Phase),
+    /// Its members have met, or its service is up: it can be asked to save and exit.
+    Ready,
+    /// Asked to save and exit.
+    Preempting,
+    /// Asked to save and exit, and has said that it does.
+    Saving,
+    /// Its members are being ended; `exit` is what its end will mean.
+    Killing {
+        /// Decided when the killing began.
+        exit: AllocationExit,
+    },
+    /// Ended.
+    Terminated {
+        /// How.
+        exit: AllocationExit,
+    },
+}
+
+/// How far the least advanced member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Has slots.
+    Assigned,
+    /// Its image is being pulled.
+    Pulling,
+    /// Being created.
+    Starting,
+    /// Runs.
+    Running,
+}
+
+/// What the end of an allocation means for what it ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AllocationExit {
+    /// The code came to its end.
+    Completed,
+    /// It gave its slots back because it was asked to, and may go on later.
+    Released,
+    /// The code failed.
+    Failed {
+        /// For people: `exited with code 3`.
+        reason: String,
+    },
+    /// The platform failed; not charged.
+    Infrastructure {
+        /// For people.
+        reason: String,
+    },
+}
+
+/// One member, as its row says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its container.
+    pub container: ContainerId,
+    /// Whether it is a helper that does not keep the allocation alive.
+    pub daemon: bool,
+    /// What it does.
+    pub progress: MemberProgress,
+}
+
+/// What a member does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberProgress {
+    /// On its way, or running.
+    Alive(Phase),
+    /// Ended.
+    Ended(MemberExit),
+}
+
+/// How a member ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberExit {
+    /// With code 0.
+    Success,
+    /// Its code failed.
+    Failed(String),
+    /// The platform failed.
+    Infrastructure(String),
+    /// It was killed on the master's order.
+    Killed,
+}
+
+/// What happens to an allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AllocationEvent {
+    /// It is given slots.
+    Place,
+    /// A member's row has changed.
+    MembersChanged,
+    /// All members have met, or the service is up.
+    Meet,
+    /// It is to save and exit.
+    Preempt,
+    /// It says that it saves and exits.
+    Acknowledge,
+    /// It has not exited in time after [`AllocationEvent::Preempt`].
+    PreemptTimedOut,
+    /// It is to end at once, without fault of its own.
+    Kill,
+    /// The platform cannot go on with it.
+    Infrastructure(String),
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllocationEffect {
+    /// Raise the preemption flag and start its timeout.
+    RaisePreemption,
+    /// End every member that lives.
+    KillMembers,
+    /// Note the end and tell the task.
+    End,
+}
+
+use AllocationEffect as Do;
+use AllocationEvent as Event;
+use AllocationState as State;
+
+impl AllocationState {
+    /// Decides what follows `event`, given all members as they are now; performs nothing. Events that come too late
+    /// change nothing.
+    pub fn on(self, event: Event, members: &[Member]) -> Step<State, Do> {
+        match (self, event) {
+            (State::Pending, Event::Place) => Step::to(State::Starting(Phase::Assigned), []),
+            (State::Pending, Event::Preempt | Event::Kill | Event::PreemptTimedOut) => {
+                Step::to(State::Terminated { exit: AllocationExit::Released }, [Do::End])
+            }
+            (State::Pending, Event::Infrastructure(reason)) => {
+                Step::to(State::Terminated { exit: AllocationExit::Infrastructure { reason } }, [Do::End])
+            }
+            (state @ State::Pending, Event::MembersChanged | Event::Meet | Event::Acknowledge) => Step::stay(state),
+
+            (
+                state @ (State::Starting(_) | State::Ready | State::Preempting | State::Saving | State::Killing { .. }),
+                Event::MembersChanged,
+            ) => after_change(state, members),
+            (State::Starting(_), Event::Meet) => Step::to(State::Ready, []),
+            // Code that has not met its peers cannot save: it is ended.
+            (State::Starting(_), Event::Preempt) => kill(AllocationExit::Released),
+            (State::Ready, Event::Preempt) => Step::to(State::Preempting, [Do::RaisePreemption]),
+            (State::Preempting, Event::Acknowledge) => Step::to(State::Saving, []),
+            // Code may decide by itself to save and go on later.
+            (State::Ready, Event::Acknowledge) => Step::to(State::Saving, []),
+            (State::Preempting | State::Saving, Event::PreemptTimedOut) => kill(AllocationExit::Released),
+            (State::Starting(_) | State::Ready | State::Preempting | State::Saving, Event::Kill) => {
+                kill(AllocationExit::Released)
+            }
+            (
+                State::Starting(_) | State::Ready | State::Preempting | State::Saving,
+                Event::Infrastructure(reason),
+            ) => kill(AllocationExit::Infrastructure { reason }),
+
+            (state @ (State::Starting(_) | State::Ready), Event::Place | Event::PreemptTimedOut)
+            | (state @ State::Starting(_), Event::Acknowledge)
+            | (state @ State::Ready, Event::Meet)
+            | (state @ (State::Preempting | State::Saving), Event::Place | Event::Meet | Event::Preempt)
+            | (state @ State::Saving, Event::Acknowledge)
+            | (
+                state @ State::Killing { .. },
+                Event::Place
+                | Event::Meet
+                | Event::Preempt
+                | Event::Acknowledge
+                | Event::PreemptTimedOut
+                | Event::Kill
+                | Event::Infrastructure(_),
+            )
+            | (
+                state @ State::Terminated { .. },
+                Event::Place
+                | Event::MembersChanged
+                | Event::Meet
+                | Event::Preempt
+                | Event::Acknowledge
+                | Event::PreemptTimedOut
+                | Event::Kill
+                | Event::Infrastructure(_),
+            ) => Step::stay(state),
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self, Self::Terminated { .. })
+    }
+
+    /// The name it is stored, filtered and shown under (the wire adds `STATE_`).
+    pub fn stored_name(&self) -> &'static str {
+        match self {
+            Self::Pending => "PENDING",
+            Self::Starting(Phase::Assigned) => "ASSIGNED",
+            Self::Starting(Phase::Pulling) => "PULLING",
+            Self::Starting(Phase::Starting) => "STARTING",
+            Self::Starting(Phase::Running) | Self::Ready | Self::Preempting | Self::Saving => "RUNNING",
+            Self::Killing { .. } => "TERMINATING",
+            Self::Terminated { .. } => "TERMINATED",
+        }
+    }
+}
+
+fn kill(exit: AllocationExit) -> Step<State, Do> {
+    Step::to(State::Killing { exit }, [Do::KillMembers])
+}
+
+/// What the members make of the allocation.
+fn after_change(state: State, members: &[Member]) -> Step<State, Do> {
+    let alive = members.iter().any(|m| matches!(m.progress, MemberProgress::Alive(_)));
+    let working = members.iter().any(|m| !m.daemon && matches!(m.progress, MemberProgress::Alive(_)));
+    if let State::Killing { exit } = &state {
+        // Every member gone: it ends the way that was decided when the killing began.
+        return if alive {
+            Step::stay(state)
+        } else {
+            Step::to(State::Terminated { exit: exit.clone() }, [Do::End])
+        };
+    }
+    let verdict = verdict(&state, members);
+    match (verdict, alive, working) {
+        (Some(exit), false, _) => Step::to(State::Terminated { exit }, [Do::End]),
+        // One failed: the others are ended, and it counts once. Or all but the helpers are done.
+        (Some(exit), true, _) if exit != AllocationExit::Completed && exit != AllocationExit::Released => kill(exit),
+        (Some(exit), true, false) => kill(exit),
+        (Some(_), true, true) => Step::stay(state),
+        (None, _, _) => match (&state, least_phase(members)) {
+            (State::Starting(_), Some(phase)) => Step::to(State::Starting(phase), []),
+            (State::Starting(_) | State::Ready | State::Preempting | State::Saving, _) => Step::stay(state),
+            (State::Pending | State::Killing { .. } | State::Terminated { .. }, _) => Step::stay(state),
+        },
+    }
+}
+
+/// What the members that have ended say; `None` while none of them has said anything that counts.
+fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
+    let exits = || {
+        members.iter().filter_map(|m| match &m.progress {
+            MemberProgress::Ended(exit) => Some((m.daemon, exit)),
+            MemberProgress::Alive(_) => None,
+        })
+    };
+    // A failure of the code outweighs one of the platform: it would come again elsewhere.
+    for (daemon, exit) in exits() {
+        if let (false, MemberExit::Failed(reason)) = (daemon, exit) {
+            return Some(AllocationExit::Failed { reason: reason.clone() });
+        }
+    }
+    for (_, exit) in exits() {
+        match exit {
+            MemberExit::Infrastructure(reason) => {
+                return Some(AllocationExit::Infrastructure { reason: reason.clone() });
+            }
+            MemberExit::Killed => {
+                return Some(AllocationExit::Infrastructure {
+                    reason: "its container was killed from outside".into(),
+                });
+            }
+            MemberExit::Success | MemberExit::Failed(_) => {}
+        }
+    }
+    let done = exits().any(|(daemon, exit)| !daemon && *exit == MemberExit::Success);
+    done.then(|| match state {
+        // Exit 0 after "I am saving" means: start me again later. Without it: I am done.
+        State::Saving => AllocationExit::Released,
+        State::Pending
+        | State::Starting(_)
+        | State::Ready
+        | State::Preempting
+        | State::Killing { .. }
+        | State::Terminated { .. } => AllocationExit::Completed,
+    })
+}
+
+fn least_phase(members: &[Member]) -> Option<Phase> {
+    members
+        .iter()
+        .filter_map(|m| match m.progress {
+            MemberProgress::Alive(phase) => Some(phase),
+            MemberProgress::Ended(_) => None,
+        })
+        .min()
+}

@@ -1,0 +1,265 @@
+//! The life of an experiment (`wire-contract` reference §15.1).
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Refused, Step};
+
+/// Where an experiment stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExperimentState {
+    /// Its trials may run.
+    Active,
+    /// Its trials give their slots back and wait.
+    Paused,
+    /// Its trials are ending; then it ends.
+    Stopping(Stop),
+    /// At least one trial counts.
+    Completed,
+    /// Ended by a person.
+    Canceled,
+    /// No trial succeeded, or the search failed.
+    Errored,
+    /// Everything of it is being removed.
+    Deleting,
+    /// Removal failed and can be tried again.
+    DeleteFailed,
+}
+
+/// How an experiment is being stopped, and so how it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// By a person; trials save first. Ends [`ExperimentState::Canceled`].
+    Canceled,
+    /// By a person; trials end at once. Ends [`ExperimentState::Canceled`].
+    Killed,
+    /// The search is over.
+    Completed,
+    /// The search failed.
+    Errored,
+}
+
+/// What happens to an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExperimentEvent {
+    /// A person pauses it.
+    Pause,
+    /// A person activates it.
+    Activate,
+    /// A person cancels it.
+    Cancel,
+    /// A person kills it.
+    Kill,
+    /// The search is over.
+    SearchOver {
+        /// How.
+        outcome: SearchOutcome,
+        /// Whether trials still live and are to be stopped.
+        trials_live: bool,
+    },
+    /// No trial lives any more.
+    TrialsEnded,
+    /// A person continues it after its end.
+    Continue,
+    /// A person deletes it.
+    Delete,
+    /// Removal failed.
+    DeleteFailed,
+}
+
+/// How a search ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SearchOutcome {
+    /// At least one trial counts.
+    Completed,
+    /// All trials were canceled.
+    Canceled,
+    /// All trials failed.
+    Failed,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExperimentEffect {
+    /// Every live trial: pause.
+    PauseTrials,
+    /// Every live trial: activate.
+    ActivateTrials,
+    /// Every live trial: cancel (save first).
+    CancelTrials,
+    /// Every live trial: kill.
+    KillTrials,
+    /// Tell the search that it creates and stops nothing any more.
+    CloseSearch,
+    /// Note the end; apply the checkpoint policy.
+    End,
+    /// Remove everything of it.
+    Remove,
+}
+
+use ExperimentEffect as Do;
+use ExperimentEvent as Event;
+use ExperimentState as State;
+
+impl ExperimentState {
+    /// Decides what follows `event`; performs nothing.
+    pub fn on(self, event: Event) -> Result<Step<State, Do>, Refused> {
+        match (self, event) {
+            (State::Active, Event::Pause) => Ok(Step::to(State::Paused, [Do::PauseTrials])),
+            (State::Paused, Event::Activate) => Ok(Step::to(State::Active, [Do::ActivateTrials])),
+            // Asking twice is harmless.
+            (state @ State::Paused, Event::Pause) | (state @ State::Active, Event::Activate) => Ok(Step::stay(state)),
+            (State::Active | State::Paused, Event::Cancel) => {
+                Ok(Step::to(State::Stopping(Stop::Canceled), [Do::CloseSearch, Do::CancelTrials]))
+            }
+            (State::Active | State::Paused, Event::Kill) => {
+                Ok(Step::to(State::Stopping(Stop::Killed), [Do::CloseSearch, Do::KillTrials]))
+            }
+            (State::Active | State::Paused, Event::SearchOver { outcome, trials_live: false }) => {
+                Ok(Step::to(outcome.end(), [Do::End]))
+            }
+            (State::Active | State::Paused, Event::SearchOver { outcome, trials_live: true }) => {
+                Ok(Step::to(State::Stopping(outcome.stop()), [Do::CancelTrials]))
+            }
+            // Trials end one after another while the search goes on; only a search that is over ends the experiment.
+            (state @ (State::Active | State::Paused), Event::TrialsEnded) => Ok(Step::stay(state)),
+            (State::Stopping(Stop::Canceled | Stop::Completed | Stop::Errored), Event::Kill) => {
+                Ok(Step::to(State::Stopping(Stop::Killed), [Do::KillTrials]))
+            }
+            (state @ State::Stopping(Stop::Killed), Event::Kill) => Ok(Step::stay(state)),
+            (State::Stopping(Stop::Completed | Stop::Errored), Event::Cancel) => {
+                Ok(Step::to(State::Stopping(Stop::Canceled), [Do::CancelTrials]))
+            }
+            (state @ State::Stopping(Stop::Canceled | Stop::Killed), Event::Cancel) => Ok(Step::stay(state)),
+            (State::Stopping(stop), Event::TrialsEnded) => Ok(Step::to(stop.end(), [Do::End])),
+            // How it ends was decided when it began to stop.
+            (state @ State::Stopping(_), Event::SearchOver { .. }) => Ok(Step::stay(state)),
+            (state @ State::Stopping(_), Event::Pause | Event::Activate) => Err(state.refuse(event)),
+            // A person who cancels or kills what has ended has what they want.
+            (state @ (State::Completed | State::Canceled | State::Errored), Event::Cancel | Event::Kill) => {
+                Ok(Step::stay(state))
+            }
+            (State::Completed | State::Canceled | State::Errored, Event::Continue) => {
+                Ok(Step::to(State::Active, []))
+            }
+            (State::Completed | State::Canceled | State::Errored | State::DeleteFailed, Event::Delete) => {
+                Ok(Step::to(State::Deleting, [Do::Remove]))
+            }
+            (state @ State::Deleting, Event::Delete) => Ok(Step::stay(state)),
+            (State::Deleting, Event::DeleteFailed) => Ok(Step::to(State::DeleteFailed, [])),
+            (
+                state @ (State::Completed | State::Canceled | State::Errored),
+                Event::Pause
+                | Event::Activate
+                | Event::SearchOver { .. }
+                | Event::TrialsEnded
+                | Event::DeleteFailed,
+            )
+            | (
+                state @ (State::Active | State::Paused | State::Stopping(_)),
+                Event::Continue | Event::Delete | Event::DeleteFailed,
+            )
+            | (
+                state @ (State::Deleting | State::DeleteFailed),
+                Event::Pause
+                | Event::Activate
+                | Event::Cancel
+                | Event::Kill
+                | Event::SearchOver { .. }
+                | Event::TrialsEnded
+                | Event::Continue,
+            )
+            | (state @ State::DeleteFailed, Event::DeleteFailed) => Err(state.refuse(event)),
+        }
+    }
+
+    fn refuse(self, event: Event) -> Refused {
+        let (verb, allowed) = match event {
+            Event::Pause => ("paused", "an active"),
+            Event::Activate => ("activated", "a paused"),
+            Event::Cancel => ("canceled", "an active or paused"),
+            Event::Kill => ("killed", "an active, paused or stopping"),
+            Event::Continue => ("continued", "a completed, canceled or failed"),
+            Event::Delete => ("deleted", "a completed, canceled or failed"),
+            Event::SearchOver { .. } | Event::TrialsEnded => ("ended", "an active, paused or stopping"),
+            Event::DeleteFailed => ("marked as not deleted", "a deleting"),
+        };
+        Refused::new(format!(
+            "an experiment in state {} cannot be {verb}: only {allowed} experiment can",
+            self.stored_name()
+        ))
+    }
+
+    /// Whether it is at an end (deletion comes after an end).
+    pub fn is_terminal(self) -> bool {
+        match self {
+            Self::Completed | Self::Canceled | Self::Errored => true,
+            Self::Active | Self::Paused | Self::Stopping(_) | Self::Deleting | Self::DeleteFailed => false,
+        }
+    }
+
+    /// Whether its trials may still live.
+    pub fn is_live(self) -> bool {
+        match self {
+            Self::Active | Self::Paused | Self::Stopping(_) => true,
+            Self::Completed | Self::Canceled | Self::Errored | Self::Deleting | Self::DeleteFailed => false,
+        }
+    }
+
+    /// The name it is stored, filtered and shown under (the wire adds `STATE_`).
+    pub fn stored_name(self) -> &'static str {
+        match self {
+            Self::Active => "ACTIVE",
+            Self::Paused => "PAUSED",
+            Self::Stopping(Stop::Canceled) => "STOPPING_CANCELED",
+            Self::Stopping(Stop::Killed) => "STOPPING_KILLED",
+            Self::Stopping(Stop::Completed) => "STOPPING_COMPLETED",
+            Self::Stopping(Stop::Errored) => "STOPPING_ERROR",
+            Self::Completed => "COMPLETED",
+            Self::Canceled => "CANCELED",
+            Self::Errored => "ERROR",
+            Self::Deleting => "DELETING",
+            Self::DeleteFailed => "DELETE_FAILED",
+        }
+    }
+
+    /// Whether it may be archived; a refusal says why not.
+    pub fn may_archive(self) -> Result<(), Refused> {
+        if self.is_terminal() {
+            return Ok(());
+        }
+        Err(Refused::new(format!(
+            "an experiment in state {} cannot be archived: only a completed, canceled or failed experiment can",
+            self.stored_name()
+        )))
+    }
+}
+
+impl SearchOutcome {
+    fn end(self) -> State {
+        match self {
+            Self::Completed => State::Completed,
+            Self::Canceled => State::Canceled,
+            Self::Failed => State::Errored,
+        }
+    }
+
+    fn stop(self) -> Stop {
+        match self {
+            Self::Completed => Stop::Completed,
+            Self::Canceled => Stop::Canceled,
+            Self::Failed => Stop::Errored,
+        }
+    }
+}
+
+impl Stop {
+    fn end(self) -> State {
+        match self {
+            Self::Canceled | Self::Killed => State::Canceled,
+            Self::Completed => State::Completed,
+            Self::Errored => State::Errored,
+        }
+    }
+}

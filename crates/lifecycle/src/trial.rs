@@ -1,0 +1,240 @@
+//! The life of a trial (`wire-contract` reference §15.2, `searchers` reference §6).
+
+use serde::{Deserialize, Serialize};
+
+use crate::allocation::AllocationExit;
+use crate::{Refused, Step};
+
+/// Where a trial stands. In every state but the ended ones and [`TrialState::Paused`] it has exactly one live
+/// allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialState {
+    /// Wants to run: its request waits, or its allocation runs.
+    Active,
+    /// Holds nothing and wants nothing.
+    Paused,
+    /// To be paused; its allocation is on its way out.
+    Pausing,
+    /// To end; its allocation is on its way out.
+    Stopping(Stop),
+    /// Its code came to its end, or the search had enough of it.
+    Completed,
+    /// Ended by a person.
+    Canceled,
+    /// Failed more often than `max_restarts` allows.
+    Errored,
+}
+
+/// Why a trial is being stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// By a person; it saves first.
+    Canceled,
+    /// By a person, at once.
+    Killed,
+    /// By the search; it saves first and counts as completed.
+    BySearch,
+    /// Its code said that it ends early ([`EarlyExit`]).
+    Early(EarlyExit),
+}
+
+/// Why a trial's code ends early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EarlyExit {
+    /// Its hyperparameters cannot be trained.
+    InvalidHyperparameters,
+    /// Its user wants no more of it.
+    UserRequested,
+}
+
+/// What counts of a trial's past.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct History {
+    /// Failures charged so far.
+    pub restarts: u32,
+    /// Failures that are forgiven.
+    pub max_restarts: u32,
+    /// Whether the experiment is stopping: then nothing is started again.
+    pub experiment_stops: bool,
+}
+
+/// What happens to a trial.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TrialEvent {
+    /// Its experiment is paused.
+    Pause,
+    /// Its experiment is activated.
+    Activate,
+    /// Its experiment is canceled.
+    Cancel,
+    /// It or its experiment is killed.
+    Kill,
+    /// The search stops it.
+    StopBySearch,
+    /// Its code reports that it ends early. Several processes may report; the first counts.
+    EarlyExit(EarlyExit),
+    /// Its allocation has ended.
+    AllocationEnded(AllocationExit),
+    /// Its experiment is continued after its end.
+    Continue,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrialEffect {
+    /// Request a new allocation (the next run).
+    Request,
+    /// Ask the live allocation to save and exit; one that has not started ends at once.
+    Preempt,
+    /// End the live allocation at once.
+    Kill,
+    /// End the live allocation at once unless it has ended by itself within ten seconds.
+    KillSoon,
+    /// Charge one restart.
+    ChargeRestart,
+    /// Tell the search that the trial failed for good.
+    TellErrored,
+    /// Tell the search that a person ended the trial.
+    TellCanceled,
+    /// Tell the search that the hyperparameters were invalid.
+    TellInvalid,
+    /// Note the end and tell the search of it.
+    End,
+}
+
+use TrialEffect as Do;
+use TrialEvent as Event;
+use TrialState as State;
+
+impl TrialState {
+    /// Decides what follows `event`; performs nothing.
+    pub fn on(self, event: Event, history: History) -> Result<Step<State, Do>, Refused> {
+        match (self, event) {
+            (State::Active, Event::Pause) => Ok(Step::to(State::Pausing, [Do::Preempt])),
+            (State::Paused, Event::Activate) => Ok(Step::to(State::Active, [Do::Request])),
+            // Its allocation is on its way out; when it has ended the trial is active and requests the next one.
+            (State::Pausing, Event::Activate) => Ok(Step::to(State::Active, [])),
+            (state @ (State::Paused | State::Pausing), Event::Pause) | (state @ State::Active, Event::Activate) => {
+                Ok(Step::stay(state))
+            }
+            // It ends either way; whether the others pause meanwhile makes no difference to it.
+            (state @ State::Stopping(_), Event::Pause | Event::Activate) => Ok(Step::stay(state)),
+
+            (State::Active, Event::Cancel) => Ok(Step::to(State::Stopping(Stop::Canceled), [Do::Preempt])),
+            (State::Pausing, Event::Cancel) => Ok(Step::to(State::Stopping(Stop::Canceled), [])),
+            (State::Paused, Event::Cancel | Event::Kill) => {
+                Ok(Step::to(State::Canceled, [Do::TellCanceled, Do::End]))
+            }
+            (State::Stopping(Stop::BySearch), Event::Cancel) => Ok(Step::to(State::Stopping(Stop::Canceled), [])),
+            (state @ State::Stopping(Stop::Canceled | Stop::Killed | Stop::Early(_)), Event::Cancel) => {
+                Ok(Step::stay(state))
+            }
+            (State::Active | State::Pausing, Event::Kill)
+            | (State::Stopping(Stop::Canceled | Stop::BySearch | Stop::Early(_)), Event::Kill) => {
+                Ok(Step::to(State::Stopping(Stop::Killed), [Do::Kill]))
+            }
+            (state @ State::Stopping(Stop::Killed), Event::Kill) => Ok(Step::stay(state)),
+
+            (State::Active, Event::StopBySearch) => Ok(Step::to(State::Stopping(Stop::BySearch), [Do::Preempt])),
+            (State::Pausing, Event::StopBySearch) => Ok(Step::to(State::Stopping(Stop::BySearch), [])),
+            (State::Paused, Event::StopBySearch) => Ok(Step::to(State::Completed, [Do::End])),
+            (state @ State::Stopping(_), Event::StopBySearch) => Ok(Step::stay(state)),
+
+            (State::Active | State::Pausing | State::Stopping(Stop::BySearch), Event::EarlyExit(reason)) => {
+                Ok(Step::to(State::Stopping(Stop::Early(reason)), [Do::KillSoon]))
+            }
+            (state @ State::Stopping(Stop::Canceled | Stop::Killed | Stop::Early(_)), Event::EarlyExit(_)) => {
+                Ok(Step::stay(state))
+            }
+
+            (State::Active, Event::AllocationEnded(exit)) => Ok(after_run(State::Active, &exit, history)),
+            (State::Pausing, Event::AllocationEnded(exit)) => Ok(after_run(State::Paused, &exit, history)),
+            (State::Stopping(Stop::Canceled | Stop::Killed), Event::AllocationEnded(_)) => {
+                Ok(Step::to(State::Canceled, [Do::TellCanceled, Do::End]))
+            }
+            (State::Stopping(Stop::BySearch), Event::AllocationEnded(AllocationExit::Failed { .. })) => {
+                Ok(Step::to(State::Errored, [Do::TellErrored, Do::End]))
+            }
+            (
+                State::Stopping(Stop::BySearch),
+                Event::AllocationEnded(
+                    AllocationExit::Completed | AllocationExit::Released | AllocationExit::Infrastructure { .. },
+                ),
+            ) => Ok(Step::to(State::Completed, [Do::End])),
+            (State::Stopping(Stop::Early(EarlyExit::InvalidHyperparameters)), Event::AllocationEnded(_)) => {
+                Ok(Step::to(State::Completed, [Do::TellInvalid, Do::End]))
+            }
+            (State::Stopping(Stop::Early(EarlyExit::UserRequested)), Event::AllocationEnded(_)) => {
+                Ok(Step::to(State::Completed, [Do::End]))
+            }
+
+            (State::Completed | State::Canceled | State::Errored, Event::Continue) => {
+                Ok(Step::to(State::Active, [Do::Request]))
+            }
+            // What comes too late changes nothing: the end was stored first.
+            (
+                state @ (State::Completed | State::Canceled | State::Errored),
+                Event::Pause | Event::Activate | Event::Cancel | Event::Kill | Event::StopBySearch,
+            ) => Ok(Step::stay(state)),
+            (
+                state @ (State::Paused | State::Completed | State::Canceled | State::Errored),
+                Event::EarlyExit(_) | Event::AllocationEnded(_),
+            ) => Err(Refused::new(format!("a trial in state {} has no running allocation", state.stored_name()))),
+            (state @ (State::Active | State::Paused | State::Pausing | State::Stopping(_)), Event::Continue) => {
+                Err(Refused::new(format!(
+                    "a trial in state {} cannot be continued: only one that has ended can",
+                    state.stored_name()
+                )))
+            }
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn is_terminal(self) -> bool {
+        match self {
+            Self::Completed | Self::Canceled | Self::Errored => true,
+            Self::Active | Self::Paused | Self::Pausing | Self::Stopping(_) => false,
+        }
+    }
+
+    /// The name it is stored, filtered and shown under (the wire adds `STATE_`).
+    pub fn stored_name(self) -> &'static str {
+        match self {
+            Self::Active => "ACTIVE",
+            Self::Paused | Self::Pausing => "PAUSED",
+            Self::Stopping(Stop::Canceled) => "STOPPING_CANCELED",
+            Self::Stopping(Stop::Killed) => "STOPPING_KILLED",
+            Self::Stopping(Stop::BySearch | Stop::Early(_)) => "STOPPING_COMPLETED",
+            Self::Completed => "COMPLETED",
+            Self::Canceled => "CANCELED",
+            Self::Errored => "ERROR",
+        }
+    }
+}
+
+/// A run has ended that nobody stopped: what it means for a trial that wants to run (`wanted` = active) or to rest
+/// (`wanted` = paused).
+fn after_run(wanted: State, exit: &AllocationExit, history: History) -> Step<State, Do> {
+    let go_on = |charge: bool| {
+        let mut effects = Vec::new();
+        if charge {
+            effects.push(Do::ChargeRestart);
+        }
+        if wanted == State::Active {
+            effects.push(Do::Request);
+        }
+        Step::to(wanted, effects)
+    };
+    match exit {
+        AllocationExit::Completed => Step::to(State::Completed, [Do::End]),
+        _ if history.experiment_stops => Step::to(State::Canceled, [Do::TellCanceled, Do::End]),
+        AllocationExit::Released | AllocationExit::Infrastructure { .. } => go_on(false),
+        AllocationExit::Failed { .. } if history.restarts < history.max_restarts => go_on(true),
+        AllocationExit::Failed { .. } => {
+            Step::to(State::Errored, [Do::ChargeRestart, Do::TellErrored, Do::End])
+        }
+    }
+}
