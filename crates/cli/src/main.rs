@@ -1,2 +1,53 @@
-//! The `det` executable.
-fn main() {}
+//! The `det` executable: the client of a master, and the ways to start one.
+//!
+//! [`args`] is the tree of commands, a file under [`commands`] carries out each group, and [`up`], [`master`] and
+//! [`agent`] start the long-running halves. Everything a command needs to speak to a master comes from
+//! [`context::Context`]. Data goes to standard output, all else to standard error; how a run ends is told by the exit
+//! code (see [`error::Exit`]).
+
+mod agent;
+mod args;
+mod commands;
+mod context;
+mod error;
+mod master;
+mod model_files;
+mod output;
+mod prompt;
+mod table;
+mod unpack;
+mod up;
+mod values;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::error::CliError;
+
+fn main() -> ExitCode {
+    // No runtime and no look at the disk before this: `det --help` is to answer at once.
+    let cli = Cli::parse_from(args::with_role(std::env::args_os()));
+    match run(cli) {
+        Ok(code) => code,
+        Err(error) => error::report(&error),
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode, CliError> {
+    det_client::install_crypto_provider();
+    let mut builder = if cli.command.serves() {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = builder
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::request(format!("could not start: {error}")))?;
+    let result = runtime.block_on(commands::run(cli));
+    // A question at the terminal may still be open in a thread; the process ends without waiting for it.
+    runtime.shutdown_background();
+    result
+}

@@ -1,1 +1,37 @@
 //! Which waiting request starts where, what must stop for it, and why the rest waits.
+//!
+//! One function decides for one resource pool: [`plan`] takes what the pool holds ([`PoolSnapshot`]), what waits
+//! ([`Queue`]) and the time, and answers with a [`Plan`]: placements, preemptions, and a [`WaitReason`] for every
+//! request that stays. [`can_ever_fit`] answers at submit whether a request could run in the pool at all.
+//!
+//! The room is pure: it knows no clock, no agents' connection, no rows, and nothing of what a task does. The same input
+//! gives the same plan: ties are broken by identifiers, never by the order in which things were handed in.
+//!
+//! Read [`PoolSnapshot`], [`Request`] and [`Plan`] first, then `priority` (the rule) and `space` (the fit).
+//!
+//! # How a caller uses it
+//!
+//! The caller runs [`plan`] on every change of its input, commits the placements as running allocations, marks the
+//! preempted ones with [`Progress::PreemptedFor`] (or [`Progress::Stopping`] when no request is named), and removes an
+//! allocation's slots from the snapshot as its containers exit. Running the plan again on the result decides nothing
+//! new. Requests whose reason is [`WaitReason::ReservedFor`], or that pass the age limit
+//! ([`PoolSettings::reserve_after`]), need a run when that time comes even if nothing else changed.
+
+mod capacity;
+mod gang;
+mod model;
+mod order;
+mod plan;
+mod priority;
+mod reason;
+mod reserve;
+mod space;
+mod victims;
+
+pub use capacity::{NeverFits, can_ever_fit};
+pub use model::{
+    AgentSnapshot, AgentState, Fitting, Job, Policy, PoolSettings, PoolSnapshot, Progress,
+    Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState,
+};
+pub use plan::{Placement, Plan, PreemptReason, Preemption, Reservation, plan};
+pub use reason::{AgentGroup, Behind, Holder, Holders, WaitReason};

@@ -1,1 +1,40 @@
 //! The on-disk log spool between a task and the master.
+//!
+//! Every line that a task writes is a [`Record`] with a sequence number, counted from 1 within one container. The
+//! supervisor appends records with a [`Writer`] and ships them; whoever ships, now the supervisor and after its end the
+//! agent, reads them back with a [`Reader`], posts a [`Batch`] as [`batch_body`] says and notes what the master took
+//! with an [`acknowledge`]. The master drops sequence numbers that it has, so a batch may be posted any number of times.
+//!
+//! The crate knows files and nothing else: no network, no clock, no threads. Read [`Record`], [`Writer`] and [`Reader`]
+//! first.
+//!
+//! # On disk
+//!
+//! A spool is a directory of segments, `<sequence number of the first record, 20 digits>.seg`, and a file `ack` with the
+//! highest acknowledged sequence number. A segment is a row of frames:
+//!
+//! | bytes | meaning |
+//! | --- | --- |
+//! | 4 | length of the payload, little endian |
+//! | 4 | CRC-32 (IEEE) of the following 8 bytes and the payload |
+//! | 8 | sequence number |
+//! | length | the record as JSON |
+//!
+//! A frame cut short or damaged at the end of the last segment is where a writer died: it never counted. Damage in an
+//! earlier segment costs the rest of that segment; the gap shows in the sequence numbers.
+
+mod ack;
+mod batch;
+mod error;
+mod frame;
+mod reader;
+mod record;
+mod segment;
+mod writer;
+
+pub use ack::{acknowledge, acknowledged};
+pub use batch::{Batch, BatchIds, LOGS_PATH, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, batch_body};
+pub use error::SpoolError;
+pub use reader::Reader;
+pub use record::{Level, Record, Stdtype};
+pub use writer::{DEFAULT_CAPACITY_BYTES, Writer};

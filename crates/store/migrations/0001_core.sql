@@ -149,7 +149,8 @@ CREATE TABLE tasks (
 CREATE INDEX tasks_by_trial ON tasks (trial_id);
 CREATE INDEX tasks_by_experiment ON tasks (experiment_id);
 
--- One attempt's claim on slots. ended_at null = live. wait_* = why it is not placed yet.
+-- One attempt's claim on slots. ended_at null = live. wait_* = why it is not placed yet. preempted_for = the allocation
+-- that its room goes to.
 CREATE TABLE allocations (
     id TEXT PRIMARY KEY,
     task_id TEXT NOT NULL REFERENCES tasks (id),
@@ -167,6 +168,7 @@ CREATE TABLE allocations (
     started_at BIGINT,
     ended_at BIGINT,
     preempt_deadline BIGINT,
+    preempted_for TEXT,
     exit_reason TEXT,
     status_code BIGINT,
     wait_reason TEXT,

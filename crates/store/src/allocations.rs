@@ -63,6 +63,8 @@ pub struct AllocationRow {
     pub ended_at: Option<i64>,
     /// When it is killed if it has not made room by then.
     pub preempt_deadline: Option<i64>,
+    /// The allocation that its room goes to once it has stopped.
+    pub preempted_for: Option<String>,
     /// How it ended, for people.
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
@@ -278,7 +280,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &AllocationRow) -> Result<(), Stor
         conn,
         "UPDATE allocations SET state = $1, machine = $2, resource_pool = $3, placed_at = $4, started_at = $5, \
          ended_at = $6, preempt_deadline = $7, exit_reason = $8, status_code = $9, wait_reason = $10, \
-         wait_since = $11 WHERE id = $12",
+         wait_since = $11, preempted_for = $12 WHERE id = $13",
         row.state.as_str(),
         row.machine.as_str(),
         row.resource_pool.as_str(),
@@ -290,6 +292,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &AllocationRow) -> Result<(), Stor
         row.status_code,
         row.wait_reason.as_deref(),
         row.wait_since,
+        row.preempted_for.as_deref(),
         row.id.as_str()
     )?;
     Ok(())

@@ -55,36 +55,50 @@ impl ChunkRow {
     }
 }
 
+/// Lines packed for storing, so that the writer need not spend its time on it.
+#[derive(Debug, Clone)]
+pub struct Packed {
+    count: i64,
+    first_at: i64,
+    last_at: i64,
+    data: Vec<u8>,
+}
+
+/// Packs lines.
+pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
+    let times = || lines.iter().map(|l| l.at);
+    Ok(Packed {
+        count: i64::try_from(lines.len()).unwrap_or(i64::MAX),
+        first_at: times().min().unwrap_or(0),
+        last_at: times().max().unwrap_or(0),
+        data: chunk::pack(lines)?,
+    })
+}
+
 /// Appends lines to a task's log. Lines of an unknown task are refused with `false`.
-pub async fn append(
-    conn: &mut Conn<'_>,
-    task_id: &str,
-    lines: &[LogLine],
-) -> Result<bool, StoreError> {
-    if lines.is_empty() {
+pub async fn append(conn: &mut Conn<'_>, task_id: &str, lines: &Packed) -> Result<bool, StoreError> {
+    if lines.count == 0 {
         return Ok(true);
     }
-    let count = i64::try_from(lines.len()).unwrap_or(i64::MAX);
     let Some((last,)) = fetch_optional!(
         conn,
         (i64,),
         "UPDATE tasks SET log_lines = log_lines + $1 WHERE id = $2 RETURNING log_lines",
-        count,
+        lines.count,
         task_id
     )?
     else {
         return Ok(false);
     };
-    let times = || lines.iter().map(|l| l.at);
     execute!(
         conn,
         "INSERT INTO log_chunks (task_id, first_line, lines, first_at, last_at, data) VALUES ($1, $2, $3, $4, $5, $6)",
         task_id,
-        last - count + 1,
-        count,
-        times().min().unwrap_or(0),
-        times().max().unwrap_or(0),
-        chunk::pack(lines)?
+        last - lines.count + 1,
+        lines.count,
+        lines.first_at,
+        lines.last_at,
+        lines.data.as_slice()
     )?;
     Ok(true)
 }

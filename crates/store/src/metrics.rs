@@ -59,6 +59,8 @@ pub struct GroupSummary {
     pub metrics: BTreeMap<String, MetricSummary>,
     /// Highest step reported by the current run; -1 before the first.
     pub last_step: i64,
+    /// The newest run that has reported.
+    pub run_id: i64,
 }
 
 impl GroupSummary {
@@ -312,25 +314,20 @@ pub async fn save_summary(
     Ok(())
 }
 
-/// Leaves out of `reports` (with their runs, in order of arrival) those that a newer run has outdated: the newer run
-/// reported a step at or below theirs in the same group (`wire-contract` reference §11.1).
-pub fn live_reports(reports: Vec<(i64, StoredReport)>) -> Vec<(i64, StoredReport)> {
-    // Lowest step of each run; a report is outdated when any later run starts at or below its step.
-    let mut lowest: BTreeMap<i64, i64> = BTreeMap::new();
-    for (run, report) in &reports {
-        if let Some(step) = report.step {
-            lowest
-                .entry(*run)
-                .and_modify(|s| *s = (*s).min(step))
-                .or_insert(step);
-        }
+/// From which step on each run has outdated the runs before it in `group`, from [`run_starts`].
+///
+/// A run outdates older reports at or after its own first step in the same group, and after its first step in any other
+/// group (`wire-contract` reference §11.1). Reports without a step are never outdated.
+pub fn outdated_from(run_starts: &[(String, i64, i64)], group: &str) -> BTreeMap<i64, i64> {
+    let mut from: BTreeMap<i64, i64> = BTreeMap::new();
+    for (name, run, start) in run_starts.iter().filter(|(_, _, start)| *start >= 0) {
+        let step = if name == group { *start } else { start + 1 };
+        from.entry(*run).and_modify(|s| *s = (*s).min(step)).or_insert(step);
     }
-    reports
-        .into_iter()
-        .filter(|(run, report)| {
-            report
-                .step
-                .is_none_or(|step| lowest.range(run + 1..).all(|(_, start)| *start > step))
-        })
-        .collect()
+    from
+}
+
+/// Whether a report of `run` at `step` still counts.
+pub fn counts(outdated_from: &BTreeMap<i64, i64>, run: i64, step: Option<i64>) -> bool {
+    step.is_none_or(|step| outdated_from.range(run + 1..).all(|(_, from)| *from > step))
 }

@@ -1,2 +1,82 @@
 //! The first process of every task.
-fn main() {}
+//!
+//! `det-supervisor run` works inside a container; `det-supervisor sandbox <container directory>` first builds one out of
+//! namespaces. It does what the task's [`Script`](det_taskspec::Script) says: prepares the run directory, fetches the
+//! user's code, runs hooks, waits for the other containers, starts the entrypoint, passes signals on, ships the log and
+//! leaves an exit report. It must run in any image, so it is one static executable without an async runtime.
+//!
+//! Signals to it: SIGTERM ends the task gracefully (SIGKILL follows after the script's grace), SIGQUIT kills it at once;
+//! either way its output is shipped and the exit report written. INT, HUP, USR1, USR2 and WINCH go to the task.
+//!
+//! Read [`run`] first, then [`sandbox`].
+
+mod accelerators;
+mod cgroup;
+mod clock;
+mod collect;
+mod context;
+mod environment;
+mod failure;
+mod info;
+mod launch;
+mod lines;
+mod log;
+mod master;
+mod probe;
+mod report;
+mod rootfs;
+mod run;
+mod sandbox;
+mod setup;
+mod ship;
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use det_taskspec::sandbox::Stages;
+
+const USAGE: &str = "usage: det-supervisor run
+       det-supervisor sandbox <container directory>
+
+`run` works in a container whose /run/determined/task.json is the task's script.
+`sandbox` builds the container first, as <container directory>/sandbox.json says.
+";
+
+fn main() -> ExitCode {
+    let start = clock::now_micros();
+    // Before there is a second thread: all threads inherit it.
+    if let Err(error) = run::handled_signals().thread_block() {
+        return complain(&format!("det-supervisor: could not block signals: {error}\n"), 1);
+    }
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(|a| a.to_str().unwrap_or_default()).collect();
+    match arguments.as_slice() {
+        ["run"] => run::run(run::Surroundings {
+            env: std::env::vars_os().collect(),
+            sandbox: None,
+            control: None,
+            stages: Stages {
+                supervisor_start: Some(start),
+                ..Stages::default()
+            },
+        }),
+        ["sandbox", dir] => sandbox::outside(Path::new(dir), start),
+        // Only `sandbox` calls this.
+        ["inside", arguments @ ..] => sandbox::inside(arguments),
+        ["--version"] => {
+            let line = format!("det-supervisor {}\n", env!("CARGO_PKG_VERSION"));
+            match std::io::stdout().write_all(line.as_bytes()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            }
+        }
+        _ => complain(USAGE, 2),
+    }
+}
+
+fn complain(text: &str, status: u8) -> ExitCode {
+    // If standard error is closed there is nobody to tell.
+    drop(std::io::stderr().write_all(text.as_bytes()));
+    ExitCode::from(status)
+}

@@ -4,6 +4,8 @@
 //! runtime; inside, the supervisor follows the [`Script`]. The room says *what* runs, never *how*: it knows no engine,
 //! no socket and no file system. Read [`ContainerSpec`] first, then [`Script`], then [`ContainerExit`].
 
+pub mod sandbox;
+
 use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId};

@@ -1,0 +1,353 @@
+//! The one connection to the master.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use det_agent_proto::{
+    Hello, PATH, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS, ToAgent, ToMaster,
+};
+use futures::{SinkExt, StreamExt};
+use rustls::pki_types::ServerName;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_util::sync::CancellationToken;
+
+use crate::AgentError;
+use crate::containers::store::KillOrder;
+use crate::containers::{Manager, Session, Shared};
+
+/// Longest wait for each step of connecting.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// First pause between two attempts; later ones double.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Anything bytes go through.
+trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
+
+type Socket = WebSocketStream<Box<dyn Transport>>;
+
+/// Why there is no connection (any more).
+#[derive(Debug, Error)]
+enum LinkError {
+    #[error("cannot connect to {address}: {source}")]
+    Connect {
+        address: String,
+        source: std::io::Error,
+    },
+    #[error("cannot agree on TLS with the master: {0}")]
+    Tls(std::io::Error),
+    #[error("the master's address cannot be used: {0}")]
+    Address(String),
+    #[error("the master answered \"{status}\" instead of opening the connection")]
+    Http { status: String },
+    #[error("the connection failed: {0}")]
+    WebSocket(String),
+    #[error("the master did not answer within {0:?}")]
+    Slow(Duration),
+    #[error("nothing was heard from the master for {SILENCE_SECONDS} s")]
+    Silence,
+    #[error("the master closed the connection")]
+    Closed,
+    #[error("the master refused this agent: {reason}")]
+    Refused { reason: String, retry: bool },
+    #[error("the master sent what is not understood: {0}")]
+    Nonsense(String),
+}
+
+/// Keeps a connection to the master until told to stop.
+///
+/// Ends with an error when the master refuses the agent for good, or when a bounded number of attempts is used up.
+pub(crate) async fn keep(
+    shared: &Shared,
+    manager: &Manager,
+    tls: Arc<rustls::ClientConfig>,
+    stop: CancellationToken,
+) -> Result<(), AgentError> {
+    let mut attempts = 0;
+    let mut pause = FIRST_PAUSE;
+    // What people were told last, so that they are told once.
+    let mut told = String::new();
+    loop {
+        let was_connected;
+        let error = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            result = connect(shared, &tls) => match result {
+                Err(error) => {
+                    was_connected = false;
+                    error
+                }
+                Ok((mut socket, host_address)) => {
+                    let mut greeted = false;
+                    let served = serve(shared, manager, &mut socket, host_address, &mut greeted, &stop).await;
+                    shared.outbox.disconnect();
+                    was_connected = greeted;
+                    match served {
+                        Ok(()) => return Ok(()),
+                        Err(error) => error,
+                    }
+                }
+            },
+        };
+        if let LinkError::Refused {
+            reason,
+            retry: false,
+        } = error
+        {
+            return Err(AgentError::Refused { reason });
+        }
+        if was_connected {
+            attempts = 0;
+            pause = FIRST_PAUSE;
+            told.clear();
+        }
+        attempts += 1;
+        let reason = error.to_string();
+        if told == reason {
+            tracing::debug!(attempts, "still no connection to the master: {reason}");
+        } else {
+            let what = if was_connected { "lost the master" } else { "no connection to the master" };
+            tracing::warn!(
+                master = shared.master.url(),
+                "{what}: {reason}; tasks go on, trying again"
+            );
+            told = reason;
+        }
+        if shared
+            .options
+            .reconnect_attempts
+            .is_some_and(|most| attempts > most)
+        {
+            return Err(AgentError::GaveUp {
+                master: shared.master.url(),
+                attempts,
+                reason: told,
+            });
+        }
+        // Agents that lost the same master must not come back at the same moment.
+        let jittered = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = sleep(jittered) => {}
+        }
+        pause = (pause * 2).min(shared.options.reconnect_backoff.max(FIRST_PAUSE));
+    }
+}
+
+/// Opens the WebSocket; gives it with this host's address as seen on the way to the master.
+async fn connect(
+    shared: &Shared,
+    tls: &Arc<rustls::ClientConfig>,
+) -> Result<(Socket, String), LinkError> {
+    let master = &shared.master;
+    let address = format!("{}:{}", master.host, master.port);
+    let stream = within(TcpStream::connect((master.host.as_str(), master.port)))
+        .await?
+        .map_err(|source| LinkError::Connect {
+            address: address.clone(),
+            source,
+        })?;
+    stream
+        .set_nodelay(true)
+        .map_err(|source| LinkError::Connect { address, source })?;
+    let host_address = stream
+        .local_addr()
+        .map(|local| local.ip().to_canonical().to_string())
+        .map_err(|error| LinkError::Address(error.to_string()))?;
+    let transport: Box<dyn Transport> = if master.tls {
+        let name = ServerName::try_from(master.host.clone())
+            .map_err(|error| LinkError::Address(error.to_string()))?;
+        let connector = TlsConnector::from(tls.clone());
+        Box::new(
+            within(connector.connect(name, stream))
+                .await?
+                .map_err(LinkError::Tls)?,
+        )
+    } else {
+        Box::new(stream)
+    };
+    let mut request = master
+        .websocket_url(PATH)
+        .into_client_request()
+        .map_err(|error| LinkError::Address(error.to_string()))?;
+    if let Some(token) = &shared.options.token {
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+            .map_err(|_| LinkError::Address("the agent's token holds a character that cannot be sent".to_owned()))?;
+        value.set_sensitive(true);
+        request.headers_mut().insert(AUTHORIZATION, value);
+    }
+    let (socket, _) = within(tokio_tungstenite::client_async(request, transport))
+        .await?
+        .map_err(|error| match error {
+            WsError::Http(answer) => LinkError::Http {
+                status: answer.status().to_string(),
+            },
+            other => LinkError::WebSocket(other.to_string()),
+        })?;
+    Ok((socket, host_address))
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> Result<T, LinkError> {
+    timeout(CONNECT_WITHIN, future)
+        .await
+        .map_err(|_| LinkError::Slow(CONNECT_WITHIN))
+}
+
+/// Speaks with the master until the connection ends. `Ok` means that we ended it.
+async fn serve(
+    shared: &Shared,
+    manager: &Manager,
+    socket: &mut Socket,
+    host_address: String,
+    greeted: &mut bool,
+    stop: &CancellationToken,
+) -> Result<(), LinkError> {
+    let hello = hello(shared, &host_address);
+    send(socket, &ToMaster::Hello(hello)).await?;
+    let silence = Duration::from_secs(SILENCE_SECONDS);
+    let ping = Duration::from_secs(PING_SECONDS);
+    let mut heard = Instant::now();
+    let mut said = Instant::now();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => {
+                // The master sees the end of the stream in any case.
+                let _ = timeout(Duration::from_secs(1), socket.close(None)).await;
+                return Ok(());
+            }
+            () = sleep_until(heard + silence) => return Err(LinkError::Silence),
+            () = sleep_until(said + ping) => {
+                put(socket, Message::Ping(Vec::new().into())).await?;
+                said = Instant::now();
+            }
+            // Nothing but the greeting before the answer to it.
+            message = shared.outbox.next(), if *greeted => {
+                send(socket, &message).await?;
+                said = Instant::now();
+            }
+            received = socket.next() => {
+                let message = match received {
+                    None => return Err(LinkError::Closed),
+                    Some(Err(error)) => return Err(LinkError::WebSocket(error.to_string())),
+                    Some(Ok(message)) => message,
+                };
+                heard = Instant::now();
+                match message {
+                    Message::Text(text) => {
+                        follow(shared, manager, text.as_str(), &host_address, greeted)?;
+                    }
+                    Message::Close(_) => return Err(LinkError::Closed),
+                    // The library answers pings when it sends next, so make it send.
+                    Message::Ping(_) => {
+                        timeout(silence, socket.flush())
+                            .await
+                            .map_err(|_| LinkError::Silence)?
+                            .map_err(|error| LinkError::WebSocket(error.to_string()))?;
+                    }
+                    Message::Pong(_) | Message::Binary(_) | Message::Frame(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Everything this agent holds, and the start of the reports of this connection.
+fn hello(shared: &Shared, host_address: &str) -> Hello {
+    let mut addresses = vec![host_address.to_owned()];
+    if let Ok(name) = nix::unistd::gethostname()
+        && let Ok(name) = name.into_string()
+    {
+        addresses.push(name);
+    }
+    Hello {
+        protocol: PROTOCOL_VERSION,
+        agent_id: shared.options.agent_id.clone(),
+        instance_id: shared.data_dir.instance_id().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        resource_pool: shared.options.resource_pool.clone(),
+        addresses,
+        devices: shared.wire_devices(),
+        runtime: shared.runtimes.kind.name().to_owned(),
+        containers: shared.outbox.connect(),
+    }
+}
+
+/// Does what the master says.
+fn follow(
+    shared: &Shared,
+    manager: &Manager,
+    text: &str,
+    host_address: &str,
+    greeted: &mut bool,
+) -> Result<(), LinkError> {
+    let message: ToAgent = match serde_json::from_str(text) {
+        Ok(message) => message,
+        // A newer master may say more than we know; what we do not understand we must not guess. Before the greeting
+        // it means that this is no master at all.
+        Err(error) if *greeted => {
+            tracing::warn!("the master sent a message that this agent does not understand: {error}");
+            return Ok(());
+        }
+        Err(error) => return Err(LinkError::Nonsense(error.to_string())),
+    };
+    match message {
+        ToAgent::Welcome(welcome) => {
+            if welcome.protocol != PROTOCOL_VERSION {
+                return Err(LinkError::Refused {
+                    reason: format!(
+                        "it speaks protocol {}, this agent {PROTOCOL_VERSION}; use the same version on both sides",
+                        welcome.protocol
+                    ),
+                    retry: true,
+                });
+            }
+            tracing::info!(
+                master = shared.master.url(),
+                cluster.id = welcome.cluster_id,
+                "connected to the master"
+            );
+            *greeted = true;
+            shared.session.send_replace(Some(Session {
+                welcome,
+                host_address: host_address.to_owned(),
+            }));
+        }
+        ToAgent::Refused { reason, retry } => return Err(LinkError::Refused { reason, retry }),
+        ToAgent::Start(spec) => manager.start(*spec),
+        ToAgent::Kill {
+            container_id,
+            grace,
+        } => {
+            let order = if grace {
+                KillOrder::Gracefully
+            } else {
+                KillOrder::AtOnce
+            };
+            manager.kill(&container_id, order);
+        }
+        ToAgent::Forget { container_id } => manager.forget(&container_id),
+    }
+    Ok(())
+}
+
+async fn send(socket: &mut Socket, message: &ToMaster) -> Result<(), LinkError> {
+    let text = serde_json::to_string(message)
+        .map_err(|error| LinkError::WebSocket(error.to_string()))?;
+    put(socket, Message::Text(text.into())).await
+}
+
+/// Sends, but does not wait longer for a master that does not read than for one that does not speak.
+async fn put(socket: &mut Socket, message: Message) -> Result<(), LinkError> {
+    timeout(Duration::from_secs(SILENCE_SECONDS), socket.send(message))
+        .await
+        .map_err(|_| LinkError::Silence)?
+        .map_err(|error| LinkError::WebSocket(error.to_string()))
+}

@@ -1,0 +1,722 @@
+//! The life of one container.
+//!
+//! The actor follows the phases of [`Phase`]. It writes each phase before it acts on it, so that whatever instruction
+//! the agent dies at, the next one knows what may have been done:
+//!
+//! | found after a restart | what the actor does |
+//! | --- | --- |
+//! | `assigned` | nothing was done: starts it |
+//! | `launching` | looks for it in the runtime: takes it up if it is there; if it is not and no supervisor ever worked in its directory, starts it; else it is lost |
+//! | `started` | waits for its end; that it ended meanwhile is the same thing |
+//! | `ended` | hands over the rest of its log |
+//! | `terminated` | waits to be forgotten |
+//!
+//! There are never two copies: a container that cannot be proven absent is not started again.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use det_agent_proto::{ContainerReport, ContainerState};
+use det_ids::ContainerId;
+use det_spool::BatchIds;
+use det_taskspec::{ContainerExit, ContainerSpec, SPOOL_DIR};
+use nix::sys::signal::Signal;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::exit::{self, RuntimeEnd};
+use super::handover::{self, Destination};
+use super::prepare::{self, Ingredients, PrepareError};
+use super::store::{
+    ContainerDir, Identity, KillOrder, Phase, Record, RuntimeKind, Started, StoreError,
+};
+use super::{Command, Session, Shared};
+use crate::devices::LocalDevice;
+use crate::runtime::engine::{ContainerContext, EngineError, EngineState};
+use crate::runtime::process::ProcessRuntime;
+
+/// Between asking a container to end and ending everything in it, on top of the script's grace.
+const FLUSH: Duration = Duration::from_secs(10);
+/// Pause before something of a container that cannot be removed is tried again.
+const REMOVE_AGAIN: Duration = Duration::from_secs(10);
+
+const INFO: &str = "LOG_LEVEL_INFO";
+const WARNING: &str = "LOG_LEVEL_WARNING";
+const ERROR: &str = "LOG_LEVEL_ERROR";
+
+/// See the module.
+pub(super) struct Actor {
+    shared: Arc<Shared>,
+    dir: ContainerDir,
+    spec: ContainerSpec,
+    record: Record,
+    /// Forget it as soon as it has ended.
+    forget: bool,
+    /// Whether its directory was written yet.
+    is_new: bool,
+}
+
+/// Why a container did not start.
+enum LaunchError {
+    /// The task asks for what cannot be had; its fault.
+    Task(String),
+    /// This host could not.
+    Host(String),
+    /// It was asked to end before it began.
+    Killed,
+}
+
+impl From<StoreError> for LaunchError {
+    fn from(error: StoreError) -> Self {
+        Self::Host(chain(&error))
+    }
+}
+
+impl From<EngineError> for LaunchError {
+    fn from(error: EngineError) -> Self {
+        Self::Host(error.to_string())
+    }
+}
+
+impl From<PrepareError> for LaunchError {
+    fn from(error: PrepareError) -> Self {
+        match error {
+            PrepareError::Mount { .. } => Self::Task(error.to_string()),
+            PrepareError::Access { .. } => Self::Host(error.to_string()),
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+type Commands = mpsc::UnboundedReceiver<Command>;
+
+impl Actor {
+    /// A container that the master has just asked for.
+    pub(super) fn accepted(shared: Arc<Shared>, dir: ContainerDir, spec: ContainerSpec) -> Self {
+        let record = Record {
+            runtime: shared.runtimes.kind,
+            phase: Phase::Assigned,
+            kill: None,
+        };
+        Self {
+            shared,
+            dir,
+            spec,
+            record,
+            forget: false,
+            is_new: true,
+        }
+    }
+
+    /// A container that an earlier agent left.
+    pub(super) fn recovered(
+        shared: Arc<Shared>,
+        dir: ContainerDir,
+        spec: ContainerSpec,
+        record: Record,
+    ) -> Self {
+        Self {
+            shared,
+            dir,
+            spec,
+            record,
+            forget: false,
+            is_new: false,
+        }
+    }
+
+    pub(super) fn container_id(&self) -> &ContainerId {
+        &self.spec.container_id
+    }
+
+    /// Tells the master where the container stands.
+    pub(super) fn announce(&self) {
+        self.report(self.record.phase.report());
+    }
+
+    fn report(&self, state: ContainerState) {
+        self.shared.outbox.report(ContainerReport {
+            container_id: self.spec.container_id.clone(),
+            allocation_id: self.spec.allocation_id.clone(),
+            state,
+        });
+    }
+
+    /// Follows the container until it is forgotten.
+    pub(super) async fn run(mut self, mut commands: Commands) {
+        if self.is_new
+            && let Err(error) = self.dir.create(&self.spec, &self.record)
+        {
+            self.fail(LaunchError::from(error));
+        }
+        loop {
+            match self.record.phase.clone() {
+                Phase::Assigned => self.launch(&mut commands).await,
+                Phase::Launching => self.look(&mut commands).await,
+                Phase::Started(started) => self.watch(started, &mut commands).await,
+                Phase::Ended { exit, .. } => {
+                    self.not_live();
+                    self.hand_over().await;
+                    self.enter(Phase::Terminated { exit });
+                }
+                Phase::Terminated { .. } => {
+                    self.not_live();
+                    while !self.forget {
+                        match commands.recv().await {
+                            Some(Command::Forget) => self.forget = true,
+                            // The master did not hear of the end.
+                            Some(Command::Kill(_)) => self.announce(),
+                            None => return,
+                        }
+                    }
+                    self.remove().await;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn not_live(&self) {
+        self.shared.live.send_if_modified(|live| live.remove(&self.spec.container_id));
+    }
+
+    /// Writes a phase and tells the master. A phase that cannot be written is entered all the same: the container is what
+    /// it is, and the next agent looks for it.
+    fn enter(&mut self, phase: Phase) {
+        self.record.phase = phase;
+        self.save();
+        self.announce();
+    }
+
+    fn save(&self) {
+        if let Err(error) = self.dir.save(&self.record) {
+            tracing::error!(container.id = %self.spec.container_id, "{}", chain(&error));
+        }
+    }
+
+    fn fail(&mut self, error: LaunchError) {
+        let exit = match error {
+            LaunchError::Killed => ContainerExit::Killed,
+            LaunchError::Task(message) => {
+                self.shared.say(&self.spec, ERROR, message.clone());
+                ContainerExit::SetupFailed { code: 1, message }
+            }
+            LaunchError::Host(message) => {
+                tracing::error!(container.id = %self.spec.container_id, "cannot start a container: {message}");
+                self.shared.say(&self.spec, ERROR, message.clone());
+                ContainerExit::StartFailed { message }
+            }
+        };
+        self.enter(Phase::Ended {
+            exit,
+            started: None,
+        });
+    }
+
+    /// Notes a command that came at a time when it cannot be followed yet.
+    fn note(&mut self, command: Command) {
+        match command {
+            Command::Kill(order) => self.note_kill(order),
+            Command::Forget => {
+                self.forget = true;
+                self.note_kill(KillOrder::AtOnce);
+            }
+        }
+    }
+
+    fn note_kill(&mut self, order: KillOrder) {
+        if self.record.kill.is_none_or(|earlier| earlier < order) {
+            self.record.kill = Some(order);
+            self.save();
+        }
+    }
+
+    /// Waits for `future`, unless the container is to be ended first.
+    async fn unless_killed<T>(
+        &mut self,
+        future: impl Future<Output = T>,
+        commands: &mut Commands,
+    ) -> Result<T, LaunchError> {
+        tokio::pin!(future);
+        if self.record.kill.is_some() {
+            return Err(LaunchError::Killed);
+        }
+        tokio::select! {
+            result = &mut future => Ok(result),
+            Some(command) = commands.recv() => {
+                self.note(command);
+                Err(LaunchError::Killed)
+            }
+        }
+    }
+
+    /// The facts of the connection; waits for the first one.
+    async fn session(&mut self, commands: &mut Commands) -> Result<Session, LaunchError> {
+        let mut sessions = self.shared.session.subscribe();
+        let session = async {
+            match sessions.wait_for(Option::is_some).await {
+                Ok(session) => session.clone(),
+                Err(_) => None,
+            }
+        };
+        self.unless_killed(session, commands)
+            .await?
+            .ok_or_else(|| LaunchError::Host("the agent is ending".to_owned()))
+    }
+
+    /// Starts a container of which nothing is there.
+    async fn launch(&mut self, commands: &mut Commands) {
+        match self.try_launch(commands).await {
+            Ok(started) => self.enter(Phase::Started(started)),
+            Err(error) => {
+                self.sweep().await;
+                self.fail(error);
+            }
+        }
+    }
+
+    async fn try_launch(&mut self, commands: &mut Commands) -> Result<Started, LaunchError> {
+        let session = self.session(commands).await?;
+        if self.record.runtime != RuntimeKind::Process {
+            self.pull(commands).await?;
+        }
+        if self.record.kill.is_some() {
+            return Err(LaunchError::Killed);
+        }
+        self.record.phase = Phase::Launching;
+        self.dir.save(&self.record)?;
+        self.announce();
+        let env = self.prepare(&session).await?;
+        match self.record.runtime {
+            RuntimeKind::Process => self.start_process(&session).await,
+            RuntimeKind::Docker | RuntimeKind::Podman => self.start_container(&session, env).await,
+        }
+    }
+
+    async fn pull(&mut self, commands: &mut Commands) -> Result<(), LaunchError> {
+        let shared = self.shared.clone();
+        let spec = self.spec.clone();
+        let kind = self.record.runtime;
+        let engine = self
+            .unless_killed(shared.runtimes.engine(kind), commands)
+            .await?;
+        if !spec.force_pull_image && engine.has_image(&spec.image).await? {
+            return Ok(());
+        }
+        self.report(ContainerState::Pulling);
+        shared.say(&spec, INFO, format!("pulling image \"{}\"", spec.image));
+        let pulled = engine.pull(&spec.image, spec.registry_auth.as_ref(), |line| {
+            shared.say(&spec, INFO, line);
+        });
+        self.unless_killed(pulled, commands).await??;
+        shared.say(&spec, INFO, format!("pulled image \"{}\"", spec.image));
+        Ok(())
+    }
+
+    /// Fills the directory; gives the task's environment.
+    async fn prepare(&self, session: &Session) -> Result<Vec<(String, String)>, LaunchError> {
+        let python = match self.record.runtime {
+            RuntimeKind::Process => self.shared.task_python().await.clone(),
+            RuntimeKind::Docker | RuntimeKind::Podman => crate::python::TaskPython::default(),
+        };
+        let (shared, dir, spec) = (self.shared.clone(), self.dir.clone(), self.spec.clone());
+        let (runtime, welcome) = (self.record.runtime, session.welcome.clone());
+        let prepared = blocking(move || {
+            prepare::prepare(
+                &dir,
+                &spec,
+                &Ingredients {
+                    master: &shared.task_master(),
+                    welcome: &welcome,
+                    agent_id: shared.options.agent_id.as_str(),
+                    devices: &shared.wire_devices(),
+                    proxies: &shared.options.proxies,
+                    cert_file: shared.options.tls.master_cert.as_deref(),
+                    cert_name: shared.options.tls.master_cert_name.as_deref(),
+                    supervisor: &shared.options.supervisor_path,
+                    bin: shared.data_dir.bin(),
+                    python: &python,
+                    runtime,
+                },
+            )
+        })
+        .await?;
+        Ok(prepared?)
+    }
+
+    async fn start_process(&self, session: &Session) -> Result<Started, LaunchError> {
+        let (shared, dir, id) = (
+            self.shared.clone(),
+            self.dir.clone(),
+            self.spec.container_id.clone(),
+        );
+        let identity = blocking(move || shared.runtimes.process.start(&dir, id.as_str()))
+            .await?
+            .map_err(|error| {
+                LaunchError::Host(format!(
+                    "cannot start the supervisor \"{}\": {error}",
+                    self.dir.supervisor().display()
+                ))
+            })?;
+        Ok(Started {
+            identity: Identity::Process(identity),
+            host_address: session.host_address.clone(),
+            ports: self.same_ports(),
+        })
+    }
+
+    /// Ports of a container in the host's network.
+    fn same_ports(&self) -> Vec<(u16, u16)> {
+        self.spec.ports.iter().map(|port| (*port, *port)).collect()
+    }
+
+    /// The network a container is put in. With a master on a loopback address only the host's network reaches it, so that
+    /// is what a default network becomes.
+    fn network_mode(&self) -> &str {
+        match self.spec.network_mode.as_str() {
+            "" | "bridge" | "default" if self.shared.task_master().is_loopback() => "host",
+            "" => "bridge",
+            mode => mode,
+        }
+    }
+
+    async fn start_container(
+        &self,
+        session: &Session,
+        env: Vec<(String, String)>,
+    ) -> Result<Started, LaunchError> {
+        // Only what the engine's own hooks read: the rest holds secrets, and the engine shows it to anyone who asks.
+        let env: Vec<(String, String)> = env
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("NVIDIA_") || name == "DET_CONTAINER_ID")
+            .collect();
+        let devices: Vec<LocalDevice> = self
+            .shared
+            .devices
+            .iter()
+            .filter(|local| self.spec.slots.contains(&local.device.id))
+            .cloned()
+            .collect();
+        let engine = self.shared.runtimes.engine(self.record.runtime).await;
+        let id = engine
+            .create(
+                &self.spec,
+                ContainerContext {
+                    dir: &self.dir,
+                    devices: &devices,
+                    agent_id: self.shared.options.agent_id.as_str(),
+                    instance_id: self.shared.data_dir.instance_id(),
+                    cluster_id: &session.welcome.cluster_id,
+                    network_mode: self.network_mode(),
+                    env: &env,
+                },
+            )
+            .await?;
+        engine.start(&id).await?;
+        self.container_started(session, id).await
+    }
+
+    async fn container_started(
+        &self,
+        session: &Session,
+        id: String,
+    ) -> Result<Started, LaunchError> {
+        let ports = if self.network_mode() == "host" {
+            self.same_ports()
+        } else {
+            let engine = self.shared.runtimes.engine(self.record.runtime).await;
+            engine.ports(&id).await?
+        };
+        Ok(Started {
+            identity: Identity::Engine { id },
+            host_address: session.host_address.clone(),
+            ports,
+        })
+    }
+
+    /// Finds out what became of a start that an earlier agent announced.
+    async fn look(&mut self, commands: &mut Commands) {
+        let session = match self.session(commands).await {
+            Ok(session) => Some(session),
+            // It may run although it is to be ended: find it first, its address does not matter any more.
+            Err(LaunchError::Killed) => self.shared.session.borrow().clone(),
+            Err(error) => return self.fail(error),
+        };
+        let session = session.unwrap_or_else(|| Session {
+            welcome: det_agent_proto::Welcome {
+                protocol: det_agent_proto::PROTOCOL_VERSION,
+                version: String::new(),
+                cluster_id: String::new(),
+                master_id: String::new(),
+            },
+            host_address: String::new(),
+        });
+        match self.find(&session).await {
+            Ok(Some(started)) => self.enter(Phase::Started(started)),
+            Ok(None) if self.dir.has_run() => {
+                self.end(RuntimeEnd::Process, None).await;
+            }
+            Ok(None) if self.record.kill.is_some() => self.fail(LaunchError::Killed),
+            Ok(None) => self.launch(commands).await,
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// The container, if the runtime has it.
+    async fn find(&self, session: &Session) -> Result<Option<Started>, LaunchError> {
+        if self.record.runtime == RuntimeKind::Process {
+            let dir = self.dir.clone();
+            let found = blocking(move || ProcessRuntime::find(&dir)).await?;
+            return Ok(found.map(|identity| Started {
+                identity: Identity::Process(identity),
+                host_address: session.host_address.clone(),
+                ports: self.same_ports(),
+            }));
+        }
+        let engine = self.shared.runtimes.engine(self.record.runtime).await;
+        match engine.find(&self.spec.container_id).await? {
+            EngineState::Absent | EngineState::Created { .. } => Ok(None),
+            // Waiting for one that has ended ends at once.
+            EngineState::Running { id } | EngineState::Ended { id } => {
+                self.container_started(session, id).await.map(Some)
+            }
+        }
+    }
+
+    /// Waits for the end of a started container and ends it when asked to.
+    async fn watch(&mut self, started: Started, commands: &mut Commands) {
+        let shared = self.shared.clone();
+        let identity = started.identity.clone();
+        let runtime = self.record.runtime;
+        let ended = wait(&shared, runtime, &identity);
+        tokio::pin!(ended);
+        // An order that an earlier agent had, or that came while the container started, is followed now.
+        let mut force_at = match self.record.kill {
+            Some(order) => Some(self.ask_to_end(&identity, order).await),
+            None => None,
+        };
+        let end = loop {
+            let force = async {
+                match force_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                end = &mut ended => break end,
+                () = force => {
+                    self.force(&identity).await;
+                    force_at = Some(Instant::now() + FLUSH);
+                }
+                Some(command) = commands.recv() => {
+                    let earlier = self.record.kill;
+                    self.note(command);
+                    if let Some(order) = self.record.kill
+                        && earlier != Some(order)
+                    {
+                        let at = self.ask_to_end(&identity, order).await;
+                        force_at = Some(force_at.map_or(at, |earlier| earlier.min(at)));
+                    }
+                }
+            }
+        };
+        self.end(end, Some(started)).await;
+    }
+
+    /// Asks a container to end; gives the time when it is to be ended by force.
+    async fn ask_to_end(&self, identity: &Identity, order: KillOrder) -> Instant {
+        let (signal, patience) = match order {
+            KillOrder::Gracefully => (
+                Signal::SIGTERM,
+                Duration::from_secs(u64::from(self.spec.script.grace_seconds)) + FLUSH,
+            ),
+            // Tells the supervisor to kill the task and to let its log out.
+            KillOrder::AtOnce => (Signal::SIGQUIT, FLUSH),
+        };
+        self.signal(identity, signal).await;
+        Instant::now() + patience
+    }
+
+    async fn signal(&self, identity: &Identity, signal: Signal) {
+        match identity {
+            Identity::Process(process) => ProcessRuntime::signal(process, signal),
+            Identity::Engine { id } => {
+                let engine = self.shared.runtimes.engine(self.record.runtime).await;
+                engine.signal(id, signal).await;
+            }
+        }
+    }
+
+    async fn force(&self, identity: &Identity) {
+        self.shared.say(
+            &self.spec,
+            WARNING,
+            "the task did not end in time and is killed",
+        );
+        match identity {
+            Identity::Process(_) => self.sweep_processes(Some(identity)).await,
+            Identity::Engine { .. } => self.signal(identity, Signal::SIGKILL).await,
+        }
+    }
+
+    /// Names the end, after making sure that it is one.
+    async fn end(&mut self, end: RuntimeEnd, started: Option<Started>) {
+        let identity = started.as_ref().map(|started| started.identity.clone());
+        if self.record.runtime == RuntimeKind::Process {
+            self.sweep_processes(identity.as_ref()).await;
+        }
+        let report = self.dir.exit_report();
+        let words = if report.is_none() {
+            self.dir.last_words()
+        } else {
+            String::new()
+        };
+        let exit = exit::name(report, self.record.kill, &end, &words);
+        tracing::info!(container.id = %self.spec.container_id, exit = ?exit, "a container ended");
+        self.enter(Phase::Ended { exit, started });
+    }
+
+    /// Ends whatever a failed start left running.
+    async fn sweep(&self) {
+        match self.record.runtime {
+            RuntimeKind::Process => self.sweep_processes(None).await,
+            RuntimeKind::Docker | RuntimeKind::Podman => {
+                // Only a launch can have made one; an engine that never answered is not waited for.
+                if self.record.phase == Phase::Launching {
+                    let engine = self.shared.runtimes.engine(self.record.runtime).await;
+                    if let Err(error) = engine.remove(&self.spec.container_id).await {
+                        tracing::warn!(container.id = %self.spec.container_id, "{error}");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn sweep_processes(&self, identity: Option<&Identity>) {
+        let (shared, id) = (self.shared.clone(), self.spec.container_id.clone());
+        let process = match identity {
+            Some(Identity::Process(process)) => Some(process.clone()),
+            _ => None,
+        };
+        let swept = blocking(move || {
+            shared
+                .runtimes
+                .process
+                .kill_all(process.as_ref(), id.as_str());
+        });
+        if swept.await.is_err() {
+            tracing::error!(container.id = %self.spec.container_id, "ending a task's processes broke off");
+        }
+    }
+
+    /// Hands over what the supervisor left unshipped.
+    async fn hand_over(&self) {
+        let spool = self.dir.run().join(SPOOL_DIR);
+        let shipped = handover::ship(
+            &spool,
+            &Destination {
+                http: &self.shared.http,
+                master: self.shared.master.url(),
+                token: &self.spec.script.token,
+                ids: BatchIds {
+                    task_id: self.spec.task_id.as_str().to_owned(),
+                    allocation_id: self.spec.allocation_id.as_str().to_owned(),
+                    agent_id: self.shared.options.agent_id.as_str().to_owned(),
+                    container_id: self.spec.container_id.as_str().to_owned(),
+                },
+            },
+        )
+        .await;
+        match shipped {
+            Ok(0) => {}
+            Ok(lines) => {
+                tracing::info!(container.id = %self.spec.container_id, lines, "handed over the rest of a task's log");
+            }
+            Err(error) => {
+                tracing::warn!(container.id = %self.spec.container_id, "the rest of a task's log is lost: {error}");
+                self.shared.say(
+                    &self.spec,
+                    WARNING,
+                    format!("the rest of this container's log is lost: {error}"),
+                );
+            }
+        }
+    }
+
+    /// Removes everything of the container, however often it takes.
+    async fn remove(&self) {
+        let mut said = false;
+        loop {
+            match self.try_remove().await {
+                Ok(()) => break,
+                Err(error) => {
+                    if !said {
+                        tracing::warn!(container.id = %self.spec.container_id, "{error}; trying again");
+                        said = true;
+                    }
+                    sleep(REMOVE_AGAIN).await;
+                }
+            }
+        }
+        self.shared.outbox.forget(&self.spec.container_id);
+        tracing::debug!(container.id = %self.spec.container_id, "forgot a container");
+    }
+
+    async fn try_remove(&self) -> Result<(), String> {
+        let id = &self.spec.container_id;
+        if self.record.runtime != RuntimeKind::Process {
+            let engine = self.shared.runtimes.engine(self.record.runtime).await;
+            engine
+                .remove(id)
+                .await
+                .map_err(|error| error.to_string())?;
+        }
+        let (shared, dir, id) = (self.shared.clone(), self.dir.clone(), id.clone());
+        let removed = blocking(move || {
+            shared
+                .runtimes
+                .process
+                .remove(id.as_str())
+                .map_err(|error| format!("cannot remove a control group: {error}"))?;
+            dir.remove(&shared.data_dir.trash())
+                .map_err(|error| chain(&error))
+        });
+        match removed.await {
+            Ok(result) => result,
+            Err(_) => Err("removing a container broke off".to_owned()),
+        }
+    }
+}
+
+/// Ends with the container.
+async fn wait(shared: &Shared, runtime: RuntimeKind, identity: &Identity) -> RuntimeEnd {
+    match identity {
+        Identity::Process(process) => {
+            ProcessRuntime::wait(process).await;
+            RuntimeEnd::Process
+        }
+        Identity::Engine { id } => {
+            RuntimeEnd::Engine(shared.runtimes.engine(runtime).await.wait(id).await)
+        }
+    }
+}
+
+/// Runs what blocks off the executor.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, LaunchError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| LaunchError::Host(format!("work on a container broke off: {error}")))
+}

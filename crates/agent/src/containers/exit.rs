@@ -1,0 +1,154 @@
+//! What a container's end is called, from what is known of it. Pure.
+
+use det_taskspec::ContainerExit;
+
+use super::store::KillOrder;
+use crate::runtime::engine::EngineEnd;
+
+/// Signals that we end containers with.
+const OURS: [i32; 4] = [
+    2,  // SIGINT
+    3,  // SIGQUIT
+    9,  // SIGKILL
+    15, // SIGTERM
+];
+
+/// What the runtime knows of an end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RuntimeEnd {
+    /// A process ended; the kernel tells only its parent how.
+    Process,
+    /// What the engine says.
+    Engine(EngineEnd),
+}
+
+/// Names the end.
+///
+/// The supervisor's report is believed, except that an end which the master asked for, and which came by the signals
+/// that we sent, is [`ContainerExit::Killed`]. A task that ended by itself although it was asked to end keeps its exit
+/// code: it may have finished. Without a report the runtime's word counts, and then there is only "lost".
+pub(super) fn name(
+    report: Option<ContainerExit>,
+    kill: Option<KillOrder>,
+    end: &RuntimeEnd,
+    last_words: &str,
+) -> ContainerExit {
+    let out_of_memory = matches!(
+        end,
+        RuntimeEnd::Engine(EngineEnd::Exited {
+            out_of_memory: true,
+            ..
+        })
+    );
+    match report {
+        Some(exit) if kill.is_some() && is_by_signal(&exit) => ContainerExit::Killed,
+        Some(ContainerExit::Signaled { signal: 9, .. }) if out_of_memory => {
+            ContainerExit::Signaled {
+                signal: 9,
+                out_of_memory,
+            }
+        }
+        Some(exit) => exit,
+        None if kill.is_some() => ContainerExit::Killed,
+        None if out_of_memory => ContainerExit::Signaled {
+            signal: 9,
+            out_of_memory,
+        },
+        None => ContainerExit::Lost {
+            message: lost(end, last_words),
+        },
+    }
+}
+
+fn is_by_signal(exit: &ContainerExit) -> bool {
+    match exit {
+        ContainerExit::Exited { code } => OURS.contains(&(code - 128)),
+        ContainerExit::Signaled {
+            signal,
+            out_of_memory,
+        } => OURS.contains(signal) && !out_of_memory,
+        // It was stopped on its way to the entrypoint, whatever that looked like from inside.
+        ContainerExit::SetupFailed { .. }
+        | ContainerExit::StartFailed { .. }
+        | ContainerExit::Lost { .. }
+        | ContainerExit::Killed => true,
+    }
+}
+
+fn lost(end: &RuntimeEnd, last_words: &str) -> String {
+    let what = match end {
+        RuntimeEnd::Process => {
+            "the task's processes ended without an exit report: they were killed from outside, or the host restarted"
+                .to_owned()
+        }
+        RuntimeEnd::Engine(EngineEnd::Gone) => {
+            "the container was removed from its engine by someone else".to_owned()
+        }
+        RuntimeEnd::Engine(EngineEnd::Exited { code, .. }) => format!(
+            "the container ended with code {code} and without an exit report: it was stopped from outside, or its \
+             engine or host restarted"
+        ),
+    };
+    if last_words.is_empty() {
+        what
+    } else {
+        format!("{what}; its supervisor's last words: {last_words}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKED: Option<KillOrder> = Some(KillOrder::Gracefully);
+
+    fn exited(code: i32) -> ContainerExit {
+        ContainerExit::Exited { code }
+    }
+
+    fn signaled(signal: i32, out_of_memory: bool) -> ContainerExit {
+        ContainerExit::Signaled {
+            signal,
+            out_of_memory,
+        }
+    }
+
+    fn engine(code: i64, out_of_memory: bool) -> RuntimeEnd {
+        RuntimeEnd::Engine(EngineEnd::Exited {
+            code,
+            out_of_memory,
+        })
+    }
+
+    #[test]
+    fn ends_and_their_names() {
+        let process = RuntimeEnd::Process;
+        for (scenario, report, kill, end, expected) in [
+            ("it ended by itself", Some(exited(0)), None, &process, exited(0)),
+            ("it failed", Some(exited(1)), None, &process, exited(1)),
+            ("it died of a signal nobody asked for", Some(signaled(9, false)), None, &process, signaled(9, false)),
+            ("it was killed at once", Some(signaled(9, false)), Some(KillOrder::AtOnce), &process, ContainerExit::Killed),
+            ("its shell reports the signal", Some(exited(143)), ASKED, &process, ContainerExit::Killed),
+            ("it finished although asked to end", Some(exited(0)), ASKED, &process, exited(0)),
+            ("it failed although asked to end", Some(exited(7)), ASKED, &process, exited(7)),
+            ("it was killed before it could say", None, ASKED, &process, ContainerExit::Killed),
+            ("the kernel killed the task for memory", Some(signaled(9, false)), None, &engine(137, true), signaled(9, true)),
+            ("the kernel killed the supervisor for memory", None, None, &engine(137, true), signaled(9, true)),
+            ("memory ran out after it was asked to end", Some(signaled(9, true)), ASKED, &process, signaled(9, true)),
+        ] {
+            assert_eq!(name(report, kill, end, ""), expected, "{scenario}");
+        }
+    }
+
+    #[test]
+    fn a_lost_container_says_what_is_known() {
+        let message = |end: &RuntimeEnd, words: &str| match name(None, None, end, words) {
+            ContainerExit::Lost { message } => message,
+            other => panic!("{other:?}"),
+        };
+        assert!(message(&RuntimeEnd::Process, "").contains("killed from outside"));
+        assert!(message(&RuntimeEnd::Engine(EngineEnd::Gone), "").contains("removed"));
+        let text = message(&engine(127, false), "no such file");
+        assert!(text.contains("code 127") && text.contains("no such file"), "{text}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Handing over what a task's supervisor left unshipped: it was killed, or the master was away for longer than it waits.
+
+use std::path::Path;
+use std::time::Duration;
+
+use det_spool::{
+    BatchIds, LOGS_PATH, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, Reader, SpoolError, acknowledge,
+    batch_body,
+};
+use reqwest::StatusCode;
+use thiserror::Error;
+use tokio::time::Instant;
+
+/// How long the master may be away before the rest of a log is given up.
+const PATIENCE: Duration = Duration::from_hours(1);
+/// Longest wait for one answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// Longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Where logs go and in whose name.
+pub(crate) struct Destination<'a> {
+    pub(crate) http: &'a reqwest::Client,
+    /// Base address of the master.
+    pub(crate) master: String,
+    /// The task's token.
+    pub(crate) token: &'a str,
+    pub(crate) ids: BatchIds,
+}
+
+/// The rest of a log did not reach the master.
+#[derive(Debug, Error)]
+pub(crate) enum HandoverError {
+    #[error("the master does not take the rest of the log: {status} {text}")]
+    Refused { status: StatusCode, text: String },
+    #[error("the master was not reachable for {} minutes: {reason}", PATIENCE.as_secs() / 60)]
+    Unreachable { reason: String },
+    #[error("the log spool cannot be read: {0}")]
+    Spool(#[from] SpoolError),
+    #[error("the log spool is not a directory of its own")]
+    NotASpool,
+}
+
+/// Ships what is not acknowledged, in order; gives the number of lines. The spool is final: its writer has ended.
+pub(crate) async fn ship(spool: &Path, to: &Destination<'_>) -> Result<usize, HandoverError> {
+    match std::fs::symlink_metadata(spool) {
+        // The task owns the directory above: a link could lead anywhere.
+        Ok(metadata) if !metadata.is_dir() => return Err(HandoverError::NotASpool),
+        Ok(_) => {}
+        Err(_) => return Ok(0),
+    }
+    let mut reader = Reader::open(spool)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut shipped = 0;
+    loop {
+        // Off the executor: a batch may be megabytes from a slow disk.
+        let (returned, batch) = tokio::task::spawn_blocking(move || {
+            let batch = reader.next_batch(MAX_BATCH_RECORDS, MAX_BATCH_BYTES);
+            (reader, batch)
+        })
+        .await
+        .map_err(|error| HandoverError::Unreachable {
+            reason: error.to_string(),
+        })?;
+        reader = returned;
+        let Some(batch) = batch? else {
+            return Ok(shipped);
+        };
+        post(&batch_body(&batch, &to.ids), to, deadline).await?;
+        acknowledge(spool, batch.last())?;
+        shipped += batch.records.len();
+    }
+}
+
+/// Posts one batch, again and again while that can help.
+async fn post(
+    body: &serde_json::Value,
+    to: &Destination<'_>,
+    deadline: Instant,
+) -> Result<(), HandoverError> {
+    let url = format!("{}{LOGS_PATH}", to.master);
+    let mut pause = Duration::from_millis(100);
+    loop {
+        let sent = to
+            .http
+            .post(&url)
+            .header(
+                "Grpc-Metadata-x-allocation-token",
+                format!("Bearer {}", to.token),
+            )
+            .timeout(ANSWER_WITHIN)
+            .json(body)
+            .send()
+            .await;
+        let reason = match sent {
+            Ok(answer) if answer.status().is_success() => return Ok(()),
+            Ok(answer) => {
+                let status = answer.status();
+                let text = answer.text().await.unwrap_or_default();
+                let text: String = text.chars().take(300).collect();
+                if !is_passing(status) {
+                    return Err(HandoverError::Refused { status, text });
+                }
+                format!("{status} {text}")
+            }
+            Err(error) => error.without_url().to_string(),
+        };
+        if Instant::now() + pause > deadline {
+            return Err(HandoverError::Unreachable { reason });
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Whether the same request may be taken later.
+fn is_passing(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_change_is_tried_again() {
+        for (status, again) in [(500, true), (503, true), (429, true), (400, false), (401, false), (404, false)] {
+            assert_eq!(is_passing(StatusCode::from_u16(status).unwrap()), again, "{status}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The containers of an agent: one actor for each, from the master's wish to start it until it is forgotten.
+
+mod actor;
+mod exit;
+mod handover;
+mod prepare;
+pub(crate) mod store;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use det_agent_proto::{AgentLog, ContainerReport, ContainerState, Welcome};
+use det_ids::ContainerId;
+use det_taskspec::{ContainerExit, ContainerSpec, Device};
+use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::data_dir::DataDir;
+use crate::devices::LocalDevice;
+use crate::master::MasterAddress;
+use crate::options::AgentOptions;
+use crate::outbox::Outbox;
+use crate::python::{self, TaskPython};
+use crate::runtime::Runtimes;
+use actor::Actor;
+use store::{ContainerDir, Found, KillOrder};
+
+/// What every actor uses.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) options: AgentOptions,
+    /// The master as the agent reaches it.
+    pub(crate) master: MasterAddress,
+    pub(crate) data_dir: DataDir,
+    pub(crate) devices: Vec<LocalDevice>,
+    pub(crate) runtimes: Runtimes,
+    pub(crate) outbox: Outbox,
+    pub(crate) http: reqwest::Client,
+    /// The latest connection's facts; `None` until there was one.
+    pub(crate) session: watch::Sender<Option<Session>>,
+    /// Containers of which something may run.
+    pub(crate) live: watch::Sender<BTreeSet<ContainerId>>,
+    /// Asked for once, when the first process task starts.
+    pub(crate) python: OnceCell<TaskPython>,
+}
+
+/// What a connection tells.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Session {
+    pub(crate) welcome: Welcome,
+    /// This host's address as the master sees it.
+    pub(crate) host_address: String,
+}
+
+impl Shared {
+    /// The devices as the master knows them.
+    pub(crate) fn wire_devices(&self) -> Vec<Device> {
+        self.devices
+            .iter()
+            .map(|local| local.device.clone())
+            .collect()
+    }
+
+    /// The master as tasks reach it.
+    fn task_master(&self) -> MasterAddress {
+        self.master.for_tasks(
+            self.options.container_master_host.as_deref(),
+            self.options.container_master_port,
+        )
+    }
+
+    /// What process tasks are told about Python.
+    async fn task_python(&self) -> &TaskPython {
+        self.python
+            .get_or_init(|| async {
+                let prepared = python::prepare(
+                    self.options.python.as_deref(),
+                    self.options.python_package_dir.as_deref(),
+                    &self.data_dir.bin(),
+                )
+                .await;
+                // The interpreter was checked at the start; if it went since, tasks say so themselves.
+                prepared.unwrap_or_else(|error| {
+                    tracing::error!("{error}; tasks get the python3 of the agent's PATH");
+                    TaskPython::default()
+                })
+            })
+            .await
+    }
+
+    /// Writes a line into a task's log.
+    fn say(&self, spec: &ContainerSpec, level: &str, text: impl Into<String>) {
+        self.outbox.log(AgentLog {
+            allocation_id: spec.allocation_id.clone(),
+            container_id: Some(spec.container_id.clone()),
+            lines: vec![(
+                jiff::Timestamp::now().as_microsecond(),
+                level.to_owned(),
+                text.into(),
+            )],
+        });
+    }
+}
+
+/// What an actor is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Command {
+    Kill(KillOrder),
+    Forget,
+}
+
+/// Owns the actors. Dropping it stops them and leaves the containers as they are.
+#[derive(Debug)]
+pub(crate) struct Manager {
+    shared: Arc<Shared>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    actors: BTreeMap<ContainerId, mpsc::UnboundedSender<Command>>,
+    tasks: JoinSet<()>,
+}
+
+impl Manager {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            inner: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing below can panic between two changes that belong together.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up the containers that an earlier agent left. Blocking for as long as reading their directories takes.
+    pub(crate) fn recover(&self) {
+        let containers = self.shared.data_dir.containers();
+        let trash = self.shared.data_dir.trash();
+        store::empty_trash(&trash);
+        let entries = match std::fs::read_dir(&containers) {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::error!(path = %containers.display(), %error, "cannot look for containers of an earlier start");
+                return;
+            }
+        };
+        let mut found = 0;
+        for entry in entries.filter_map(Result::ok) {
+            let id = ContainerId::from(entry.file_name().to_string_lossy().into_owned());
+            let Ok(dir) = ContainerDir::new(&containers, &id) else {
+                tracing::warn!(path = %entry.path().display(), "not a container's directory; left alone");
+                continue;
+            };
+            match dir.load(self.shared.runtimes.kind) {
+                Found::Container(container) => {
+                    let (spec, record) = *container;
+                    found += 1;
+                    self.spawn(Actor::recovered(self.shared.clone(), dir, spec, record));
+                }
+                Found::Nothing { reason } => {
+                    tracing::debug!(container.id = %id, "a start that was cut short: {reason}");
+                    if let Err(error) = dir.remove(&trash) {
+                        tracing::warn!(container.id = %id, "{error}");
+                    }
+                }
+            }
+        }
+        if found > 0 {
+            tracing::info!(containers = found, "took up containers of an earlier start");
+        }
+    }
+
+    /// Whether this container is known.
+    pub(crate) fn knows(&self, container_id: &ContainerId) -> bool {
+        self.lock().actors.contains_key(container_id)
+    }
+
+    /// Starts a container, unless it is known already.
+    pub(crate) fn start(&self, spec: ContainerSpec) {
+        let id = spec.container_id.clone();
+        let is_known = self
+            .lock()
+            .actors
+            .get(&id)
+            .is_some_and(|commands| !commands.is_closed());
+        if is_known {
+            self.shared.outbox.repeat(&id);
+            return;
+        }
+        match ContainerDir::new(&self.shared.data_dir.containers(), &id) {
+            Ok(dir) => self.spawn(Actor::accepted(self.shared.clone(), dir, spec)),
+            Err(error) => {
+                tracing::error!("{error}");
+                self.shared.outbox.report(ContainerReport {
+                    container_id: id,
+                    allocation_id: spec.allocation_id,
+                    state: ContainerState::Terminated {
+                        exit: ContainerExit::StartFailed {
+                            message: error.to_string(),
+                        },
+                    },
+                });
+            }
+        }
+    }
+
+    /// Ends a container.
+    pub(crate) fn kill(&self, container_id: &ContainerId, order: KillOrder) {
+        if !self.tell(container_id, Command::Kill(order)) {
+            tracing::debug!(container.id = %container_id, "asked to end a container that is not here");
+        }
+    }
+
+    /// Removes a container.
+    pub(crate) fn forget(&self, container_id: &ContainerId) {
+        if !self.tell(container_id, Command::Forget) {
+            self.shared.outbox.forget(container_id);
+        }
+    }
+
+    /// Ends all containers.
+    pub(crate) fn kill_all(&self, order: KillOrder) {
+        for commands in self.lock().actors.values() {
+            // An actor that is gone has nothing left to end.
+            let _ = commands.send(Command::Kill(order));
+        }
+    }
+
+    fn tell(&self, container_id: &ContainerId, command: Command) -> bool {
+        self.lock()
+            .actors
+            .get(container_id)
+            .is_some_and(|commands| commands.send(command).is_ok())
+    }
+
+    fn spawn(&self, actor: Actor) {
+        let id = actor.container_id().clone();
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.shared.live.send_modify(|live| {
+            live.insert(id.clone());
+        });
+        actor.announce();
+        let mut inner = self.lock();
+        while let Some(ended) = inner.tasks.try_join_next() {
+            if let Err(error) = ended {
+                tracing::error!(%error, "the watch over a container broke; restart the agent to take it up again");
+            }
+        }
+        inner.actors.retain(|_, commands| !commands.is_closed());
+        inner.actors.insert(id, sender);
+        inner.tasks.spawn(actor.run(receiver));
+    }
+}

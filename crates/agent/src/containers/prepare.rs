@@ -1,0 +1,343 @@
+//! Making a container's directory ready for its supervisor.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use det_agent_proto::Welcome;
+use det_taskspec::sandbox::SandboxSpec;
+use det_taskspec::{ContainerSpec, Device, SCRIPT_FILE, TaskUser};
+use thiserror::Error;
+
+use super::store::{ContainerDir, RuntimeKind};
+use crate::data_dir::write_atomically;
+use crate::env::{self, AgentFacts, CERT_FILE, TaskPlace};
+use crate::master::MasterAddress;
+use crate::options::ProxyOptions;
+use crate::python::TaskPython;
+use crate::runtime::process::place_supervisor;
+
+/// What of the agent goes into a container's directory.
+pub(crate) struct Ingredients<'a> {
+    pub(crate) master: &'a MasterAddress,
+    pub(crate) welcome: &'a Welcome,
+    pub(crate) agent_id: &'a str,
+    pub(crate) devices: &'a [Device],
+    pub(crate) proxies: &'a ProxyOptions,
+    pub(crate) cert_file: Option<&'a Path>,
+    pub(crate) cert_name: Option<&'a str>,
+    pub(crate) supervisor: &'a Path,
+    pub(crate) bin: PathBuf,
+    pub(crate) python: &'a TaskPython,
+    pub(crate) runtime: RuntimeKind,
+}
+
+/// A container that cannot be made ready.
+#[derive(Debug, Error)]
+pub(crate) enum PrepareError {
+    /// The task asks for what this host does not have.
+    #[error("cannot mount \"{host_path}\" at \"{container_path}\": {reason}")]
+    Mount {
+        host_path: String,
+        container_path: String,
+        reason: String,
+    },
+    #[error("cannot {action} \"{}\": {source}", path.display())]
+    Access {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+}
+
+/// Fills the directory. May be repeated. Blocking. Gives the task's environment.
+pub(crate) fn prepare(
+    dir: &ContainerDir,
+    spec: &ContainerSpec,
+    ingredients: &Ingredients<'_>,
+) -> Result<Vec<(String, String)>, PrepareError> {
+    for mount in &spec.mounts {
+        host_directory(mount, &spec.user)?;
+    }
+    let run = dir.run();
+    owned_directory(&run, 0o700, &spec.user)?;
+    let has_cert_file = match ingredients.cert_file.filter(|_| ingredients.master.tls) {
+        None => false,
+        Some(file) => {
+            let to = run.join(CERT_FILE);
+            for parent in [run.join("etc"), run.join("etc/ssl")] {
+                owned_directory(&parent, 0o755, &spec.user)?;
+            }
+            let text = std::fs::read(file).map_err(access("read", file))?;
+            write_atomically(&to, &text, 0o644).map_err(access("write", &to))?;
+            true
+        }
+    };
+    let env = env::complete(
+        spec,
+        &AgentFacts {
+            master: ingredients.master,
+            welcome: ingredients.welcome,
+            agent_id: ingredients.agent_id,
+            devices: ingredients.devices,
+            has_cert_file,
+            cert_name: ingredients.cert_name,
+            proxies: ingredients.proxies,
+            place: match ingredients.runtime {
+                RuntimeKind::Process => TaskPlace::HostProcess,
+                RuntimeKind::Docker | RuntimeKind::Podman => TaskPlace::Container,
+            },
+        },
+    );
+    let mut script = spec.script.clone();
+    script.env.clone_from(&env);
+    let to = run.join(SCRIPT_FILE);
+    write_json(&to, &script)?;
+    give(&to, &spec.user)?;
+
+    let to = dir.supervisor();
+    place_supervisor(ingredients.supervisor, &ingredients.bin, &to)
+        .map_err(access("place the supervisor at", &to))?;
+    if ingredients.runtime == RuntimeKind::Process {
+        write_json(&dir.sandbox(), &sandbox(spec, ingredients.python))?;
+    }
+    Ok(env)
+}
+
+/// The sandbox of a process task.
+///
+/// `/tmp` is the task's own, as in a container: two trials of the unmodified harness would fight over
+/// `/tmp/tensorboard`. Except where the interpreter itself lies below `/tmp`.
+fn sandbox(spec: &ContainerSpec, python: &TaskPython) -> SandboxSpec {
+    SandboxSpec {
+        user: spec.user.clone(),
+        mounts: spec.mounts.clone(),
+        shm_size_bytes: spec.shm_size_bytes,
+        private_tmp: !python.needs_tmp,
+        memory_limit_bytes: None,
+        cpu_limit_millis: None,
+        python_dir: python.dir.clone(),
+        python_path: python.package_path.clone(),
+        env: base_env(&spec.user, |name| std::env::var(name).ok()),
+    }
+}
+
+/// What takes the place of an image's environment.
+fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
+    const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    // Where libraries and languages of the host are found; nothing that could hold a secret.
+    const PASSED_ON: [&str; 5] = ["LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"];
+    let mut env = vec![(
+        "PATH".to_owned(),
+        own("PATH").unwrap_or_else(|| USUAL_PATH.to_owned()),
+    )];
+    let home = if nix::unistd::geteuid().is_root() {
+        nix::unistd::User::from_uid(user.uid.into())
+            .ok()
+            .flatten()
+            .map(|entry| entry.dir.to_string_lossy().into_owned())
+    } else {
+        own("HOME")
+    };
+    env.push(("HOME".to_owned(), home.unwrap_or_else(|| "/".to_owned())));
+    env.extend(
+        PASSED_ON
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), own(name)?))),
+    );
+    env
+}
+
+/// Makes sure that what is to be mounted is there.
+fn host_directory(mount: &det_taskspec::Mount, user: &TaskUser) -> Result<(), PrepareError> {
+    let path = Path::new(&mount.host_path);
+    let failed = |reason: String| PrepareError::Mount {
+        host_path: mount.host_path.clone(),
+        container_path: mount.container_path.clone(),
+        reason,
+    };
+    if !path.is_absolute() {
+        return Err(failed("the host path must be absolute".to_owned()));
+    }
+    match std::fs::metadata(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && mount.create => {
+            std::fs::create_dir_all(path)
+                .map_err(|error| failed(format!("cannot create it on this agent: {error}")))?;
+            give(path, user)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(failed(
+            "it does not exist on this agent; create it there, or correct bind_mounts".to_owned(),
+        )),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+fn owned_directory(path: &Path, mode: u32, user: &TaskUser) -> Result<(), PrepareError> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(access("create", path)(error));
+        }
+        _ => {}
+    }
+    // The umask may have taken bits away.
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(access("open", path))?;
+    give(path, user)
+}
+
+/// Hands a file to the task's user; an agent that is not root has only itself to hand it to.
+fn give(path: &Path, user: &TaskUser) -> Result<(), PrepareError> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    chown(path, Some(user.uid), Some(user.gid)).map_err(access("hand over", path))
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), PrepareError> {
+    let text = serde_json::to_vec(value)
+        .map_err(|error| access("write", path)(io::Error::other(error)))?;
+    write_atomically(path, &text, 0o600).map_err(access("write", path))
+}
+
+fn access(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PrepareError {
+    let path = path.to_owned();
+    move |source| PrepareError::Access {
+        action,
+        path,
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use det_taskspec::{Mount, Script};
+
+    use super::*;
+    use crate::testing::{container_spec, welcome};
+
+    struct Scene {
+        root: tempfile::TempDir,
+        spec: ContainerSpec,
+        python: TaskPython,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            std::fs::write(root.path().join("supervisor"), "#!").unwrap();
+            std::fs::create_dir_all(root.path().join("c1")).unwrap();
+            Self {
+                root,
+                spec: container_spec("c1", "true"),
+                python: TaskPython::default(),
+            }
+        }
+
+        fn dir(&self) -> ContainerDir {
+            ContainerDir::new(self.root.path(), &"c1".into()).unwrap()
+        }
+
+        fn prepare(&self, master: &str) -> Result<Vec<(String, String)>, PrepareError> {
+            let cert = self.root.path().join("ca.pem");
+            std::fs::write(&cert, "PEM").unwrap();
+            prepare(
+                &self.dir(),
+                &self.spec,
+                &Ingredients {
+                    master: &MasterAddress::parse(master).unwrap(),
+                    welcome: &welcome(),
+                    agent_id: "a",
+                    devices: &[],
+                    proxies: &ProxyOptions::default(),
+                    cert_file: Some(&cert),
+                    cert_name: None,
+                    supervisor: &self.root.path().join("supervisor"),
+                    bin: self.root.path().join("bin"),
+                    python: &self.python,
+                    runtime: RuntimeKind::Process,
+                },
+            )
+        }
+
+        fn mount(mut self, host: &Path, create: bool) -> Self {
+            self.spec.mounts.push(Mount {
+                host_path: host.to_string_lossy().into_owned(),
+                container_path: "/data".into(),
+                read_only: false,
+                propagation: "rprivate".into(),
+                create,
+            });
+            self
+        }
+    }
+
+    #[test]
+    fn the_supervisor_finds_its_script_complete_and_private() {
+        let scene = Scene::new();
+        let env = scene.prepare("http://10.0.0.1:8080").unwrap();
+        scene.prepare("http://10.0.0.1:8080").unwrap();
+        let path = scene.dir().run().join(SCRIPT_FILE);
+        let script: Script = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(script.env, env);
+        assert!(env.iter().any(|(name, value)| name == "DET_MASTER" && value == "http://10.0.0.1:8080"));
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(&scene.dir().run()), 0o700);
+        assert!(!scene.dir().run().join(CERT_FILE).exists(), "no TLS, no certificate");
+        let sandbox: SandboxSpec =
+            serde_json::from_slice(&std::fs::read(scene.dir().sandbox()).unwrap()).unwrap();
+        assert!(sandbox.private_tmp);
+        assert!(sandbox.env.iter().any(|(name, _)| name == "PATH"));
+    }
+
+    #[test]
+    fn with_tls_the_certificate_lies_where_the_environment_says() {
+        let scene = Scene::new();
+        let env = scene.prepare("https://10.0.0.1:8443").unwrap();
+        let cert = scene.dir().run().join(CERT_FILE);
+        assert_eq!(std::fs::read(cert).unwrap(), b"PEM");
+        assert!(env.iter().any(|(name, _)| name == "DET_MASTER_CERT_FILE"));
+    }
+
+    #[test]
+    fn checkpoint_directories_are_made_and_missing_user_mounts_refused() {
+        let scene = Scene::new();
+        let storage = scene.root.path().join("storage/deep");
+        let scene = scene.mount(&storage, true);
+        scene.prepare("http://m").unwrap();
+        assert!(storage.is_dir());
+        let message = scene
+            .mount(Path::new("/nonexistent/data"), false)
+            .prepare("http://m")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("\"/nonexistent/data\" at \"/data\"")
+                && message.contains("does not exist on this agent"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn nothing_of_the_agents_environment_reaches_a_task_but_where_things_are() {
+        let env = base_env(&TaskUser::default(), |name| match name {
+            "PATH" => Some("/x/bin".into()),
+            "LANG" => Some("C.UTF-8".into()),
+            "HOME" => Some("/home/me".into()),
+            _ => None,
+        });
+        let names: Vec<&str> = env.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["PATH", "HOME", "LANG"]);
+        assert_eq!(env[0].1, "/x/bin");
+    }
+
+    #[test]
+    fn an_interpreter_below_tmp_keeps_the_hosts_tmp_visible() {
+        let python = TaskPython {
+            needs_tmp: true,
+            ..TaskPython::default()
+        };
+        assert!(!sandbox(&container_spec("c1", "true"), &python).private_tmp);
+    }
+}

@@ -1,0 +1,517 @@
+//! A container's directory: what the agent knows of it, so that the next agent knows it too.
+//!
+//! ```text
+//! <id>/spec.json        what the master asked for; mode 0600, it holds the task's token
+//! <id>/state.json       how far the agent is; always written before the step it announces
+//! <id>/det-supervisor   the supervisor's executable
+//! ```
+//!
+//! The rest is what agent and supervisor leave for each other: [`det_taskspec::sandbox`].
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use det_agent_proto::ContainerState;
+use det_ids::ContainerId;
+use det_taskspec::sandbox::{
+    DIAGNOSTICS_FILE, ExitReport, RUN_SUBDIR, SANDBOX_FILE, SANDBOX_LOG_FILE,
+};
+use det_taskspec::{ContainerExit, ContainerSpec, EXIT_FILE, SPOOL_DIR};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::data_dir::{make_private_dir, write_atomically};
+
+/// The directory of one container.
+#[derive(Debug, Clone)]
+pub(crate) struct ContainerDir {
+    path: PathBuf,
+}
+
+/// How far the agent is with a container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// What it runs in; stays what it was when the agent is restarted with another choice.
+    pub(crate) runtime: RuntimeKind,
+    pub(crate) phase: Phase,
+    /// The strongest wish of the master to end it, if there was one.
+    pub(crate) kill: Option<KillOrder>,
+}
+
+/// A runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RuntimeKind {
+    Process,
+    Docker,
+    Podman,
+}
+
+impl RuntimeKind {
+    /// The name that the master and people see.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
+    }
+}
+
+/// Life of a container in the agent. Only ever moves downward in this list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "phase", rename_all = "snake_case")]
+pub(crate) enum Phase {
+    /// Accepted; nothing was done for it outside its directory.
+    Assigned,
+    /// About to be started, or started: whoever reads this must look.
+    Launching,
+    /// Started.
+    Started(Started),
+    /// Ended; what is left of its logs is still to be handed over. The master hears of the end after that, and until
+    /// then what it heard last.
+    Ended {
+        exit: ContainerExit,
+        started: Option<Started>,
+    },
+    /// Ended and handed over; waits to be forgotten.
+    Terminated { exit: ContainerExit },
+}
+
+/// A container that was started.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Started {
+    pub(crate) identity: Identity,
+    /// Address of this host for the allocation's other containers.
+    pub(crate) host_address: String,
+    /// Container port and host port.
+    pub(crate) ports: Vec<(u16, u16)>,
+}
+
+/// What a runtime needs to find a container again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub(crate) enum Identity {
+    /// A process: the number alone may be given to another one later, with the start time it cannot.
+    Process(ProcessIdentity),
+    /// The engine's id.
+    Engine { id: String },
+}
+
+/// Which process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessIdentity {
+    pub(crate) pid: i32,
+    /// Start time in clock ticks since the host's start, field 22 of `/proc/<pid>/stat`.
+    pub(crate) start_ticks: u64,
+    /// Which start of the host, from `/proc/sys/kernel/random/boot_id`.
+    pub(crate) boot_id: String,
+}
+
+impl Identity {
+    /// Proof that this is still the same container, for people and tests.
+    pub(crate) fn runtime_id(&self) -> String {
+        match self {
+            Self::Process(process) => process.pid.to_string(),
+            Self::Engine { id } => id.clone(),
+        }
+    }
+}
+
+/// A wish to end a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum KillOrder {
+    /// Ask it, and wait for the script's grace.
+    Gracefully,
+    /// End it now, but let its logs out.
+    AtOnce,
+}
+
+impl Phase {
+    /// What the master is told.
+    pub(crate) fn report(&self) -> ContainerState {
+        match self {
+            Self::Assigned => ContainerState::Assigned,
+            Self::Launching | Self::Ended { started: None, .. } => ContainerState::Starting,
+            Self::Started(started)
+            | Self::Ended {
+                started: Some(started),
+                ..
+            } => running(started),
+            Self::Terminated { exit } => ContainerState::Terminated { exit: exit.clone() },
+        }
+    }
+
+    /// Whether something of it may still run.
+    pub(crate) fn is_live(&self) -> bool {
+        matches!(self, Self::Assigned | Self::Launching | Self::Started(_))
+    }
+}
+
+/// What the master is told of a container that runs.
+pub(crate) fn running(started: &Started) -> ContainerState {
+    ContainerState::Running {
+        host_address: started.host_address.clone(),
+        ports: started.ports.clone(),
+        runtime_id: started.identity.runtime_id(),
+    }
+}
+
+/// A container's directory cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum StoreError {
+    #[error(
+        "container id \"{id}\" cannot name a directory; letters, digits, \"-\" and \"_\" are allowed"
+    )]
+    Id { id: String },
+    #[error("cannot {action} \"{}\"", path.display())]
+    Access {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("\"{}\" does not hold what was written there: {reason}", path.display())]
+    Content { path: PathBuf, reason: String },
+}
+
+/// What was found in a directory left by an earlier agent.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Container(Box<(ContainerSpec, Record)>),
+    /// Nothing was ever done for it: its description is not even complete.
+    Nothing { reason: StoreError },
+}
+
+impl ContainerDir {
+    /// The directory of `id` below `containers`. Refuses ids that are not plain names: they come from the network.
+    pub(crate) fn new(containers: &Path, id: &ContainerId) -> Result<Self, StoreError> {
+        let plain = !id.as_str().is_empty()
+            && id.as_str().len() <= 128
+            && id
+                .as_str()
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        if !plain {
+            return Err(StoreError::Id {
+                id: id.as_str().to_owned(),
+            });
+        }
+        Ok(Self {
+            path: containers.join(id.as_str()),
+        })
+    }
+
+    /// The directory itself.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The task's run directory.
+    pub(crate) fn run(&self) -> PathBuf {
+        self.path.join(RUN_SUBDIR)
+    }
+
+    /// The supervisor's executable.
+    pub(crate) fn supervisor(&self) -> PathBuf {
+        self.path.join("det-supervisor")
+    }
+
+    /// What the supervisor of a process says before its sandbox stands.
+    pub(crate) fn sandbox_log(&self) -> PathBuf {
+        self.path.join(SANDBOX_LOG_FILE)
+    }
+
+    /// The sandbox of a process.
+    pub(crate) fn sandbox(&self) -> PathBuf {
+        self.path.join(SANDBOX_FILE)
+    }
+
+    /// The last words of the supervisor, for messages about an end without a report. Empty when there are none.
+    pub(crate) fn last_words(&self) -> String {
+        let text = [self.run().join(DIAGNOSTICS_FILE), self.sandbox_log()]
+            .iter()
+            .find_map(|path| {
+                let text = read_task_file(path, 1 << 20).ok()?;
+                let text = String::from_utf8_lossy(&text).trim().to_owned();
+                (!text.is_empty()).then_some(text)
+            })
+            .unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(3)..].join(" / ")
+    }
+
+    /// Makes the directory and writes what the master asked for.
+    pub(crate) fn create(&self, spec: &ContainerSpec, record: &Record) -> Result<(), StoreError> {
+        make_private_dir(&self.path).map_err(self.access("create"))?;
+        self.write("spec.json", spec)?;
+        self.save(record)
+    }
+
+    /// Writes how far the agent is.
+    pub(crate) fn save(&self, record: &Record) -> Result<(), StoreError> {
+        self.write("state.json", record)
+    }
+
+    fn write(&self, name: &str, value: &impl Serialize) -> Result<(), StoreError> {
+        let path = self.path.join(name);
+        let text = serde_json::to_vec_pretty(value).map_err(|error| StoreError::Content {
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        write_atomically(&path, &text, 0o600).map_err(|source| StoreError::Access {
+            action: "write",
+            path,
+            source,
+        })
+    }
+
+    /// Reads what an earlier agent left.
+    ///
+    /// A record that is missing or broken while the description is whole is taken as [`Phase::Launching`]: the phase
+    /// that assumes nothing and looks.
+    pub(crate) fn load(&self, runtime: RuntimeKind) -> Found {
+        let spec: ContainerSpec = match self.read("spec.json") {
+            Ok(spec) => spec,
+            Err(reason) => return Found::Nothing { reason },
+        };
+        let record = self.read("state.json").unwrap_or_else(|reason: StoreError| {
+            tracing::warn!(container.id = %spec.container_id, "{reason}; looking for the container instead");
+            Record {
+                runtime,
+                phase: Phase::Launching,
+                kill: None,
+            }
+        });
+        Found::Container(Box::new((spec, record)))
+    }
+
+    fn read<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T, StoreError> {
+        let path = self.path.join(name);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(source) => {
+                return Err(StoreError::Access {
+                    action: "read",
+                    path,
+                    source,
+                });
+            }
+        };
+        serde_json::from_slice(&text).map_err(|error| StoreError::Content {
+            path,
+            reason: error.to_string(),
+        })
+    }
+
+    /// The supervisor's exit report, if it wrote one.
+    pub(crate) fn exit_report(&self) -> Option<ContainerExit> {
+        let path = self.run().join(EXIT_FILE);
+        let text = match read_task_file(&path, 64 << 10) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "an exit report cannot be read");
+                return None;
+            }
+        };
+        match serde_json::from_slice::<ExitReport>(&text) {
+            Ok(report) => Some(report.exit),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "an exit report is not understood");
+                None
+            }
+        }
+    }
+
+    /// Whether a supervisor has ever worked in the run directory.
+    pub(crate) fn has_run(&self) -> bool {
+        let run = self.run();
+        run.join(EXIT_FILE).exists() || run.join(SPOOL_DIR).exists()
+    }
+
+    /// Moves the directory to `trash` and deletes it there. A crash in between leaves either a whole directory or
+    /// one that is in the trash.
+    pub(crate) fn remove(&self, trash: &Path) -> Result<(), StoreError> {
+        crate::mounts::detach_below(&self.path).map_err(self.access("unmount what is below"))?;
+        let name = self.path.file_name().unwrap_or_default();
+        let gone = trash.join(name);
+        match std::fs::rename(&self.path, &gone) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(source) => return Err(self.access("remove")(source)),
+        }
+        std::fs::remove_dir_all(&gone).map_err(self.access("remove"))
+    }
+
+    fn access(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+        let path = self.path.clone();
+        move |source| StoreError::Access {
+            action,
+            path,
+            source,
+        }
+    }
+}
+
+/// Reads at most `most` bytes of a file that the task could have replaced: no link is followed and nothing but a plain
+/// file is read, so that a task cannot make the agent read another file or wait for a pipe.
+fn read_task_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "it is not a plain file",
+        ));
+    }
+    let mut text = Vec::new();
+    file.take(most).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Deletes what an earlier agent was deleting.
+pub(crate) fn empty_trash(trash: &Path) {
+    let Ok(entries) = std::fs::read_dir(trash) else {
+        return;
+    };
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        let removed =
+            crate::mounts::detach_below(&path).and_then(|()| std::fs::remove_dir_all(&path));
+        if let Err(error) = removed {
+            tracing::warn!(path = %path.display(), %error, "cannot delete the rest of an ended container");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::container_spec;
+
+    fn started() -> Phase {
+        Phase::Started(Started {
+            identity: Identity::Process(ProcessIdentity {
+                pid: 42,
+                start_ticks: 1_234_567,
+                boot_id: "b".into(),
+            }),
+            host_address: "10.0.0.9".into(),
+            ports: vec![(1734, 1734)],
+        })
+    }
+
+    #[test]
+    fn what_one_agent_wrote_the_next_one_reads() {
+        let root = tempfile::tempdir().unwrap();
+        let spec = container_spec("c1", "true");
+        let dir = ContainerDir::new(root.path(), &spec.container_id).unwrap();
+        let mut record = Record {
+            runtime: RuntimeKind::Process,
+            phase: Phase::Assigned,
+            kill: None,
+        };
+        dir.create(&spec, &record).unwrap();
+        for phase in [
+            Phase::Launching,
+            started(),
+            Phase::Ended {
+                exit: ContainerExit::Exited { code: 3 },
+                started: None,
+            },
+            Phase::Terminated {
+                exit: ContainerExit::Killed,
+            },
+        ] {
+            record.phase = phase;
+            record.kill = Some(KillOrder::Gracefully);
+            dir.save(&record).unwrap();
+            let Found::Container(found) = dir.load(RuntimeKind::Docker) else {
+                panic!("the container is there");
+            };
+            assert_eq!(*found, (spec.clone(), record.clone()));
+        }
+    }
+
+    #[test]
+    fn a_broken_record_means_look_for_it() {
+        let root = tempfile::tempdir().unwrap();
+        let spec = container_spec("c1", "true");
+        let dir = ContainerDir::new(root.path(), &spec.container_id).unwrap();
+        let record = Record {
+            runtime: RuntimeKind::Process,
+            phase: started(),
+            kill: None,
+        };
+        dir.create(&spec, &record).unwrap();
+        std::fs::write(dir.path().join("state.json"), "").unwrap();
+        let Found::Container(found) = dir.load(RuntimeKind::Process) else {
+            panic!("the container is there");
+        };
+        assert_eq!(found.1.phase, Phase::Launching);
+    }
+
+    #[test]
+    fn a_directory_without_a_description_holds_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = ContainerDir::new(root.path(), &"c1".into()).unwrap();
+        std::fs::create_dir(dir.path()).unwrap();
+        assert!(matches!(dir.load(RuntimeKind::Process), Found::Nothing { .. }));
+    }
+
+    #[test]
+    fn ids_that_lead_elsewhere_are_refused() {
+        let root = Path::new("/data");
+        for id in ["", "..", "a/b", "/etc", "a b", "a\n", &"x".repeat(200)] {
+            assert!(ContainerDir::new(root, &ContainerId::from(id)).is_err(), "{id:?}");
+        }
+        assert!(ContainerDir::new(root, &"0b6c-A_9".into()).is_ok());
+    }
+
+    #[test]
+    fn removing_twice_is_harmless() {
+        let root = tempfile::tempdir().unwrap();
+        let trash = root.path().join("trash");
+        std::fs::create_dir(&trash).unwrap();
+        let dir = ContainerDir::new(root.path(), &"c1".into()).unwrap();
+        std::fs::create_dir_all(dir.run()).unwrap();
+        dir.remove(&trash).unwrap();
+        dir.remove(&trash).unwrap();
+        assert!(!dir.path().exists());
+        assert_eq!(std::fs::read_dir(&trash).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_exit_report_is_read_and_proves_that_it_ran() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = ContainerDir::new(root.path(), &"c1".into()).unwrap();
+        std::fs::create_dir_all(dir.run()).unwrap();
+        assert!(!dir.has_run());
+        assert_eq!(dir.exit_report(), None);
+        let report = ExitReport {
+            exit: ContainerExit::Exited { code: 7 },
+            ended_at: 1,
+        };
+        let path = dir.run().join(EXIT_FILE);
+        std::fs::write(&path, serde_json::to_string(&report).unwrap()).unwrap();
+        assert!(dir.has_run());
+        assert_eq!(dir.exit_report(), Some(ContainerExit::Exited { code: 7 }));
+    }
+
+    #[test]
+    fn a_link_left_by_the_task_is_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = ContainerDir::new(root.path(), &"c1".into()).unwrap();
+        std::fs::create_dir_all(dir.run()).unwrap();
+        let elsewhere = root.path().join("secret");
+        std::fs::write(&elsewhere, "{\"kind\":\"exited\",\"code\":0,\"ended_at\":1}").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, dir.run().join(EXIT_FILE)).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, dir.run().join(DIAGNOSTICS_FILE)).unwrap();
+        assert_eq!(dir.exit_report(), None);
+        assert_eq!(dir.last_words(), "");
+    }
+}

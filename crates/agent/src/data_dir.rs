@@ -1,0 +1,215 @@
+//! The agent's own directory: who owns it, and what lies where.
+//!
+//! ```text
+//! <data>/agent.lock          held while an agent lives
+//! <data>/instance            identity of this directory, made once
+//! <data>/bin/                a copy of the supervisor, where it cannot be linked
+//! <data>/containers/<id>/    one per container, see `containers::store`
+//! <data>/trash/              directories on their way out
+//! ```
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// An agent's directory that is ours while this value lives.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    path: PathBuf,
+    instance_id: String,
+    /// Released by the kernel when the agent ends, however it ends.
+    _lock: File,
+}
+
+/// The directory cannot be used.
+#[derive(Debug, Error)]
+pub enum DataDirError {
+    /// Another agent holds it.
+    #[error(
+        "another agent uses the data directory \"{}\"; stop it, or give this one a directory of its own", path.display()
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It cannot be made, read or written.
+    #[error("cannot {action} \"{}\" in the agent's data directory", path.display())]
+    Access {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl DataDir {
+    /// Takes `path`, making it if need be.
+    ///
+    /// Waits up to `patience` for another holder: a child of a killed agent holds the lock between `fork` and `exec`,
+    /// and waiting for that moment to pass is what lets a new agent trust the process table (see
+    /// [`crate::runtime::process`]).
+    pub(crate) async fn open(path: &Path, patience: Duration) -> Result<Self, DataDirError> {
+        for dir in [
+            path.to_owned(),
+            path.join("bin"),
+            path.join("containers"),
+            path.join("trash"),
+        ] {
+            make_private_dir(&dir).map_err(access("create", &dir))?;
+        }
+        // The supervisor and the engine are told absolute paths.
+        let path = std::fs::canonicalize(path).map_err(access("resolve", path))?;
+        let lock_path = path.join("agent.lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(access("open", &lock_path))?;
+        let deadline = tokio::time::Instant::now() + patience;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(TryLockError::WouldBlock) => return Err(DataDirError::InUse { path }),
+                Err(TryLockError::Error(source)) => {
+                    return Err(access("lock", &lock_path)(source));
+                }
+            }
+        }
+        let instance_id = instance_id(&path.join("instance"))?;
+        Ok(Self {
+            path,
+            instance_id,
+            _lock: lock,
+        })
+    }
+
+    /// Identity of this directory.
+    pub(crate) fn instance_id(&self) -> &str {
+        &self.instance_id
+    }
+
+    /// Where the containers' directories are.
+    pub(crate) fn containers(&self) -> PathBuf {
+        self.path.join("containers")
+    }
+
+    /// Where directories go before they are deleted.
+    pub(crate) fn trash(&self) -> PathBuf {
+        self.path.join("trash")
+    }
+
+    /// Where the supervisor is copied to if it cannot be linked, and where interpreter shims are.
+    pub(crate) fn bin(&self) -> PathBuf {
+        self.path.join("bin")
+    }
+}
+
+/// Reads the identity, or makes one.
+fn instance_id(path: &Path) -> Result<String, DataDirError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(access("read", path)(source)),
+    }
+    let id = uuid::Uuid::new_v4().to_string();
+    write_atomically(path, id.as_bytes(), 0o600).map_err(access("write", path))?;
+    Ok(id)
+}
+
+fn access(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataDirError {
+    let path = path.to_owned();
+    move |source| DataDirError::Access {
+        action,
+        path,
+        source,
+    }
+}
+
+/// Makes a directory, and those above it, for its owner alone.
+pub(crate) fn make_private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Replaces `path` with `content`: a reader sees the old or the new, never half.
+///
+/// Not flushed to the disk: what it guards against is the death of this process. When the host dies its tasks die
+/// too, and a file that is then old or empty is handled by whoever reads it.
+pub(crate) fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    use std::io::Write;
+    let mut name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a file needs a name"))?
+        .to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    // A file left by an earlier attempt keeps its mode, so it goes first.
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(mode)
+        .open(&new)?
+        .write_all(content)?;
+    std::fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn two_agents_cannot_share_a_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("agent");
+        let first = DataDir::open(&path, Duration::ZERO).await.unwrap();
+        let message = DataDir::open(&path, Duration::ZERO)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("another agent uses the data directory"), "{message}");
+        let identity = first.instance_id().to_owned();
+        drop(first);
+        let again = DataDir::open(&path, Duration::ZERO).await.unwrap();
+        assert_eq!(again.instance_id(), identity, "the identity stays");
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_cannot_be_made_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let message = DataDir::open(&file.join("agent"), Duration::ZERO)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("cannot create") && message.contains("file/agent"), "{message}");
+    }
+
+    #[test]
+    fn a_replaced_file_has_the_new_content_and_mode() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("x.json");
+        write_atomically(&path, b"old", 0o644).unwrap();
+        std::fs::write(root.path().join("x.json.new"), "left over").unwrap();
+        write_atomically(&path, b"new", 0o600).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,188 @@
+//! What an agent is told at its start. The command line and `agent.yaml` are read elsewhere; see the agent
+//! configuration reference for the keys.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use det_ids::AgentId;
+
+/// Everything an agent is told. Build it with [`AgentOptions::new`] and change what differs.
+#[derive(Debug, Clone)]
+pub struct AgentOptions {
+    /// Base address of the master, `http://host:port` or `https://host:port`; the agent reaches it here.
+    pub master_url: String,
+    /// Identity of this agent in the cluster, unique among live agents.
+    pub agent_id: AgentId,
+    /// Pool to join; must exist on the master.
+    pub resource_pool: String,
+    /// Directory that is this agent's alone: containers' directories, its identity, its lock.
+    pub data_dir: PathBuf,
+    /// What tasks run in.
+    pub runtime: RuntimeChoice,
+    /// Which devices become slots.
+    pub slot_type: SlotType,
+    /// Comma list of GPU index, UUID, PCI bus id or board serial that narrows detection; `None` = every GPU.
+    pub visible_gpus: Option<String>,
+    /// This many made-up CPU slots instead of detected devices; 0 = detect.
+    pub artificial_slots: u32,
+    /// Host that *tasks* use to reach the master; `None` = the host of [`AgentOptions::master_url`].
+    pub container_master_host: Option<String>,
+    /// Port that *tasks* use to reach the master; `None` = the port of [`AgentOptions::master_url`].
+    pub container_master_port: Option<u16>,
+    /// Token this agent proves itself with, sent as `Authorization: Bearer`; `None` where the master asks for none.
+    pub token: Option<Secret>,
+    /// How the master's certificate is checked when its address is `https`.
+    pub tls: TlsOptions,
+    /// Proxy settings handed to tasks that have none of their own.
+    pub proxies: ProxyOptions,
+    /// Interpreter that process tasks get as `python3`; `None` = the first `python3` on the agent's `PATH`.
+    pub python: Option<PathBuf>,
+    /// Directory that holds our `determined` package, given to process tasks whose interpreter has none.
+    pub python_package_dir: Option<PathBuf>,
+    /// The supervisor's executable.
+    pub supervisor_path: PathBuf,
+    /// How often a lost connection is tried again before the agent gives up; `None` = for ever.
+    pub reconnect_attempts: Option<u32>,
+    /// Longest pause between two attempts; the real pauses grow up to it, with jitter.
+    pub reconnect_backoff: Duration,
+    /// Whether tasks go on when the agent is asked to end. `false`: they are killed first.
+    pub keep_tasks_on_shutdown: bool,
+    /// Command, with its arguments, run when the connection is given up (see
+    /// [`AgentOptions::reconnect_attempts`]); empty = none.
+    pub on_connection_lost: Vec<String>,
+    /// Socket of the container engine; `None` = `DOCKER_HOST` if it names a socket, else the engine's usual place.
+    pub engine_socket: Option<PathBuf>,
+}
+
+impl AgentOptions {
+    /// Options with the documented defaults for everything that has one.
+    pub fn new(
+        master_url: impl Into<String>,
+        agent_id: AgentId,
+        data_dir: impl Into<PathBuf>,
+        supervisor_path: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            master_url: master_url.into(),
+            agent_id,
+            resource_pool: "default".to_owned(),
+            data_dir: data_dir.into(),
+            runtime: RuntimeChoice::Auto,
+            slot_type: SlotType::Auto,
+            visible_gpus: None,
+            artificial_slots: 0,
+            container_master_host: None,
+            container_master_port: None,
+            token: None,
+            tls: TlsOptions::default(),
+            proxies: ProxyOptions::default(),
+            python: None,
+            python_package_dir: None,
+            supervisor_path: supervisor_path.into(),
+            reconnect_attempts: None,
+            reconnect_backoff: Duration::from_secs(5),
+            keep_tasks_on_shutdown: true,
+            on_connection_lost: Vec::new(),
+            engine_socket: None,
+        }
+    }
+}
+
+/// What tasks run in, as asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RuntimeChoice {
+    /// Docker if its socket answers within a second, else processes.
+    #[default]
+    Auto,
+    /// Containers of a Docker engine.
+    Docker,
+    /// Containers of Podman, through its Docker-compatible service.
+    Podman,
+    /// Sandboxed processes of this host, without images.
+    Process,
+}
+
+/// Which devices become slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SlotType {
+    /// NVIDIA GPUs, else AMD GPUs, else one CPU slot.
+    #[default]
+    Auto,
+    /// No slots; the agent still runs zero-slot tasks.
+    None,
+    /// NVIDIA GPUs and MIG instances only.
+    Cuda,
+    /// AMD GPUs only.
+    Rocm,
+    /// One CPU slot, whatever GPUs there are.
+    Cpu,
+}
+
+/// How the master's certificate is checked.
+#[derive(Debug, Clone, Default)]
+pub struct TlsOptions {
+    /// Take any certificate. Refused together with [`TlsOptions::master_cert`].
+    pub skip_verify: bool,
+    /// PEM file with the authorities to trust instead of the host's.
+    pub master_cert: Option<PathBuf>,
+    /// Name the certificate must be for, if it is not the host in the master's address.
+    pub master_cert_name: Option<String>,
+    /// PEM files of this agent's own certificate and key, for masters that ask for one.
+    pub client_identity: Option<ClientIdentity>,
+}
+
+/// Certificate and key of the agent, both PEM files.
+#[derive(Debug, Clone)]
+pub struct ClientIdentity {
+    /// The certificate chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// Proxy settings for tasks; `None` = not set.
+#[derive(Clone, Default)]
+pub struct ProxyOptions {
+    /// Becomes `HTTP_PROXY`.
+    pub http: Option<String>,
+    /// Becomes `HTTPS_PROXY`.
+    pub https: Option<String>,
+    /// Becomes `FTP_PROXY`.
+    pub ftp: Option<String>,
+    /// Becomes `NO_PROXY`.
+    pub no_proxy: Option<String>,
+}
+
+impl std::fmt::Debug for ProxyOptions {
+    /// Proxy addresses may hold credentials: only says which are set.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProxyOptions")
+            .field("http", &self.http.is_some())
+            .field("https", &self.https.is_some())
+            .field("ftp", &self.ftp.is_some())
+            .field("no_proxy", &self.no_proxy)
+            .finish()
+    }
+}
+
+/// Text that never shows in `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Hides `text`.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one place that sends it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}

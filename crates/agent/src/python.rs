@@ -1,0 +1,216 @@
+//! Which `python3` process tasks get, and whether they need our `determined` package.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::process::Command;
+
+use crate::data_dir::{make_private_dir, write_atomically};
+
+/// Longest wait for an interpreter to say whether it has a package.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a process task's sandbox is told.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct TaskPython {
+    /// Directory to put first on `PATH`; `None` = `PATH` as it is.
+    pub(crate) dir: Option<String>,
+    /// Directory to append to `PYTHONPATH`; `None` = the interpreter has what it needs, or we have nothing to give.
+    pub(crate) package_path: Option<String>,
+    /// Whether interpreter or package lie below `/tmp`, which then cannot be hidden from tasks.
+    pub(crate) needs_tmp: bool,
+}
+
+/// The interpreter cannot be used.
+#[derive(Debug, Error)]
+pub enum PythonError {
+    /// The file is not there or cannot be run.
+    #[error("\"{}\" is not a Python interpreter that can be run: {reason}", path.display())]
+    Unusable {
+        /// As configured.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The small script that stands in for the interpreter cannot be written.
+    #[error("cannot write \"{}\"", path.display())]
+    Shim {
+        /// The script.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Finds out what tasks need. `bin` is a directory of the agent for a stand-in, should one be needed.
+pub(crate) async fn prepare(
+    interpreter: Option<&Path>,
+    package_dir: Option<&Path>,
+    bin: &Path,
+) -> Result<TaskPython, PythonError> {
+    let dir = match interpreter {
+        Some(interpreter) => Some(directory_of(interpreter, bin)?),
+        None => None,
+    };
+    let interpreter = match interpreter {
+        Some(interpreter) => Some(interpreter.to_owned()),
+        None => on_path("python3"),
+    };
+    let package_path = match (package_dir, &interpreter) {
+        (Some(package), Some(interpreter)) if !has_determined(interpreter).await => {
+            Some(absolute(package))
+        }
+        _ => None,
+    };
+    let below_tmp = |path: &Path| {
+        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        path.starts_with("/tmp") || real.starts_with("/tmp")
+    };
+    let needs_tmp = interpreter.as_deref().is_some_and(below_tmp)
+        || package_path.as_deref().is_some_and(|path| below_tmp(Path::new(path)));
+    Ok(TaskPython {
+        dir: dir.map(|dir| dir.to_string_lossy().into_owned()),
+        package_path: package_path.map(|path| path.to_string_lossy().into_owned()),
+        needs_tmp,
+    })
+}
+
+/// A directory in which `python3` is this interpreter: its own, else one with a stand-in.
+fn directory_of(interpreter: &Path, bin: &Path) -> Result<PathBuf, PythonError> {
+    let unusable = |reason: String| PythonError::Unusable {
+        path: interpreter.to_owned(),
+        reason,
+    };
+    let interpreter = absolute(interpreter);
+    let metadata = std::fs::metadata(&interpreter).map_err(|error| unusable(error.to_string()))?;
+    if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
+        return Err(unusable("it is no executable file".to_owned()));
+    }
+    let own = interpreter.parent().unwrap_or(Path::new("/"));
+    let same = match (
+        std::fs::canonicalize(own.join("python3")),
+        std::fs::canonicalize(&interpreter),
+    ) {
+        (Ok(neighbour), Ok(real)) => neighbour == real,
+        _ => false,
+    };
+    if same {
+        return Ok(own.to_owned());
+    }
+    // A script, not a link: an interpreter of a virtual environment finds that by the path it was called by.
+    let dir = bin.join("python");
+    let shim = dir.join("python3");
+    let quoted = interpreter.to_string_lossy().replace('\'', r"'\''");
+    make_private_dir(&dir)
+        .and_then(|()| {
+            // Tasks of other users run it too.
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
+            let text = format!("#!/bin/sh\nexec '{quoted}' \"$@\"\n");
+            write_atomically(&shim, text.as_bytes(), 0o755)
+        })
+        .map_err(|source| PythonError::Shim {
+            path: shim.clone(),
+            source,
+        })?;
+    Ok(dir)
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|dir| dir.join(program))
+        .find(|path| path.is_file())
+}
+
+/// Whether `import determined` would find something. An interpreter that does not answer is taken as having none: a
+/// second copy on the path does no harm, none at all does.
+async fn has_determined(interpreter: &Path) -> bool {
+    const ASK: &str = "import importlib.util, sys; \
+                       sys.exit(0 if importlib.util.find_spec('determined') else 3)";
+    let mut command = Command::new(interpreter);
+    command
+        .args(["-c", ASK])
+        .current_dir("/")
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .kill_on_drop(true);
+    match tokio::time::timeout(PATIENCE, command.status()).await {
+        Ok(Ok(status)) => status.success(),
+        Ok(Err(error)) => {
+            tracing::warn!(interpreter = %interpreter.display(), %error, "cannot ask the Python interpreter for its packages");
+            false
+        }
+        Err(_) => {
+            tracing::warn!(interpreter = %interpreter.display(), "the Python interpreter did not say whether it has our package");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(path: &Path, text: &str) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        write_atomically(path, text.as_bytes(), 0o755).unwrap();
+    }
+
+    #[test]
+    fn an_interpreter_called_python3_is_used_where_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let venv = root.path().join("venv/bin");
+        program(&venv.join("python3.11"), "#!/bin/sh\n");
+        std::os::unix::fs::symlink("python3.11", venv.join("python3")).unwrap();
+        for name in ["python3", "python3.11"] {
+            assert_eq!(directory_of(&venv.join(name), root.path()).unwrap(), venv);
+        }
+    }
+
+    #[test]
+    fn an_interpreter_of_another_name_gets_a_stand_in() {
+        let root = tempfile::tempdir().unwrap();
+        let odd = root.path().join("it's here/snake");
+        program(&odd, "#!/bin/sh\necho \"snake $1\"\n");
+        let dir = directory_of(&odd, &root.path().join("bin")).unwrap();
+        let output = std::process::Command::new(dir.join("python3"))
+            .arg("hisses")
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "snake hisses\n");
+    }
+
+    #[test]
+    fn what_is_no_interpreter_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let plain = root.path().join("plain");
+        std::fs::write(&plain, "").unwrap();
+        for path in [plain, root.path().join("absent"), root.path().to_owned()] {
+            let message = directory_of(&path, root.path()).unwrap_err().to_string();
+            assert!(message.contains("is not a Python interpreter"), "{message}");
+        }
+    }
+
+    #[tokio::test]
+    async fn our_package_is_added_only_where_there_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        for (exit, expected) in [(0, None), (3, Some("/opt/ours".to_owned()))] {
+            let python = root.path().join(format!("env{exit}/python3"));
+            program(&python, &format!("#!/bin/sh\nexit {exit}\n"));
+            let prepared = prepare(Some(&python), Some(Path::new("/opt/ours")), root.path())
+                .await
+                .unwrap();
+            assert_eq!(prepared.package_path, expected);
+            assert_eq!(
+                prepared.dir.as_deref(),
+                Some(&*python.parent().unwrap().to_string_lossy())
+            );
+        }
+    }
+}

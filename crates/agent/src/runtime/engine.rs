@@ -1,0 +1,610 @@
+//! Tasks as containers of a Docker engine, or of Podman through its Docker-compatible service.
+//!
+//! A container is named and labelled after our container id, so that it is found again and never made twice. The engine
+//! does not remove it when it ends: the agent does, once the master has stored the end.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bollard::Docker;
+use bollard::errors::Error as EngineFault;
+use bollard::models::{
+    ContainerInspectResponse, ContainerStateStatusEnum, HostConfigLogConfig,
+};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, CreateImageOptionsBuilder, KillContainerOptionsBuilder,
+    ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
+};
+use det_ids::ContainerId;
+use det_taskspec::{ContainerSpec, DeviceKind, RegistryAuth};
+use futures::StreamExt;
+use nix::sys::signal::Signal;
+use thiserror::Error;
+
+use super::container_body;
+use super::pull::{self, PullProgress};
+use crate::containers::store::{ContainerDir, RuntimeKind};
+use crate::devices::LocalDevice;
+
+/// Labels of our containers; the names are the ones that operators know.
+pub(crate) const LABEL_CONTAINER: &str = "ai.determined.container.id";
+pub(super) const LABEL_ALLOCATION: &str = "ai.determined.allocation.id";
+pub(super) const LABEL_TASK: &str = "ai.determined.task.id";
+pub(super) const LABEL_DESCRIPTION: &str = "ai.determined.container.description";
+pub(super) const LABEL_AGENT: &str = "ai.determined.container.agent";
+pub(super) const LABEL_CLUSTER: &str = "ai.determined.container.cluster";
+pub(super) const LABEL_INSTANCE: &str = "ai.determined.agent.instance";
+
+/// Pause before an engine that does not answer is asked again.
+const RETRY: Duration = Duration::from_secs(2);
+/// Longest wait for the answer to one request that is not a wait or a pull, in seconds.
+const REQUEST_SECONDS: u64 = 120;
+
+/// A connection to an engine.
+#[derive(Debug, Clone)]
+pub(crate) struct Engine {
+    docker: Docker,
+    kind: RuntimeKind,
+    /// As the engine tells it; empty when it did not.
+    version: String,
+}
+
+/// An engine did not do what it was asked.
+#[derive(Debug, Error)]
+pub(crate) enum EngineError {
+    #[error(
+        "{} does not answer at \"{}\": {reason}; start it, or choose another runtime",
+        kind.name(), socket.display()
+    )]
+    Unreachable {
+        kind: RuntimeKind,
+        socket: PathBuf,
+        reason: String,
+    },
+    #[error("cannot pull image \"{image}\": {reason}")]
+    Pull { image: String, reason: String },
+    #[error("cannot {action}: {reason}")]
+    Refused {
+        action: &'static str,
+        reason: String,
+    },
+    #[error(
+        "GPUs in Podman containers need Podman 5.4 or newer, which takes CDI names; this one is {version}"
+    )]
+    PodmanTooOld { version: String },
+}
+
+/// How a container of the engine stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EngineState {
+    /// The engine has none.
+    Absent,
+    /// Made, never started.
+    Created { id: String },
+    /// Runs.
+    Running { id: String },
+    /// Has ended.
+    Ended { id: String },
+}
+
+/// How a container ended, as far as the engine can tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EngineEnd {
+    /// It is not there any more.
+    Gone,
+    /// Its first process ended with this code.
+    Exited { code: i64, out_of_memory: bool },
+}
+
+/// What the engine needs to know of the agent to make a container.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ContainerContext<'a> {
+    pub(crate) dir: &'a ContainerDir,
+    /// The agent's devices that the container gets.
+    pub(crate) devices: &'a [LocalDevice],
+    pub(crate) agent_id: &'a str,
+    pub(crate) instance_id: &'a str,
+    pub(crate) cluster_id: &'a str,
+    /// `host`, `bridge`, or a network's name.
+    pub(crate) network_mode: &'a str,
+    /// Variables that the engine's own hooks read; the task's are in its script.
+    pub(crate) env: &'a [(String, String)],
+}
+
+impl Engine {
+    /// Connects, within `patience`.
+    pub(crate) async fn connect(
+        kind: RuntimeKind,
+        socket: Option<&Path>,
+        patience: Duration,
+    ) -> Result<Self, EngineError> {
+        let socket = socket.map_or_else(|| usual_socket(kind), Path::to_owned);
+        let unreachable = |reason: String| EngineError::Unreachable {
+            kind,
+            socket: socket.clone(),
+            reason,
+        };
+        let address = socket.to_string_lossy();
+        let docker =
+            Docker::connect_with_unix(&address, REQUEST_SECONDS, bollard::API_DEFAULT_VERSION)
+                .map_err(|fault| unreachable(sentence(&fault)))?;
+        let talk = async {
+            let docker = docker.negotiate_version().await?;
+            let version = docker.version().await?;
+            Ok::<_, EngineFault>((docker, version))
+        };
+        let (docker, version) = tokio::time::timeout(patience, talk)
+            .await
+            .map_err(|_| unreachable(format!("no answer within {patience:?}")))?
+            .map_err(|fault| unreachable(sentence(&fault)))?;
+        // Podman answers on Docker's usual socket too, where its compatibility package is installed.
+        let is_podman = version
+            .components
+            .iter()
+            .flatten()
+            .any(|component| component.name.to_ascii_lowercase().contains("podman"));
+        Ok(Self {
+            docker,
+            kind: if is_podman { RuntimeKind::Podman } else { kind },
+            version: version.version.unwrap_or_default(),
+        })
+    }
+
+    /// Which engine answered.
+    pub(crate) fn kind(&self) -> RuntimeKind {
+        self.kind
+    }
+
+    /// The engine's version, for people.
+    pub(crate) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Whether the image is here.
+    pub(crate) async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
+        match self
+            .docker
+            .inspect_image(&pull::full_reference(image))
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(fault) if is_absent(&fault) => Ok(false),
+            Err(fault) => Err(refused("look for the image")(fault)),
+        }
+    }
+
+    /// Pulls an image. `say` gets a line now and then. Stopping this future stops the pull.
+    pub(crate) async fn pull(
+        &self,
+        image: &str,
+        auth: Option<&RegistryAuth>,
+        say: impl Fn(String),
+    ) -> Result<(), EngineError> {
+        let reference = pull::full_reference(image);
+        let options = CreateImageOptionsBuilder::new()
+            .from_image(&reference)
+            .build();
+        let credentials = pull::credentials(image, auth, pull::login_file().as_deref());
+        let mut progress = PullProgress::default();
+        let mut messages = Box::pin(self.docker.create_image(Some(options), None, credentials));
+        while let Some(message) = messages.next().await {
+            let message = message.map_err(|fault| EngineError::Pull {
+                image: reference.clone(),
+                reason: sentence(&fault),
+            })?;
+            if let Some(line) = progress.update(&message, Instant::now()) {
+                say(format!("pulling image \"{reference}\": {line}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the container, or finds the one made earlier; does not start it. Gives the engine's id.
+    pub(crate) async fn create(
+        &self,
+        spec: &ContainerSpec,
+        context: ContainerContext<'_>,
+    ) -> Result<String, EngineError> {
+        let gpus = context
+            .devices
+            .iter()
+            .any(|device| device.device.kind == DeviceKind::Cuda);
+        if gpus && self.kind == RuntimeKind::Podman && !podman_takes_cdi(&self.version) {
+            return Err(EngineError::PodmanTooOld {
+                version: self.version.clone(),
+            });
+        }
+        let body = container_body::build(self.kind, spec, context);
+        let options = CreateContainerOptionsBuilder::new()
+            .name(&name(&spec.container_id))
+            .build();
+        match self.docker.create_container(Some(options), body).await {
+            Ok(made) => {
+                for warning in made.warnings {
+                    tracing::warn!(container.id = %spec.container_id, "the engine warns: {warning}");
+                }
+                Ok(made.id)
+            }
+            Err(EngineFault::DockerResponseServerError {
+                status_code: 409,
+                message,
+            }) => match self.find(&spec.container_id).await? {
+                EngineState::Created { id } => Ok(id),
+                _ => Err(EngineError::Refused {
+                    action: "create the container",
+                    reason: message,
+                }),
+            },
+            Err(fault) => Err(refused("create the container")(fault)),
+        }
+    }
+
+    /// Starts a container that was made.
+    pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
+        match self.docker.start_container(id, None).await {
+            Ok(()) => Ok(()),
+            // It runs already.
+            Err(EngineFault::DockerResponseServerError {
+                status_code: 304, ..
+            }) => Ok(()),
+            Err(fault) => Err(refused("start the container")(fault)),
+        }
+    }
+
+    /// The published ports of a running container: container port and host port.
+    pub(crate) async fn ports(&self, id: &str) -> Result<Vec<(u16, u16)>, EngineError> {
+        let state = self
+            .docker
+            .inspect_container(id, None)
+            .await
+            .map_err(refused("look at the container"))?;
+        Ok(published(&state))
+    }
+
+    /// How the container of this id stands.
+    pub(crate) async fn find(&self, container_id: &ContainerId) -> Result<EngineState, EngineError> {
+        match self
+            .docker
+            .inspect_container(&name(container_id), None)
+            .await
+        {
+            Ok(found) => Ok(state_of(&found)),
+            Err(fault) if is_absent(&fault) => Ok(EngineState::Absent),
+            Err(fault) => Err(refused("look for the container")(fault)),
+        }
+    }
+
+    /// Ends when the container has ended; an engine that restarts meanwhile is waited for. Losing this future loses
+    /// nothing.
+    pub(crate) async fn wait(&self, id: &str) -> EngineEnd {
+        let mut said = false;
+        loop {
+            let options = WaitContainerOptionsBuilder::new()
+                .condition("not-running")
+                .build();
+            let mut answer = Box::pin(self.docker.wait_container(id, Some(options)));
+            let waited = answer.next().await;
+            match self.docker.inspect_container(id, None).await {
+                Err(fault) if is_absent(&fault) => return EngineEnd::Gone,
+                Ok(found) => {
+                    if let EngineState::Ended { .. } = state_of(&found) {
+                        let state = found.state.unwrap_or_default();
+                        return EngineEnd::Exited {
+                            code: state.exit_code.unwrap_or(-1),
+                            out_of_memory: state.oom_killed.unwrap_or(false),
+                        };
+                    }
+                    // The wait was cut short although the container runs: a time limit of a proxy or of the client.
+                    if matches!(waited, Some(Ok(_))) {
+                        continue;
+                    }
+                }
+                Err(fault) => {
+                    if !said {
+                        tracing::warn!(
+                            "the container engine does not answer ({}); waiting for it",
+                            sentence(&fault)
+                        );
+                        said = true;
+                    }
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Sends a signal to the container's first process. One that has ended does not mind.
+    pub(crate) async fn signal(&self, id: &str, signal: Signal) {
+        let options = KillContainerOptionsBuilder::new()
+            .signal(signal.as_str())
+            .build();
+        match self.docker.kill_container(id, Some(options)).await {
+            Ok(()) => {}
+            Err(EngineFault::DockerResponseServerError {
+                status_code: 404 | 409,
+                ..
+            }) => {}
+            // Podman says so with a general status.
+            Err(EngineFault::DockerResponseServerError { message, .. })
+                if message.contains("not running") || message.contains("can only kill running") => {}
+            Err(fault) => {
+                tracing::warn!("cannot send {signal} to a container: {}", sentence(&fault));
+            }
+        }
+    }
+
+    /// Removes the container, dead or alive. One that is gone does not mind.
+    pub(crate) async fn remove(&self, container_id: &ContainerId) -> Result<(), EngineError> {
+        self.remove_named(&name(container_id)).await
+    }
+
+    async fn remove_named(&self, name: &str) -> Result<(), EngineError> {
+        let options = RemoveContainerOptionsBuilder::new()
+            .force(true)
+            .v(true)
+            .build();
+        match self.docker.remove_container(name, Some(options)).await {
+            Ok(()) => Ok(()),
+            Err(fault) if is_absent(&fault) => Ok(()),
+            // Someone else is removing it.
+            Err(EngineFault::DockerResponseServerError {
+                status_code: 409, ..
+            }) => Ok(()),
+            Err(fault) => Err(refused("remove the container")(fault)),
+        }
+    }
+
+    /// Removes containers of this agent that it has no directory for: what they are for is not known any more.
+    pub(crate) async fn remove_strays(
+        &self,
+        instance_id: &str,
+        is_known: impl Fn(&ContainerId) -> bool,
+    ) -> Result<(), EngineError> {
+        let filters = HashMap::from([(
+            "label".to_owned(),
+            vec![format!("{LABEL_INSTANCE}={instance_id}")],
+        )]);
+        let options = ListContainersOptionsBuilder::new()
+            .all(true)
+            .filters(&filters)
+            .build();
+        let ours = self
+            .docker
+            .list_containers(Some(options))
+            .await
+            .map_err(refused("list the containers"))?;
+        for container in ours {
+            let Some(container_id) = container
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get(LABEL_CONTAINER))
+                .map(|id| ContainerId::from(id.as_str()))
+                .filter(|id| !is_known(id))
+            else {
+                continue;
+            };
+            tracing::warn!(
+                container.id = %container_id,
+                "removing a container of this agent whose directory is gone"
+            );
+            if let Some(id) = container.id {
+                self.remove_named(&id).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The engine's name for our container.
+fn name(container_id: &ContainerId) -> String {
+    format!("det-{container_id}")
+}
+
+/// Where an engine listens unless told otherwise.
+fn usual_socket(kind: RuntimeKind) -> PathBuf {
+    let from_environment = std::env::var("DOCKER_HOST")
+        .ok()
+        .and_then(|host| host.strip_prefix("unix://").map(PathBuf::from));
+    match kind {
+        RuntimeKind::Podman => {
+            let own = std::env::var_os("XDG_RUNTIME_DIR")
+                .map(|dir| Path::new(&dir).join("podman/podman.sock"))
+                .filter(|socket| socket.exists());
+            own.unwrap_or_else(|| PathBuf::from("/run/podman/podman.sock"))
+        }
+        RuntimeKind::Docker | RuntimeKind::Process => {
+            from_environment.unwrap_or_else(|| PathBuf::from("/var/run/docker.sock"))
+        }
+    }
+}
+
+fn state_of(found: &ContainerInspectResponse) -> EngineState {
+    let id = found.id.clone().unwrap_or_default();
+    let state = found.state.as_ref();
+    match state.and_then(|state| state.status) {
+        Some(ContainerStateStatusEnum::CREATED | ContainerStateStatusEnum::EMPTY) => {
+            EngineState::Created { id }
+        }
+        Some(
+            ContainerStateStatusEnum::EXITED
+            | ContainerStateStatusEnum::DEAD
+            | ContainerStateStatusEnum::REMOVING,
+        ) => EngineState::Ended { id },
+        Some(_) => EngineState::Running { id },
+        None if state.and_then(|state| state.running) == Some(true) => EngineState::Running { id },
+        None => EngineState::Created { id },
+    }
+}
+
+fn published(found: &ContainerInspectResponse) -> Vec<(u16, u16)> {
+    let Some(ports) = found
+        .network_settings
+        .as_ref()
+        .and_then(|network| network.ports.as_ref())
+    else {
+        return Vec::new();
+    };
+    let mut list: Vec<(u16, u16)> = ports
+        .iter()
+        .filter_map(|(port, bindings)| {
+            let inside = port.split('/').next()?.parse().ok()?;
+            let outside = bindings
+                .iter()
+                .flatten()
+                .find_map(|binding| binding.host_port.as_ref()?.parse().ok())?;
+            Some((inside, outside))
+        })
+        .collect();
+    list.sort_unstable();
+    list
+}
+
+/// Whether a Podman of this version passes GPUs on.
+fn podman_takes_cdi(version: &str) -> bool {
+    let mut numbers = version
+        .split(['.', '-'])
+        .map(|part| part.parse::<u32>().unwrap_or(0));
+    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    (major, minor) >= (5, 4)
+}
+
+fn is_absent(fault: &EngineFault) -> bool {
+    matches!(
+        fault,
+        EngineFault::DockerResponseServerError {
+            status_code: 404,
+            ..
+        }
+    )
+}
+
+fn refused(action: &'static str) -> impl FnOnce(EngineFault) -> EngineError {
+    move |fault| EngineError::Refused {
+        action,
+        reason: sentence(&fault),
+    }
+}
+
+/// What the engine itself says, without the client's wrapping.
+fn sentence(fault: &EngineFault) -> String {
+    match fault {
+        EngineFault::DockerResponseServerError { message, .. } => message.clone(),
+        EngineFault::DockerStreamError { error } => error.clone(),
+        other => {
+            // The chain holds what matters: "connection refused" is two levels down.
+            let mut text = other.to_string();
+            let mut cause = std::error::Error::source(other);
+            while let Some(inner) = cause {
+                text = format!("{text}: {inner}");
+                cause = inner.source();
+            }
+            text
+        }
+    }
+}
+
+/// Keeps little of what a supervisor prints itself: the task's output is in its spool.
+pub(super) fn log_config() -> HostConfigLogConfig {
+    HostConfigLogConfig {
+        typ: Some("json-file".to_owned()),
+        config: Some(HashMap::from([
+            ("max-size".to_owned(), "1m".to_owned()),
+            ("max-file".to_owned(), "1".to_owned()),
+        ])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::{ContainerState, NetworkSettings, PortBinding};
+
+    use super::*;
+
+    #[test]
+    fn podman_passes_gpus_from_5_4_on() {
+        for (version, takes) in [
+            ("4.3.1", false),
+            ("5.3.9", false),
+            ("5.4.0", true),
+            ("5.10.0-dev", true),
+            ("6.0", true),
+            ("", false),
+        ] {
+            assert_eq!(podman_takes_cdi(version), takes, "{version}");
+        }
+    }
+
+    #[test]
+    fn ports_are_read_with_their_host_ports() {
+        let binding = |port: &str| {
+            Some(vec![PortBinding {
+                host_ip: Some("0.0.0.0".into()),
+                host_port: Some(port.into()),
+            }])
+        };
+        let found = ContainerInspectResponse {
+            network_settings: Some(NetworkSettings {
+                ports: Some(HashMap::from([
+                    ("2600/tcp".to_owned(), binding("32770")),
+                    ("1734/tcp".to_owned(), binding("32769")),
+                    ("80/tcp".to_owned(), None),
+                ])),
+                ..NetworkSettings::default()
+            }),
+            ..ContainerInspectResponse::default()
+        };
+        assert_eq!(published(&found), [(1734, 32769), (2600, 32770)]);
+        assert!(published(&ContainerInspectResponse::default()).is_empty());
+    }
+
+    #[test]
+    fn the_engines_words_for_states_are_understood() {
+        let found = |status| ContainerInspectResponse {
+            id: Some("x".into()),
+            state: Some(ContainerState {
+                status: Some(status),
+                ..ContainerState::default()
+            }),
+            ..ContainerInspectResponse::default()
+        };
+        let id = || "x".to_owned();
+        assert_eq!(
+            state_of(&found(ContainerStateStatusEnum::CREATED)),
+            EngineState::Created { id: id() }
+        );
+        assert_eq!(
+            state_of(&found(ContainerStateStatusEnum::PAUSED)),
+            EngineState::Running { id: id() }
+        );
+        assert_eq!(
+            state_of(&found(ContainerStateStatusEnum::EXITED)),
+            EngineState::Ended { id: id() }
+        );
+    }
+
+    #[test]
+    fn people_see_the_engines_own_sentence() {
+        let fault = EngineFault::DockerResponseServerError {
+            status_code: 404,
+            message: "pull access denied for x".into(),
+        };
+        assert_eq!(sentence(&fault), "pull access denied for x");
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_is_not_there_is_named_with_its_socket() {
+        let message = Engine::connect(
+            RuntimeKind::Docker,
+            Some(Path::new("/nonexistent/docker.sock")),
+            Duration::from_secs(1),
+        )
+        .await
+        .unwrap_err()
+        .to_string();
+        assert!(
+            message.contains("docker does not answer at \"/nonexistent/docker.sock\""),
+            "{message}"
+        );
+    }
+}

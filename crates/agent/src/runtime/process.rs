@@ -1,0 +1,342 @@
+//! Tasks as sandboxed processes of this host.
+//!
+//! The supervisor is started as `<container dir>/det-supervisor sandbox <container dir>` in a session of its own, so it
+//! outlives the agent, and it is found again by process number and start time.
+//!
+//! Between announcing a start and recording the process an agent may die. The next one then looks for the supervisor by
+//! its command line. That look is final, because the lock on the data directory is inherited over `fork` and released at
+//! `exec`: whoever holds the lock knows that no child of an earlier agent is still on its way to its command line.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::cgroup::{Cgroup, CgroupRoot};
+use super::procfs;
+use crate::containers::store::{ContainerDir, ProcessIdentity};
+
+/// Starts and follows supervisors as processes.
+#[derive(Debug)]
+pub(crate) struct ProcessRuntime {
+    cgroups: CgroupRoot,
+}
+
+impl ProcessRuntime {
+    /// Looks at what this host allows.
+    pub(crate) fn new() -> Self {
+        Self {
+            cgroups: CgroupRoot::detect(),
+        }
+    }
+
+    /// Starts the supervisor of a container whose directory is complete. Blocking.
+    pub(crate) fn start(&self, dir: &ContainerDir, container_id: &str) -> io::Result<ProcessIdentity> {
+        let group = self.cgroups.group(container_id).and_then(|group| {
+            group
+                .create()
+                .inspect_err(|error| tracing::debug!(%error, "no control group for this task"))
+                .ok()
+        });
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(dir.sandbox_log())?;
+        let mut command = Command::new(dir.supervisor());
+        command
+            .arg("sandbox")
+            .arg(dir.path())
+            .current_dir("/")
+            // The task's environment is in its script; the agent's own, with its secrets, is nobody's business.
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        detach(&mut command, group);
+        let child = spawn_linked(&mut command)?;
+        let pid = i32::try_from(child.id())
+            .map_err(|_| io::Error::other("the kernel gave a process number out of range"))?;
+        // Not reaped here: see `wait`. Until then its number cannot be given to another process.
+        procfs::identify(pid)
+    }
+
+    /// The supervisor of a container that may have been started by an agent which did not live to record it. Blocking.
+    pub(crate) fn find(dir: &ContainerDir) -> Option<ProcessIdentity> {
+        procfs::find_supervisor(dir.path())
+    }
+
+    /// Ends when the process has ended. Losing this future loses nothing.
+    pub(crate) async fn wait(identity: &ProcessIdentity) {
+        match open(identity) {
+            Ok(Some(fd)) => match AsyncFd::with_interest(fd, Interest::READABLE) {
+                Ok(fd) => {
+                    if let Err(error) = fd.readable().await {
+                        tracing::debug!(%error, "a process descriptor cannot be waited for");
+                        poll_until_ended(identity).await;
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a process descriptor cannot be waited for");
+                    poll_until_ended(identity).await;
+                }
+            },
+            Ok(None) => {}
+            // A kernel before 5.3.
+            Err(_) => poll_until_ended(identity).await,
+        }
+        reap(identity);
+    }
+
+    /// Sends a signal to this very process. One that has ended does not mind.
+    pub(crate) fn signal(identity: &ProcessIdentity, signal: Signal) {
+        let sent = match open(identity) {
+            Ok(None) => Ok(()),
+            Ok(Some(fd)) => rustix::process::Signal::from_named_raw(signal as i32).map_or(
+                Err(Errno::EINVAL),
+                |signal| {
+                    pidfd_send_signal(&fd, signal)
+                        .map_err(|error| Errno::from_raw(error.raw_os_error()))
+                },
+            ),
+            Err(_) if procfs::is_running(identity) => {
+                nix::sys::signal::kill(Pid::from_raw(identity.pid), signal)
+            }
+            Err(_) => Ok(()),
+        };
+        match sent {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) => {
+                tracing::warn!(pid = identity.pid, %error, "cannot send {signal} to a supervisor");
+            }
+        }
+    }
+
+    /// Kills every process of a container, whatever became of its supervisor. Blocking.
+    pub(crate) fn kill_all(&self, identity: Option<&ProcessIdentity>, container_id: &str) {
+        if let Some(identity) = identity {
+            Self::signal(identity, Signal::SIGKILL);
+        }
+        let group = self.cgroups.group(container_id);
+        // A session number means something only while its leader's number cannot have been given away.
+        let session = identity
+            .filter(|identity| identity.boot_id == procfs::boot_id())
+            .filter(|identity| {
+                procfs::stat(identity.pid)
+                    .is_none_or(|stat| stat.start_ticks == identity.start_ticks)
+            })
+            .map(|identity| identity.pid);
+        // Processes may be born while we look, so look until there are none.
+        for _ in 0..50 {
+            let in_group = group.as_ref().map_or(0, Cgroup::kill_all);
+            let members = procfs::members(session, container_id);
+            for pid in &members {
+                if let Err(error) = nix::sys::signal::kill(Pid::from_raw(*pid), Signal::SIGKILL) {
+                    tracing::debug!(pid, %error, "a process of an ended task was gone");
+                }
+            }
+            if in_group == 0 && members.is_empty() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        tracing::warn!(
+            container.id = container_id,
+            "processes of an ended task do not die; the kernel may be waiting for a device"
+        );
+    }
+
+    /// Removes what is outside of the container's directory. Blocking.
+    pub(crate) fn remove(&self, container_id: &str) -> io::Result<()> {
+        self.cgroups
+            .group(container_id)
+            .map_or(Ok(()), |group| group.remove())
+    }
+}
+
+/// Makes the child lead a session of its own and enter its control group.
+#[expect(
+    unsafe_code,
+    reason = "nothing else runs code between fork and exec, and only there can a session be made for the child"
+)]
+fn detach(command: &mut Command, group: Option<File>) {
+    // SAFETY: the closure only makes the system calls setsid and write, both safe after a fork
+    // (signal-safety(7)), and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            nix::unistd::setsid()?;
+            if let Some(group) = &group {
+                // Outside of its group the task can still be ended by the process table.
+                let _ = nix::unistd::write(group, b"0");
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Starts a program whose file may just have been written: while any thread of ours forks, the child holds the file open
+/// for a moment and the kernel calls it busy.
+fn spawn_linked(command: &mut Command) -> io::Result<std::process::Child> {
+    for _ in 0..50 {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+    command.spawn()
+}
+
+/// A descriptor of this very process; `Ok(None)` when it has ended, `Err` when the kernel has no such descriptors.
+fn open(identity: &ProcessIdentity) -> Result<Option<OwnedFd>, rustix::io::Errno> {
+    let Some(pid) = rustix::process::Pid::from_raw(identity.pid) else {
+        return Ok(None);
+    };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        // Checked after opening: from here on the descriptor means the process that was checked.
+        Ok(fd) => Ok(procfs::is_running(identity).then_some(fd)),
+        Err(rustix::io::Errno::SRCH) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn poll_until_ended(identity: &ProcessIdentity) {
+    while procfs::is_running(identity) {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+/// Takes the end of a child of this process off the kernel's hands. A process that an earlier agent started is not our
+/// child, and there is nothing to take.
+fn reap(identity: &ProcessIdentity) {
+    let pid = identity.pid;
+    let is_waiting = procfs::stat(pid)
+        .is_some_and(|stat| stat.start_ticks == identity.start_ticks && stat.has_ended());
+    if !is_waiting {
+        return;
+    }
+    match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
+        Ok(_) | Err(Errno::ECHILD) => {}
+        Err(error) => tracing::debug!(pid, %error, "cannot reap a supervisor"),
+    }
+}
+
+/// Puts the supervisor's executable at `to`: as a link where the file system allows, else a copy made once and linked
+/// from there.
+pub(crate) fn place_supervisor(supervisor: &Path, bin: &Path, to: &Path) -> io::Result<()> {
+    match std::fs::remove_file(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // `link` does not follow a link at its end.
+    let supervisor = std::fs::canonicalize(supervisor)?;
+    if std::fs::hard_link(&supervisor, to).is_ok() {
+        return Ok(());
+    }
+    let copy = copied(&supervisor, bin)?;
+    if std::fs::hard_link(&copy, to).is_ok() {
+        return Ok(());
+    }
+    std::fs::copy(&copy, to).map(|_| ())
+}
+
+/// A copy of the supervisor in the data directory, named after the version of the file it is a copy of.
+fn copied(supervisor: &Path, bin: &Path) -> io::Result<PathBuf> {
+    let metadata = std::fs::metadata(supervisor)?;
+    let copy = bin.join(format!(
+        "det-supervisor-{}-{}-{}",
+        metadata.len(),
+        metadata.mtime(),
+        metadata.mtime_nsec()
+    ));
+    if copy.exists() {
+        return Ok(copy);
+    }
+    let unfinished = bin.join(format!("det-supervisor.{}", uuid::Uuid::new_v4()));
+    std::fs::copy(supervisor, &unfinished)?;
+    std::fs::set_permissions(&unfinished, std::fs::Permissions::from_mode(0o755))?;
+    std::fs::rename(&unfinished, &copy)?;
+    Ok(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child() -> (std::process::Child, ProcessIdentity) {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let identity = procfs::identify(i32::try_from(child.id()).unwrap()).unwrap();
+        (child, identity)
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_process_is_noticed_and_it_is_reaped() {
+        let (_child, identity) = child();
+        let wait = ProcessRuntime::wait(&identity);
+        tokio::pin!(wait);
+        assert!(futures::poll!(wait.as_mut()).is_pending());
+        ProcessRuntime::signal(&identity, Signal::SIGKILL);
+        wait.await;
+        assert!(procfs::stat(identity.pid).is_none_or(|stat| stat.start_ticks != identity.start_ticks));
+        ProcessRuntime::signal(&identity, Signal::SIGKILL);
+        ProcessRuntime::wait(&identity).await;
+    }
+
+    #[tokio::test]
+    async fn a_process_with_the_number_of_another_is_left_alone() {
+        let (mut child, identity) = child();
+        let earlier = ProcessIdentity {
+            start_ticks: identity.start_ticks - 1,
+            ..identity.clone()
+        };
+        ProcessRuntime::signal(&earlier, Signal::SIGKILL);
+        ProcessRuntime::wait(&earlier).await;
+        assert!(procfs::is_running(&identity));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn everything_of_a_container_is_killed_even_what_left_its_session() {
+        let id = uuid::Uuid::new_v4().to_string();
+        let mut child = Command::new("setsid")
+            .args(["sleep", "60"])
+            .env("DET_CONTAINER_ID", &id)
+            .spawn()
+            .unwrap();
+        let reaper = std::thread::spawn(move || child.wait());
+        ProcessRuntime::new().kill_all(None, &id);
+        assert!(!reaper.join().unwrap().unwrap().success());
+        assert!(procfs::members(None, &id).is_empty());
+    }
+
+    #[test]
+    fn the_supervisor_is_linked_and_placing_it_again_is_harmless() {
+        let root = tempfile::tempdir().unwrap();
+        let supervisor = root.path().join("det-supervisor");
+        std::fs::write(&supervisor, "#!").unwrap();
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(&supervisor, &link).unwrap();
+        let to = root.path().join("placed");
+        place_supervisor(&link, root.path(), &to).unwrap();
+        place_supervisor(&link, root.path(), &to).unwrap();
+        assert!(to.symlink_metadata().unwrap().is_file());
+        assert_eq!(std::fs::read(&to).unwrap(), b"#!");
+        let copy = copied(&supervisor, root.path()).unwrap();
+        assert_eq!(copied(&supervisor, root.path()).unwrap(), copy);
+        assert_eq!(copy.metadata().unwrap().mode() & 0o777, 0o755);
+    }
+}

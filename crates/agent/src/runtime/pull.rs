@@ -1,0 +1,261 @@
+//! Getting an image: whose credentials, and what people see meanwhile.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use bollard::auth::DockerCredentials;
+use bollard::models::CreateImageInfo;
+use det_taskspec::RegistryAuth;
+
+/// Most often that a line about a pull is written.
+const EVERY: Duration = Duration::from_secs(3);
+
+/// An image's name with a tag or digest: without one, an engine would pull every tag there is.
+pub(super) fn full_reference(image: &str) -> String {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    if last.contains(':') || last.contains('@') {
+        image.to_owned()
+    } else {
+        format!("{image}:latest")
+    }
+}
+
+/// The registry an image comes from, as logins name it.
+fn registry(image: &str) -> &str {
+    match image.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+        _ => "docker.io",
+    }
+}
+
+/// The credentials for an image: the task's, else those that the agent's account is logged in with.
+pub(super) fn credentials(
+    image: &str,
+    auth: Option<&RegistryAuth>,
+    login_file: Option<&Path>,
+) -> Option<DockerCredentials> {
+    if let Some(auth) = auth {
+        return Some(DockerCredentials {
+            username: auth.username.clone(),
+            password: auth.password.clone(),
+            auth: auth.auth.clone(),
+            email: auth.email.clone(),
+            serveraddress: auth
+                .serveraddress
+                .clone()
+                .or_else(|| Some(registry(image).to_owned())),
+            identitytoken: auth.identitytoken.clone(),
+            registrytoken: auth.registrytoken.clone(),
+        });
+    }
+    let text = std::fs::read_to_string(login_file?).ok()?;
+    from_logins(image, &text)
+}
+
+/// The file that `docker login` writes, for the account the agent runs under.
+pub(super) fn login_file() -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os("DOCKER_CONFIG") {
+        return Some(Path::new(&dir).join("config.json"));
+    }
+    std::env::var_os("HOME").map(|home| Path::new(&home).join(".docker/config.json"))
+}
+
+/// Reads the `auths` of a login file. Helper programs are not asked: what they hold belongs to a person's session.
+fn from_logins(image: &str, text: &str) -> Option<DockerCredentials> {
+    #[derive(serde::Deserialize)]
+    struct Logins {
+        #[serde(default)]
+        auths: BTreeMap<String, Login>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Login {
+        auth: Option<String>,
+        identitytoken: Option<String>,
+    }
+    let logins: Logins = match serde_json::from_str(text) {
+        Ok(logins) => logins,
+        Err(error) => {
+            tracing::warn!(%error, "the engine's login file is not understood; pulling without credentials");
+            return None;
+        }
+    };
+    let wanted = registry(image);
+    let (server, login) = logins.auths.into_iter().find(|(server, _)| {
+        let host = server
+            .trim_start_matches("https://")
+            .trim_start_matches("http://")
+            .split('/')
+            .next()
+            .unwrap_or_default();
+        host == wanted || (wanted == "docker.io" && host == "index.docker.io")
+    })?;
+    let pair = login
+        .auth
+        .and_then(|auth| base64::engine::general_purpose::STANDARD.decode(auth).ok())
+        .and_then(|pair| String::from_utf8(pair).ok());
+    let (username, password) = match pair.as_deref().and_then(|pair| pair.split_once(':')) {
+        Some((user, password)) => (Some(user.to_owned()), Some(password.to_owned())),
+        None => (None, None),
+    };
+    Some(DockerCredentials {
+        username,
+        password,
+        identitytoken: login.identitytoken,
+        serveraddress: Some(server),
+        ..DockerCredentials::default()
+    })
+}
+
+/// Adds up what an engine says about the layers of a pull.
+#[derive(Debug, Default)]
+pub(super) struct PullProgress {
+    layers: BTreeMap<String, Layer>,
+    last_line: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Layer {
+    current: i64,
+    total: i64,
+    done: bool,
+}
+
+impl PullProgress {
+    /// Takes a message and gives the line that is due, if one is.
+    pub(super) fn update(&mut self, message: &CreateImageInfo, now: Instant) -> Option<String> {
+        let status = message.status.as_deref().unwrap_or_default();
+        if let Some(id) = &message.id
+            && is_about_a_layer(status)
+        {
+            let layer = self.layers.entry(id.clone()).or_default();
+            if status == "Downloading"
+                && let Some(detail) = &message.progress_detail
+            {
+                layer.current = detail.current.unwrap_or(layer.current);
+                layer.total = detail.total.unwrap_or(layer.total);
+            }
+            if matches!(status, "Pull complete" | "Already exists") {
+                layer.done = true;
+                layer.current = layer.total;
+            }
+        }
+        if self.layers.is_empty() || self.last_line.is_some_and(|last| now - last < EVERY) {
+            return None;
+        }
+        self.last_line = Some(now);
+        Some(self.line())
+    }
+
+    fn line(&self) -> String {
+        let done = self.layers.values().filter(|layer| layer.done).count();
+        let current: i64 = self.layers.values().map(|layer| layer.current).sum();
+        let total: i64 = self.layers.values().map(|layer| layer.total).sum();
+        let mut line = format!("{done} of {} layers", self.layers.len());
+        if total > 0 {
+            line.push_str(&format!(
+                ", {} of {} MB downloaded",
+                current / 1_000_000,
+                total / 1_000_000
+            ));
+        }
+        line
+    }
+}
+
+fn is_about_a_layer(status: &str) -> bool {
+    matches!(
+        status,
+        "Pulling fs layer"
+            | "Waiting"
+            | "Downloading"
+            | "Verifying Checksum"
+            | "Download complete"
+            | "Extracting"
+            | "Pull complete"
+            | "Already exists"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::ProgressDetail;
+
+    use super::*;
+
+    fn says(id: &str, status: &str, current: i64, total: i64) -> CreateImageInfo {
+        CreateImageInfo {
+            id: Some(id.into()),
+            status: Some(status.into()),
+            progress_detail: Some(ProgressDetail {
+                current: Some(current),
+                total: Some(total),
+            }),
+            ..CreateImageInfo::default()
+        }
+    }
+
+    #[test]
+    fn a_pull_asks_for_one_tag() {
+        for (image, full) in [
+            ("busybox", "busybox:latest"),
+            ("busybox:1", "busybox:1"),
+            ("localhost:5000/a/b", "localhost:5000/a/b:latest"),
+            ("localhost:5000/a/b:x", "localhost:5000/a/b:x"),
+            ("a/b@sha256:00", "a/b@sha256:00"),
+        ] {
+            assert_eq!(full_reference(image), full);
+        }
+    }
+
+    #[test]
+    fn the_tasks_credentials_come_first() {
+        let auth = RegistryAuth {
+            username: Some("u".into()),
+            password: Some("p".into()),
+            ..RegistryAuth::default()
+        };
+        let found = credentials("reg.example/x", Some(&auth), None).unwrap();
+        assert_eq!(found.username.as_deref(), Some("u"));
+        assert_eq!(found.serveraddress.as_deref(), Some("reg.example"));
+        assert_eq!(credentials("x", None, None), None);
+    }
+
+    #[test]
+    fn logins_of_the_account_are_used_for_their_registry_only() {
+        // base64 of "me:pw:x"
+        let logins = r#"{"auths": {
+            "https://index.docker.io/v1/": {"auth": "bWU6cHc6eA=="},
+            "reg.example:5000": {"auth": "bWU6cHc6eA==", "identitytoken": "t"}
+        }, "credsStore": "desktop"}"#;
+        let hub = from_logins("determinedai/x:1", logins).unwrap();
+        assert_eq!((hub.username.as_deref(), hub.password.as_deref()), (Some("me"), Some("pw:x")));
+        let own = from_logins("reg.example:5000/x", logins).unwrap();
+        assert_eq!(own.identitytoken.as_deref(), Some("t"));
+        assert_eq!(from_logins("other.example/x", logins), None);
+        assert_eq!(from_logins("x", "not json"), None);
+    }
+
+    #[test]
+    fn progress_is_one_line_now_and_then() {
+        let start = Instant::now();
+        let mut progress = PullProgress::default();
+        assert_eq!(progress.update(&says("latest", "Pulling from x", 0, 0), start), None);
+        assert_eq!(
+            progress.update(&says("a", "Pulling fs layer", 0, 0), start).as_deref(),
+            Some("0 of 1 layers")
+        );
+        assert_eq!(progress.update(&says("b", "Already exists", 0, 0), start), None);
+        assert_eq!(
+            progress
+                .update(&says("a", "Downloading", 5_000_000, 20_000_000), start + EVERY)
+                .as_deref(),
+            Some("1 of 2 layers, 5 of 20 MB downloaded")
+        );
+        assert_eq!(
+            progress.update(&says("a", "Pull complete", 0, 0), start + EVERY * 2).as_deref(),
+            Some("2 of 2 layers, 20 of 20 MB downloaded")
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! Agents, their slots and devices, and the containers on them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::page::{OrderBy, Pagination};
+use crate::wire::{Timestamp, wire_enum};
+
+wire_enum! {
+    /// Kind of a device.
+    pub enum DeviceType("TYPE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// A share of the host's processors.
+        Cpu = 1 => "CPU",
+        /// An NVIDIA GPU.
+        Cuda = 2 => "CUDA",
+        /// An AMD GPU.
+        Rocm = 3 => "ROCM",
+    }
+}
+
+wire_enum! {
+    /// State of a container.
+    pub enum ContainerState("STATE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Given to an agent.
+        Assigned = 1 => "ASSIGNED",
+        /// Its image is being pulled.
+        Pulling = 2 => "PULLING",
+        /// Being started.
+        Starting = 3 => "STARTING",
+        /// Running.
+        Running = 4 => "RUNNING",
+        /// Ended.
+        Terminated = 5 => "TERMINATED",
+    }
+}
+
+/// A device of an agent.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Device {
+    /// Number on the agent, counted from 0.
+    pub id: i64,
+    /// Product name.
+    pub brand: String,
+    /// Stable identity.
+    pub uuid: String,
+    /// What kind.
+    #[serde(rename = "type")]
+    pub kind: DeviceType,
+}
+
+/// A container on an agent.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Container {
+    /// The container's id, which is also the resource id of allocation calls.
+    pub id: String,
+    /// How far it is.
+    pub state: ContainerState,
+    /// Devices given to it.
+    pub devices: Vec<Device>,
+    /// Legacy name of its parent; empty.
+    pub parent: String,
+    /// Whether the caller may not know more about it.
+    pub permission_denied: bool,
+}
+
+/// A schedulable device.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Slot {
+    /// Number on the agent, as text.
+    pub id: String,
+    /// The device.
+    pub device: Device,
+    /// Whether work may be placed on it.
+    pub enabled: bool,
+    /// The container that has it; `None` = free.
+    pub container: Option<Container>,
+    /// Whether it takes no new work and lets the present one finish.
+    pub draining: bool,
+}
+
+/// Counts over the slots of an agent that share something.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeviceStats {
+    /// Slots by the state of their container.
+    pub states: BTreeMap<String, i64>,
+    /// Draining slots.
+    pub draining: i64,
+    /// Disabled slots.
+    pub disabled: i64,
+    /// All slots.
+    pub total: i64,
+}
+
+/// Counts over the slots of an agent.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlotStats {
+    /// By wire name of the device type.
+    pub type_stats: BTreeMap<String, DeviceStats>,
+    /// By product name.
+    pub brand_stats: BTreeMap<String, DeviceStats>,
+}
+
+/// An agent.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Agent {
+    /// Its id.
+    pub id: String,
+    /// When it first connected.
+    pub registered_time: Option<Timestamp>,
+    /// Slots by key; clients show the last path part of a key.
+    pub slots: BTreeMap<String, Slot>,
+    /// Containers by id.
+    pub containers: BTreeMap<String, Container>,
+    /// Pools it belongs to.
+    pub resource_pools: Vec<String>,
+    /// Addresses under which its containers are reached.
+    pub addresses: Vec<String>,
+    /// Whether work may be placed on it.
+    pub enabled: bool,
+    /// Whether it takes no new work and lets the present one finish.
+    pub draining: bool,
+    /// Version of the agent program.
+    pub version: String,
+    /// Counts over its slots.
+    pub slot_stats: SlotStats,
+}
+
+wire_enum! {
+    /// Sort keys of `GetAgents`.
+    pub enum AgentSortBy("SORT_BY_") {
+        /// By id.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// By id.
+        Id = 1 => "ID",
+        /// By registration time.
+        Time = 2 => "TIME",
+    }
+}
+
+/// Query of `GetAgents`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetAgentsQuery {
+    /// Sort key.
+    pub sort_by: AgentSortBy,
+    /// Direction.
+    pub order_by: OrderBy,
+    /// Elements to skip; negative counts from the end.
+    pub offset: i64,
+    /// Elements at most; 0 = all.
+    pub limit: i64,
+    /// Leave the slot maps empty.
+    pub exclude_slots: bool,
+    /// Leave the container maps empty.
+    pub exclude_containers: bool,
+}
+
+/// Answer of `GetAgents`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetAgentsResponse {
+    /// The page's agents.
+    pub agents: Vec<Agent>,
+    /// Where the page lies.
+    pub pagination: Pagination,
+}
+
+/// Answer of `GetAgent`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetAgentResponse {
+    /// The agent.
+    pub agent: Agent,
+}
+
+/// Answer of `EnableAgent`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EnableAgentResponse {
+    /// The agent as it is now.
+    pub agent: Agent,
+}
+
+/// Body of `DisableAgent`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DisableAgentRequest {
+    /// Repeats the path.
+    pub agent_id: String,
+    /// Let running tasks finish; otherwise they are killed.
+    pub drain: bool,
+}
+
+/// Answer of `DisableAgent`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DisableAgentResponse {
+    /// The agent as it is now.
+    pub agent: Agent,
+}
+
+/// Answer of `GetSlots`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetSlotsResponse {
+    /// The agent's slots.
+    pub slots: Vec<Slot>,
+}
+
+/// Answer of `GetSlot`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetSlotResponse {
+    /// The slot.
+    pub slot: Slot,
+}
+
+/// Answer of `EnableSlot`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EnableSlotResponse {
+    /// The slot as it is now.
+    pub slot: Slot,
+}
+
+/// Body of `DisableSlot`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DisableSlotRequest {
+    /// Repeats the path.
+    pub agent_id: String,
+    /// Repeats the path.
+    pub slot_id: String,
+    /// Let the running task finish; otherwise it is killed.
+    pub drain: bool,
+}
+
+/// Answer of `DisableSlot`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DisableSlotResponse {
+    /// The slot as it is now.
+    pub slot: Slot,
+}

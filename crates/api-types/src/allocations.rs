@@ -1,0 +1,180 @@
+//! Allocations: one attempt's claim on slots, and what its containers tell and ask.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::tasks::TaskState;
+use crate::wire::{Object, Timestamp};
+
+/// An attempt of a task.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Allocation {
+    /// The task.
+    pub task_id: String,
+    /// Its id: `<task>.<n>`.
+    pub allocation_id: String,
+    /// How far it is; with several containers, how far the last of them is.
+    pub state: TaskState,
+    /// Whether it may be used: service up, or all containers have met.
+    pub is_ready: Option<bool>,
+    /// When it was placed.
+    pub start_time: Option<Timestamp>,
+    /// When it ended.
+    pub end_time: Option<Timestamp>,
+    /// Slots it has.
+    pub slots: i64,
+    /// How it ended, for people.
+    pub exit_reason: Option<String>,
+    /// Exit code.
+    pub status_code: Option<i64>,
+}
+
+/// Answer of `GetAllocation`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetAllocationResponse {
+    /// The allocation.
+    pub allocation: Allocation,
+}
+
+/// What a container finds for accelerators.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AcceleratorData {
+    /// The container.
+    pub container_id: String,
+    /// The attempt.
+    pub allocation_id: String,
+    /// Host name.
+    pub node_name: String,
+    /// The task.
+    pub task_id: String,
+    /// Product name.
+    pub accelerator_type: String,
+    /// Identities.
+    pub accelerator_uuids: Vec<String>,
+    /// Pool.
+    pub resource_pool: String,
+}
+
+/// Body of `PostAllocationAcceleratorData`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostAllocationAcceleratorDataRequest {
+    /// Repeats the path.
+    pub allocation_id: String,
+    /// What the container finds.
+    pub accelerator_data: AcceleratorData,
+}
+
+/// Body of `AllocationReady`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllocationReadyRequest {
+    /// Repeats the path.
+    pub allocation_id: String,
+}
+
+/// Body of `AllocationWaiting`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllocationWaitingRequest {
+    /// Repeats the path.
+    pub allocation_id: String,
+}
+
+/// Body of `MarkAllocationResourcesDaemon`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MarkAllocationResourcesDaemonRequest {
+    /// Repeats the path.
+    pub allocation_id: String,
+    /// Repeats the path.
+    pub resources_id: String,
+}
+
+/// How the containers of an allocation find each other. Element *i* of each list belongs to rank *i*; 0 is the chief.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RendezvousInfo {
+    /// Addresses.
+    pub addresses: Vec<String>,
+    /// The asking container's rank.
+    pub rank: i64,
+    /// Slots.
+    pub slots: Vec<i64>,
+}
+
+/// Answer of `AllocationRendezvousInfo`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllocationRendezvousInfoResponse {
+    /// How to find each other.
+    pub rendezvous_info: RendezvousInfo,
+}
+
+/// Query of `AllocationPreemptionSignal`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct AllocationPreemptionSignalQuery {
+    /// Seconds to hold the answer back while it is no; `None` and 0 = none.
+    pub timeout_seconds: Option<i64>,
+}
+
+/// Answer of `AllocationPreemptionSignal`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllocationPreemptionSignalResponse {
+    /// Whether to save and exit.
+    pub preempt: bool,
+}
+
+/// Body of `AckAllocationPreemptionSignal`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AckAllocationPreemptionSignalRequest {
+    /// Repeats the path.
+    pub allocation_id: String,
+}
+
+/// Body of `AllocationPendingPreemptionSignal`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllocationPendingPreemptionSignalRequest {
+    /// Repeats the path.
+    pub allocation_id: String,
+}
+
+/// Body of `AllocationAllGather`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllocationAllGatherRequest {
+    /// Repeats the path.
+    pub allocation_id: String,
+    /// Identity of the member; joining again with it replaces the first call.
+    pub request_uuid: Option<String>,
+    /// Members to wait for.
+    pub num_peers: Option<i64>,
+    /// What this member gives.
+    pub data: Object,
+}
+
+/// Answer of `AllocationAllGather`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllocationAllGatherResponse {
+    /// What every member gave.
+    pub data: Vec<Object>,
+}
+
+/// Body of `PostAllocationProxyAddress`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostAllocationProxyAddressRequest {
+    /// Repeats the path.
+    pub allocation_id: String,
+    /// Address under which the task's services are reached.
+    pub proxy_address: String,
+}

@@ -1,0 +1,201 @@
+//! Checkpoints.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::metrics::Metrics;
+use crate::page::{OrderBy, Pagination};
+use crate::wire::{Float, Int64, Object, Timestamp, wire_enum};
+
+wire_enum! {
+    /// State of a checkpoint.
+    pub enum CheckpointState("STATE_") {
+        /// Not known; in a report, the same as completed.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Being written.
+        Active = 1 => "ACTIVE",
+        /// Stored.
+        Completed = 2 => "COMPLETED",
+        /// Could not be stored.
+        Error = 3 => "ERROR",
+        /// Its files are gone.
+        Deleted = 4 => "DELETED",
+        /// Some of its files are gone.
+        PartiallyDeleted = 5 => "PARTIALLY_DELETED",
+    }
+}
+
+wire_enum! {
+    /// Sort keys of checkpoint listings.
+    pub enum CheckpointSortBy("SORT_BY_") {
+        /// By the searcher's metric.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// By id.
+        Uuid = 1 => "UUID",
+        /// By trial.
+        TrialId = 2 => "TRIAL_ID",
+        /// By step.
+        BatchNumber = 3 => "BATCH_NUMBER",
+        /// By report time.
+        EndTime = 4 => "END_TIME",
+        /// By state.
+        State = 5 => "STATE",
+        /// By the searcher's metric, better first unless a direction is given.
+        SearcherMetric = 6 => "SEARCHER_METRIC",
+    }
+}
+
+/// A checkpoint; also the body of `ReportCheckpoint`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Checkpoint {
+    /// Chosen by the client, version 4.
+    pub uuid: String,
+    /// Task that wrote it.
+    pub task_id: Option<String>,
+    /// Attempt that wrote it; `None` outside the cluster.
+    pub allocation_id: Option<String>,
+    /// When it was reported.
+    pub report_time: Option<Timestamp>,
+    /// Size in bytes of each file; directories end in `/` and count 0.
+    pub resources: BTreeMap<String, Int64>,
+    /// The user's metadata; `steps_completed` is always among them.
+    pub metadata: Object,
+    /// Whether its files are there.
+    pub state: CheckpointState,
+    /// The training it comes from.
+    pub training: CheckpointTrainingMetadata,
+    /// Storage that holds it, as given at the start of the run.
+    pub storage_id: Option<i64>,
+}
+
+/// The training a checkpoint comes from.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CheckpointTrainingMetadata {
+    /// The trial; `None` = no training information.
+    pub trial_id: Option<i64>,
+    /// The experiment.
+    pub experiment_id: Option<i64>,
+    /// The experiment's effective configuration. Its storage section must be complete, since clients download with it.
+    pub experiment_config: Option<Object>,
+    /// Hyperparameters of the trial.
+    pub hparams: Option<Object>,
+    /// Training metrics of the same step.
+    pub training_metrics: Option<Metrics>,
+    /// Validation metrics of the same step.
+    pub validation_metrics: Option<Metrics>,
+    /// The searcher's metric of the same step.
+    pub searcher_metric: Option<Float>,
+}
+
+/// Answer of `GetCheckpoint`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetCheckpointResponse {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+}
+
+/// Query of `GetExperimentCheckpoints` and `GetTrialCheckpoints`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetCheckpointsQuery {
+    /// Sort by an attribute; not together with `sort_by_metric`.
+    pub sort_by_attr: CheckpointSortBy,
+    /// Sort by a validation metric of this name.
+    pub sort_by_metric: String,
+    /// Direction.
+    pub order_by: OrderBy,
+    /// Elements to skip; negative counts from the end.
+    pub offset: i64,
+    /// Elements at most; 0 = all.
+    pub limit: i64,
+    /// Only these states.
+    pub states: Vec<CheckpointState>,
+}
+
+/// Answer of `GetExperimentCheckpoints`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetExperimentCheckpointsResponse {
+    /// The page's checkpoints.
+    pub checkpoints: Vec<Checkpoint>,
+    /// Where the page lies.
+    pub pagination: Pagination,
+}
+
+/// Answer of `GetTrialCheckpoints`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTrialCheckpointsResponse {
+    /// The page's checkpoints.
+    pub checkpoints: Vec<Checkpoint>,
+    /// Where the page lies.
+    pub pagination: Pagination,
+}
+
+/// Body of `PatchCheckpoints`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchCheckpointsRequest {
+    /// What changed.
+    pub checkpoints: Vec<PatchCheckpoint>,
+}
+
+/// Change of one checkpoint.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchCheckpoint {
+    /// The checkpoint.
+    pub uuid: String,
+    /// The files that are left; `None` = untouched.
+    pub resources: Option<PatchCheckpointResources>,
+}
+
+/// Files of a checkpoint after a change.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchCheckpointResources {
+    /// Size in bytes of each file that is left; none = the checkpoint is deleted.
+    pub resources: BTreeMap<String, Int64>,
+}
+
+/// Body of `DeleteCheckpoints`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeleteCheckpointsRequest {
+    /// Checkpoints to delete.
+    pub checkpoint_uuids: Vec<String>,
+}
+
+/// Body of `CheckpointsRemoveFiles`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CheckpointsRemoveFilesRequest {
+    /// Checkpoints to take files from.
+    pub checkpoint_uuids: Vec<String>,
+    /// Patterns of the files; not empty, no `..`.
+    pub checkpoint_globs: Vec<String>,
+}
+
+/// Body of `PostCheckpointMetadata`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostCheckpointMetadataRequest {
+    /// Its metadata replace the stored ones whole; the rest is ignored.
+    pub checkpoint: Checkpoint,
+}
+
+/// Answer of `PostCheckpointMetadata`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostCheckpointMetadataResponse {
+    /// The checkpoint as it is now.
+    pub checkpoint: Checkpoint,
+}

@@ -1,0 +1,540 @@
+//! Experiments.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::jobs::JobSummary;
+use crate::page::{OrderBy, Pagination};
+use crate::wire::{Bytes, Float, Int64, Object, Timestamp, wire_enum};
+
+wire_enum! {
+    /// State of an experiment.
+    pub enum ExperimentState("STATE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Wants to run. Stored, never shown: see queued, pulling, starting, running.
+        Active = 1 => "ACTIVE",
+        /// Wants no slots.
+        Paused = 2 => "PAUSED",
+        /// Ends, completed.
+        StoppingCompleted = 3 => "STOPPING_COMPLETED",
+        /// Ends gracefully, canceled.
+        StoppingCanceled = 4 => "STOPPING_CANCELED",
+        /// Ends, failed.
+        StoppingError = 5 => "STOPPING_ERROR",
+        /// Ended well.
+        Completed = 6 => "COMPLETED",
+        /// Ended before its time, by request.
+        Canceled = 7 => "CANCELED",
+        /// Failed.
+        Error = 8 => "ERROR",
+        /// Gone.
+        Deleted = 9 => "DELETED",
+        /// Being deleted.
+        Deleting = 10 => "DELETING",
+        /// Could not be deleted.
+        DeleteFailed = 11 => "DELETE_FAILED",
+        /// Ends at once, killed.
+        StoppingKilled = 12 => "STOPPING_KILLED",
+        /// Active, all trials wait for slots.
+        Queued = 13 => "QUEUED",
+        /// Active, the farthest trial pulls its image.
+        Pulling = 14 => "PULLING",
+        /// Active, the farthest trial is being started.
+        Starting = 15 => "STARTING",
+        /// Active, a trial runs.
+        Running = 16 => "RUNNING",
+    }
+}
+
+wire_enum! {
+    /// What the user should know about an accepted launch.
+    pub enum LaunchWarning("LAUNCH_WARNING_") {
+        /// Nothing.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// The pool has fewer slots at present than one trial needs.
+        CurrentSlotsExceeded = 1 => "CURRENT_SLOTS_EXCEEDED",
+    }
+}
+
+/// An experiment.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Experiment {
+    /// Number, counted from 1.
+    pub id: i64,
+    /// Description of the user.
+    pub description: String,
+    /// Labels of the user.
+    pub labels: Vec<String>,
+    /// When it was created.
+    pub start_time: Timestamp,
+    /// When it ended; `None` = it has not.
+    pub end_time: Option<Timestamp>,
+    /// How far it is.
+    pub state: ExperimentState,
+    /// Whether it is put away.
+    pub archived: bool,
+    /// Trials so far.
+    pub num_trials: i64,
+    /// Its trials, in listings that give none empty.
+    pub trial_ids: Vec<i64>,
+    /// Display name of the owner; empty = the user name.
+    pub display_name: String,
+    /// Owner.
+    pub user_id: i64,
+    /// User name of the owner.
+    pub username: String,
+    /// Pool it runs in.
+    pub resource_pool: String,
+    /// Name of the searcher.
+    pub searcher_type: String,
+    /// Metric of the searcher.
+    pub searcher_metric: Option<String>,
+    /// Hyperparameters of the configuration.
+    pub hyperparameters: Option<Object>,
+    /// Name.
+    pub name: String,
+    /// Notes of the user, Markdown.
+    pub notes: String,
+    /// Its entry in the job queue.
+    pub job_id: String,
+    /// Experiment it was forked from.
+    pub forked_from: Option<i64>,
+    /// How far it is, from 0 to 1; `None` = not known.
+    pub progress: Option<Float>,
+    /// Project it is in.
+    pub project_id: i64,
+    /// Name of the project.
+    pub project_name: String,
+    /// Workspace it is in.
+    pub workspace_id: i64,
+    /// Name of the workspace.
+    pub workspace_name: String,
+    /// Whether the project or workspace is put away.
+    pub parent_archived: bool,
+    /// The effective configuration.
+    pub config: Object,
+    /// The configuration as submitted.
+    pub original_config: String,
+    /// Owner of the project.
+    pub project_owner_id: i64,
+    /// Bytes of its stored checkpoints.
+    pub checkpoint_size: Int64,
+    /// Stored checkpoints.
+    pub checkpoint_count: i64,
+    /// Trial with the best validation.
+    pub best_trial_id: Option<i64>,
+    /// The searcher's metric of that trial.
+    pub best_trial_searcher_metric: Option<Float>,
+    /// Whether its trials run outside the cluster.
+    pub unmanaged: bool,
+    /// Name given from outside, if created by it.
+    pub external_experiment_id: Option<String>,
+    /// Name of its trial given from outside.
+    pub external_trial_id: Option<String>,
+    /// Bytes of its model definition.
+    pub model_definition_size: i64,
+    /// Data versioning integration of the configuration.
+    pub pachyderm_integration: Option<Object>,
+    /// Seconds from start to end or now.
+    pub duration: Option<i64>,
+}
+
+/// A file shipped with an experiment or task.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct File {
+    /// Path relative to the context directory.
+    pub path: String,
+    /// Tar type flag: 48 file, 53 directory.
+    #[serde(rename = "type")]
+    pub kind: i64,
+    /// Content; empty for directories.
+    pub content: Bytes,
+    /// Time of modification, seconds since 1970.
+    pub mtime: Int64,
+    /// Unix mode, file type bits included.
+    pub mode: i64,
+    /// Owner on the client.
+    pub uid: i64,
+    /// Group on the client.
+    pub gid: i64,
+}
+
+/// Body of `CreateExperiment`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateExperimentRequest {
+    /// Files of the context directory, parents possibly after their children.
+    pub model_definition: Vec<File>,
+    /// The configuration, YAML text.
+    pub config: String,
+    /// Check only; nothing is stored.
+    pub validate_only: bool,
+    /// Experiment to fork; its files are used when none are given.
+    pub parent_id: Option<i64>,
+    /// Start at once; otherwise it stays paused.
+    pub activate: bool,
+    /// Project; 0 and 1 leave the choice to the configuration.
+    pub project_id: i64,
+    /// Template below the configuration.
+    pub template: Option<String>,
+    /// Whether its trials run outside the cluster.
+    pub unmanaged: bool,
+}
+
+/// Answer of `CreateExperiment`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CreateExperimentResponse {
+    /// The new experiment.
+    pub experiment: Experiment,
+    /// The effective configuration.
+    pub config: Object,
+    /// What the user should know.
+    pub warnings: Vec<LaunchWarning>,
+}
+
+/// Answer of `GetExperiment`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetExperimentResponse {
+    /// The experiment.
+    pub experiment: Experiment,
+    /// Its place in the queue; `None` = it has ended.
+    pub job_summary: Option<JobSummary>,
+    /// The effective configuration again.
+    pub config: Object,
+}
+
+wire_enum! {
+    /// Sort keys of `GetExperiments`.
+    pub enum ExperimentSortBy("SORT_BY_") {
+        /// By id.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// By id.
+        Id = 1 => "ID",
+        /// By description.
+        Description = 2 => "DESCRIPTION",
+        /// By start.
+        StartTime = 3 => "START_TIME",
+        /// By end; unended ones last.
+        EndTime = 4 => "END_TIME",
+        /// By state.
+        State = 5 => "STATE",
+        /// By trials.
+        NumTrials = 6 => "NUM_TRIALS",
+        /// By progress.
+        Progress = 7 => "PROGRESS",
+        /// By owner.
+        User = 8 => "USER",
+        /// By name.
+        Name = 9 => "NAME",
+        /// By experiment forked from.
+        ForkedFrom = 10 => "FORKED_FROM",
+        /// By pool.
+        ResourcePool = 11 => "RESOURCE_POOL",
+        /// By project.
+        ProjectId = 12 => "PROJECT_ID",
+        /// By bytes of checkpoints.
+        CheckpointSize = 13 => "CHECKPOINT_SIZE",
+        /// By number of checkpoints.
+        CheckpointCount = 14 => "CHECKPOINT_COUNT",
+        /// By the best value of the searcher's metric.
+        SearcherMetricVal = 15 => "SEARCHER_METRIC_VAL",
+    }
+}
+
+/// A range or set of numbers; `None` bounds nothing.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Int32FieldFilter {
+    /// Less than.
+    pub lt: Option<i64>,
+    /// At most.
+    pub lte: Option<i64>,
+    /// Greater than.
+    pub gt: Option<i64>,
+    /// At least.
+    pub gte: Option<i64>,
+    /// One of; empty = any.
+    pub incl: Vec<i64>,
+    /// None of.
+    pub not_in: Vec<i64>,
+}
+
+/// Query of `GetExperiments`. Filters combine with and.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetExperimentsQuery {
+    /// Sort key.
+    pub sort_by: ExperimentSortBy,
+    /// Direction.
+    pub order_by: OrderBy,
+    /// Elements to skip.
+    pub offset: i64,
+    /// Elements at most; 0 = 100, −1 = all, −2 = none.
+    pub limit: i64,
+    /// Substring of the description, in any letter case.
+    pub description: String,
+    /// Substring of the name, in any letter case.
+    pub name: String,
+    /// All of these labels.
+    pub labels: Vec<String>,
+    /// Only those put away, or only others (which also leaves out archived projects and workspaces when no project is
+    /// named).
+    pub archived: Option<bool>,
+    /// Only these states; clients name stored states.
+    pub states: Vec<ExperimentState>,
+    /// Only these owners, by name.
+    pub users: Vec<String>,
+    /// Only these owners, by number.
+    pub user_ids: Vec<i64>,
+    /// Only this project; 0 = all.
+    pub project_id: i64,
+    /// Only these ids.
+    #[param(value_type = Option<Object>, style = DeepObject)]
+    pub experiment_id_filter: Int32FieldFilter,
+    /// Give best trials too.
+    pub show_trial_data: bool,
+}
+
+/// Answer of `GetExperiments`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetExperimentsResponse {
+    /// The page's experiments.
+    pub experiments: Vec<Experiment>,
+    /// Where the page lies.
+    pub pagination: Pagination,
+}
+
+/// Query of `GetExperimentLabels`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetExperimentLabelsQuery {
+    /// Only this project; `None` or 0 = all.
+    pub project_id: Option<i64>,
+}
+
+/// Answer of `GetExperimentLabels`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetExperimentLabelsResponse {
+    /// Labels in use, the most frequent first.
+    pub labels: Vec<String>,
+}
+
+/// Answer of `GetBestSearcherValidationMetric`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetBestSearcherValidationMetricResponse {
+    /// Best value of the searcher's metric over the whole experiment.
+    pub metric: Option<Float>,
+}
+
+/// One point of `GetExperimentValidationHistory`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ValidationHistoryEntry {
+    /// Trial that set the record.
+    pub trial_id: i64,
+    /// When.
+    pub end_time: Timestamp,
+    /// The record.
+    pub searcher_metric: Float,
+}
+
+/// Answer of `GetExperimentValidationHistory`: how the best value came down (or went up).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetExperimentValidationHistoryResponse {
+    /// The records, oldest first.
+    pub validation_history: Vec<ValidationHistoryEntry>,
+}
+
+/// Body of `PatchExperiment`: what is `None` stays.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchExperiment {
+    /// Repeats the path.
+    pub id: i64,
+    /// New name; not blank.
+    pub name: Option<String>,
+    /// New description.
+    pub description: Option<String>,
+    /// New notes.
+    pub notes: Option<String>,
+    /// New labels, replacing all.
+    pub labels: Option<Vec<String>>,
+    /// New resources; only while it is live.
+    pub resources: Option<PatchExperimentResources>,
+    /// New checkpoint policy.
+    pub checkpoint_storage: Option<PatchExperimentCheckpointStorage>,
+}
+
+/// Resources of an experiment to change.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchExperimentResources {
+    /// Slots it may use at once.
+    pub max_slots: Option<i64>,
+    /// Place among the queue's priorities.
+    pub priority: Option<i64>,
+    /// Share in a fair-share pool.
+    pub weight: Option<Float>,
+}
+
+/// Checkpoint policy of an experiment to change.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchExperimentCheckpointStorage {
+    /// Best checkpoints of the experiment to keep.
+    pub save_experiment_best: Option<i64>,
+    /// Best checkpoints of each trial to keep.
+    pub save_trial_best: Option<i64>,
+    /// Latest checkpoints of each trial to keep.
+    pub save_trial_latest: Option<i64>,
+}
+
+/// Answer of `PatchExperiment`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchExperimentResponse {
+    /// The experiment as it is now.
+    pub experiment: Experiment,
+}
+
+/// Body of `ContinueExperiment`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContinueExperimentRequest {
+    /// The ended experiment.
+    pub id: i64,
+    /// Changes of its configuration, YAML text.
+    pub override_config: String,
+}
+
+/// Answer of `ContinueExperiment`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContinueExperimentResponse {
+    /// The experiment as it is now.
+    pub experiment: Experiment,
+    /// What the user should know.
+    pub warnings: Vec<LaunchWarning>,
+}
+
+/// Answer of `GetModelDef`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetModelDefResponse {
+    /// The files, a gzip tar.
+    pub b64_tgz: Bytes,
+}
+
+/// A file or directory of a model definition.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FileNode {
+    /// Path from the top.
+    pub path: String,
+    /// Last part of the path.
+    pub name: String,
+    /// Time of modification.
+    pub modified_time: Option<Timestamp>,
+    /// Bytes.
+    pub content_length: i64,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// Media type.
+    pub content_type: String,
+    /// What a directory holds.
+    #[schema(no_recursion)]
+    pub files: Vec<FileNode>,
+}
+
+/// Answer of `GetModelDefTree`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetModelDefTreeResponse {
+    /// What the top holds.
+    pub files: Vec<FileNode>,
+}
+
+/// Body of `GetModelDefFile`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetModelDefFileRequest {
+    /// Repeats the path of the request.
+    pub experiment_id: i64,
+    /// The file.
+    pub path: String,
+}
+
+/// Answer of `GetModelDefFile`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetModelDefFileResponse {
+    /// Its content.
+    pub file: Bytes,
+}
+
+/// Which experiments a bulk action is about, when not by id.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BulkExperimentFilters {
+    /// Substring of the description.
+    pub description: String,
+    /// Substring of the name.
+    pub name: String,
+    /// All of these labels.
+    pub labels: Vec<String>,
+    /// Only those put away, or only others.
+    pub archived: Option<bool>,
+    /// Only these states.
+    pub states: Vec<ExperimentState>,
+    /// Only these owners.
+    pub user_ids: Vec<i64>,
+    /// Only this project; 0 = all.
+    pub project_id: i64,
+    /// Not these.
+    pub excluded_experiment_ids: Vec<i64>,
+}
+
+/// Body of the bulk actions: `ActivateExperiments`, `ArchiveExperiments`, `CancelExperiments`, `DeleteExperiments`,
+/// `KillExperiments`, `PauseExperiments`, `UnarchiveExperiments`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BulkExperimentsRequest {
+    /// Experiments by id; ignored when there are filters.
+    pub experiment_ids: Vec<i64>,
+    /// Experiments by properties.
+    pub filters: Option<BulkExperimentFilters>,
+    /// Repeats the path.
+    pub project_id: i64,
+}
+
+/// What became of one experiment in a bulk action.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExperimentActionResult {
+    /// Why not; empty = done.
+    pub error: String,
+    /// The experiment.
+    pub id: i64,
+}
+
+/// Answer of the bulk actions.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BulkExperimentsResponse {
+    /// One entry for each experiment.
+    pub results: Vec<ExperimentActionResult>,
+}

@@ -1,0 +1,249 @@
+//! The job queue.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::page::{OrderBy, Pagination, WaitReason};
+use crate::wire::{Float, Timestamp, wire_enum};
+
+wire_enum! {
+    /// State of a job.
+    pub enum JobState("STATE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Nothing of it runs.
+        Queued = 1 => "QUEUED",
+        /// Something of it runs.
+        Scheduled = 2 => "SCHEDULED",
+        /// Something of it runs in a gap.
+        ScheduledBackfilled = 3 => "SCHEDULED_BACKFILLED",
+    }
+}
+
+wire_enum! {
+    /// Kind of a job.
+    pub enum JobType("TYPE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// An experiment.
+        Experiment = 1 => "EXPERIMENT",
+        /// A notebook.
+        Notebook = 2 => "NOTEBOOK",
+        /// A TensorBoard.
+        Tensorboard = 3 => "TENSORBOARD",
+        /// A shell.
+        Shell = 4 => "SHELL",
+        /// A command.
+        Command = 5 => "COMMAND",
+        /// Deletion of checkpoints.
+        CheckpointGc = 6 => "CHECKPOINT_GC",
+        /// Something outside the cluster's own schedulers.
+        External = 7 => "EXTERNAL",
+        /// A generic task.
+        Generic = 8 => "GENERIC",
+    }
+}
+
+/// Where a job stands in the queue.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobSummary {
+    /// Whether anything of it runs.
+    pub state: JobState,
+    /// Jobs before it; −1 = not known.
+    pub jobs_ahead: i64,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Job {
+    /// Where it stands.
+    pub summary: JobSummary,
+    /// Kind.
+    #[serde(rename = "type")]
+    pub kind: JobType,
+    /// When it was submitted.
+    pub submission_time: Timestamp,
+    /// User name of the owner.
+    pub username: String,
+    /// Owner.
+    pub user_id: i64,
+    /// Pool it is in.
+    pub resource_pool: String,
+    /// Whether it can be stopped and resumed.
+    pub is_preemptible: bool,
+    /// Place among the queue's priorities; `None` = the pool knows none.
+    pub priority: Option<i64>,
+    /// Share in a fair-share pool.
+    pub weight: Float,
+    /// Experiment number or task id.
+    pub entity_id: String,
+    /// Its id.
+    pub job_id: String,
+    /// Slots it asks for at present.
+    pub requested_slots: i64,
+    /// Slots it has.
+    pub allocated_slots: i64,
+    /// Name for people.
+    pub name: String,
+    /// How far it is, from 0 to 1.
+    pub progress: Float,
+    /// Workspace it is in.
+    pub workspace_id: i64,
+    /// Why it does not run yet (an addition of ours).
+    pub wait_reason: Option<WaitReason>,
+}
+
+/// A job the caller may know little about.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LimitedJob {
+    /// Where it stands.
+    pub summary: Option<JobSummary>,
+    /// Kind.
+    #[serde(rename = "type")]
+    pub kind: JobType,
+    /// Pool it is in.
+    pub resource_pool: String,
+    /// Whether it can be stopped and resumed.
+    pub is_preemptible: bool,
+    /// Place among the queue's priorities.
+    pub priority: Option<i64>,
+    /// Share in a fair-share pool.
+    pub weight: Option<Float>,
+    /// Its id.
+    pub job_id: String,
+    /// Slots it asks for at present.
+    pub requested_slots: i64,
+    /// Slots it has.
+    pub allocated_slots: i64,
+    /// How far it is.
+    pub progress: Option<Float>,
+    /// Workspace it is in.
+    pub workspace_id: i64,
+}
+
+/// A job as far as the caller may see it: exactly one member is set.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RbacJob {
+    /// All of it.
+    pub full: Option<Job>,
+    /// Some of it.
+    pub limited: Option<LimitedJob>,
+}
+
+/// Query of `GetJobs` and `GetJobsV2`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetJobsQuery {
+    /// Elements to skip; negative counts from the end.
+    pub offset: i64,
+    /// Elements at most; 0 = 100.
+    pub limit: i64,
+    /// Only this pool; empty = the default compute pool.
+    pub resource_pool: String,
+    /// Direction, by place in the queue.
+    pub order_by: OrderBy,
+    /// Only these states.
+    pub states: Vec<JobState>,
+}
+
+/// Answer of `GetJobs`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetJobsResponse {
+    /// Where the page lies.
+    pub pagination: Pagination,
+    /// The page's jobs.
+    pub jobs: Vec<Job>,
+}
+
+/// Answer of `GetJobsV2`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetJobsV2Response {
+    /// Where the page lies.
+    pub pagination: Pagination,
+    /// The page's jobs.
+    pub jobs: Vec<RbacJob>,
+}
+
+/// Query of `GetJobQueueStats`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetJobQueueStatsQuery {
+    /// Only these pools; none = all.
+    pub resource_pools: Vec<String>,
+}
+
+/// Counts over a pool's queue.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QueueStats {
+    /// Jobs of which nothing runs.
+    pub queued_count: i64,
+    /// Jobs of which something runs.
+    pub scheduled_count: i64,
+}
+
+/// Time spent in the queue in one period.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AggregateQueueStats {
+    /// Day, `YYYY-MM-DD`.
+    pub period_start: String,
+    /// Mean seconds in the queue.
+    pub seconds: Float,
+}
+
+/// Statistics of one pool's queue.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RpQueueStat {
+    /// Counts.
+    pub stats: QueueStats,
+    /// The pool.
+    pub resource_pool: String,
+    /// Time in the queue, by day.
+    pub aggregates: Vec<AggregateQueueStats>,
+}
+
+/// Answer of `GetJobQueueStats`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetJobQueueStatsResponse {
+    /// One entry for each pool.
+    pub results: Vec<RpQueueStat>,
+}
+
+/// One change of the queue: exactly one of the optional members is set.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QueueControl {
+    /// The job.
+    pub job_id: String,
+    /// Move before this job.
+    pub ahead_of: Option<String>,
+    /// Move behind this job.
+    pub behind_of: Option<String>,
+    /// New pool.
+    pub resource_pool: Option<String>,
+    /// New priority.
+    pub priority: Option<i64>,
+    /// New share.
+    pub weight: Option<Float>,
+}
+
+/// Body of `UpdateJobQueue`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UpdateJobQueueRequest {
+    /// The changes, in order.
+    pub updates: Vec<QueueControl>,
+}

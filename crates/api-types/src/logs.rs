@@ -1,0 +1,277 @@
+//! Log records: shipping and reading.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::page::OrderBy;
+use crate::wire::{Salvaged, Timestamp, wire_enum};
+
+wire_enum! {
+    /// Severity of a record.
+    pub enum LogLevel("LOG_LEVEL_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Finest detail.
+        Trace = 1 => "TRACE",
+        /// For developers.
+        Debug = 2 => "DEBUG",
+        /// Ordinary.
+        Info = 3 => "INFO",
+        /// Degraded.
+        Warning = 4 => "WARNING",
+        /// Failed.
+        Error = 5 => "ERROR",
+        /// Failed for good.
+        Critical = 6 => "CRITICAL",
+    }
+}
+
+/// One record on its way in.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TaskLog {
+    /// Must be unset: the store numbers records.
+    pub id: Option<i64>,
+    /// The task.
+    pub task_id: String,
+    /// The attempt.
+    pub allocation_id: Option<String>,
+    /// Where it ran.
+    pub agent_id: Option<String>,
+    /// In which container.
+    pub container_id: Option<String>,
+    /// By which process of a distributed task, from 0.
+    pub rank_id: Option<i64>,
+    /// When it was printed; `None` = when it arrives.
+    pub timestamp: Option<Timestamp>,
+    /// Severity, if the line tells.
+    pub level: Option<LogLevel>,
+    /// The text.
+    pub log: String,
+    /// Which program said it: `task`, `master`, `agent`.
+    pub source: Option<String>,
+    /// `stdout` or `stderr`.
+    pub stdtype: Option<String>,
+}
+
+/// Identity of a shipped batch, for senders that may send it twice (an addition of ours).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SpoolPosition {
+    /// The sender's spool, unique over the cluster.
+    pub id: String,
+    /// Sequence number of the batch's first record in that spool; the others follow without gaps.
+    pub first: u64,
+}
+
+/// Body of `PostTaskLogs`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostTaskLogsRequest {
+    /// The records, all of one task. Broken ones are dropped, not refused.
+    #[schema(value_type = Vec<TaskLog>)]
+    pub logs: Vec<Salvaged<TaskLog>>,
+    /// Where these records stand in the sender's spool; `None` = the sender cannot tell repeats.
+    pub spool: Option<SpoolPosition>,
+}
+
+/// One record of `POST /task-logs`, whose body is a list of them (read it as `Vec<Salvaged<UnmanagedLog>>`). Sent by
+/// trials that run outside the cluster.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UnmanagedLog {
+    /// The task.
+    pub task_id: String,
+    /// The attempt; unmanaged trials have none.
+    pub allocation_id: Option<String>,
+    /// Where it ran.
+    pub agent_id: Option<String>,
+    /// In which container.
+    pub container_id: Option<String>,
+    /// Rank, as it should be named.
+    pub rank_id: Option<i64>,
+    /// Rank, as the client names it.
+    pub rank: Option<i64>,
+    /// The client sends one start-up time for all records of a run.
+    pub timestamp: Option<Timestamp>,
+    /// Severity.
+    pub level: Option<LogLevel>,
+    /// The text.
+    pub log: String,
+    /// Which program said it.
+    pub source: Option<String>,
+    /// `stdout` or `stderr`.
+    pub stdtype: Option<String>,
+}
+
+/// Query of `TaskLogs` and `TrialLogs`. Filters combine with and; the values of one filter with or.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct LogsQuery {
+    /// Records at most; 0 = all. Not together with `follow`.
+    pub limit: i64,
+    /// Keep the stream open until the task has ended.
+    pub follow: bool,
+    /// Only these attempts (tasks only).
+    pub allocation_ids: Vec<String>,
+    /// Only these agents.
+    pub agent_ids: Vec<String>,
+    /// Only these containers.
+    pub container_ids: Vec<String>,
+    /// Only these ranks; −1 = records without one.
+    pub rank_ids: Vec<i64>,
+    /// Only these severities.
+    pub levels: Vec<LogLevel>,
+    /// Only these streams.
+    pub stdtypes: Vec<String>,
+    /// Only these programs.
+    pub sources: Vec<String>,
+    /// Only records up to this time, itself included.
+    pub timestamp_before: Option<Timestamp>,
+    /// Only records after this time, itself excluded.
+    pub timestamp_after: Option<Timestamp>,
+    /// Direction, by arrival.
+    pub order_by: OrderBy,
+    /// Only records with this text, in any letter case.
+    pub search_text: String,
+    /// Read `search_text` as a regular expression.
+    pub enable_regex: bool,
+}
+
+/// One message of the `TaskLogs` stream.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TaskLogsResponse {
+    /// Number of the record, as text.
+    pub id: String,
+    /// The task.
+    pub task_id: String,
+    /// When it was printed.
+    pub timestamp: Timestamp,
+    /// The line as clients print it, line feed included.
+    pub message: String,
+    /// Severity.
+    pub level: LogLevel,
+    /// The text alone.
+    pub log: String,
+    /// The attempt.
+    pub allocation_id: Option<String>,
+    /// Where it ran.
+    pub agent_id: Option<String>,
+    /// In which container.
+    pub container_id: Option<String>,
+    /// By which process.
+    pub rank_id: Option<i64>,
+    /// Which program said it.
+    pub source: Option<String>,
+    /// `stdout` or `stderr`.
+    pub stdtype: Option<String>,
+}
+
+/// One message of the `TrialLogs` stream.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrialLogsResponse {
+    /// Number of the record, as text.
+    pub id: String,
+    /// The trial.
+    pub trial_id: i64,
+    /// When it was printed.
+    pub timestamp: Timestamp,
+    /// The line as clients print it, line feed included.
+    pub message: String,
+    /// Severity.
+    pub level: LogLevel,
+    /// Where it ran.
+    pub agent_id: Option<String>,
+    /// In which container.
+    pub container_id: Option<String>,
+    /// By which process.
+    pub rank_id: Option<i64>,
+    /// The text alone.
+    pub log: Option<String>,
+    /// Which program said it.
+    pub source: Option<String>,
+    /// `stdout` or `stderr`.
+    pub stdtype: Option<String>,
+}
+
+/// Query of `TaskLogsFields` and `TrialLogsFields`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct LogFieldsQuery {
+    /// Keep the stream open and repeat what changed.
+    pub follow: bool,
+}
+
+/// One message of the `TaskLogsFields` stream: the distinct values seen so far.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TaskLogsFieldsResponse {
+    /// Attempts.
+    pub allocation_ids: Vec<String>,
+    /// Agents.
+    pub agent_ids: Vec<String>,
+    /// Containers.
+    pub container_ids: Vec<String>,
+    /// Ranks.
+    pub rank_ids: Vec<i64>,
+    /// Streams.
+    pub stdtypes: Vec<String>,
+    /// Programs.
+    pub sources: Vec<String>,
+}
+
+/// One message of the `TrialLogsFields` stream: the distinct values seen so far.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrialLogsFieldsResponse {
+    /// Agents.
+    pub agent_ids: Vec<String>,
+    /// Containers.
+    pub container_ids: Vec<String>,
+    /// Ranks.
+    pub rank_ids: Vec<i64>,
+    /// Streams.
+    pub stdtypes: Vec<String>,
+    /// Programs.
+    pub sources: Vec<String>,
+}
+
+/// Query of `MasterLogs`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct MasterLogsQuery {
+    /// Records to skip; negative counts from the end.
+    pub offset: i64,
+    /// Records at most; 0 = all.
+    pub limit: i64,
+    /// Keep the stream open.
+    pub follow: bool,
+}
+
+/// A record of the master's own log.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LogEntry {
+    /// Number of the record in this process.
+    pub id: i64,
+    /// The text.
+    pub message: String,
+    /// When.
+    pub timestamp: Timestamp,
+    /// Severity.
+    pub level: LogLevel,
+}
+
+/// One message of the `MasterLogs` stream.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MasterLogsResponse {
+    /// The record.
+    pub log_entry: LogEntry,
+}

@@ -1,0 +1,179 @@
+//! The master itself: identity, configuration, health.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::wire::{Object, Timestamp, wire_enum};
+
+wire_enum! {
+    /// Cloud offerings of the old product; there is none now.
+    pub enum Product("PRODUCT_") {
+        /// Not a cloud offering.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// The old community cloud.
+        Community = 1 => "COMMUNITY",
+    }
+}
+
+wire_enum! {
+    /// Health of a part.
+    pub enum HealthStatus("") {
+        /// It answers.
+        #[default]
+        Up = 0 => "up",
+        /// It does not.
+        Down = 1 => "down",
+    }
+}
+
+/// Answer of `GetMaster`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(clippy::struct_excessive_bools, reason = "the form is the clients'")]
+pub struct GetMasterResponse {
+    /// Version of the API for clients; they compare it with their own.
+    pub version: String,
+    /// Identity of this master process.
+    pub master_id: String,
+    /// Identity of the cluster, as old as its store.
+    pub cluster_id: String,
+    /// Name of the cluster for people.
+    pub cluster_name: String,
+    /// Whether usage is reported to anyone.
+    pub telemetry_enabled: bool,
+    /// Where to log in instead of here; empty = here.
+    pub external_login_uri: String,
+    /// Where to log out; empty = here.
+    pub external_logout_uri: String,
+    /// Brand shown by user interfaces.
+    pub branding: String,
+    /// Whether role-based access control is on.
+    pub rbac_enabled: bool,
+    /// Cloud offering.
+    pub product: Product,
+    /// Switches of user interfaces.
+    pub feature_switches: Vec<String>,
+    /// Whether users are managed here.
+    pub user_management_enabled: bool,
+    /// Whether only administrators may change the job queue.
+    pub strict_job_queue_control: bool,
+    /// Message from the administrators, if one is up.
+    pub cluster_message: Option<ClusterMessage>,
+    /// Whether a custom logo is configured.
+    pub has_custom_logo: bool,
+    /// External identity providers.
+    pub sso_providers: Vec<SsoProvider>,
+}
+
+/// Message from the administrators to all users.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterMessage {
+    /// The text.
+    pub message: String,
+    /// Shown from then on.
+    pub start_time: Timestamp,
+    /// Shown until then; `None` = until removed.
+    pub end_time: Option<Timestamp>,
+    /// When it was written.
+    pub created_time: Option<Timestamp>,
+}
+
+/// An external identity provider.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SsoProvider {
+    /// Name for people.
+    pub name: String,
+    /// Where its login begins.
+    pub sso_url: String,
+    /// `OIDC` or `SAML`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether user interfaces go there without asking.
+    pub always_redirect: bool,
+}
+
+/// Answer of `GetTelemetry`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTelemetryResponse {
+    /// Whether usage is reported to anyone.
+    pub enabled: bool,
+    /// Key of the receiving service; empty = none.
+    pub segment_key: String,
+}
+
+/// Answer of `GetMasterConfig`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetMasterConfigResponse {
+    /// The effective configuration, secrets masked.
+    pub config: Object,
+}
+
+/// Answer of `GET /info`, the first call of every client command. Snake case names, unlike the rest.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Info {
+    /// Version of the API for clients; must be a version number they can parse.
+    pub version: String,
+    /// Identity of this master process.
+    pub master_id: String,
+    /// Identity of the cluster.
+    pub cluster_id: String,
+    /// Name of the cluster for people.
+    pub cluster_name: String,
+    /// Whether usage is reported.
+    pub telemetry: InfoTelemetry,
+    /// External identity providers; `None` without any.
+    pub sso_providers: Option<Vec<InfoSsoProvider>>,
+}
+
+/// Telemetry in [`Info`].
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct InfoTelemetry {
+    /// Whether usage is reported to anyone.
+    pub enabled: bool,
+}
+
+/// An external identity provider in [`Info`].
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct InfoSsoProvider {
+    /// Name for people.
+    pub name: String,
+    /// Where its login begins.
+    pub sso_url: String,
+    /// `OIDC` or `SAML`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether user interfaces go there without asking.
+    pub always_redirect: bool,
+}
+
+/// Answer of `GET /health`; status 503 when a part is down. Snake case names.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct HealthCheck {
+    /// The whole.
+    pub status: HealthStatus,
+    /// The store.
+    pub database: HealthStatus,
+    /// Each resource manager.
+    pub resource_managers: Vec<ResourceManagerHealth>,
+}
+
+/// Health of one resource manager.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ResourceManagerHealth {
+    /// Its name.
+    pub name: String,
+    /// Its name again, under the key that generated clients read.
+    pub cluster_name: String,
+    /// Whether it answers.
+    pub status: HealthStatus,
+}

@@ -1,0 +1,97 @@
+//! Metrics of trials: reporting and reading.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::wire::{Object, Timestamp};
+
+/// A set of metrics.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metrics {
+    /// Values over the whole report.
+    pub avg_metrics: Object,
+    /// Values of each batch; `None` = not reported.
+    pub batch_metrics: Option<Vec<Object>>,
+}
+
+/// One report of a trial.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrialMetrics {
+    /// The trial; the path wins.
+    pub trial_id: i64,
+    /// Which run of the trial reports; must be its current one.
+    pub trial_run_id: i64,
+    /// Batches (or whatever the trial counts) done so far; `None` only for profiler groups.
+    pub steps_completed: Option<i64>,
+    /// When it was measured; `None` = when it arrives.
+    pub report_time: Option<Timestamp>,
+    /// The values.
+    pub metrics: Metrics,
+}
+
+/// Body of `ReportTrialMetrics`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReportTrialMetricsRequest {
+    /// The report.
+    pub metrics: TrialMetrics,
+    /// `training`, `validation`, or a group of the user's own; no points.
+    pub group: String,
+    /// Identity of this report within the trial, chosen by the sender, so that a repeated one is not a second point
+    /// (an addition of ours); `None` from clients that know none.
+    pub report_id: Option<String>,
+}
+
+/// Query of `GetTrainingMetrics` and `GetValidationMetrics`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetTrialMetricsQuery {
+    /// Trials to read.
+    pub trial_ids: Vec<i64>,
+}
+
+/// Query of `GetMetrics`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetMetricsQuery {
+    /// Trials to read.
+    pub trial_ids: Vec<i64>,
+    /// Group to read; empty = all.
+    pub group: String,
+}
+
+/// One stored report, as metric streams give it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MetricsReport {
+    /// The trial.
+    pub trial_id: i64,
+    /// When it was measured.
+    pub end_time: Timestamp,
+    /// The stored document: `validation_metrics` for the validation group, `avg_metrics` and `batch_metrics` for every
+    /// other.
+    pub metrics: Object,
+    /// Step of the report.
+    pub total_batches: i64,
+    /// Whether a newer run has replaced it.
+    pub archived: bool,
+    /// Number of the report.
+    pub id: i64,
+    /// Run that reported it.
+    pub trial_run_id: i64,
+    /// Its group.
+    pub group: String,
+}
+
+/// One message of the `GetTrainingMetrics`, `GetValidationMetrics` and `GetMetrics` streams: at most 1000 reports,
+/// ordered by trial, run and step.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MetricsChunk {
+    /// The reports.
+    pub metrics: Vec<MetricsReport>,
+}

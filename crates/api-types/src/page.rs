@@ -1,0 +1,52 @@
+//! Paging, ordering and the other small parts that many resources share.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::wire::{Timestamp, wire_enum};
+
+wire_enum! {
+    /// Direction of a listing.
+    pub enum OrderBy("ORDER_BY_") {
+        /// Ascending.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Ascending.
+        Asc = 1 => "ASC",
+        /// Descending; rows without a value come last all the same.
+        Desc = 2 => "DESC",
+    }
+}
+
+/// Which part of a listing this is. Clients ask again from `end_index` until it reaches `total`, so it must advance.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Pagination {
+    /// The offset asked for.
+    pub offset: i64,
+    /// The limit asked for.
+    pub limit: i64,
+    /// Index of the first element on this page.
+    pub start_index: i64,
+    /// Index behind the last element on this page.
+    pub end_index: i64,
+    /// Elements of the whole listing.
+    pub total: i64,
+}
+
+/// Why something does not run yet (an addition of ours).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WaitReason {
+    /// Stable code for programs: `not_enough_slots`, `pool_disabled`.
+    pub kind: String,
+    /// One sentence for people.
+    pub message: String,
+    /// Since when this has been the reason.
+    pub since: Option<Timestamp>,
+}
+
+/// The answer of an operation that has nothing to tell.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Empty {}

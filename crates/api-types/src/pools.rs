@@ -1,0 +1,296 @@
+//! Resource pools.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::agents::DeviceType;
+use crate::jobs::QueueStats;
+use crate::page::Pagination;
+use crate::wire::{Float, wire_enum};
+
+wire_enum! {
+    /// Where a pool's machines come from.
+    pub enum ResourcePoolType("RESOURCE_POOL_TYPE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Amazon EC2.
+        Aws = 1 => "AWS",
+        /// Google Compute Engine.
+        Gcp = 2 => "GCP",
+        /// Whoever connects.
+        Static = 3 => "STATIC",
+        /// Kubernetes.
+        K8s = 4 => "K8S",
+    }
+}
+
+wire_enum! {
+    /// How a pool's queue is served.
+    pub enum SchedulerType("SCHEDULER_TYPE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// By priority.
+        Priority = 1 => "PRIORITY",
+        /// By shares.
+        FairShare = 2 => "FAIR_SHARE",
+        /// In turn.
+        RoundRobin = 3 => "ROUND_ROBIN",
+        /// By Kubernetes.
+        Kubernetes = 4 => "KUBERNETES",
+        /// By Slurm.
+        Slurm = 5 => "SLURM",
+        /// By PBS.
+        Pbs = 6 => "PBS",
+    }
+}
+
+wire_enum! {
+    /// Which of the fitting agents is taken.
+    pub enum FittingPolicy("FITTING_POLICY_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// The fullest.
+        Best = 1 => "BEST",
+        /// The emptiest.
+        Worst = 2 => "WORST",
+        /// Kubernetes decides.
+        Kubernetes = 3 => "KUBERNETES",
+        /// Slurm decides.
+        Slurm = 4 => "SLURM",
+        /// PBS decides.
+        Pbs = 5 => "PBS",
+    }
+}
+
+/// A resource pool.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcePool {
+    /// Its name.
+    pub name: String,
+    /// Description of the administrators.
+    pub description: String,
+    /// Where its machines come from.
+    #[serde(rename = "type")]
+    pub kind: ResourcePoolType,
+    /// Agents at present.
+    pub num_agents: i64,
+    /// Slots at present.
+    pub slots_available: i64,
+    /// Slots in use.
+    pub slots_used: i64,
+    /// Kind of its slots.
+    pub slot_type: DeviceType,
+    /// Containers without slots it can hold.
+    pub aux_container_capacity: i64,
+    /// Containers without slots it holds.
+    pub aux_containers_running: i64,
+    /// Whether tasks with slots go here by default; exactly one pool must have it.
+    pub default_compute_pool: bool,
+    /// Whether tasks without slots go here by default.
+    pub default_aux_pool: bool,
+    /// Whether its cloud machines can be taken away.
+    pub preemptible: bool,
+    /// Fewest cloud machines.
+    pub min_agents: i64,
+    /// Most cloud machines.
+    pub max_agents: i64,
+    /// Slots of each cloud machine.
+    pub slots_per_agent: i64,
+    /// Containers without slots on each agent.
+    pub aux_container_capacity_per_agent: i64,
+    /// How its queue is served.
+    pub scheduler_type: SchedulerType,
+    /// Which agent is taken.
+    pub scheduler_fitting_policy: FittingPolicy,
+    /// Where its machines stand.
+    pub location: String,
+    /// Image of its cloud machines.
+    pub image_id: String,
+    /// Type of its cloud machines.
+    pub instance_type: String,
+    /// Address of the master for its cloud machines.
+    pub master_url: String,
+    /// Name in the master's certificate.
+    pub master_cert_name: String,
+    /// Script run when a cloud machine starts.
+    pub startup_script: String,
+    /// Script run when a container starts.
+    pub container_startup_script: String,
+    /// Docker network of agents on its cloud machines.
+    pub agent_docker_network: String,
+    /// Docker runtime of agents on its cloud machines.
+    pub agent_docker_runtime: String,
+    /// Docker image of agents on its cloud machines.
+    pub agent_docker_image: String,
+    /// Log shipper's image; unused.
+    pub agent_fluent_image: String,
+    /// Seconds after which an idle cloud machine is removed.
+    pub max_idle_agent_period: Float,
+    /// Seconds a cloud machine has to connect.
+    pub max_agent_starting_period: Float,
+    /// Particulars.
+    pub details: ResourcePoolDetail,
+    /// Product name of its accelerators.
+    pub accelerator: String,
+    /// Counts over its queue.
+    pub stats: Option<QueueStats>,
+    /// Name of its cluster; empty unless there are several.
+    pub cluster_name: String,
+    /// Name of its resource manager and other particulars.
+    pub resource_manager_metadata: BTreeMap<String, String>,
+}
+
+/// Particulars of a pool: those of its kind are set.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcePoolDetail {
+    /// Amazon EC2.
+    pub aws: Option<ResourcePoolAwsDetail>,
+    /// Google Compute Engine.
+    pub gcp: Option<ResourcePoolGcpDetail>,
+    /// Priority scheduler.
+    pub priority_scheduler: Option<ResourcePoolPrioritySchedulerDetail>,
+}
+
+/// A tag of cloud machines.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AwsCustomTag {
+    /// Key.
+    pub key: String,
+    /// Value.
+    pub value: String,
+}
+
+/// Amazon EC2 particulars.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcePoolAwsDetail {
+    /// Region.
+    pub region: String,
+    /// Size of the root volume in GB.
+    pub root_volume_size: i64,
+    /// Image.
+    pub image_id: String,
+    /// Key of the tag that marks our machines.
+    pub tag_key: String,
+    /// Value of that tag.
+    pub tag_value: String,
+    /// Name of the machines.
+    pub instance_name: String,
+    /// Key for logging in.
+    pub ssh_key_name: String,
+    /// Whether machines get a public address.
+    pub public_ip: bool,
+    /// Subnet.
+    pub subnet_id: Option<String>,
+    /// Security group.
+    pub security_group_id: String,
+    /// Instance profile.
+    pub iam_instance_profile_arn: String,
+    /// Machine type.
+    pub instance_type: Option<String>,
+    /// Log group.
+    pub log_group: Option<String>,
+    /// Log stream.
+    pub log_stream: Option<String>,
+    /// Whether spot machines are used.
+    pub spot_enabled: bool,
+    /// Highest price for them.
+    pub spot_max_price: Option<String>,
+    /// Further tags.
+    pub custom_tags: Vec<AwsCustomTag>,
+}
+
+/// Google Compute Engine particulars.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcePoolGcpDetail {
+    /// Project.
+    pub project: String,
+    /// Zone.
+    pub zone: String,
+    /// Size of the boot disk in GB.
+    pub boot_disk_size: i64,
+    /// Image of the boot disk.
+    pub boot_disk_source_image: String,
+    /// Key of the label that marks our machines.
+    pub label_key: String,
+    /// Value of that label.
+    pub label_value: String,
+    /// Prefix of machine names.
+    pub name_prefix: String,
+    /// Network.
+    pub network: String,
+    /// Subnetwork.
+    pub subnetwork: Option<String>,
+    /// Whether machines get a public address.
+    pub external_ip: bool,
+    /// Network tags.
+    pub network_tags: Vec<String>,
+    /// Service account.
+    pub service_account_email: String,
+    /// Its scopes.
+    pub service_account_scopes: Vec<String>,
+    /// Machine type.
+    pub machine_type: String,
+    /// GPU type.
+    pub gpu_type: String,
+    /// GPUs of each machine.
+    pub gpu_num: i64,
+    /// Whether machines can be taken away.
+    pub preemptible: bool,
+    /// Seconds an operation may take.
+    pub operation_timeout_period: Float,
+}
+
+/// Priority scheduler particulars.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcePoolPrioritySchedulerDetail {
+    /// Whether running work gives way.
+    pub preemption: bool,
+    /// Priority of those who ask for none.
+    pub default_priority: i64,
+    /// Priority classes of Kubernetes.
+    pub k8_priorities: Vec<K8PriorityClass>,
+}
+
+/// A priority class of Kubernetes.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct K8PriorityClass {
+    /// Its name.
+    pub priority_class: String,
+    /// Its value.
+    pub priority_value: i64,
+}
+
+/// Query of `GetResourcePools`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetResourcePoolsQuery {
+    /// Elements to skip; negative counts from the end.
+    pub offset: i64,
+    /// Elements at most; 0 = all.
+    pub limit: i64,
+    /// Only pools bound to no workspace.
+    pub unbound: bool,
+}
+
+/// Answer of `GetResourcePools`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetResourcePoolsResponse {
+    /// The page's pools.
+    pub resource_pools: Vec<ResourcePool>,
+    /// Where the page lies.
+    pub pagination: Pagination,
+}

@@ -1,0 +1,299 @@
+//! Tasks: whatever runs containers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::agents::Device;
+use crate::allocations::{AcceleratorData, Allocation};
+use crate::page::WaitReason;
+use crate::wire::{Bytes, Timestamp, wire_enum};
+
+wire_enum! {
+    /// Kind of a task.
+    pub enum TaskType("TASK_TYPE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// A trial.
+        Trial = 1 => "TRIAL",
+        /// A notebook.
+        Notebook = 2 => "NOTEBOOK",
+        /// A shell.
+        Shell = 3 => "SHELL",
+        /// A command.
+        Command = 4 => "COMMAND",
+        /// A TensorBoard.
+        Tensorboard = 5 => "TENSORBOARD",
+        /// Deletion of checkpoints.
+        CheckpointGc = 6 => "CHECKPOINT_GC",
+        /// A generic task.
+        Generic = 7 => "GENERIC",
+    }
+}
+
+wire_enum! {
+    /// State of a task or allocation.
+    pub enum TaskState("STATE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// An image is being pulled.
+        Pulling = 1 => "PULLING",
+        /// Containers are being started.
+        Starting = 2 => "STARTING",
+        /// Running.
+        Running = 3 => "RUNNING",
+        /// Ended.
+        Terminated = 4 => "TERMINATED",
+        /// Ends.
+        Terminating = 5 => "TERMINATING",
+        /// Its service is not up yet.
+        Waiting = 6 => "WAITING",
+        /// Waits for slots.
+        Queued = 7 => "QUEUED",
+    }
+}
+
+wire_enum! {
+    /// State of a generic task.
+    pub enum GenericTaskState("GENERIC_TASK_STATE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Wants to run.
+        Active = 1 => "ACTIVE",
+        /// Ended by request.
+        Canceled = 2 => "CANCELED",
+        /// Ended well.
+        Completed = 3 => "COMPLETED",
+        /// Failed.
+        Error = 4 => "ERROR",
+        /// Wants no slots.
+        Paused = 5 => "PAUSED",
+        /// Gives its slots back, to be paused.
+        StoppingPaused = 6 => "STOPPING_PAUSED",
+        /// Ends by request.
+        StoppingCanceled = 7 => "STOPPING_CANCELED",
+        /// Ends well.
+        StoppingCompleted = 8 => "STOPPING_COMPLETED",
+        /// Ends, failed.
+        StoppingError = 9 => "STOPPING_ERROR",
+    }
+}
+
+/// A task.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Task {
+    /// Its id.
+    pub task_id: String,
+    /// Kind.
+    pub task_type: TaskType,
+    /// Its attempts, running ones first, then the newest first: clients look at the first one.
+    pub allocations: Vec<Allocation>,
+    /// When it was created.
+    pub start_time: Timestamp,
+    /// When it ended; `None` = it has not.
+    pub end_time: Option<Timestamp>,
+    /// State of a generic task; `None` for every other kind.
+    pub task_state: Option<GenericTaskState>,
+    /// Configuration of a generic task, JSON text.
+    pub config: Option<String>,
+    /// Generic task it was forked from.
+    pub forked_from: Option<String>,
+    /// Generic task it belongs to.
+    pub parent_id: Option<String>,
+    /// Whether a generic task cannot be paused.
+    pub no_pause: Option<bool>,
+    /// Why it does not run yet (an addition of ours).
+    pub wait_reason: Option<WaitReason>,
+}
+
+/// Answer of `GetTask`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTaskResponse {
+    /// The task.
+    pub task: Task,
+}
+
+/// Answer of `GetTasks`: live allocations only.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTasksResponse {
+    /// Summaries by allocation id.
+    pub allocation_id_to_summary: BTreeMap<String, AllocationSummary>,
+}
+
+/// A live allocation, queued or placed.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllocationSummary {
+    /// The task.
+    pub task_id: String,
+    /// The attempt.
+    pub allocation_id: String,
+    /// Name for people.
+    pub name: String,
+    /// When it entered the queue.
+    pub registered_time: Option<Timestamp>,
+    /// Pool it is in.
+    pub resource_pool: String,
+    /// Slots it needs.
+    pub slots_needed: i64,
+    /// Its containers; none while it waits.
+    pub resources: Vec<ResourcesSummary>,
+    /// Scheduler of the pool.
+    pub scheduler_type: String,
+    /// Place among the queue's priorities; `None` = the pool knows none.
+    pub priority: Option<i64>,
+    /// Ports that are reached through the master.
+    pub proxy_ports: Vec<ProxyPortConfig>,
+    /// Why it does not run yet (an addition of ours).
+    pub wait_reason: Option<WaitReason>,
+}
+
+/// One container of a live allocation.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcesSummary {
+    /// Its resource id.
+    pub resources_id: String,
+    /// `docker-container`, `process`.
+    pub resources_type: String,
+    /// The attempt.
+    pub allocation_id: String,
+    /// Devices by agent.
+    pub agent_devices: BTreeMap<String, ResourcesSummaryDevices>,
+    /// Its container id.
+    pub container_id: Option<String>,
+    /// Set once it has started.
+    pub started: Option<ResourcesStarted>,
+    /// Set once it has ended.
+    pub exited: Option<ResourcesStopped>,
+}
+
+/// Devices of a container on one agent.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcesSummaryDevices {
+    /// The devices.
+    pub devices: Vec<Device>,
+}
+
+/// How a started container is reached.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcesStarted {
+    /// Published ports.
+    pub addresses: Vec<Address>,
+    /// Name the container engine gives it.
+    pub native_resources_id: String,
+}
+
+/// A published port.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Address {
+    /// Address inside.
+    pub container_ip: String,
+    /// Port inside.
+    pub container_port: i64,
+    /// Address on the host.
+    pub host_ip: String,
+    /// Port on the host.
+    pub host_port: i64,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcesStopped {
+    /// What went wrong; `None` = nothing.
+    pub failure: Option<ResourcesFailure>,
+}
+
+wire_enum! {
+    /// Kind of a container's failure.
+    pub enum FailureType("FAILURE_TYPE_") {
+        /// Not one of the others.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// It ran and ended with another code than 0.
+        ResourcesFailed = 1 => "RESOURCES_FAILED",
+        /// It was canceled before it started.
+        ResourcesAborted = 2 => "RESOURCES_ABORTED",
+        /// It was not there any more.
+        ResourcesMissing = 3 => "RESOURCES_MISSING",
+        /// The task was canceled before it started.
+        TaskAborted = 4 => "TASK_ABORTED",
+        /// The task failed without a code.
+        TaskError = 5 => "TASK_ERROR",
+        /// The agent went away while it ran.
+        AgentFailed = 6 => "AGENT_FAILED",
+        /// The agent could not start it.
+        AgentError = 7 => "AGENT_ERROR",
+        /// It could not be adopted after a restart of the master.
+        RestoreError = 8 => "RESTORE_ERROR",
+        /// Not understood.
+        UnknownError = 9 => "UNKNOWN_ERROR",
+    }
+}
+
+/// A container's failure.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourcesFailure {
+    /// Kind.
+    pub failure_type: FailureType,
+    /// Words for people.
+    pub err_msg: String,
+    /// Exit code, if it ran.
+    pub exit_code: Option<i64>,
+}
+
+/// A port that is reached through the master.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProxyPortConfig {
+    /// Name in the proxy's path.
+    pub service_id: String,
+    /// Port inside.
+    pub port: i64,
+    /// Raw TCP instead of HTTP.
+    pub proxy_tcp: bool,
+    /// Reachable without a token.
+    pub unauthenticated: bool,
+}
+
+/// Answer of `GetActiveTasksCount`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetActiveTasksCountResponse {
+    /// Live commands.
+    pub commands: i64,
+    /// Live notebooks.
+    pub notebooks: i64,
+    /// Live shells.
+    pub shells: i64,
+    /// Live TensorBoards.
+    pub tensorboards: i64,
+}
+
+/// Answer of `GetTaskContextDirectory`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTaskContextDirectoryResponse {
+    /// The files, a gzip tar; empty = none.
+    pub b64_tgz: Bytes,
+}
+
+/// Answer of `GetTaskAcceleratorData`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTaskAcceleratorDataResponse {
+    /// One entry for each container of each attempt.
+    pub accelerator_data: Vec<AcceleratorData>,
+}

@@ -1,0 +1,363 @@
+//! Trials and their reports.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::checkpoints::CheckpointState;
+use crate::experiments::ExperimentState;
+use crate::metrics::Metrics;
+use crate::page::{OrderBy, Pagination, WaitReason};
+use crate::wire::{Float, Int64, Object, Timestamp, wire_enum};
+
+wire_enum! {
+    /// State of a trial.
+    pub enum TrialState("STATE_") {
+        /// Not known.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Wants to run. Stored, never shown: see queued, pulling, starting, running.
+        Active = 1 => "ACTIVE",
+        /// Wants no slots.
+        Paused = 2 => "PAUSED",
+        /// Ends gracefully, canceled.
+        StoppingCanceled = 3 => "STOPPING_CANCELED",
+        /// Ends at once, killed.
+        StoppingKilled = 4 => "STOPPING_KILLED",
+        /// Ends, completed.
+        StoppingCompleted = 5 => "STOPPING_COMPLETED",
+        /// Ends, failed.
+        StoppingError = 6 => "STOPPING_ERROR",
+        /// Ended before its time, by request.
+        Canceled = 7 => "CANCELED",
+        /// Ended well.
+        Completed = 8 => "COMPLETED",
+        /// Failed.
+        Error = 9 => "ERROR",
+        /// Active, waiting for slots.
+        Queued = 10 => "QUEUED",
+        /// Active, its image is being pulled.
+        Pulling = 11 => "PULLING",
+        /// Active, its containers are being started.
+        Starting = 12 => "STARTING",
+        /// Active and running.
+        Running = 13 => "RUNNING",
+    }
+}
+
+/// A trial.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Trial {
+    /// Number, counted from 1 over the whole cluster.
+    pub id: i64,
+    /// The experiment it belongs to.
+    pub experiment_id: i64,
+    /// When it was created.
+    pub start_time: Timestamp,
+    /// When it ended; `None` = it has not.
+    pub end_time: Option<Timestamp>,
+    /// How far it is.
+    pub state: TrialState,
+    /// Restarts after failures, at most the configured number.
+    pub restarts: i64,
+    /// Hyperparameters.
+    pub hparams: Object,
+    /// Highest step reported by its current run.
+    pub total_batches_processed: i64,
+    /// Best validation by the searcher's metric.
+    pub best_validation: Option<MetricsWorkload>,
+    /// Last validation.
+    pub latest_validation: Option<MetricsWorkload>,
+    /// Checkpoint of the best validation.
+    pub best_checkpoint: Option<CheckpointWorkload>,
+    /// What the training program says it does: `training`, `validating`, `checkpointing`, or nothing.
+    pub runner_state: String,
+    /// Seconds from start to end or now.
+    pub wall_clock_time: Float,
+    /// Checkpoint it started from.
+    pub warm_start_checkpoint_uuid: String,
+    /// Its first task; `None` = it has none yet.
+    pub task_id: Option<String>,
+    /// Bytes of its stored checkpoints.
+    pub total_checkpoint_size: Int64,
+    /// Stored checkpoints.
+    pub checkpoint_count: i64,
+    /// Statistics of each metric by group.
+    pub summary_metrics: Option<Object>,
+    /// All its tasks, in order.
+    pub task_ids: Vec<String>,
+    /// The searcher's metric of its best validation.
+    pub searcher_metric_value: Option<Float>,
+    /// Days its logs are kept; −1 = for ever, `None` = the cluster's default.
+    pub log_retention_days: Option<i64>,
+    /// Metadata of the user.
+    pub metadata: Option<Object>,
+    /// Name of the log policy that matched.
+    pub log_policy_matched: Option<String>,
+    /// Why it does not run yet (an addition of ours).
+    pub wait_reason: Option<WaitReason>,
+}
+
+/// A validation or a stretch of training.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MetricsWorkload {
+    /// When it was reported.
+    pub end_time: Option<Timestamp>,
+    /// The values.
+    pub metrics: Metrics,
+    /// Inputs it was measured over; 0 when not known.
+    pub num_inputs: i64,
+    /// Step of the report.
+    pub total_batches: i64,
+}
+
+/// A checkpoint, as workloads and trials show it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CheckpointWorkload {
+    /// The checkpoint; empty while it is not stored.
+    pub uuid: String,
+    /// When it was reported.
+    pub end_time: Option<Timestamp>,
+    /// Whether its files are there.
+    pub state: CheckpointState,
+    /// Size in bytes of each file.
+    pub resources: BTreeMap<String, Int64>,
+    /// Step of the checkpoint.
+    pub total_batches: i64,
+    /// The user's metadata.
+    pub metadata: Object,
+}
+
+/// One entry of a trial's history: exactly one member is set.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadContainer {
+    /// A stretch of training.
+    pub training: Option<MetricsWorkload>,
+    /// A validation.
+    pub validation: Option<MetricsWorkload>,
+    /// A checkpoint.
+    pub checkpoint: Option<CheckpointWorkload>,
+}
+
+wire_enum! {
+    /// Sort keys of `GetExperimentTrials`.
+    pub enum TrialSortBy("SORT_BY_") {
+        /// By id.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// By id.
+        Id = 1 => "ID",
+        /// By start.
+        StartTime = 2 => "START_TIME",
+        /// By end; unended ones last.
+        EndTime = 3 => "END_TIME",
+        /// By state.
+        State = 4 => "STATE",
+        /// By the best value of the searcher's metric.
+        BestValidationMetric = 5 => "BEST_VALIDATION_METRIC",
+        /// By the latest value of the searcher's metric.
+        LatestValidationMetric = 6 => "LATEST_VALIDATION_METRIC",
+        /// By step.
+        BatchesProcessed = 7 => "BATCHES_PROCESSED",
+        /// By duration.
+        Duration = 8 => "DURATION",
+        /// By restarts.
+        Restarts = 9 => "RESTARTS",
+        /// By bytes of checkpoints.
+        CheckpointSize = 10 => "CHECKPOINT_SIZE",
+        /// By log retention.
+        LogRetentionDays = 11 => "LOG_RETENTION_DAYS",
+    }
+}
+
+/// Query of `GetExperimentTrials`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetExperimentTrialsQuery {
+    /// Sort key.
+    pub sort_by: TrialSortBy,
+    /// Direction.
+    pub order_by: OrderBy,
+    /// Elements to skip.
+    pub offset: i64,
+    /// Elements at most; 0 = 100, −1 = all, −2 = none.
+    pub limit: i64,
+    /// Only these states, in the names of experiment states.
+    pub states: Vec<ExperimentState>,
+}
+
+/// Answer of `GetExperimentTrials`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetExperimentTrialsResponse {
+    /// The page's trials.
+    pub trials: Vec<Trial>,
+    /// Where the page lies.
+    pub pagination: Pagination,
+}
+
+/// Answer of `GetTrial`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTrialResponse {
+    /// The trial.
+    pub trial: Trial,
+}
+
+wire_enum! {
+    /// Which entries of a trial's history to give.
+    pub enum WorkloadFilter("FILTER_OPTION_") {
+        /// All.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Checkpoints.
+        Checkpoint = 1 => "CHECKPOINT",
+        /// Validations.
+        Validation = 2 => "VALIDATION",
+        /// Both.
+        CheckpointOrValidation = 3 => "CHECKPOINT_OR_VALIDATION",
+    }
+}
+
+wire_enum! {
+    /// Kind of metrics.
+    pub enum MetricType("METRIC_TYPE_") {
+        /// Any.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// Training.
+        Training = 1 => "TRAINING",
+        /// Validation.
+        Validation = 2 => "VALIDATION",
+        /// Profiler.
+        Profiling = 3 => "PROFILING",
+    }
+}
+
+/// Query of `GetTrialWorkloads`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetTrialWorkloadsQuery {
+    /// Direction, by step unless `sort_key` says otherwise.
+    pub order_by: OrderBy,
+    /// Entries to skip.
+    pub offset: i64,
+    /// Entries at most; 0 = all.
+    pub limit: i64,
+    /// Metric or `batches` to sort by; empty = `batches`.
+    pub sort_key: String,
+    /// Which entries.
+    pub filter: WorkloadFilter,
+    /// Whether to give the values of each batch too.
+    pub include_batch_metrics: bool,
+    /// Kind of metrics (older than `group`).
+    pub metric_type: MetricType,
+    /// Group of metrics; empty = all.
+    pub group: String,
+    /// Leave out checkpoints whose files are gone.
+    pub remove_deleted_checkpoints: bool,
+}
+
+/// Answer of `GetTrialWorkloads`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTrialWorkloadsResponse {
+    /// The page's entries.
+    pub workloads: Vec<WorkloadContainer>,
+    /// Where the page lies.
+    pub pagination: Pagination,
+}
+
+/// Body of `ReportTrialProgress`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReportTrialProgressRequest {
+    /// Repeats the path.
+    pub trial_id: i64,
+    /// How far the trial is: a fraction of 1 when `is_raw`, else units of the searcher.
+    pub progress: Float,
+    /// Whether `progress` is a fraction.
+    pub is_raw: bool,
+}
+
+wire_enum! {
+    /// Why a trial ends early.
+    pub enum ExitedReason("EXITED_REASON_") {
+        /// Not said.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// The hyperparameters turned out to be unusable.
+        InvalidHp = 1 => "INVALID_HP",
+        /// The hyperparameters were unusable from the start.
+        InitInvalidHp = 2 => "INIT_INVALID_HP",
+        /// The user's code asked to stop. Clients send it though no server knew it: a graceful stop.
+        UserRequestedStop = 3 => "USER_REQUESTED_STOP",
+    }
+}
+
+/// Body of `ReportTrialSearcherEarlyExit`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrialEarlyExit {
+    /// Why.
+    pub reason: ExitedReason,
+}
+
+/// Body of `PostTrialRunnerMetadata`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrialRunnerMetadata {
+    /// What the training program does; empty on exit.
+    pub state: String,
+}
+
+/// Body of `RunPrepareForReporting`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunPrepareForReportingRequest {
+    /// The run, which is the trial.
+    pub run_id: i64,
+    /// Checkpoint storage the trial really uses; `None` = it stores none.
+    pub checkpoint_storage: Option<Object>,
+}
+
+/// Answer of `RunPrepareForReporting`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunPrepareForReportingResponse {
+    /// Number of that storage, to be named in checkpoint reports.
+    pub storage_id: Option<i64>,
+}
+
+/// Answer of `GetRunMetadata`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetRunMetadataResponse {
+    /// Metadata of the user.
+    pub metadata: Object,
+}
+
+/// Body of `PostRunMetadata`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostRunMetadataRequest {
+    /// Repeats the path.
+    pub run_id: i64,
+    /// Replaces the stored metadata.
+    pub metadata: Object,
+}
+
+/// Answer of `PostRunMetadata`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostRunMetadataResponse {
+    /// The metadata as they are now.
+    pub metadata: Object,
+}

@@ -1,0 +1,147 @@
+//! The dialect in which requests are read and answers are written.
+//!
+//! Clients of this API speak the JSON form of protocol buffers, and not all of them speak it well: two spellings of a
+//! name, nulls for whatever is not set, quoted numbers, enums by name or by number. [`decode`] and [`decode_query`]
+//! accept all of that for any type of this crate; [`encode`] writes the one form that every client understands.
+//!
+//! Read [`decode`] first, then the scalars: [`Int64`], [`Float`], [`Timestamp`], [`Bytes`], [`Object`].
+
+mod de;
+mod enums;
+mod query;
+mod salvaged;
+mod scalar;
+mod time;
+
+pub(crate) use enums::wire_enum;
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use query::{decode_query, encode_query};
+pub use salvaged::Salvaged;
+pub use scalar::{Bytes, Float, Int64, Object, Secret};
+pub use time::Timestamp;
+
+use de::{Node, Origin};
+
+/// Why a request could not be read. The caller's mistake: answered with status 400.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.sentence())]
+pub struct WireError {
+    /// The field at fault, from the top of the message: `logs[3].timestamp`. Empty when it is the message itself.
+    pub path: String,
+    /// What was expected there and what was found.
+    pub message: String,
+}
+
+impl WireError {
+    /// An error about the message as a whole.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            path: String::new(),
+            message: message.into(),
+        }
+    }
+
+    /// The same error, seen from the message that holds `field`.
+    pub(crate) fn under_field(mut self, field: &str) -> Self {
+        if self.path.is_empty() || self.path.starts_with('[') {
+            self.path.insert_str(0, field);
+        } else {
+            self.path = format!("{field}.{}", self.path);
+        }
+        self
+    }
+
+    /// The same error, seen from the list that holds element `index` (from 0).
+    pub(crate) fn under_index(mut self, index: usize) -> Self {
+        let separator = if self.path.is_empty() || self.path.starts_with('[') {
+            ""
+        } else {
+            "."
+        };
+        self.path = format!("[{index}]{separator}{}", self.path);
+        self
+    }
+
+    fn sentence(&self) -> String {
+        if self.path.is_empty() {
+            self.message.clone()
+        } else {
+            format!("field \"{}\": {}", self.path, self.message)
+        }
+    }
+}
+
+impl serde::de::Error for WireError {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::new(message.to_string())
+    }
+}
+
+/// Reads a request body.
+///
+/// An empty body and a top-level `null` are the empty message; only the first JSON value counts. Whoever calls this
+/// never looks at the content type. Nesting is bounded (128 levels); no input makes it panic.
+///
+/// # Errors
+/// The body is not JSON, or a known field holds something that its type cannot be read from. The error names the field.
+pub fn decode<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, WireError> {
+    let mut values = serde_json::Deserializer::from_slice(body).into_iter::<Value>();
+    match values.next() {
+        None => Ok(T::default()),
+        Some(Ok(value)) => decode_value(value),
+        Some(Err(error)) => Err(WireError::new(format!("the body is not JSON: {error}"))),
+    }
+}
+
+/// Reads a message from a value that is already parsed; `null` is the empty message.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_value<T: DeserializeOwned + Default>(value: Value) -> Result<T, WireError> {
+    if value.is_null() {
+        return Ok(T::default());
+    }
+    T::deserialize(Node::new(value, Origin::Body))
+}
+
+/// Writes an answer: every field, in one line.
+///
+/// # Errors
+/// Only for types that JSON cannot hold (maps whose keys are not text); none of this crate is one.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, serde_json::Error> {
+    serde_json::to_vec(message)
+}
+
+/// Writes an answer for people: four spaces of indentation, asked for by `?pretty`.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_pretty<T: Serialize>(message: &T) -> Result<Vec<u8>, serde_json::Error> {
+    let mut text = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    message.serialize(&mut serde_json::Serializer::with_formatter(
+        &mut text, formatter,
+    ))?;
+    Ok(text)
+}
+
+/// Writes one message of a stream: `{"result":…}` and exactly one line feed. Clients hold a line back until its end has
+/// come, and a blank line ends them; so send each result of this function whole, and nothing between.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_line<T: Serialize>(message: &T) -> Result<Vec<u8>, serde_json::Error> {
+    let mut line = b"{\"result\":".to_vec();
+    serde_json::to_writer(&mut line, message)?;
+    line.extend_from_slice(b"}\n");
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests;

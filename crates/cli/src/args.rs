@@ -1,0 +1,260 @@
+//! The tree of commands.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use det_client::{Pages, Paging};
+
+use crate::commands::{
+    agents, checkpoint, completion, experiment, jobs, masters, preview, slots, tasks, trial, user,
+};
+use crate::{agent, master, up};
+
+/// Runs deep-learning experiments on a cluster, and the cluster itself.
+///
+/// `det up` starts a cluster on this machine. `det experiment create CONFIG DIR` runs an experiment on the cluster that
+/// -m or `DET_MASTER` names.
+///
+/// Exit codes: 0 done, 1 the request failed, 2 wrong usage, 3 the master could not be reached or trusted, 130 Ctrl-C.
+#[derive(Debug, Parser)]
+#[command(
+    name = "det",
+    version,
+    disable_version_flag = true,
+    infer_long_args = true,
+    arg_required_else_help = true,
+    subcommand_value_name = "COMMAND",
+    max_term_width = 120
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Print the version of this program and exit
+    #[arg(short = 'v', short_alias = 'V', long, action = ArgAction::Version)]
+    version: Option<bool>,
+}
+
+/// The flags that every client command takes.
+#[derive(Debug, Args)]
+pub(crate) struct GlobalArgs {
+    /// Address of the master: host, host:port or a URL [default: `DET_MASTER`, else localhost:8080]
+    #[arg(short, long, global = true, value_name = "ADDRESS")]
+    pub(crate) master: Option<String>,
+    /// Run as this user
+    #[arg(short, long, global = true, value_name = "USERNAME")]
+    pub(crate) user: Option<String>,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a cluster on this machine
+    Up(up::UpArgs),
+    /// Run a master, or ask one about itself
+    Master(MasterCommand),
+    /// Run an agent, or manage the agents of a cluster
+    #[command(visible_alias = "a")]
+    Agent(AgentCommand),
+    /// Manage experiments
+    #[command(visible_alias = "e")]
+    Experiment(experiment::ExperimentArgs),
+    /// Manage trials
+    #[command(visible_alias = "t")]
+    Trial(trial::TrialArgs),
+    /// Manage checkpoints
+    #[command(visible_alias = "c")]
+    Checkpoint(checkpoint::CheckpointArgs),
+    /// Manage the slots of agents
+    #[command(visible_alias = "s")]
+    Slot(slots::SlotArgs),
+    /// Show running tasks and their logs
+    Task(tasks::TaskArgs),
+    /// Show the job queue
+    #[command(visible_alias = "j")]
+    Job(jobs::JobArgs),
+    /// Log in and out, manage users
+    #[command(visible_alias = "u")]
+    User(user::UserArgs),
+    /// Show which trials a search would run
+    PreviewSearch(preview::PreviewArgs),
+    /// Show the versions of this program and of the master
+    Version,
+    /// Print a completion script for a shell
+    Completion(completion::CompletionArgs),
+}
+
+impl Command {
+    /// Whether this runs a part of a cluster rather than asking one.
+    pub(crate) fn serves(&self) -> bool {
+        match self {
+            Self::Up(_) => true,
+            Self::Master(master) => master.ask.is_none(),
+            Self::Agent(agent) => agent.ask.is_none(),
+            _ => false,
+        }
+    }
+}
+
+/// `det master` runs a master; with a further word it asks one.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct MasterCommand {
+    #[command(subcommand)]
+    pub(crate) ask: Option<masters::MasterQuestion>,
+    #[command(flatten)]
+    pub(crate) run: master::MasterArgs,
+}
+
+/// `det agent` runs an agent; with a further word it manages those of a cluster.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct AgentCommand {
+    #[command(subcommand)]
+    pub(crate) ask: Option<agents::AgentQuestion>,
+    #[command(flatten)]
+    pub(crate) run: agent::AgentArgs,
+}
+
+/// How tasks are run on an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RuntimeArg {
+    /// Docker if its socket answers, else process
+    Auto,
+    /// Containers of Docker
+    Docker,
+    /// Containers of Podman
+    Podman,
+    /// Processes in a sandbox without images
+    Process,
+}
+
+/// Which part of a list to fetch.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct PageArgs<const LIMIT: i64 = 200> {
+    /// Most items to a page
+    #[arg(long, default_value_t = LIMIT, value_name = "N")]
+    limit: i64,
+    /// How many items to skip before the first page
+    #[arg(
+        long,
+        default_value_t = 0,
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
+    offset: i64,
+    /// `all` to fetch everything, `1` for a single page
+    #[arg(long, value_enum, default_value_t = PagesArg::All)]
+    pages: PagesArg,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PagesArg {
+    #[value(name = "1")]
+    One,
+    All,
+}
+
+impl<const LIMIT: i64> Default for PageArgs<LIMIT> {
+    fn default() -> Self {
+        Self {
+            limit: LIMIT,
+            offset: 0,
+            pages: PagesArg::All,
+        }
+    }
+}
+
+impl<const LIMIT: i64> From<PageArgs<LIMIT>> for Paging {
+    fn from(args: PageArgs<LIMIT>) -> Self {
+        Self {
+            offset: args.offset,
+            limit: Some(args.limit),
+            pages: match args.pages {
+                PagesArg::One => Pages::One,
+                PagesArg::All => Pages::All,
+            },
+        }
+    }
+}
+
+/// The command line with the role that the program's own name gives it: called as `determined-master` it is
+/// `det master`, as `determined-agent` it is `det agent`. The word `run`, which those programs of old took, is dropped.
+pub(crate) fn with_role(command_line: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = command_line.into_iter().collect();
+    let role = words
+        .first()
+        .and_then(|name| Path::new(name).file_name())
+        .and_then(|name| match name.to_str() {
+            Some("determined-master") => Some("master"),
+            Some("determined-agent") => Some("agent"),
+            _ => None,
+        });
+    if let Some(role) = role {
+        if words.get(1).is_some_and(|word| word == "run") {
+            words.remove(1);
+        }
+        words.insert(1, role.into());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn role(words: &[&str]) -> String {
+        with_role(words.iter().map(OsString::from))
+            .join(&OsString::from(" "))
+            .into_string()
+            .unwrap()
+    }
+
+    fn parse(words: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(words.split(' '))
+    }
+
+    #[test]
+    fn the_tree_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_programs_name_gives_it_a_role() {
+        assert_eq!(
+            role(&["/usr/bin/determined-master", "--port", "80"]),
+            "/usr/bin/determined-master master --port 80"
+        );
+        assert_eq!(role(&["determined-agent", "run"]), "determined-agent agent");
+        assert_eq!(role(&["det", "run"]), "det run");
+    }
+
+    #[test]
+    fn agent_and_master_run_or_ask() {
+        for (words, serves) in [
+            ("det agent", true),
+            ("det agent --agent-id a --artificial-slots 2", true),
+            ("det agent list --json", false),
+            ("det a ls", false),
+            ("det master --port 8080", true),
+            ("det master info", false),
+            ("det up", true),
+            ("det e list", false),
+        ] {
+            assert_eq!(parse(words).unwrap().command.serves(), serves, "{words}");
+        }
+        assert!(parse("det agent --agent-id a list").is_err());
+    }
+
+    #[test]
+    fn flags_may_stand_anywhere_and_be_shortened() {
+        let cli = parse("det e list -m here:1 -u ada").unwrap();
+        assert_eq!(cli.global.master.as_deref(), Some("here:1"));
+        assert_eq!(cli.global.user.as_deref(), Some("ada"));
+        parse("det e create c.yaml . --follow").unwrap();
+        parse("det c download u --output x").unwrap();
+    }
+}

@@ -1,0 +1,154 @@
+//! `det agent list|enable|disable`: the agents of a cluster.
+
+use clap::{Args, Subcommand};
+use det_client::{Client, Query, api_path};
+use serde_json::{Value, json};
+
+use crate::commands::tasks;
+use crate::context::Context;
+use crate::error::CliError;
+use crate::output;
+use crate::table::{Format, FormatArgs, Listing};
+use crate::values::{items, joined, last_part, members, plain, text, time};
+
+/// What can be done with the agents of a cluster.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AgentQuestion {
+    /// List agents
+    #[command(visible_alias = "ls")]
+    List(FormatArgs),
+    /// Let an agent take tasks again
+    Enable(AgentChoice),
+    /// Keep tasks off an agent; those that run there are stopped
+    Disable {
+        #[command(flatten)]
+        choice: AgentChoice,
+        /// Let the tasks that run there finish, and show them
+        #[arg(long)]
+        drain: bool,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+}
+
+/// Which agents.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct AgentChoice {
+    /// Id of the agent
+    agent_id: Option<String>,
+    /// All agents
+    #[arg(long)]
+    all: bool,
+}
+
+/// Carries out `det agent list|enable|disable`.
+pub(crate) async fn run(question: AgentQuestion, context: &Context) -> Result<(), CliError> {
+    let client = context.session().await?.client;
+    match question {
+        AgentQuestion::List(format) => list(&client, format.format()).await,
+        AgentQuestion::Enable(choice) => {
+            for agent in chosen(&client, choice).await? {
+                client
+                    .post(&api_path(["agents", &agent, "enable"]), None)
+                    .await?;
+                output::note(format_args!("Enabled agent {agent}."));
+            }
+            Ok(())
+        }
+        AgentQuestion::Disable {
+            choice,
+            drain,
+            format,
+        } => disable(&client, choice, drain, format.format()).await,
+    }
+}
+
+/// The agents of the cluster, by id.
+pub(crate) async fn all(client: &Client) -> Result<Vec<Value>, CliError> {
+    let answer = client.get(&api_path(["agents"]), &Query::new()).await?;
+    let mut agents: Vec<Value> = items(&answer["agents"]).cloned().collect();
+    agents.sort_by_key(|agent| text(agent, "id"));
+    Ok(agents)
+}
+
+async fn list(client: &Client, format: Format) -> Result<(), CliError> {
+    let columns = [
+        ("id", "Agent ID"),
+        ("version", "Version"),
+        ("registered_time", "Registered Time"),
+        ("num_slots", "Slots"),
+        ("num_containers", "Containers"),
+        ("resource_pools", "Resource Pool"),
+        ("enabled", "Enabled"),
+        ("draining", "Draining"),
+        ("addresses", "Addresses"),
+    ];
+    let mut listing = Listing::new(columns.map(|(_, header)| header));
+    let mut objects = Vec::new();
+    for agent in all(client).await? {
+        let id = text(&agent, "id");
+        let cells = [
+            json!(last_part(&id)),
+            agent["version"].clone(),
+            json!(time(&agent, "registeredTime")),
+            json!(members(&agent["slots"]).count()),
+            json!(members(&agent["containers"]).count()),
+            json!(joined(&agent, "resourcePools")),
+            agent["enabled"].clone(),
+            agent["draining"].clone(),
+            json!(joined(&agent, "addresses")),
+        ];
+        listing.push(cells.iter().map(plain));
+        objects.push(
+            columns
+                .iter()
+                .map(|(name, _)| (*name).to_owned())
+                .zip(cells)
+                .collect::<serde_json::Map<_, _>>(),
+        );
+    }
+    listing.print(format, &objects)
+}
+
+async fn chosen(client: &Client, choice: AgentChoice) -> Result<Vec<String>, CliError> {
+    match choice.agent_id {
+        Some(agent) => Ok(vec![agent]),
+        None => Ok(all(client)
+            .await?
+            .iter()
+            .map(|agent| last_part(&text(agent, "id")).to_owned())
+            .collect()),
+    }
+}
+
+async fn disable(
+    client: &Client,
+    choice: AgentChoice,
+    drain: bool,
+    format: Format,
+) -> Result<(), CliError> {
+    let agents = chosen(client, choice).await?;
+    let body = drain.then(|| json!({"drain": true}));
+    for agent in &agents {
+        client
+            .post(&api_path(["agents", agent, "disable"]), body.as_ref())
+            .await?;
+        output::note(format_args!("Disabled agent {agent}."));
+    }
+    if !drain {
+        return Ok(());
+    }
+    let mut running = tasks::all(client).await?;
+    running.retain(|_, task| {
+        items(&task["resources"])
+            .flat_map(|resources| members(&resources["agentDevices"]))
+            .any(|(agent, _)| agents.contains(agent))
+    });
+    output::note(if running.is_empty() {
+        "No tasks in progress on draining nodes."
+    } else {
+        "Tasks still in progress on draining nodes."
+    });
+    tasks::print(&running, format)
+}

@@ -1,0 +1,278 @@
+//! `det checkpoint`: what trials have saved.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use det_client::{Client, Query, api_path};
+use det_ids::{ExperimentId, TrialId};
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::CliError;
+use crate::output;
+use crate::table::{Format, FormatArgs, Listing};
+use crate::unpack::{MARKER, unpack_download};
+use crate::values::{indented, items, members, number, size, state, text, time};
+
+/// Options of `det checkpoint`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointArgs {
+    #[command(subcommand)]
+    action: CheckpointAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum CheckpointAction {
+    /// List the checkpoints of an experiment or of a trial
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Show a checkpoint
+    Describe {
+        /// UUID of the checkpoint
+        uuid: String,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
+    /// Download a checkpoint
+    Download(DownloadArgs),
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Id of the experiment
+    #[arg(required_unless_present = "trial_id")]
+    experiment_id: Option<ExperimentId>,
+    /// List those of this trial
+    #[arg(long, value_name = "ID", conflicts_with = "experiment_id")]
+    trial_id: Option<TrialId>,
+    #[command(flatten)]
+    choice: BestArgs,
+}
+
+/// Which checkpoints of an experiment, and how they are shown.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BestArgs {
+    /// Only the best N by the searcher's metric; those without a validation are left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    best: Option<u32>,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+struct DownloadArgs {
+    /// UUID of the checkpoint
+    uuid: String,
+    /// Where to put it [default: checkpoints/UUID]
+    #[arg(short, long, value_name = "PATH")]
+    output_dir: Option<PathBuf>,
+    /// Print only the path of the checkpoint
+    #[arg(short, long)]
+    quiet: bool,
+    /// Where from: every mode downloads through the master
+    #[arg(long, value_enum, default_value_t = Mode::Auto)]
+    mode: Mode,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Straight from the storage (not available)
+    Direct,
+    /// Through the master
+    Master,
+    /// Through the master
+    Auto,
+}
+
+/// Carries out `det checkpoint …`.
+pub(crate) async fn run(args: CheckpointArgs, context: &Context) -> Result<(), CliError> {
+    let client = || async { context.session().await.map(|session| session.client) };
+    match args.action {
+        CheckpointAction::List(args) => {
+            let path = match (args.experiment_id, args.trial_id) {
+                (_, Some(trial)) => api_path(["trials", &trial.to_string(), "checkpoints"]),
+                (Some(experiment), None) => experiment_path(experiment),
+                (None, None) => {
+                    return Err(CliError::usage("name an experiment or a --trial-id"));
+                }
+            };
+            list(&client().await?, &path, &args.choice).await
+        }
+        CheckpointAction::Describe { uuid, format } => {
+            let checkpoint = get(&client().await?, &uuid).await?;
+            describe(&checkpoint).print(format.format(), &checkpoint)
+        }
+        CheckpointAction::Download(args) => {
+            if args.mode == Mode::Direct {
+                return Err(CliError::usage(
+                    "this program downloads checkpoints through the master only; leave --mode away",
+                ));
+            }
+            let client = client().await?;
+            let checkpoint = get(&client, &args.uuid).await?;
+            let directory = args
+                .output_dir
+                .unwrap_or_else(|| default_directory(&args.uuid));
+            fetch(&client, &checkpoint, &directory).await?;
+            print_downloaded(&checkpoint, &directory, args.quiet)
+        }
+    }
+}
+
+fn experiment_path(experiment: ExperimentId) -> String {
+    api_path(["experiments", &experiment.to_string(), "checkpoints"])
+}
+
+/// Where a checkpoint goes when nothing else is said.
+pub(crate) fn default_directory(uuid: &str) -> PathBuf {
+    Path::new("checkpoints").join(uuid)
+}
+
+/// Lists the checkpoints of an experiment.
+pub(crate) async fn list_of_experiment(
+    client: &Client,
+    experiment: ExperimentId,
+    choice: &BestArgs,
+) -> Result<(), CliError> {
+    list(client, &experiment_path(experiment), choice).await
+}
+
+/// One checkpoint.
+pub(crate) async fn get(client: &Client, uuid: &str) -> Result<Value, CliError> {
+    let mut answer = client
+        .get(&api_path(["checkpoints", uuid]), &Query::new())
+        .await?;
+    Ok(answer["checkpoint"].take())
+}
+
+async fn list(client: &Client, path: &str, choice: &BestArgs) -> Result<(), CliError> {
+    let sort = if choice.best.is_some() {
+        "SORT_BY_SEARCHER_METRIC"
+    } else {
+        "SORT_BY_END_TIME"
+    };
+    let query = Query::new()
+        .with_some("limit", choice.best)
+        .with("sortByAttr", sort);
+    let answer = client.get(path, &query).await?;
+    let checkpoints: Vec<&Value> = items(&answer["checkpoints"]).collect();
+    let mut listing = Listing::new([
+        "Trial ID",
+        "# of Batches",
+        "State",
+        "Validation Metric",
+        "UUID",
+        "Resources",
+        "Size",
+    ]);
+    for checkpoint in &checkpoints {
+        let training = &checkpoint["training"];
+        let metric = text(&training["experimentConfig"]["searcher"], "metric");
+        listing.push([
+            text(training, "trialId"),
+            text(&checkpoint["metadata"], "steps_completed"),
+            state(checkpoint, "state"),
+            text(&training["validationMetrics"]["avgMetrics"], &metric),
+            text(checkpoint, "uuid"),
+            files_of(checkpoint),
+            size(bytes_of(checkpoint)),
+        ]);
+    }
+    listing.print(choice.format.format(), &checkpoints)
+}
+
+fn files_of(checkpoint: &Value) -> String {
+    let mut names: Vec<&str> = members(&checkpoint["resources"])
+        .map(|(name, _)| name.as_str())
+        .collect();
+    names.sort_unstable();
+    names.join("\n")
+}
+
+fn bytes_of(checkpoint: &Value) -> f64 {
+    members(&checkpoint["resources"])
+        .filter_map(|(_, bytes)| number(bytes))
+        .sum()
+}
+
+fn describe(checkpoint: &Value) -> Listing {
+    let training = &checkpoint["training"];
+    let mut listing = Listing::new([
+        "Experiment ID",
+        "Trial ID",
+        "Steps Completed",
+        "Report Time",
+        "Checkpoint UUID",
+        "State",
+        "Validation Metrics",
+        "Metadata",
+    ]);
+    listing.push([
+        text(training, "experimentId"),
+        text(training, "trialId"),
+        text(&checkpoint["metadata"], "steps_completed"),
+        time(checkpoint, "reportTime"),
+        text(checkpoint, "uuid"),
+        state(checkpoint, "state"),
+        indented(&training["validationMetrics"]["avgMetrics"]),
+        indented(&checkpoint["metadata"]),
+    ]);
+    listing
+}
+
+/// Whether the files of a checkpoint are there to be downloaded.
+pub(crate) fn is_downloadable(checkpoint: &Value) -> bool {
+    matches!(
+        state(checkpoint, "state").as_str(),
+        "COMPLETED" | "PARTIALLY_DELETED"
+    )
+}
+
+/// Downloads a checkpoint into `directory`, unless it is there already.
+pub(crate) async fn fetch(
+    client: &Client,
+    checkpoint: &Value,
+    directory: &Path,
+) -> Result<(), CliError> {
+    let uuid = text(checkpoint, "uuid");
+    if !is_downloadable(checkpoint) {
+        return Err(CliError::request(format!(
+            "checkpoint {uuid} is in state {}; only COMPLETED and PARTIALLY_DELETED ones can be downloaded",
+            state(checkpoint, "state")
+        )));
+    }
+    let marker = directory.join(MARKER);
+    if marker.exists() || directory.join("MLmodel").exists() {
+        output::note(format_args!(
+            "\"{}\" holds a checkpoint already; nothing was downloaded",
+            directory.display()
+        ));
+        return Ok(());
+    }
+    let path = api_path(["checkpoints", &uuid]);
+    // The archive is not under /api.
+    let path = path.trim_start_matches("/api/v1");
+    let download = client.download(path, "application/gzip").await?;
+    unpack_download(download, directory).await?;
+    if !marker.exists() {
+        // Checkpoints of long ago have no such file, and loading one needs it.
+        let metadata = format!("{:#}\n", checkpoint["metadata"]);
+        fs::write(&marker, metadata).map_err(|error| CliError::file("write", &marker, &error))?;
+    }
+    Ok(())
+}
+
+/// Says where a checkpoint is now.
+pub(crate) fn print_downloaded(
+    checkpoint: &Value,
+    directory: &Path,
+    quiet: bool,
+) -> Result<(), CliError> {
+    if quiet {
+        return output::line(directory.display());
+    }
+    output::line("Local checkpoint path:")?;
+    output::line(format_args!("{} \n", directory.display()))?;
+    describe(checkpoint).print(Format::Table, &json!(null))
+}

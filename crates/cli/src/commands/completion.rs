@@ -1,0 +1,22 @@
+//! `det completion`: scripts that let a shell complete command lines.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::args::Cli;
+use crate::error::CliError;
+use crate::output;
+
+/// Options of `det completion`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionArgs {
+    /// The shell to complete in
+    shell: Shell,
+}
+
+/// Prints the script.
+pub(crate) fn run(args: &CompletionArgs) -> Result<(), CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "det", &mut script);
+    output::write(String::from_utf8_lossy(&script))
+}

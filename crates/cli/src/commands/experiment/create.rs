@@ -1,0 +1,193 @@
+//! Creating and continuing experiments.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use det_client::{Client, Query, api_path};
+use det_config::apply_overrides;
+use det_ids::ExperimentId;
+use serde_json::{Value, json};
+
+use super::follow::{self, Followed};
+use crate::context::Context;
+use crate::error::CliError;
+use crate::model_files::{ModelFiles, gather, read_config};
+use crate::output;
+use crate::values::{items, plain, text};
+
+/// Options of `det experiment create`.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// Experiment configuration (YAML); - for standard input
+    config_file: PathBuf,
+    /// Directory that holds the model; what its .detignore names is left out
+    model_def: Option<PathBuf>,
+    /// Further file or directory to send, under its own name (may be repeated)
+    #[arg(short, long = "include", value_name = "PATH")]
+    includes: Vec<PathBuf>,
+    /// Value that beats the configuration file's, key.path=VALUE with YAML after the = (may be repeated)
+    #[arg(long = "config", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Name of a template to build upon
+    #[arg(long)]
+    template: Option<String>,
+    /// Project to put the experiment in
+    #[arg(long = "project_id", alias = "project-id", value_name = "ID")]
+    project_id: Option<i64>,
+    /// Follow the logs of a single trial, or the progress of a search
+    #[arg(short, long, visible_alias = "follow", conflicts_with = "paused")]
+    follow_first_trial: bool,
+    /// Create the experiment without starting it
+    #[arg(long)]
+    paused: bool,
+    /// Show which files are sent
+    #[arg(short, long)]
+    verbose: bool,
+    /// Test the configuration with a small run (not available)
+    #[arg(short, long, hide = true)]
+    test_mode: bool,
+    /// Run on this machine instead of the cluster (not available)
+    #[arg(long, hide = true)]
+    local: bool,
+    /// Forward a port of the task (not available)
+    #[arg(short, long, hide = true, value_name = "PORT")]
+    publish: Vec<String>,
+}
+
+/// Options of `det experiment continue`.
+#[derive(Debug, Args)]
+pub(crate) struct ContinueArgs {
+    /// Id of the experiment
+    experiment_id: ExperimentId,
+    /// Configuration (YAML) that beats the experiment's own
+    #[arg(long, value_name = "PATH")]
+    config_file: Option<PathBuf>,
+    /// Value that beats the configuration's, key.path=VALUE with YAML after the = (may be repeated)
+    #[arg(long = "config", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Follow the logs of a single trial, or the progress of a search
+    #[arg(short, long, visible_alias = "follow")]
+    follow_first_trial: bool,
+}
+
+/// Creates an experiment.
+pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCode, CliError> {
+    args.refuse_what_is_not_built()?;
+    let (text_as_written, _) = read_config(&args.config_file)?;
+    let config = with_overrides(text_as_written, &args.overrides)?;
+    let files = gather(args.model_def.as_deref(), &args.includes)?;
+    announce(&files, args.verbose);
+
+    let client = context.session().await?.client;
+    let mut body = json!({
+        "config": config,
+        "modelDefinition": files.into_json(),
+        "activate": !args.paused,
+        "validateOnly": false,
+    });
+    if let Some(template) = &args.template {
+        body["template"] = json!(template);
+    }
+    if let Some(project) = args.project_id {
+        body["projectId"] = json!(project);
+    }
+    let answer = client.post(&api_path(["experiments"]), Some(&body)).await?;
+    let Some(id) = answer["experiment"]["id"].as_i64().map(ExperimentId) else {
+        return Err(det_client::ClientError::BadAnswer {
+            url: client.master().join(&api_path(["experiments"])),
+            reason: "it has no experiment".to_owned(),
+        }
+        .into());
+    };
+    output::line(format_args!("Created experiment {id}"))?;
+    warn(&answer["warnings"]);
+    if args.follow_first_trial {
+        return follow::after_start(&client, id, what_to_follow(&answer)).await;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs an ended experiment on.
+pub(crate) async fn go_on(args: ContinueArgs, context: &Context) -> Result<ExitCode, CliError> {
+    let id = args.experiment_id;
+    let written = match &args.config_file {
+        Some(path) => read_config(path)?.0,
+        None => "{}\n".to_owned(),
+    };
+    let config = with_overrides(written, &args.overrides)?;
+    let client: Client = context.session().await?.client;
+    let body = json!({"id": id, "overrideConfig": config});
+    let answer = client
+        .post(&api_path(["experiments", "continue"]), Some(&body))
+        .await?;
+    output::line(format_args!("Continued experiment {id}"))?;
+    warn(&answer["warnings"]);
+    if args.follow_first_trial {
+        let experiment = client
+            .get(&api_path(["experiments", &id.to_string()]), &Query::new())
+            .await?;
+        return follow::after_start(&client, id, what_to_follow(&experiment)).await;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl CreateArgs {
+    fn refuse_what_is_not_built(&self) -> Result<(), CliError> {
+        if self.test_mode || self.local {
+            return Err(CliError::usage(
+                "this program has neither a test mode nor a local mode; both are deprecated",
+            )
+            .with_hint("run the script itself, or create the experiment with a short searcher"));
+        }
+        if !self.publish.is_empty() {
+            return Err(CliError::usage(
+                "this program cannot forward ports of tasks yet; leave --publish away",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The configuration to send: what was written, byte for byte, unless something beats it.
+fn with_overrides(written: String, overrides: &[String]) -> Result<String, CliError> {
+    if overrides.is_empty() {
+        return Ok(written);
+    }
+    Ok(apply_overrides(&written, overrides)?)
+}
+
+fn announce(files: &ModelFiles, verbose: bool) {
+    if verbose {
+        for path in files.paths() {
+            output::note(format_args!("  {path}"));
+        }
+    }
+    output::note(format_args!("sending {} to the master", files.summary()));
+}
+
+/// Passes on what the master thinks of the request.
+fn warn(warnings: &Value) {
+    for warning in items(warnings) {
+        match warning.as_str() {
+            Some("LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED") => output::note(
+                "warning: the experiment needs more slots than the cluster has now; it waits until there are enough",
+            ),
+            _ => output::note(format_args!("warning: {}", plain(warning))),
+        }
+    }
+}
+
+/// Whether there is one trial whose logs are the thing to see, or a search.
+fn what_to_follow(answer: &Value) -> Followed {
+    let experiment = &answer["experiment"];
+    let searcher = [&answer["config"], &experiment["config"]]
+        .into_iter()
+        .map(|config| text(&config["searcher"], "name"))
+        .chain([text(experiment, "searcherType")])
+        .find(|name| !name.is_empty());
+    match searcher.as_deref() {
+        None | Some("single") => Followed::FirstTrial,
+        Some(_) => Followed::Search,
+    }
+}

@@ -1,0 +1,335 @@
+//! Showing experiments whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use det_client::{Client, Paging, Query, api_path};
+use det_ids::ExperimentId;
+use serde_json::{Value, json};
+
+use super::follow::all_trials;
+use super::get;
+use crate::error::CliError;
+use crate::output;
+use crate::table::Listing;
+use crate::values::{
+    indented, items, members, number, percent, plain, state, text, time, wait_reason,
+};
+
+/// Options of `det experiment describe`.
+#[derive(Debug, Args)]
+pub(crate) struct DescribeArgs {
+    /// Ids of the experiments, separated by commas
+    #[arg(value_delimiter = ',', required = true)]
+    experiment_ids: Vec<ExperimentId>,
+    /// Show all metrics
+    #[arg(long)]
+    metrics: bool,
+    #[command(flatten)]
+    form: FormArgs,
+}
+
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct FormArgs {
+    /// Print as CSV
+    #[arg(long)]
+    csv: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+    /// Write experiments.csv, trials.csv and workloads.csv into this directory
+    #[arg(long, value_name = "PATH")]
+    outdir: Option<PathBuf>,
+}
+
+/// A trial and its workloads, beside the id of its experiment.
+struct Run {
+    experiment: String,
+    trial: Value,
+    workloads: Vec<Value>,
+}
+
+/// Shows experiments, their trials and their workloads.
+pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<(), CliError> {
+    let mut answers = Vec::new();
+    for id in &args.experiment_ids {
+        answers.push(get(client, *id).await?);
+    }
+    if args.form.json {
+        return output::json(&answers);
+    }
+    print(
+        args,
+        "Experiment:",
+        "experiments.csv",
+        &experiment_rows(&answers),
+    )?;
+    for answer in &answers {
+        explain_waiting(answer);
+    }
+
+    let mut runs = Vec::new();
+    for id in &args.experiment_ids {
+        for trial in all_trials(client, *id).await? {
+            let route = api_path(["trials", &text(&trial, "id"), "workloads"]);
+            let workloads = client
+                .list(&route, &Query::new(), "workloads", Paging::all(500))
+                .await?;
+            runs.push(Run {
+                experiment: id.to_string(),
+                trial,
+                workloads,
+            });
+        }
+    }
+    print(args, "\nTrials:", "trials.csv", &trial_rows(&runs))?;
+    let workloads = workload_rows(&runs, args.metrics);
+    print(args, "\nWorkloads:", "workloads.csv", &workloads)
+}
+
+fn print(args: &DescribeArgs, title: &str, file: &str, listing: &Listing) -> Result<(), CliError> {
+    if let Some(directory) = &args.form.outdir {
+        return listing.save(&Path::new(directory).join(file));
+    }
+    output::line(title)?;
+    if args.form.csv {
+        output::write(listing.to_csv())
+    } else {
+        output::line(listing.to_table())
+    }
+}
+
+/// Says why an experiment waits, where the master says so.
+fn explain_waiting(answer: &Value) {
+    let experiment = &answer["experiment"];
+    let reason = [experiment, &answer["jobSummary"]]
+        .into_iter()
+        .map(wait_reason)
+        .find(|reason| !reason.is_empty());
+    if let Some(reason) = reason {
+        output::note(format_args!(
+            "experiment {} waits: {reason}",
+            text(experiment, "id")
+        ));
+    }
+}
+
+fn experiment_rows(answers: &[Value]) -> Listing {
+    let mut listing = Listing::new([
+        "Experiment ID",
+        "State",
+        "Progress",
+        "Started",
+        "Ended",
+        "Name",
+        "Description",
+        "Archived",
+        "Resource Pool",
+        "Labels",
+    ]);
+    for answer in answers {
+        let experiment = &answer["experiment"];
+        let mut labels: Vec<String> = items(&experiment["labels"]).map(plain).collect();
+        labels.sort_unstable();
+        listing.push([
+            text(experiment, "id"),
+            state(experiment, "state"),
+            percent(experiment, "progress"),
+            time(experiment, "startTime"),
+            time(experiment, "endTime"),
+            text(experiment, "name"),
+            text(experiment, "description"),
+            text(experiment, "archived"),
+            text(experiment, "resourcePool"),
+            labels.join(", "),
+        ]);
+    }
+    listing
+}
+
+fn trial_rows(runs: &[Run]) -> Listing {
+    let mut listing = Listing::new([
+        "Trial ID",
+        "Experiment ID",
+        "State",
+        "Started",
+        "Ended",
+        "H-Params",
+        "Waiting Reason",
+    ]);
+    for Run {
+        experiment, trial, ..
+    } in runs
+    {
+        listing.push([
+            text(trial, "id"),
+            experiment.clone(),
+            state(trial, "state"),
+            time(trial, "startTime"),
+            time(trial, "endTime"),
+            indented(&trial["hparams"]),
+            wait_reason(trial),
+        ]);
+    }
+    listing
+}
+
+/// What happened at one step of a trial.
+#[derive(Default)]
+struct Step {
+    reported: String,
+    training: BTreeMap<String, Value>,
+    validation: BTreeMap<String, Value>,
+    validated: String,
+    checkpoint_state: String,
+    checkpointed: String,
+}
+
+impl Step {
+    /// The state of what was last asked for, a checkpoint before a validation.
+    fn state(&self) -> &str {
+        match (self.checkpoint_state.as_str(), self.validated.as_str()) {
+            ("", "") => "",
+            ("", _) => "COMPLETED",
+            (state, _) => state,
+        }
+    }
+}
+
+/// The steps of a trial: its training, validation and checkpoint reports put together by the number of batches.
+fn steps(workloads: &[Value]) -> BTreeMap<i64, Step> {
+    let mut steps: BTreeMap<i64, Step> = BTreeMap::new();
+    for workload in workloads {
+        for kind in ["training", "validation", "checkpoint"] {
+            let report = &workload[kind];
+            let Some(batches) = report["totalBatches"].as_i64() else {
+                continue;
+            };
+            let step = steps.entry(batches).or_default();
+            let at = time(report, "endTime");
+            // Times of one form and one zone: the later text is the later time.
+            step.reported = step.reported.clone().max(at.clone());
+            let metrics = || {
+                members(&report["metrics"]["avgMetrics"])
+                    .map(|(name, value)| (name.clone(), value.clone()))
+            };
+            match kind {
+                "training" => step.training.extend(metrics()),
+                "validation" => {
+                    step.validation.extend(metrics());
+                    step.validated = at;
+                }
+                _ => {
+                    step.checkpoint_state = state(report, "state");
+                    step.checkpointed = at;
+                }
+            }
+        }
+    }
+    steps
+}
+
+/// The names of the metrics that are numbers somewhere.
+fn numeric_names<'a>(metrics: impl Iterator<Item = &'a BTreeMap<String, Value>>) -> Vec<String> {
+    let names: BTreeSet<&String> = metrics
+        .flatten()
+        .filter(|(_, value)| number(value).is_some())
+        .map(|(name, _)| name)
+        .collect();
+    names.into_iter().cloned().collect()
+}
+
+fn workload_rows(runs: &[Run], metrics: bool) -> Listing {
+    let trials: Vec<(String, BTreeMap<i64, Step>)> = runs
+        .iter()
+        .map(|run| (text(&run.trial, "id"), steps(&run.workloads)))
+        .collect();
+    let all_steps = || trials.iter().flat_map(|(_, steps)| steps.values());
+    let (mut training, mut validation) = (Vec::new(), Vec::new());
+    if metrics {
+        training = numeric_names(all_steps().map(|step| &step.training));
+        validation = numeric_names(all_steps().map(|step| &step.validation));
+    }
+    let mut headers: Vec<String> = ["Trial ID", "# of Batches", "State", "Report Time"]
+        .map(str::to_owned)
+        .into();
+    headers.extend(
+        training
+            .iter()
+            .map(|name| format!("Training Metric: {name}")),
+    );
+    headers.extend(
+        [
+            "Checkpoint State",
+            "Checkpoint Report Time",
+            "Validation State",
+            "Validation Report Time",
+        ]
+        .map(str::to_owned),
+    );
+    headers.extend(
+        validation
+            .iter()
+            .map(|name| format!("Validation Metric: {name}")),
+    );
+    let mut listing = Listing::new(headers);
+    let nothing = json!(null);
+    let shown = |values: &BTreeMap<String, Value>, name: &String| {
+        plain(values.get(name).unwrap_or(&nothing))
+    };
+    for (trial, steps) in &trials {
+        for (batches, step) in steps {
+            let validation_state = if step.validated.is_empty() {
+                ""
+            } else {
+                "COMPLETED"
+            };
+            let mut row = vec![
+                trial.clone(),
+                batches.to_string(),
+                step.state().to_owned(),
+                step.reported.clone(),
+            ];
+            row.extend(training.iter().map(|name| shown(&step.training, name)));
+            row.extend([
+                step.checkpoint_state.clone(),
+                step.checkpointed.clone(),
+                validation_state.to_owned(),
+                step.validated.clone(),
+            ]);
+            row.extend(validation.iter().map(|name| shown(&step.validation, name)));
+            listing.push(row);
+        }
+    }
+    listing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reports_of_a_step_are_one_row() {
+        let at = |second: u32| format!("2026-11-21T10:00:0{second}Z");
+        let run = Run {
+            experiment: "1".to_owned(),
+            trial: json!({"id": 5}),
+            workloads: vec![
+                json!({"training": {"totalBatches": 10, "endTime": at(1), "metrics": {"avgMetrics": {"loss": 0.5, "note": "x"}}}}),
+                json!({"validation": {"totalBatches": 10, "endTime": at(2), "metrics": {"avgMetrics": {"accuracy": 0.9}}}}),
+                json!({"checkpoint": {"totalBatches": 10, "endTime": at(3), "state": "STATE_COMPLETED", "uuid": "u"}}),
+                json!({"training": {"totalBatches": 2, "endTime": at(0), "metrics": {"avgMetrics": {"loss": 0.7}}}}),
+            ],
+        };
+        assert_eq!(
+            workload_rows(&[run], true).to_csv(),
+            "Trial ID,# of Batches,State,Report Time,Training Metric: loss,Checkpoint State,Checkpoint Report Time,\
+             Validation State,Validation Report Time,Validation Metric: accuracy\n\
+             5,2,,2026-11-21 10:00:00+0000,0.7,,,,,\n\
+             5,10,COMPLETED,2026-11-21 10:00:03+0000,0.5,COMPLETED,2026-11-21 10:00:03+0000,COMPLETED,\
+             2026-11-21 10:00:02+0000,0.9\n"
+        );
+    }
+}

@@ -1,0 +1,297 @@
+//! Watching experiments until they end.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use det_client::{Client, ClientError, Paging, Query};
+use det_ids::{ExperimentId, TrialId};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::progress::{Display, SearchView};
+use super::{first_trial, get, path_below};
+use crate::commands::logs::{self, LogArgs, LogSource};
+use crate::error::{CliError, Exit};
+use crate::output;
+use crate::values::{state, wait_reason};
+
+/// How long a watcher waits for a master that is away.
+const PATIENCE: Duration = Duration::from_mins(10);
+/// The pause between two looks at a search; longer when it has many trials, all of which are read.
+const LOOK: Duration = Duration::from_millis(700);
+const LOOK_AT_MANY: Duration = Duration::from_secs(4);
+/// From how many trials on a search has many.
+const MANY: usize = 200;
+/// How long after the last log line an experiment may take to end.
+const WRAP_UP: Duration = Duration::from_secs(10);
+
+/// Options of `det experiment wait`.
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// Id of the experiment
+    experiment_id: ExperimentId,
+    /// Seconds between two looks
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = parse_interval)]
+    polling_interval: f64,
+}
+
+fn parse_interval(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| Duration::try_from_secs_f64(*seconds).is_ok_and(|time| !time.is_zero()))
+        .ok_or_else(|| "it must be a number of seconds above 0".to_owned())
+}
+
+/// What is worth seeing of an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Followed {
+    /// The logs of its one trial.
+    FirstTrial,
+    /// How the search goes on.
+    Search,
+}
+
+/// Follows an experiment that was just started. Ctrl-C ends the following, not the experiment.
+pub(crate) async fn after_start(
+    client: &Client,
+    id: ExperimentId,
+    followed: Followed,
+) -> Result<ExitCode, CliError> {
+    let watching = async {
+        match followed {
+            Followed::FirstTrial => first_trial_logs(client, id).await,
+            Followed::Search => search(client, id).await,
+        }
+    };
+    until_ctrl_c(id, watching).await
+}
+
+/// Shows how an experiment goes on. Ctrl-C ends the showing, not the experiment.
+pub(crate) async fn progress(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError> {
+    until_ctrl_c(id, search(client, id)).await
+}
+
+async fn until_ctrl_c(
+    id: ExperimentId,
+    watching: impl Future<Output = Result<ExitCode, CliError>>,
+) -> Result<ExitCode, CliError> {
+    tokio::select! {
+        result = watching => result,
+        pressed = tokio::signal::ctrl_c() => {
+            pressed.map_err(|error| CliError::request(format!("could not wait for Ctrl-C: {error}")))?;
+            output::note(format_args!(
+                "\nexperiment {id} goes on; follow it with `det e follow {id}` or `det e logs -f {id}`, stop it with `det e kill {id}`"
+            ));
+            Ok(Exit::Interrupted.into())
+        }
+    }
+}
+
+/// Waits until an experiment has ended; the code is 0 only if it completed.
+pub(crate) async fn wait(client: &Client, args: &WaitArgs) -> Result<ExitCode, CliError> {
+    let id = args.experiment_id;
+    let interval = Duration::from_secs_f64(args.polling_interval);
+    let mut patience = Patience::default();
+    loop {
+        let answer = patience.try_hard(async || get(client, id).await).await?;
+        let now = state(&answer["experiment"], "state");
+        if now == "PAUSED" {
+            return Err(CliError::request(format!(
+                "experiment {id} is paused, so waiting for its end could take for ever"
+            ))
+            .with_hint(format!("let it go on with `det e activate {id}`")));
+        }
+        if is_terminal(&now) {
+            output::note(format_args!("experiment {id} has ended: {now}"));
+            return Ok(code_for(&now));
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// Prints the logs of the first trial from its beginning to its end.
+async fn first_trial_logs(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError> {
+    let trial = wait_for_first_trial(client, id).await?;
+    output::note(format_args!("following trial {trial}"));
+    let source = LogSource::Trial(trial);
+    logs::print(client, &source, Query::new(), &LogArgs::following()).await?;
+    let now = state_after_logs(client, id).await?;
+    if is_terminal(&now) {
+        output::note(format_args!("experiment {id} has ended: {now}"));
+    } else {
+        output::note(format_args!("experiment {id} is {now}"));
+    }
+    Ok(code_for(&now))
+}
+
+async fn wait_for_first_trial(client: &Client, id: ExperimentId) -> Result<TrialId, CliError> {
+    let mut patience = Patience::default();
+    let mut pause = Duration::from_millis(100);
+    let mut told = String::new();
+    loop {
+        let found = patience
+            .try_hard(async || first_trial(client, id).await)
+            .await?;
+        if let Some(trial) = found {
+            return Ok(trial);
+        }
+        let answer = patience.try_hard(async || get(client, id).await).await?;
+        let now = state(&answer["experiment"], "state");
+        if is_terminal(&now) {
+            return Err(CliError::request(format!(
+                "experiment {id} has ended without a trial: {now}"
+            )));
+        }
+        let reason = wait_reason(&answer["experiment"]);
+        let say = if reason.is_empty() {
+            "waiting for the first trial to begin".to_owned()
+        } else {
+            format!("waiting for the first trial to begin: {reason}")
+        };
+        if say != told {
+            output::note(&say);
+            told = say;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}
+
+/// The state of an experiment whose only logs have ended: its end comes a moment later than theirs.
+async fn state_after_logs(client: &Client, id: ExperimentId) -> Result<String, CliError> {
+    let mut patience = Patience::default();
+    let ended_at = Instant::now();
+    loop {
+        let answer = patience.try_hard(async || get(client, id).await).await?;
+        let now = state(&answer["experiment"], "state");
+        if is_terminal(&now) || now == "PAUSED" || ended_at.elapsed() > WRAP_UP {
+            return Ok(now);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Shows the progress of a search until its end.
+async fn search(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError> {
+    let mut patience = Patience::default();
+    let mut display = Display::new();
+    loop {
+        let answer = patience.try_hard(async || get(client, id).await).await?;
+        let trials = patience
+            .try_hard(async || all_trials(client, id).await)
+            .await?;
+        let view = SearchView::new(&answer["experiment"], &trials);
+        if is_terminal(&view.state) {
+            display.clear();
+            output::line(format_args!(
+                "experiment {id} has ended: {}",
+                view.summary()
+            ))?;
+            return Ok(code_for(&view.state));
+        }
+        display.show(&view);
+        let pause = if trials.len() < MANY {
+            LOOK
+        } else {
+            LOOK_AT_MANY
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// All trials of an experiment.
+pub(super) async fn all_trials(
+    client: &Client,
+    id: ExperimentId,
+) -> Result<Vec<Value>, ClientError> {
+    client
+        .list(
+            &path_below(id, "trials"),
+            &Query::new(),
+            "trials",
+            Paging::all(500),
+        )
+        .await
+}
+
+fn is_terminal(state: &str) -> bool {
+    matches!(state, "COMPLETED" | "CANCELED" | "ERROR" | "DELETED")
+}
+
+/// An experiment that ended badly makes the command fail; one that has not ended does not.
+fn code_for(state: &str) -> ExitCode {
+    if is_terminal(state) && state != "COMPLETED" {
+        Exit::Failed.into()
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+/// Goes on asking while the master is away, up to a limit from the moment it was lost.
+#[derive(Debug, Default)]
+struct Patience {
+    lost_at: Option<Instant>,
+}
+
+impl Patience {
+    async fn try_hard<T>(
+        &mut self,
+        mut ask: impl AsyncFnMut() -> Result<T, ClientError>,
+    ) -> Result<T, CliError> {
+        loop {
+            let error = match ask().await {
+                Ok(answer) => {
+                    if self.lost_at.take().is_some() {
+                        output::note("the master is back");
+                    }
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            let passing = match &error {
+                ClientError::Unreachable { .. } | ClientError::Interrupted { .. } => true,
+                ClientError::Failed { status, .. } => (502..=504).contains(status),
+                _ => false,
+            };
+            if !passing {
+                return Err(error.into());
+            }
+            let since = *self.lost_at.get_or_insert_with(|| {
+                output::note(format_args!("{error}; trying again"));
+                Instant::now()
+            });
+            if since.elapsed() > PATIENCE {
+                return Err(error.into());
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_bad_end_is_a_failure() {
+        let failed = format!("{:?}", ExitCode::from(Exit::Failed));
+        for (state, fails) in [
+            ("COMPLETED", false),
+            ("CANCELED", true),
+            ("ERROR", true),
+            ("RUNNING", false),
+            ("PAUSED", false),
+        ] {
+            assert_eq!(format!("{:?}", code_for(state)) == failed, fails, "{state}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_a_time_above_zero() {
+        assert_eq!(parse_interval("0.5"), Ok(0.5));
+        for bad in ["0", "-1", "NaN", "x", "1e300"] {
+            assert!(parse_interval(bad).is_err(), "{bad}");
+        }
+    }
+}

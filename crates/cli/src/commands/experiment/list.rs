@@ -1,0 +1,131 @@
+//! Lists of experiments and of their trials.
+
+use clap::Args;
+use det_client::{Client, Query, Session, api_path};
+use det_ids::ExperimentId;
+use serde_json::Value;
+
+use super::path_below;
+use crate::args::PageArgs;
+use crate::error::CliError;
+use crate::table::{FormatArgs, Listing};
+use crate::values::{indented, percent, state, text, time, wait_reason};
+
+/// Options of `det experiment list`.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ListArgs {
+    /// Show those of other users and archived ones too
+    #[arg(short, long)]
+    all: bool,
+    /// Show the workspace and the project of each
+    #[arg(long, alias = "show-project")]
+    show_project: bool,
+    #[command(flatten)]
+    paging: PageArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Options of `det experiment list-trials`.
+#[derive(Debug, Args)]
+pub(crate) struct ListTrialsArgs {
+    /// Id of the experiment
+    experiment_id: ExperimentId,
+    #[command(flatten)]
+    paging: PageArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Lists experiments: one's own that are not archived, or all.
+pub(crate) async fn experiments(session: &Session, args: ListArgs) -> Result<(), CliError> {
+    let query = if args.all {
+        Query::new()
+    } else {
+        Query::new()
+            .with("archived", false)
+            .with("users", &session.user)
+    };
+    let experiments = session
+        .client
+        .list(
+            &api_path(["experiments"]),
+            &query,
+            "experiments",
+            args.paging.into(),
+        )
+        .await?;
+    let mut headers = vec![
+        "ID",
+        "Owner",
+        "Name",
+        "Parent ID",
+        "State",
+        "Progress",
+        "Started",
+        "Ended",
+        "Resource Pool",
+    ];
+    if args.show_project {
+        headers.splice(0..0, ["Workspace", "Project"]);
+    }
+    if args.all {
+        headers.push("Archived");
+    }
+    let mut listing = Listing::new(headers);
+    for experiment in &experiments {
+        let mut row = vec![
+            text(experiment, "id"),
+            text(experiment, "username"),
+            text(experiment, "name"),
+            text(experiment, "forkedFrom"),
+            state(experiment, "state"),
+            percent(experiment, "progress"),
+            time(experiment, "startTime"),
+            time(experiment, "endTime"),
+            text(experiment, "resourcePool"),
+        ];
+        if args.show_project {
+            let place = ["workspaceName", "projectName"].map(|member| text(experiment, member));
+            row.splice(0..0, place);
+        }
+        if args.all {
+            row.push(text(experiment, "archived"));
+        }
+        listing.push(row);
+    }
+    listing.print(args.format.format(), &experiments)
+}
+
+/// Lists the trials of an experiment.
+pub(crate) async fn trials(client: &Client, args: ListTrialsArgs) -> Result<(), CliError> {
+    let trials: Vec<Value> = client
+        .list(
+            &path_below(args.experiment_id, "trials"),
+            &Query::new(),
+            "trials",
+            args.paging.into(),
+        )
+        .await?;
+    let mut listing = Listing::new([
+        "Trial ID",
+        "State",
+        "H-Params",
+        "Started",
+        "Ended",
+        "# of Batches",
+        "Waiting Reason",
+    ]);
+    for trial in &trials {
+        listing.push([
+            text(trial, "id"),
+            state(trial, "state"),
+            indented(&trial["hparams"]),
+            time(trial, "startTime"),
+            time(trial, "endTime"),
+            text(trial, "totalBatchesProcessed"),
+            wait_reason(trial),
+        ]);
+    }
+    listing.print(args.format.format(), &trials)
+}

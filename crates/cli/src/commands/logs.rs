@@ -1,0 +1,298 @@
+//! Logs of trials and tasks.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use det_client::{Client, ClientError, LineStream, Query, api_path};
+use det_ids::TrialId;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::error::CliError;
+use crate::output;
+use crate::values::text;
+
+/// How long a follower waits for a master that is away.
+const PATIENCE: Duration = Duration::from_mins(10);
+/// The pause between two attempts to find it again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The flags of every command that prints logs.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct LogArgs {
+    /// Go on printing what is logged, until the task ends or Ctrl-C
+    #[arg(short, long, conflicts_with_all = ["head", "tail"])]
+    pub(crate) follow: bool,
+    /// Print only the first N lines
+    #[arg(long, value_name = "N", conflicts_with = "tail")]
+    head: Option<u32>,
+    /// Print only the last N lines
+    #[arg(long, value_name = "N")]
+    tail: Option<u32>,
+    /// Only lines from this agent (may be repeated)
+    #[arg(long = "agent-id", value_name = "ID")]
+    agent_ids: Vec<String>,
+    /// Only lines from this container (may be repeated)
+    #[arg(long = "container-id", value_name = "ID")]
+    container_ids: Vec<String>,
+    /// Only lines from this rank (may be repeated)
+    #[arg(long = "rank-id", value_name = "RANK", allow_negative_numbers = true)]
+    rank_ids: Vec<i32>,
+    /// Only lines up to this time (RFC 3339, 2021-10-26T23:17:12Z)
+    #[arg(long, value_name = "TIME")]
+    timestamp_before: Option<String>,
+    /// Only lines after this time (RFC 3339, 2021-10-26T23:17:12Z)
+    #[arg(long, value_name = "TIME")]
+    timestamp_after: Option<String>,
+    /// Only lines of this level or above
+    #[arg(long, value_enum, ignore_case = true)]
+    level: Option<Level>,
+    /// Only lines from this source (may be repeated)
+    #[arg(long = "source", value_name = "SOURCE")]
+    sources: Vec<String>,
+    /// Only lines from this output, stdout or stderr (may be repeated)
+    #[arg(long = "stdtype", value_name = "OUTPUT")]
+    stdtypes: Vec<String>,
+    /// Print each line as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl LogArgs {
+    /// All lines, and those to come.
+    pub(crate) fn following() -> Self {
+        Self {
+            follow: true,
+            ..Self::default()
+        }
+    }
+
+    fn query(&self, query: Query) -> Query {
+        let levels = Level::value_variants()
+            .iter()
+            .filter(|level| self.level.is_some_and(|least| **level >= least))
+            .map(|level| level.on_the_wire());
+        query
+            .with("follow", self.follow)
+            .with_some("limit", self.head.or(self.tail))
+            .with_some("orderBy", self.tail.map(|_| "ORDER_BY_DESC"))
+            .with_all("agentIds", &self.agent_ids)
+            .with_all("containerIds", &self.container_ids)
+            .with_all("rankIds", &self.rank_ids)
+            .with_some("timestampBefore", self.timestamp_before.as_deref())
+            .with_some("timestampAfter", self.timestamp_after.as_deref())
+            .with_all("levels", levels)
+            .with_all("sources", &self.sources)
+            .with_all("stdtypes", &self.stdtypes)
+    }
+}
+
+/// How grave a line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[value(rename_all = "UPPER")]
+enum Level {
+    Unspecified,
+    Trace,
+    Debug,
+    Info,
+    Warning,
+    Error,
+    Critical,
+}
+
+impl Level {
+    fn on_the_wire(self) -> &'static str {
+        match self {
+            Self::Unspecified => "LOG_LEVEL_UNSPECIFIED",
+            Self::Trace => "LOG_LEVEL_TRACE",
+            Self::Debug => "LOG_LEVEL_DEBUG",
+            Self::Info => "LOG_LEVEL_INFO",
+            Self::Warning => "LOG_LEVEL_WARNING",
+            Self::Error => "LOG_LEVEL_ERROR",
+            Self::Critical => "LOG_LEVEL_CRITICAL",
+        }
+    }
+}
+
+/// Whose logs.
+#[derive(Debug, Clone)]
+pub(crate) enum LogSource {
+    /// A trial's, over all its tasks.
+    Trial(TrialId),
+    /// One task's.
+    Task(String),
+}
+
+impl LogSource {
+    fn path(&self) -> String {
+        match self {
+            Self::Trial(id) => api_path(["trials", &id.to_string(), "logs"]),
+            Self::Task(id) => api_path(["tasks", id, "logs"]),
+        }
+    }
+
+    /// The command that prints these logs.
+    fn command(&self) -> String {
+        match self {
+            Self::Trial(id) => format!("det trial logs -f {id}"),
+            Self::Task(id) => format!("det task logs -f {id}"),
+        }
+    }
+}
+
+/// Prints logs. A follower survives a master that goes away and comes back: no line is lost, none printed twice.
+pub(crate) async fn print(
+    client: &Client,
+    source: &LogSource,
+    query: Query,
+    args: &LogArgs,
+) -> Result<(), CliError> {
+    let query = args.query(query);
+    if args.tail.is_some() {
+        // The last lines come newest first.
+        let mut records = Vec::new();
+        let mut stream = client.stream(&source.path(), &query).await?;
+        while let Some(record) = stream.next().await? {
+            records.push(record);
+        }
+        return records
+            .iter()
+            .rev()
+            .try_for_each(|record| print_record(record, args.json));
+    }
+    let mut follower = Follower {
+        client,
+        source,
+        query,
+        printed: 0,
+        stream: None,
+    };
+    let result = loop {
+        match follower.next(args.follow).await {
+            Ok(Some(record)) => print_record(&record, args.json)?,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error.into()),
+        }
+    };
+    if args.follow {
+        output::note(format_args!(
+            "the log stream has ended; `{}` opens it again",
+            source.command()
+        ));
+    }
+    result
+}
+
+fn print_record(record: &Value, json: bool) -> Result<(), CliError> {
+    if json {
+        output::line(record)
+    } else {
+        // The message carries its own line end.
+        output::write(text(record, "message"))
+    }
+}
+
+struct Follower<'a> {
+    client: &'a Client,
+    source: &'a LogSource,
+    query: Query,
+    /// How many records were handed out. Logs only grow at their end, so a stream that is opened again repeats
+    /// exactly these first.
+    printed: u64,
+    stream: Option<LineStream>,
+}
+
+impl Follower<'_> {
+    async fn next(&mut self, again: bool) -> Result<Option<Value>, ClientError> {
+        let mut lost_at: Option<Instant> = None;
+        loop {
+            let error = match self.try_next().await {
+                Ok(record) => return Ok(record),
+                Err(error) => error,
+            };
+            self.stream = None;
+            let passing = matches!(
+                error,
+                ClientError::Interrupted { .. } | ClientError::Unreachable { .. }
+            );
+            let since = *lost_at.get_or_insert_with(|| {
+                if again && passing {
+                    output::note(format_args!("{error}; trying again"));
+                }
+                Instant::now()
+            });
+            if !again || !passing || since.elapsed() > PATIENCE {
+                return Err(error);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn try_next(&mut self) -> Result<Option<Value>, ClientError> {
+        if self.stream.is_none() {
+            let mut stream = self.client.stream(&self.source.path(), &self.query).await?;
+            for _ in 0..self.printed {
+                if stream.next().await?.is_none() {
+                    return Ok(None);
+                }
+            }
+            self.stream = Some(stream);
+        }
+        let Some(stream) = &mut self.stream else {
+            return Ok(None);
+        };
+        let record = stream.next().await?;
+        if record.is_some() {
+            self.printed += 1;
+        }
+        Ok(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(args: &LogArgs) -> Vec<String> {
+        args.query(Query::new())
+            .pairs()
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
+    }
+
+    #[test]
+    fn a_level_means_it_and_all_above() {
+        let args = LogArgs {
+            level: Some(Level::Error),
+            ..LogArgs::default()
+        };
+        assert_eq!(
+            pairs(&args),
+            [
+                "follow=false",
+                "levels=LOG_LEVEL_ERROR",
+                "levels=LOG_LEVEL_CRITICAL"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_last_lines_are_asked_for_backwards() {
+        let args = LogArgs {
+            tail: Some(5),
+            rank_ids: vec![0, -1],
+            ..LogArgs::default()
+        };
+        assert_eq!(
+            pairs(&args),
+            [
+                "follow=false",
+                "limit=5",
+                "orderBy=ORDER_BY_DESC",
+                "rankIds=0",
+                "rankIds=-1"
+            ]
+        );
+    }
+}

@@ -1,0 +1,254 @@
+//! `det trial`: single runs of a model.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use det_client::{Client, Query, api_path};
+use det_ids::TrialId;
+use serde_json::{Value, json};
+
+use crate::args::PageArgs;
+use crate::commands::checkpoint::{
+    self, default_directory, fetch, is_downloadable, print_downloaded,
+};
+use crate::commands::logs::{self, LogArgs, LogSource};
+use crate::context::Context;
+use crate::error::CliError;
+use crate::output;
+use crate::table::{Format, FormatArgs, Listing};
+use crate::values::{indented, items, state, text, time, wait_reason};
+
+/// Options of `det trial`.
+#[derive(Debug, Args)]
+pub(crate) struct TrialArgs {
+    #[command(subcommand)]
+    action: TrialAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum TrialAction {
+    /// Show a trial and what it reported
+    Describe(DescribeArgs),
+    /// Print what a trial logged
+    Logs {
+        /// Id of the trial
+        trial_id: TrialId,
+        #[command(flatten)]
+        logs: LogArgs,
+    },
+    /// Stop a trial at once
+    Kill {
+        /// Id of the trial
+        trial_id: TrialId,
+    },
+    /// Download a checkpoint of a trial
+    Download(DownloadArgs),
+}
+
+#[derive(Debug, Args)]
+struct DescribeArgs {
+    /// Id of the trial
+    trial_id: TrialId,
+    /// Show the summary of the metrics
+    #[arg(long)]
+    metrics_summary: bool,
+    /// Show all metrics, those of batches too
+    #[arg(long)]
+    metrics: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+    #[command(flatten)]
+    paging: PageArgs<1000>,
+}
+
+#[derive(Debug, Args)]
+struct DownloadArgs {
+    /// Id of the trial
+    trial_id: TrialId,
+    #[command(flatten)]
+    which: Which,
+    /// Where to put it [default: checkpoints/UUID]
+    #[arg(short, long, value_name = "PATH")]
+    output_dir: Option<PathBuf>,
+    /// With --best: the validation metric that decides [default: the searcher's]
+    #[arg(long, value_name = "METRIC", requires = "smaller_is_better")]
+    sort_by: Option<String>,
+    /// With --sort-by: whether a smaller value is better
+    #[arg(long, value_name = "true|false", requires = "sort_by")]
+    smaller_is_better: Option<bool>,
+    /// Print only the path of the checkpoint
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// The checkpoint with the best validation
+    #[arg(long)]
+    best: bool,
+    /// The newest checkpoint
+    #[arg(long)]
+    latest: bool,
+    /// The checkpoint with this UUID
+    #[arg(long)]
+    uuid: Option<String>,
+}
+
+/// Carries out `det trial …`.
+pub(crate) async fn run(args: TrialArgs, context: &Context) -> Result<(), CliError> {
+    let client = context.session().await?.client;
+    match args.action {
+        TrialAction::Describe(args) => describe(&client, &args).await,
+        TrialAction::Logs { trial_id, logs } => {
+            logs::print(&client, &LogSource::Trial(trial_id), Query::new(), &logs).await
+        }
+        TrialAction::Kill { trial_id } => {
+            client.post(&path(trial_id, "kill"), None).await?;
+            output::line(format_args!("Killed trial {trial_id}"))
+        }
+        TrialAction::Download(args) => download(&client, args).await,
+    }
+}
+
+fn path(trial: TrialId, below: &str) -> String {
+    api_path(["trials", &trial.to_string(), below])
+}
+
+async fn describe(client: &Client, args: &DescribeArgs) -> Result<(), CliError> {
+    let id = args.trial_id.to_string();
+    let mut answer = client
+        .get(&api_path(["trials", &id]), &Query::new())
+        .await?;
+    let query = Query::new().with("includeBatchMetrics", args.metrics);
+    let workloads = client
+        .list(
+            &path(args.trial_id, "workloads"),
+            &query,
+            "workloads",
+            args.paging.into(),
+        )
+        .await?;
+    let format = args.format.format();
+    if format == Format::Json {
+        answer["workloads"] = Value::Array(workloads);
+        return output::json(&answer);
+    }
+    let trial = &answer["trial"];
+    let mut about = Listing::new([
+        "Experiment ID",
+        "State",
+        "H-Params",
+        "Summary Metrics",
+        "Started",
+        "Ended",
+    ]);
+    about.push([
+        text(trial, "experimentId"),
+        state(trial, "state"),
+        indented(&trial["hparams"]),
+        indented(&trial["summaryMetrics"]),
+        time(trial, "startTime"),
+        time(trial, "endTime"),
+    ]);
+    about.print(format, &json!(null))?;
+    let waiting = wait_reason(trial);
+    if !waiting.is_empty() {
+        output::note(format_args!("waiting: {waiting}"));
+    }
+    output::line("\nWorkloads:")?;
+    workload_rows(&workloads, args.metrics).print(format, &json!(null))?;
+    if args.metrics_summary {
+        output::json(&trial["summaryMetrics"])?;
+    }
+    Ok(())
+}
+
+fn workload_rows(workloads: &[Value], metrics: bool) -> Listing {
+    let mut headers = vec![
+        "# of Batches",
+        "Report Time",
+        "Checkpoint",
+        "Checkpoint UUID",
+        "Checkpoint Metadata",
+        "Validation Metrics",
+    ];
+    if metrics {
+        headers.push("Workload Metrics");
+    }
+    let mut listing = Listing::new(headers);
+    for workload in workloads {
+        let (training, validation, saved) = (
+            &workload["training"],
+            &workload["validation"],
+            &workload["checkpoint"],
+        );
+        let Some(any) = [training, validation, saved]
+            .into_iter()
+            .find(|workload| !workload.is_null())
+        else {
+            continue;
+        };
+        let mut row = vec![
+            text(any, "totalBatches"),
+            time(any, "endTime"),
+            state(saved, "state"),
+            text(saved, "uuid"),
+            indented(&saved["metadata"]),
+            indented(&validation["metrics"]),
+        ];
+        if metrics {
+            row.push(indented(&training["metrics"]));
+        }
+        listing.push(row);
+    }
+    listing
+}
+
+async fn download(client: &Client, args: DownloadArgs) -> Result<(), CliError> {
+    if args.sort_by.is_some() && !args.which.best {
+        return Err(CliError::usage(
+            "--sort-by and --smaller-is-better go with --best only",
+        ));
+    }
+    let checkpoint = match &args.which.uuid {
+        Some(uuid) => checkpoint::get(client, uuid).await?,
+        None => choose(client, &args).await?,
+    };
+    let directory = args
+        .output_dir
+        .unwrap_or_else(|| default_directory(&text(&checkpoint, "uuid")));
+    fetch(client, &checkpoint, &directory).await?;
+    print_downloaded(&checkpoint, &directory, args.quiet)
+}
+
+/// The best or the newest checkpoint of a trial that can be downloaded.
+async fn choose(client: &Client, args: &DownloadArgs) -> Result<Value, CliError> {
+    let query = match (&args.sort_by, args.smaller_is_better) {
+        (Some(metric), smaller) => Query::new().with("sortByMetric", metric).with(
+            "orderBy",
+            if smaller == Some(true) {
+                "ORDER_BY_ASC"
+            } else {
+                "ORDER_BY_DESC"
+            },
+        ),
+        // Without an order the master puts the better ones first.
+        (None, _) if args.which.best => Query::new().with("sortByAttr", "SORT_BY_SEARCHER_METRIC"),
+        (None, _) => Query::new()
+            .with("sortByAttr", "SORT_BY_BATCH_NUMBER")
+            .with("orderBy", "ORDER_BY_DESC"),
+    };
+    let answer = client
+        .get(&path(args.trial_id, "checkpoints"), &query)
+        .await?;
+    items(&answer["checkpoints"])
+        .find(|checkpoint| is_downloadable(checkpoint))
+        .cloned()
+        .ok_or_else(|| {
+            CliError::request(format!(
+                "trial {} has no checkpoint that can be downloaded",
+                args.trial_id
+            ))
+        })
+}

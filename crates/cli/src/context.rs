@@ -1,0 +1,143 @@
+//! What every command of the client starts from: the master, and who asks.
+
+use std::env;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use det_client::{
+    CertificateStore, Client, ClientError, ClientOptions, Environment, MasterUrl, Query, Session,
+    TokenStore, Trust, config_dir, fingerprint, presented_chain,
+};
+
+use crate::args::GlobalArgs;
+use crate::error::CliError;
+use crate::{output, prompt};
+
+/// The master spoken to, the person who speaks, and where their settings are.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// The master's address: `-m`, else `DET_MASTER`, else `DET_MASTER_ADDR`, else this machine.
+    pub(crate) master: MasterUrl,
+    /// The user named with `-u`.
+    pub(crate) user: Option<String>,
+    config_dir: PathBuf,
+}
+
+impl Context {
+    /// Reads the flags and the environment. Nothing is sent.
+    pub(crate) fn new(global: &GlobalArgs) -> Result<Self, CliError> {
+        let address = global
+            .master
+            .clone()
+            .or_else(|| variable("DET_MASTER"))
+            .or_else(|| variable("DET_MASTER_ADDR"))
+            .unwrap_or_else(|| "localhost:8080".to_owned());
+        let master = address.parse().map_err(|error| {
+            CliError::usage(format!("{error}")).with_hint("see -m and DET_MASTER")
+        })?;
+        Ok(Self {
+            master,
+            user: global.user.clone(),
+            config_dir: config_dir()?,
+        })
+    }
+
+    /// The tokens on this machine.
+    pub(crate) fn tokens(&self) -> TokenStore {
+        TokenStore::in_directory(&self.config_dir)
+    }
+
+    /// A client that nobody is logged in to.
+    pub(crate) async fn client(&self) -> Result<Client, CliError> {
+        let trust = Trust::from_environment(&self.master, &self.config_dir)?;
+        let client = Client::new(self.master.clone(), &options(trust)?)?;
+        if !self.master.is_https() {
+            return Ok(client);
+        }
+        match client.get("/info", &Query::new()).await {
+            Ok(_) => Ok(client),
+            Err(error @ ClientError::Untrusted { .. }) if may_ask() => {
+                self.ask_for_trust(error).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A client that is logged in. Asks for a password when it needs one.
+    pub(crate) async fn session(&self) -> Result<Session, CliError> {
+        let session = Session::open(
+            self.client().await?,
+            &self.tokens(),
+            &Environment::from_process(),
+            self.user.as_deref(),
+            &mut |user| prompt::password(&format!("Password for user '{user}': ")),
+        )
+        .await?;
+        warn_about_password(&session);
+        Ok(session)
+    }
+
+    /// Shows the certificate of a master that is not trusted, and keeps it if the person says so.
+    async fn ask_for_trust(&self, refused: ClientError) -> Result<Client, CliError> {
+        let chain = presented_chain(&self.master).await?;
+        let Some(fingerprint) = fingerprint(&chain) else {
+            return Err(refused.into());
+        };
+        output::note(format_args!(
+            "{refused}\nits SHA-256 fingerprint is {fingerprint}"
+        ));
+        if !prompt::confirm(
+            "Trust this certificate from now on?",
+            "DET_MASTER_CERT_FILE",
+        )? {
+            return Err(refused.into());
+        }
+        CertificateStore::in_directory(&self.config_dir).accept(&self.master, &chain)?;
+        let trust = Trust::from_environment(&self.master, &self.config_dir)?;
+        let client = Client::new(self.master.clone(), &options(trust)?)?;
+        client.get("/info", &Query::new()).await?;
+        Ok(client)
+    }
+}
+
+/// Says that a password which was just used is weak.
+pub(crate) fn warn_about_password(session: &Session) {
+    if !session.weak_password.is_empty() {
+        output::note(format_args!(
+            "warning: the password of user \"{}\" {}; set a better one with `det user change-password`",
+            session.user,
+            session.weak_password.join(", ")
+        ));
+    }
+}
+
+fn may_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Far networks may need longer for a connection than the default, which is made for telling a wrong address quickly:
+/// `DET_CONNECT_TIMEOUT` gives it in seconds.
+fn options(trust: Trust) -> Result<ClientOptions, CliError> {
+    let mut options = ClientOptions {
+        trust,
+        ..ClientOptions::default()
+    };
+    if let Some(text) = variable("DET_CONNECT_TIMEOUT") {
+        options.connect_timeout = text
+            .parse()
+            .ok()
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .filter(|timeout| !timeout.is_zero())
+            .ok_or_else(|| {
+                CliError::usage(format!(
+                    "DET_CONNECT_TIMEOUT is \"{text}\"; it must be a number of seconds above 0"
+                ))
+            })?;
+    }
+    Ok(options)
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}

@@ -1,0 +1,176 @@
+//! How a run of the program ends.
+
+use std::io;
+use std::process::ExitCode;
+
+use det_client::{ClientError, NoConfigDir, SessionError, StoreError, TrustError};
+use det_config::ConfigErrors;
+
+/// The exit codes of every command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// The request failed, or what was waited for did not come about.
+    Failed = 1,
+    /// The command line makes no sense.
+    Usage = 2,
+    /// The master could not be reached or not be trusted.
+    Connection = 3,
+    /// A person pressed Ctrl-C: 128 and the number of the signal, as shells have it.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command came to nothing, in words for the person who gave it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// Something to say, and the code to end with.
+    #[error("{message}")]
+    Told {
+        /// How the run ends.
+        exit: Exit,
+        /// What was tried, on what, and what came of it.
+        message: String,
+        /// What to do, when that is not in the message.
+        hint: Option<String>,
+    },
+    /// Nobody reads the output any more (`det … | head`): not a failure.
+    #[error("the output was closed")]
+    OutputClosed,
+}
+
+impl CliError {
+    /// A request that failed.
+    pub(crate) fn request(message: impl Into<String>) -> Self {
+        Self::told(Exit::Failed, message)
+    }
+
+    /// A command line that makes no sense although it could be parsed.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::told(Exit::Usage, message)
+    }
+
+    fn told(exit: Exit, message: impl Into<String>) -> Self {
+        Self::Told {
+            exit,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// The same with what to do about it.
+    #[must_use]
+    pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Self {
+        if let Self::Told { hint, .. } = &mut self {
+            *hint = Some(text.into());
+        }
+        self
+    }
+
+    /// A file of the person's that could not be used.
+    pub(crate) fn file(action: &str, path: &std::path::Path, error: &io::Error) -> Self {
+        Self::request(format!(
+            "could not {action} \"{}\": {error}",
+            path.display()
+        ))
+    }
+}
+
+/// Says on standard error what went wrong, and gives the exit code.
+pub(crate) fn report(error: &CliError) -> ExitCode {
+    match error {
+        CliError::Told {
+            exit,
+            message,
+            hint,
+        } => {
+            crate::output::note(format_args!("error: {message}"));
+            if let Some(hint) = hint {
+                crate::output::note(format_args!("hint: {hint}"));
+            }
+            (*exit).into()
+        }
+        CliError::OutputClosed => ExitCode::SUCCESS,
+    }
+}
+
+impl From<ClientError> for CliError {
+    fn from(error: ClientError) -> Self {
+        let exit = if error.is_connection() {
+            Exit::Connection
+        } else {
+            Exit::Failed
+        };
+        let advice = match &error {
+            ClientError::Unreachable { .. } => {
+                // One sentence: what was tried, what came of it, and what to do.
+                let message = format!(
+                    "{error}; start one with `det up`, or name another with -m or DET_MASTER"
+                );
+                return Self::told(exit, message);
+            }
+            ClientError::Untrusted { .. } => Some(
+                "name the file with its certificate in DET_MASTER_CERT_FILE, or run this on a terminal to accept it"
+                    .to_owned(),
+            ),
+            ClientError::Unauthenticated { .. } => {
+                Some("log in with `det user login USERNAME`".to_owned())
+            }
+            ClientError::Failed { hint, .. } => hint.clone(),
+            ClientError::BadAnswer { .. } => {
+                Some("check the address after -m or in DET_MASTER".to_owned())
+            }
+            ClientError::Setup { .. }
+            | ClientError::Forbidden { .. }
+            | ClientError::NotFound { .. }
+            | ClientError::StreamFailed { .. }
+            | ClientError::Interrupted { .. } => None,
+        };
+        Self::Told {
+            exit,
+            message: error.to_string(),
+            hint: advice,
+        }
+    }
+}
+
+impl From<SessionError> for CliError {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Client(error) => error.into(),
+            SessionError::Prompt { .. } => Self::request(error.to_string())
+                .with_hint("give the password on standard input, or set DET_USER and DET_PASS"),
+            SessionError::Store(_)
+            | SessionError::NotLoggedIn { .. }
+            | SessionError::WrongCredentials { .. } => Self::request(error.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> Self {
+        Self::request(error.to_string())
+    }
+}
+
+impl From<TrustError> for CliError {
+    fn from(error: TrustError) -> Self {
+        Self::told(Exit::Connection, error.to_string())
+    }
+}
+
+impl From<NoConfigDir> for CliError {
+    fn from(error: NoConfigDir) -> Self {
+        Self::request(error.to_string())
+    }
+}
+
+impl From<ConfigErrors> for CliError {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::request(format!("the configuration cannot be used:\n{errors}"))
+    }
+}

@@ -1,0 +1,45 @@
+//! Standard output for data, standard error for all else.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use crate::error::CliError;
+
+/// Writes a line of data.
+pub(crate) fn line(text: impl Display) -> Result<(), CliError> {
+    write(format_args!("{text}\n"))
+}
+
+/// Writes data as it stands, and hands it on at once: whoever follows a log wants to see it now.
+pub(crate) fn write(text: impl Display) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    out.write_fmt(format_args!("{text}"))
+        .and_then(|()| out.flush())
+        .map_err(|error| output_error(&error))
+}
+
+/// Writes a value as indented JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<(), CliError> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| CliError::request(format!("could not write JSON: {error}")))?;
+    line(text)
+}
+
+/// Says something to the person, beside the data. That nobody listens is no reason to fail.
+pub(crate) fn note(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Whether a person watches standard error.
+pub(crate) fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
+fn output_error(error: &io::Error) -> CliError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => CliError::OutputClosed,
+        _ => CliError::request(format!("could not write to standard output: {error}")),
+    }
+}

@@ -1,0 +1,171 @@
+//! Lists of things, as a table, as CSV or as JSON.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use clap::Args;
+use comfy_table::{ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle};
+use serde::Serialize;
+
+use crate::error::CliError;
+use crate::output;
+
+/// The form of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// For people.
+    Table,
+    /// Comma-separated values with a header.
+    Csv,
+    /// The objects as the API gives them.
+    Json,
+}
+
+/// The flags that choose a form.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[group(multiple = false)]
+pub(crate) struct FormatArgs {
+    /// Print as CSV
+    #[arg(long)]
+    csv: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl FormatArgs {
+    /// The form chosen; a table when none was.
+    pub(crate) fn format(self) -> Format {
+        if self.json {
+            Format::Json
+        } else if self.csv {
+            Format::Csv
+        } else {
+            Format::Table
+        }
+    }
+}
+
+/// Rows under headers. All cells are text as it is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listing {
+    headers: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+/// Header and cells hang together by columns, as tables that people read in terminals have them for long.
+const STYLE: TableStyle = TableStyle::new()
+    .header_lines(ContentLineStyle::none().junction('|'))
+    .header_separator(
+        LineStyle::none()
+            .left('-')
+            .fill('-')
+            .junction('+')
+            .right('-'),
+    )
+    .content_lines(ContentLineStyle::none().junction('|'));
+
+impl Listing {
+    /// A list without rows.
+    pub(crate) fn new<S: Into<String>>(headers: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            headers: headers.into_iter().map(Into::into).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row. It has a cell for each header.
+    pub(crate) fn push(&mut self, row: impl IntoIterator<Item = String>) {
+        self.rows.push(row.into_iter().collect());
+    }
+
+    /// The list as a table.
+    pub(crate) fn to_table(&self) -> String {
+        let mut table = Table::new();
+        table
+            .load_style(STYLE)
+            // Cells are never wrapped: an id in two lines cannot be copied.
+            .set_content_arrangement(ContentArrangement::Disabled)
+            .set_header(&self.headers)
+            .add_rows(&self.rows);
+        table.trim_fmt()
+    }
+
+    /// The list as comma-separated values, the header first.
+    pub(crate) fn to_csv(&self) -> String {
+        let mut text = String::new();
+        for row in std::iter::once(&self.headers).chain(&self.rows) {
+            for (index, cell) in row.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                push_cell(&mut text, cell);
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Prints the list in the form asked for. `objects` is what JSON shows.
+    pub(crate) fn print(&self, format: Format, objects: &impl Serialize) -> Result<(), CliError> {
+        match format {
+            Format::Table => output::line(self.to_table()),
+            Format::Csv => output::write(self.to_csv()),
+            Format::Json => output::json(objects),
+        }
+    }
+
+    /// Writes the list as CSV to a file.
+    pub(crate) fn save(&self, path: &Path) -> Result<(), CliError> {
+        fs::write(path, self.to_csv()).map_err(|error| CliError::file("write", path, &error))
+    }
+}
+
+fn push_cell(text: &mut String, cell: &str) {
+    if cell.contains([',', '"', '\n', '\r']) {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\"{}\"", cell.replace('"', "\"\""));
+    } else {
+        text.push_str(cell);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing() -> Listing {
+        let mut listing = Listing::new(["ID", "Name"]);
+        listing.push(["1".to_owned(), "plain".to_owned()]);
+        listing.push(["2".to_owned(), "with \"quotes\",\nand lines".to_owned()]);
+        listing
+    }
+
+    #[test]
+    fn a_table_has_columns_under_headers() {
+        let expected = "\
+ ID | Name
+----+----------------
+ 1  | plain
+ 2  | with \"quotes\",
+    | and lines";
+        let shown: Vec<String> = listing()
+            .to_table()
+            .lines()
+            .map(|line| line.trim_end().to_owned())
+            .collect();
+        assert_eq!(
+            shown.join("\n").replace("-\n", "\n"),
+            expected.replace("-\n", "\n")
+        );
+    }
+
+    #[test]
+    fn csv_quotes_what_needs_it() {
+        assert_eq!(
+            listing().to_csv(),
+            "ID,Name\n1,plain\n2,\"with \"\"quotes\"\",\nand lines\"\n"
+        );
+    }
+}

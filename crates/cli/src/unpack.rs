@@ -1,0 +1,238 @@
+//! Archives from the master, unpacked without trusting them.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
+
+use det_client::{ClientError, Download};
+use flate2::read::GzDecoder;
+use tar::EntryType;
+use tokio::sync::mpsc;
+
+use crate::error::CliError;
+
+/// Says that a checkpoint is whole. It is put in place last, so that a download which was cut off is not taken for one.
+pub(crate) const MARKER: &str = "metadata.json";
+
+/// How many pieces may wait for the disk.
+const PIECES: usize = 16;
+
+/// Unpacks a download (a gzip tar) into `directory`, which is made if it is not there. Nothing is written outside of
+/// it: an archive with an absolute path, with `..`, or with anything but files and directories is refused.
+pub(crate) async fn unpack_download(
+    mut download: Download,
+    directory: &Path,
+) -> Result<(), CliError> {
+    let (sender, receiver) = mpsc::channel::<Vec<u8>>(PIECES);
+    let target = directory.to_owned();
+    let writing = tokio::task::spawn_blocking(move || {
+        let source = PieceReader {
+            receiver,
+            piece: Vec::new(),
+            position: 0,
+        };
+        unpack(source, &target)
+    });
+    let mut lost: Option<ClientError> = None;
+    loop {
+        match download.next().await {
+            // The writer goes away early when it refuses the archive; its own words follow below.
+            Ok(Some(piece)) if sender.send(piece.to_vec()).await.is_err() => break,
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(error) => {
+                lost = Some(error);
+                break;
+            }
+        }
+    }
+    drop(sender);
+    let written = writing
+        .await
+        .map_err(|error| CliError::request(format!("unpacking stopped: {error}")))?;
+    if let Some(error) = lost {
+        return Err(error.into());
+    }
+    written.map_err(|error| {
+        CliError::request(format!(
+            "could not unpack the archive into \"{}\": {error}",
+            directory.display()
+        ))
+    })
+}
+
+/// Unpacks a gzip tar into `directory`.
+fn unpack(source: impl Read, directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let mut archive = tar::Archive::new(GzDecoder::new(source));
+    let mut marker = None;
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let name = entry.path()?.into_owned();
+        let below = safe_path(&name)?;
+        if below.as_os_str().is_empty() {
+            // The directory itself.
+            continue;
+        }
+        let target = directory.join(&below);
+        match entry.header().entry_type() {
+            EntryType::Directory => fs::create_dir_all(&target)?,
+            EntryType::Regular | EntryType::Continuous => {
+                if let Some(parent) = target.parent() {
+                    fs::create_dir_all(parent)?;
+                }
+                let aside =
+                    (below == Path::new(MARKER)).then(|| directory.join(".metadata.partial"));
+                let mut file = File::create(aside.as_ref().unwrap_or(&target))?;
+                io::copy(&mut entry, &mut file)?;
+                let mode = entry.header().mode().unwrap_or(0o644);
+                // Always readable and changeable by the owner, whatever the archive says.
+                file.set_permissions(Permissions::from_mode((mode & 0o777) | 0o600))?;
+                marker = aside.map(|aside| (aside, target)).or(marker);
+            }
+            EntryType::XGlobalHeader => {}
+            other => {
+                return Err(refused(&name, &format!("is of kind {other:?}")));
+            }
+        }
+    }
+    // Only the end of the compressed stream shows that nothing is missing.
+    io::copy(&mut archive.into_inner(), &mut io::sink())?;
+    match marker {
+        Some((aside, target)) => fs::rename(aside, target),
+        None => Ok(()),
+    }
+}
+
+/// The path below the directory, or a refusal.
+fn safe_path(name: &Path) -> io::Result<PathBuf> {
+    let mut below = PathBuf::new();
+    for component in name.components() {
+        match component {
+            Component::Normal(part) => below.push(part),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                return Err(refused(name, "leads out of the directory"));
+            }
+        }
+    }
+    Ok(below)
+}
+
+fn refused(name: &Path, why: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!(
+            "its entry \"{}\" {why}, which is not allowed",
+            name.display()
+        ),
+    )
+}
+
+/// Hands the pieces of a download to blocking code.
+struct PieceReader {
+    receiver: mpsc::Receiver<Vec<u8>>,
+    piece: Vec<u8>,
+    position: usize,
+}
+
+impl Read for PieceReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.position == self.piece.len() {
+            match self.receiver.blocking_recv() {
+                Some(piece) => {
+                    self.piece = piece;
+                    self.position = 0;
+                }
+                None => return Ok(0),
+            }
+        }
+        let read = (&self.piece[self.position..]).read(buffer)?;
+        self.position += read;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use tar::{Builder, Header};
+
+    /// An archive of entries: name, kind, content.
+    fn archive(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
+        let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+        for (name, kind, content) in entries {
+            let mut header = Header::new_gnu();
+            // Written byte by byte: the crate itself refuses to make bad names.
+            header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_entry_type(*kind);
+            header.set_size(content.len() as u64);
+            header.set_mode(0o444);
+            if *kind == EntryType::Symlink {
+                header.set_link_name("/etc/passwd").unwrap();
+            }
+            header.set_cksum();
+            builder.append(&header, content.as_bytes()).unwrap();
+        }
+        builder.into_inner().unwrap().finish().unwrap()
+    }
+
+    #[test]
+    fn files_and_directories_are_unpacked() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("checkpoints/u");
+        let bytes = archive(&[
+            ("metadata.json", EntryType::Regular, "{}"),
+            ("sub/", EntryType::Directory, ""),
+            ("sub/weights", EntryType::Regular, "123"),
+            ("./deep/er/x", EntryType::Regular, "y"),
+        ]);
+        unpack(bytes.as_slice(), &target).unwrap();
+        assert_eq!(
+            fs::read_to_string(target.join("sub/weights")).unwrap(),
+            "123"
+        );
+        assert_eq!(fs::read_to_string(target.join("deep/er/x")).unwrap(), "y");
+        assert_eq!(fs::read_to_string(target.join(MARKER)).unwrap(), "{}");
+        let mode = fs::metadata(target.join("sub/weights"))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o644);
+    }
+
+    #[test]
+    fn what_leads_out_is_refused() {
+        for (name, kind) in [
+            ("/tmp/absolute", EntryType::Regular),
+            ("../up", EntryType::Regular),
+            ("a/../../up", EntryType::Directory),
+            ("link", EntryType::Symlink),
+            ("hard", EntryType::Link),
+            ("device", EntryType::Char),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let target = root.path().join("into");
+            let error = unpack(archive(&[(name, kind, "")]).as_slice(), &target).unwrap_err();
+            assert!(error.to_string().contains("not allowed"), "{name}: {error}");
+            assert_eq!(fs::read_dir(&target).unwrap().count(), 0, "{name}");
+            assert!(!root.path().join("up").exists());
+        }
+    }
+
+    #[test]
+    fn a_cut_archive_is_not_a_whole_checkpoint() {
+        let root = tempfile::tempdir().unwrap();
+        let bytes = archive(&[
+            ("metadata.json", EntryType::Regular, "{}"),
+            ("weights", EntryType::Regular, &"0123456789".repeat(500)),
+        ]);
+        for cut in [bytes.len() - 1, bytes.len() - 9, bytes.len() / 2] {
+            unpack(&bytes[..cut], root.path()).unwrap_err();
+            assert!(!root.path().join(MARKER).exists(), "cut at {cut}");
+        }
+    }
+}

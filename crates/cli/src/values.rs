@@ -1,0 +1,164 @@
+//! How the values of the API look to a person.
+//!
+//! Answers are JSON objects; a missing member and null mean the same, and show as nothing.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// A member as text: strings as they are, other values as JSON, nothing for null. Booleans are written as the PyPI
+/// client writes them, so that scripts over CSV go on working.
+pub(crate) fn text(object: &Value, member: &str) -> String {
+    plain(&object[member])
+}
+
+/// A value as text (see [`text`]).
+pub(crate) fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A point in time, in UTC: `2026-11-21 19:28:00+0000`. Text that is no time stays as it is.
+pub(crate) fn time(object: &Value, member: &str) -> String {
+    let text = text(object, member);
+    match text.parse::<Timestamp>() {
+        Ok(timestamp) => timestamp.strftime("%Y-%m-%d %H:%M:%S+0000").to_string(),
+        Err(_) => text,
+    }
+}
+
+/// A state without the prefix that the wire puts before it.
+pub(crate) fn state(object: &Value, member: &str) -> String {
+    let text = text(object, member);
+    text.strip_prefix("STATE_").unwrap_or(&text).to_owned()
+}
+
+/// A fraction as per cent with one decimal.
+pub(crate) fn percent(object: &Value, member: &str) -> String {
+    match number(&object[member]) {
+        Some(fraction) => format!("{:.1}%", fraction * 100.0),
+        None => String::new(),
+    }
+}
+
+/// An object or list as indented JSON; nothing for null.
+pub(crate) fn indented(value: &Value) -> String {
+    if value.is_null() {
+        return String::new();
+    }
+    format!("{value:#}")
+}
+
+/// The strings of a list, joined by a comma and a blank.
+pub(crate) fn joined(object: &Value, member: &str) -> String {
+    items(&object[member])
+        .map(plain)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// The elements of a list; none for anything else.
+pub(crate) fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// The members of an object; none for anything else.
+pub(crate) fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flatten()
+}
+
+/// A number, also where the wire writes it as a string (64-bit integers, and numbers that are not finite).
+pub(crate) fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(number) => number.as_f64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+/// The last part of a path, as agents and slots are shown.
+pub(crate) fn last_part(text: &str) -> &str {
+    text.rsplit('/').next().unwrap_or(text)
+}
+
+/// A number of bytes with one decimal and a unit: `1.5KB`.
+pub(crate) fn size(bytes: f64) -> String {
+    let mut value = bytes;
+    for unit in ["", "K", "M", "G", "T"] {
+        if value < 1024.0 {
+            return format!("{value:.1}{unit}B");
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1}PB")
+}
+
+/// Why something waits: what its `waitReason` says, with the time since when; nothing when it does not wait.
+pub(crate) fn wait_reason(object: &Value) -> String {
+    let reason = &object["waitReason"];
+    let message = match reason {
+        Value::String(message) => message.clone(),
+        other => text(other, "message"),
+    };
+    if message.is_empty() {
+        return message;
+    }
+    match time(reason, "since") {
+        since if since.is_empty() => message,
+        since => format!("{message} (since {since})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_absent_shows_as_nothing() {
+        let object = json!({"a": null});
+        for shown in [
+            text(&object, "a"),
+            text(&object, "b"),
+            time(&object, "b"),
+            state(&object, "b"),
+            percent(&object, "b"),
+            joined(&object, "b"),
+            indented(&object["b"]),
+            wait_reason(&object),
+        ] {
+            assert_eq!(shown, "");
+        }
+    }
+
+    #[test]
+    fn values_have_their_usual_look() {
+        let object = json!({
+            "state": "STATE_RUNNING", "progress": 0.1234, "at": "2026-11-21T20:28:00.123456789+01:00",
+            "labels": ["b", "a"], "archived": false, "n": 3, "infinite": "Infinity",
+        });
+        assert_eq!(state(&object, "state"), "RUNNING");
+        assert_eq!(percent(&object, "progress"), "12.3%");
+        assert_eq!(time(&object, "at"), "2026-11-21 19:28:00+0000");
+        assert_eq!(joined(&object, "labels"), "b, a");
+        assert_eq!(text(&object, "archived"), "False");
+        assert_eq!(text(&object, "n"), "3");
+        assert_eq!(number(&object["infinite"]), Some(f64::INFINITY));
+        assert_eq!(size(1536.0), "1.5KB");
+        assert_eq!(last_part("/agents/a/slots/0"), "0");
+    }
+
+    #[test]
+    fn a_reason_is_shown_with_its_time() {
+        let object = json!({"waitReason": {
+            "kind": "noCapacity", "message": "2 more slots are needed", "since": "2026-11-21T19:28:00Z"}});
+        assert_eq!(
+            wait_reason(&object),
+            "2 more slots are needed (since 2026-11-21 19:28:00+0000)"
+        );
+    }
+}

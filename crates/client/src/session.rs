@@ -1,0 +1,269 @@
+//! Who asks: from the flags, the environment and the token store to a client with a token.
+
+use std::env;
+use std::io;
+
+use serde_json::{Value, json};
+
+use crate::address::MasterUrl;
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::files::StoreError;
+use crate::password::{password_weaknesses, salted_hash};
+use crate::query::Query;
+use crate::secret::Secret;
+use crate::token_store::TokenStore;
+
+/// The user that everybody is who names nobody and is not logged in.
+const DEFAULT_USER: &str = "determined";
+
+/// What the process environment says about the asker.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    /// `DET_USER`.
+    pub user: Option<String>,
+    /// `DET_PASS`.
+    pub password: Option<Secret>,
+    /// `DET_USER_TOKEN`, set inside tasks.
+    pub user_token: Option<Secret>,
+}
+
+impl Environment {
+    /// Reads this process's environment. A variable that is set but blank counts: a blank password is a password.
+    pub fn from_process() -> Self {
+        let read = |name| env::var(name).ok();
+        Self {
+            user: read("DET_USER"),
+            password: read("DET_PASS").map(Secret::new),
+            user_token: read("DET_USER_TOKEN").map(Secret::new),
+        }
+    }
+}
+
+/// Who the asker wants to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The name.
+    pub user: String,
+    /// The password, where one is known without asking.
+    pub password: Option<Secret>,
+    /// Whether nobody was named, so that the default user is tried.
+    pub fallback: bool,
+}
+
+impl Candidate {
+    /// The order: the user asked for, then `DET_USER` with `DET_PASS`, then the active user of the token store, then
+    /// `determined` with a blank password. `DET_USER` alone does not count: tasks always carry it, and logging in
+    /// inside a task must win over it.
+    pub fn choose(
+        requested: Option<&str>,
+        environment: &Environment,
+        active: Option<&str>,
+    ) -> Self {
+        if let Some(user) = requested {
+            return Self::named(user, None);
+        }
+        if let (Some(user), Some(password)) = (&environment.user, &environment.password) {
+            return Self::named(user, Some(password.clone()));
+        }
+        if let Some(user) = active {
+            return Self::named(user, None);
+        }
+        Self {
+            user: DEFAULT_USER.to_owned(),
+            password: Some(Secret::new("")),
+            fallback: true,
+        }
+    }
+
+    fn named(user: &str, password: Option<Secret>) -> Self {
+        Self {
+            user: user.to_owned(),
+            password,
+            fallback: false,
+        }
+    }
+}
+
+/// A client that is logged in.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// The client, with the user's token on every request.
+    pub client: Client,
+    /// The user's name.
+    pub user: String,
+    /// What the password lacks, when a password was used just now and lacks something.
+    pub weak_password: Vec<&'static str>,
+}
+
+/// Why nobody is logged in.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The request itself failed.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The token store could not be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Nobody was named, nobody is logged in, and the default user needs a password.
+    #[error("you are not logged in to {master}; log in with `det user login USERNAME`")]
+    NotLoggedIn {
+        /// The master concerned.
+        master: MasterUrl,
+    },
+    /// The name and the password do not belong together.
+    #[error("user \"{user}\" could not log in to {master}: wrong user name or password")]
+    WrongCredentials {
+        /// The user who tried.
+        user: String,
+        /// The master concerned.
+        master: MasterUrl,
+    },
+    /// The password could not be asked for.
+    #[error("could not read the password of user \"{user}\": {source}")]
+    Prompt {
+        /// The user who tried.
+        user: String,
+        /// What the terminal said.
+        source: io::Error,
+    },
+}
+
+impl Session {
+    /// Logs in, preferring a token that is kept already. A kept token is checked with the master and forgotten when
+    /// it is no longer good. A password is asked for through `ask` (which gets the user's name) when none is known.
+    pub async fn open(
+        client: Client,
+        store: &TokenStore,
+        environment: &Environment,
+        requested: Option<&str>,
+        ask: &mut dyn FnMut(&str) -> io::Result<Secret>,
+    ) -> Result<Self, SessionError> {
+        let master = client.master().clone();
+        let entry = store.entry(&master)?;
+        let candidate = Candidate::choose(requested, environment, entry.active_user());
+        if let Some(token) = entry.token(&candidate.user) {
+            let client = client.clone().with_token(token);
+            match client.get("/api/v1/me", &Query::new()).await {
+                Ok(_) => return Ok(Self::with(client, candidate.user)),
+                Err(
+                    ClientError::Unauthenticated { .. }
+                    | ClientError::Forbidden { .. }
+                    | ClientError::NotFound { .. },
+                ) => store.drop_user(&master, &candidate.user)?,
+                Err(other) => return Err(other.into()),
+            }
+        }
+        if let (Some(user), Some(token)) = (&environment.user, &environment.user_token)
+            && requested.is_none_or(|requested| requested == user)
+        {
+            return Ok(Self::with(client.with_token(token.clone()), user.clone()));
+        }
+        let password = match candidate.password {
+            Some(password) => password,
+            None => ask(&candidate.user).map_err(|source| SessionError::Prompt {
+                user: candidate.user.clone(),
+                source,
+            })?,
+        };
+        match Self::log_in(client, &candidate.user, &password).await {
+            Ok(session) => {
+                store.set_token(&master, &session.user, &session.token())?;
+                Ok(session)
+            }
+            Err(
+                SessionError::WrongCredentials { .. }
+                | SessionError::Client(ClientError::Forbidden { .. }),
+            ) if candidate.fallback => Err(SessionError::NotLoggedIn { master }),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Logs in with a password, without looking at or changing the token store.
+    pub async fn log_in(
+        client: Client,
+        user: &str,
+        password: &Secret,
+    ) -> Result<Self, SessionError> {
+        let body = json!({
+            "username": user,
+            "password": salted_hash(password.reveal()),
+            "isHashed": true,
+        });
+        let master = client.master().clone();
+        let answer = match client.post("/api/v1/auth/login", Some(&body)).await {
+            Ok(answer) => answer,
+            Err(ClientError::Unauthenticated { .. }) => {
+                return Err(SessionError::WrongCredentials {
+                    user: user.to_owned(),
+                    master,
+                });
+            }
+            Err(other) => return Err(other.into()),
+        };
+        let Some(token) = answer["token"].as_str().filter(|token| !token.is_empty()) else {
+            return Err(SessionError::Client(ClientError::BadAnswer {
+                url: master.join("/api/v1/auth/login"),
+                reason: "it has no token".to_owned(),
+            }));
+        };
+        let name = answer["user"]["username"].as_str().unwrap_or(user);
+        let mut session = Self::with(client.with_token(Secret::new(token)), name.to_owned());
+        session.weak_password = password_weaknesses(password.reveal());
+        Ok(session)
+    }
+
+    /// The user as the master describes it.
+    pub async fn me(&self) -> Result<Value, ClientError> {
+        let mut answer = self.client.get("/api/v1/me", &Query::new()).await?;
+        Ok(answer["user"].take())
+    }
+
+    /// The token that stands for this session.
+    pub fn token(&self) -> Secret {
+        self.client
+            .token()
+            .expect("a session is made from a client with a token")
+    }
+
+    fn with(client: Client, user: String) -> Self {
+        Self {
+            client,
+            user,
+            weak_password: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(user: Option<&str>, password: Option<&str>) -> Environment {
+        Environment {
+            user: user.map(str::to_owned),
+            password: password.map(Secret::new),
+            user_token: None,
+        }
+    }
+
+    #[test]
+    fn the_order_of_identity() {
+        let both = environment(Some("env"), Some("pw"));
+        let chosen = Candidate::choose(Some("flag"), &both, Some("active"));
+        assert_eq!((chosen.user.as_str(), chosen.password), ("flag", None));
+
+        let chosen = Candidate::choose(None, &both, Some("active"));
+        assert_eq!(chosen.user, "env");
+        assert_eq!(chosen.password, Some(Secret::new("pw")));
+
+        let name_only = environment(Some("env"), None);
+        let chosen = Candidate::choose(None, &name_only, Some("active"));
+        assert_eq!((chosen.user.as_str(), chosen.fallback), ("active", false));
+
+        let chosen = Candidate::choose(None, &name_only, None);
+        assert_eq!(chosen.user, "determined");
+        assert_eq!(chosen.password, Some(Secret::new("")));
+        assert!(chosen.fallback);
+    }
+}

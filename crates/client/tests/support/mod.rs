@@ -1,0 +1,238 @@
+//! A stand-in for the master: answers from a table, and remembers what it was asked.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary that includes this file uses a part of it"
+)]
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use serde_json::Value;
+
+/// One request as it came in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    /// `METHOD /path?query`.
+    pub line: String,
+    /// The headers, names in lower case.
+    pub headers: HashMap<String, String>,
+    /// The body as text.
+    pub body: String,
+}
+
+impl Asked {
+    /// The body as JSON; null if there was none.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or(Value::Null)
+    }
+}
+
+/// What to answer.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// A status and a JSON body.
+    Json(u16, Value),
+    /// A status and a body as it stands.
+    Raw(u16, &'static str, Vec<u8>),
+    /// Pieces of a chunked body with status 200, then the end; `cut` closes the connection before the end.
+    Chunks { pieces: Vec<String>, cut: bool },
+    /// The answers to the first, second … request; the last one stays.
+    InTurn(Vec<Answer>),
+}
+
+/// A JSON answer with status 200.
+pub fn ok(value: Value) -> Answer {
+    Answer::Json(200, value)
+}
+
+/// A stream of messages that ends well.
+pub fn stream(messages: &[Value]) -> Answer {
+    Answer::Chunks {
+        pieces: messages
+            .iter()
+            .map(|message| format!("{}\n", serde_json::json!({ "result": message })))
+            .collect(),
+        cut: false,
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Keyed by `METHOD /path` without the query.
+    answers: HashMap<String, Answer>,
+    asked: Vec<Asked>,
+}
+
+/// The stand-in. Listens on a free loopback port until the process ends.
+#[derive(Clone)]
+pub struct StubMaster {
+    address: String,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl StubMaster {
+    /// Starts one that knows how to log in and who is asking.
+    pub fn start() -> Self {
+        let stub = Self::bare();
+        stub.on(
+            "POST /api/v1/auth/login",
+            ok(serde_json::json!({"token": "TOKEN", "user": {"username": "determined", "id": 2}})),
+        );
+        stub.on(
+            "GET /api/v1/me",
+            ok(serde_json::json!({"user": {"username": "determined", "id": 2, "admin": false}})),
+        );
+        stub
+    }
+
+    /// Starts one that answers nothing but 501.
+    pub fn bare() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free loopback port");
+        let address = listener.local_addr().expect("a bound socket").to_string();
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let for_thread = Arc::clone(&shared);
+        thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                let shared = Arc::clone(&for_thread);
+                thread::spawn(move || serve(connection, &shared));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Where it listens, as `host:port`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Sets the answer to `METHOD /path`, whatever the query.
+    pub fn on(&self, route: &str, answer: Answer) {
+        self.lock().answers.insert(route.to_owned(), answer);
+    }
+
+    /// Everything asked so far, in order.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.lock().asked.clone()
+    }
+
+    /// The request lines so far without logging in and asking who one is.
+    pub fn lines(&self) -> Vec<String> {
+        self.asked()
+            .into_iter()
+            .map(|asked| asked.line)
+            .filter(|line| line != "GET /api/v1/me" && line != "POST /api/v1/auth/login")
+            .collect()
+    }
+
+    /// The last request whose line starts with `start`.
+    pub fn last(&self, start: &str) -> Asked {
+        self.asked()
+            .into_iter()
+            .rev()
+            .find(|asked| asked.line.starts_with(start))
+            .unwrap_or_else(|| panic!("nothing like {start:?} was asked: {:?}", self.lines()))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn serve(connection: TcpStream, shared: &Mutex<Shared>) {
+    let Ok(reading) = connection.try_clone() else {
+        return;
+    };
+    let mut reader = BufReader::new(reading);
+    let mut writer = connection;
+    while let Some(asked) = read_request(&mut reader) {
+        let route = asked.line.split('?').next().unwrap_or_default().to_owned();
+        let answer = {
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.asked.push(asked);
+            match shared.answers.get_mut(&route) {
+                Some(Answer::InTurn(turns)) if turns.len() > 1 => turns.remove(0),
+                Some(Answer::InTurn(turns)) => turns[0].clone(),
+                Some(answer) => answer.clone(),
+                None => Answer::Json(
+                    501,
+                    serde_json::json!({"error": {"error": format!("the stub has no answer to {route}")}}),
+                ),
+            }
+        };
+        if !write_answer(&mut writer, answer) {
+            return;
+        }
+    }
+}
+
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
+    let mut first = String::new();
+    if reader.read_line(&mut first).ok()? == 0 {
+        return None;
+    }
+    let line = first.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
+    let mut headers = HashMap::new();
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        let Some((name, value)) = header.trim_end().split_once(':') else {
+            break;
+        };
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    let length = headers
+        .get("content-length")
+        .and_then(|length| length.parse().ok())
+        .unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(Asked {
+        line,
+        headers,
+        body: String::from_utf8_lossy(&body).into_owned(),
+    })
+}
+
+/// Writes an answer; false when the connection is to be closed.
+fn write_answer(writer: &mut TcpStream, answer: Answer) -> bool {
+    match answer {
+        Answer::Json(status, value) => write_whole(
+            writer,
+            status,
+            "application/json",
+            value.to_string().as_bytes(),
+        ),
+        Answer::Raw(status, media_type, body) => write_whole(writer, status, media_type, &body),
+        Answer::Chunks { pieces, cut } => {
+            let mut head = String::from("HTTP/1.1 200 OK\r\n");
+            head.push_str("content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n");
+            let mut sent = writer.write_all(head.as_bytes()).is_ok();
+            for piece in pieces {
+                let chunk = format!("{:x}\r\n{piece}\r\n", piece.len());
+                sent = sent && writer.write_all(chunk.as_bytes()).is_ok();
+                sent = sent && writer.flush().is_ok();
+            }
+            sent && !cut && writer.write_all(b"0\r\n\r\n").is_ok()
+        }
+        Answer::InTurn(turns) => {
+            let last = turns.into_iter().next_back();
+            last.is_some_and(|answer| write_answer(writer, answer))
+        }
+    }
+}
+
+fn write_whole(writer: &mut TcpStream, status: u16, media_type: &str, body: &[u8]) -> bool {
+    let mut head = String::new();
+    let _ = write!(
+        head,
+        "HTTP/1.1 {status} -\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    writer.write_all(head.as_bytes()).is_ok() && writer.write_all(body).is_ok()
+}

@@ -1,0 +1,171 @@
+//! Rules between the keys of an experiment: `experiment-config` reference §13.
+
+use crate::hyperparameters::Hyperparameter;
+use crate::schema::{Checker, Stage};
+use crate::space;
+use crate::yaml::{Node, Tree};
+
+/// Rules of the whole document.
+pub(super) fn document(checker: &mut Checker, root: &Node) {
+    space_for_searcher(checker, root);
+    if checker.stage == Stage::Complete {
+        let text = |key| root.get(key).and_then(Node::text).unwrap_or_default();
+        for (given, missing) in [("workspace", "project"), ("project", "workspace")] {
+            if !text(given).is_empty() && text(missing).is_empty() {
+                let message = format!("is required beside \"{given}\"");
+                let at = root.get(given).and_then(|node| node.at.clone());
+                checker.error_in(missing, at.as_ref(), message);
+            }
+        }
+        return;
+    }
+    if let Some(length) = root.get("description").and_then(Node::text).map(|text| text.chars().count())
+        && length > 255
+    {
+        checker.within("description", |checker| {
+            checker.warn(&format!("has {length} characters; lists show 255"));
+        });
+    }
+    let slots = root.find("resources.slots_per_trial").and_then(Node::integer);
+    if slots.is_some_and(|slots| slots > 1) && root.find("hyperparameters.global_batch_size").is_none() {
+        checker.within("hyperparameters", |checker| {
+            checker.warn("has no \"global_batch_size\", which distributed training with a trial class needs");
+        });
+    }
+    entrypoint(checker, root);
+}
+
+fn entrypoint(checker: &mut Checker, root: &Node) {
+    let Some(text) = root.get("entrypoint").and_then(Node::text) else {
+        return;
+    };
+    if !super::is_trial_class(text) {
+        return;
+    }
+    checker.within("entrypoint", |checker| {
+        checker.warn("names a trial class, which is deprecated; use \"python3 -m determined.launch.torch_distributed\" or a script");
+    });
+    let epochs = |path: &str| root.find(path).is_some_and(|length| length.get("epochs").is_some());
+    let used = ["searcher.max_length", "min_validation_period", "min_checkpoint_period"]
+        .into_iter()
+        .find(|path| epochs(path));
+    if let Some(path) = used
+        && root.get("records_per_epoch").and_then(Node::integer).unwrap_or(0) == 0
+    {
+        checker.within("records_per_epoch", |checker| {
+            checker.warn(&format!("is not given although \"{path}\" counts epochs; the trial class must know its epoch"));
+        });
+    }
+}
+
+/// Grid needs points for every axis; single takes no choice at all.
+fn space_for_searcher(checker: &mut Checker, root: &Node) {
+    let Some(name) = root.find("searcher.name").and_then(Node::text) else {
+        return;
+    };
+    if !matches!(name, "grid" | "single") {
+        return;
+    }
+    let Some(hyperparameters) = root.get("hyperparameters") else {
+        return;
+    };
+    // Mistakes inside the space are reported by its own check; here they are only passed over.
+    let errors = checker.errors.len();
+    let parsed = checker.within("hyperparameters", |checker| space::group(checker, hyperparameters));
+    checker.errors.truncate(errors);
+    for (path, leaf) in space::leaves(&parsed) {
+        let problem = match (name, leaf) {
+            (
+                "grid",
+                Hyperparameter::Int { count: None, .. }
+                | Hyperparameter::Double { count: None, .. }
+                | Hyperparameter::Log { count: None, .. },
+            ) => ("grid search needs a \"count\" here", "add the number of points, \"count\""),
+            ("single", leaf) if !matches!(leaf, Hyperparameter::Const(_)) => (
+                "searcher \"single\" takes constants only",
+                "give one value, or choose searcher \"random\"",
+            ),
+            _ => continue,
+        };
+        let at = hyperparameters.find(&path).and_then(|node| node.at.clone());
+        checker.within("hyperparameters", |checker| {
+            within_path(checker, &path, |checker| {
+                checker.error_hint(at.as_ref(), problem.0, problem.1);
+            });
+        });
+    }
+}
+
+/// Works at a dotted path below the current one.
+fn within_path(checker: &mut Checker, path: &str, work: impl FnOnce(&mut Checker)) {
+    match path.split_once('.') {
+        Some((key, rest)) => checker.within(key, |checker| within_path(checker, rest, work)),
+        None => checker.within(path, work),
+    }
+}
+
+/// At most one warm start.
+pub(super) fn searcher(checker: &mut Checker, node: &Node) {
+    if let (Some(_), Some(uuid)) = (
+        node.get("source_trial_id"),
+        node.get("source_checkpoint_uuid"),
+    ) {
+        checker.error_in(
+            "source_checkpoint_uuid",
+            uuid.at.as_ref(),
+            "cannot be combined with \"source_trial_id\"; choose one",
+        );
+    }
+}
+
+pub(super) fn resources(checker: &mut Checker, node: &Node) {
+    let (slots, max) = (node.get("slots_per_trial"), node.get("max_slots"));
+    if let (Some(slots), Some(max)) = (
+        slots.and_then(|slots| Some((slots, slots.integer()?))),
+        max.and_then(Node::integer),
+    ) && slots.1 > max
+    {
+        let message = format!("is {}, more than the {max} of \"max_slots\": no trial could ever start", slots.1);
+        checker.error_in("slots_per_trial", slots.0.at.as_ref(), message);
+    }
+    let one = node.get("resource_pool").and_then(Node::text).is_some_and(|pool| !pool.is_empty());
+    if let Some(several) = node.get("resource_pools")
+        && matches!(&several.tree, Tree::List(items) if !items.is_empty())
+        && one
+    {
+        checker.error_in(
+            "resource_pools",
+            several.at.as_ref(),
+            "cannot be combined with \"resource_pool\"; put that pool first in the list",
+        );
+    }
+}
+
+pub(super) fn reproducibility(checker: &mut Checker, node: &Node) {
+    if node
+        .get("experiment_seed")
+        .and_then(Node::integer)
+        .is_some_and(|seed| seed >= 1 << 31)
+    {
+        checker.within("experiment_seed", |checker| {
+            checker.warn("is 2147483648 or more, which some libraries refuse as a seed");
+        });
+    }
+}
+
+pub(super) fn profiling(checker: &mut Checker, node: &Node) {
+    if let (Some(begin), Some(end)) = (
+        node.get("begin_on_batch").and_then(Node::integer),
+        node.get("end_after_batch"),
+    ) && end.integer().is_some_and(|end| begin > end)
+    {
+        checker.error_in(
+            "end_after_batch",
+            end.at.as_ref(),
+            format!("must not be below \"begin_on_batch\", which is {begin}"),
+        );
+    }
+    if matches!(node.get("enabled"), Some(Node { tree: Tree::Bool(true), .. })) {
+        checker.warn("is accepted and kept but not acted on yet");
+    }
+}

@@ -1,0 +1,248 @@
+//! Older forms of an experiment's document: what is translated, and what is refused with the new form.
+//! `experiment-config` reference §14. Runs before the keys are checked, so nothing here assumes a shape.
+
+use std::collections::BTreeMap;
+
+use serde_json::Number;
+
+use crate::errors::Position;
+use crate::schema::Checker;
+use crate::yaml::{Node, Tree};
+
+/// Searchers that no longer exist.
+const RETIRED: [&str; 5] = ["adaptive", "adaptive_simple", "sync_halving", "custom", "pbt"];
+const LENGTHS: [&str; 3] = ["batches", "records", "epochs"];
+
+/// Rewrites what can be rewritten, with a warning each, and records the rest as mistakes.
+pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
+    version(checker, root);
+    labels(root);
+    removed(checker, root);
+    let batches_per_step = root
+        .members_mut()
+        .and_then(|members| members.remove("batches_per_step"));
+    let has_searcher = root.get("searcher").is_some_and(|node| node.members().is_some());
+    if let Some(searcher) = root.get_mut("searcher").filter(|_| has_searcher) {
+        checker.within("searcher", |checker| {
+            steps(checker, searcher, batches_per_step.as_ref());
+            retired(checker, searcher);
+            halving_length(checker, searcher);
+        });
+    } else if let Some(step) = batches_per_step {
+        checker.within("batches_per_step", |checker| {
+            checker.error_hint(
+                step.at.as_ref(),
+                "was removed",
+                "give \"searcher.max_length\" in batches",
+            );
+        });
+    }
+}
+
+/// Removes a member that is refused; gives its place.
+fn take(node: &mut Node, key: &str) -> Option<Node> {
+    node.members_mut()?
+        .remove(key)
+        .filter(|member| !matches!(member.tree, Tree::Null))
+}
+
+fn refuse(checker: &mut Checker, node: &mut Node, key: &str, message: &str, hint: &str) {
+    if let Some(member) = take(node, key) {
+        checker.within(key, |checker| {
+            checker.error_hint(member.at.as_ref(), message, hint);
+        });
+    }
+}
+
+fn version(checker: &mut Checker, root: &mut Node) {
+    if let Some(version) = take(root, "version")
+        && version.integer() != Some(0)
+    {
+        checker.error_in("version", version.at.as_ref(), "is not a supported version; only 0 exists");
+    }
+}
+
+/// Labels are a set: the old map form `{label: true}` and duplicates become a sorted list.
+fn labels(root: &mut Node) {
+    let Some(labels) = root.get_mut("labels") else {
+        return;
+    };
+    match &mut labels.tree {
+        Tree::Map(members) => {
+            let at = labels.at.clone();
+            let items = members
+                .iter()
+                .filter(|(_, member)| !matches!(member.tree, Tree::Bool(false)))
+                .map(|(label, _)| Node {
+                    tree: Tree::Text(label.clone()),
+                    at: at.clone(),
+                })
+                .collect();
+            labels.tree = Tree::List(items);
+        }
+        Tree::List(items) if items.iter().all(|item| item.text().is_some()) => {
+            let set: BTreeMap<String, Node> = std::mem::take(items)
+                .into_iter()
+                .filter_map(|item| Some((item.text()?.to_owned(), item)))
+                .collect();
+            items.extend(set.into_values());
+        }
+        _ => {}
+    }
+}
+
+fn removed(checker: &mut Checker, root: &mut Node) {
+    refuse(checker, root, "internal", "was removed", "remove it");
+    if let Some(resources) = root.get_mut("resources") {
+        checker.within("resources", |checker| {
+            refuse(
+                checker,
+                resources,
+                "slots",
+                "is a key of notebooks, shells and commands, not of experiments",
+                "use \"resources.slots_per_trial\"",
+            );
+        });
+    }
+    if let Some(environment) = root.get_mut("environment") {
+        checker.within("environment", |checker| {
+            refuse(
+                checker,
+                environment,
+                "runtime_packages",
+                "was removed",
+                "install packages in the image or in a startup hook",
+            );
+        });
+    }
+    let hdfs = root
+        .get("checkpoint_storage")
+        .and_then(|storage| storage.get("type"))
+        .filter(|kind| kind.text() == Some("hdfs"))
+        .map(|kind| kind.at.clone());
+    if let Some(at) = hdfs {
+        checker.within("checkpoint_storage", |checker| {
+            checker.within("type", |checker| {
+                checker.error_hint(at.as_ref(), "\"hdfs\" was removed", "mount it and use \"shared_fs\"");
+            });
+        });
+        take(root, "checkpoint_storage");
+    }
+}
+
+/// The oldest lengths, in steps of batches.
+fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&Node>) {
+    let per_step = batches_per_step.map_or(Some(100), |node| node.integer().filter(|n| *n >= 1));
+    if let Some(max_steps) = take(searcher, "max_steps") {
+        let total = match (batches_per_step, max_steps.integer(), per_step) {
+            (Some(_), Some(steps), Some(batches)) if steps >= 1 => steps.checked_mul(batches),
+            _ => None,
+        };
+        match total {
+            Some(total) => {
+                checker.within("max_steps", |checker| {
+                    checker.warn(&format!("is read as \"max_length: {{batches: {total}}}\""));
+                });
+                put_length(searcher, "batches", total.into(), max_steps.at);
+            }
+            None => checker.within("max_steps", |checker| {
+                checker.error_hint(max_steps.at.as_ref(), "was removed", "give \"max_length\" in batches");
+            }),
+        }
+    }
+    for key in ["target_trial_steps", "step_budget", "steps_per_round"] {
+        refuse(checker, searcher, key, "was removed", "give \"max_length\" in batches");
+    }
+}
+
+fn put_length(searcher: &mut Node, unit: &str, amount: Number, at: Option<Position>) {
+    if let Some(members) = searcher.members_mut() {
+        members.entry("max_length".into()).or_insert_with(|| Node {
+            tree: Tree::Map(BTreeMap::from([(
+                unit.to_owned(),
+                Node {
+                    tree: Tree::Number(amount),
+                    at: at.clone(),
+                },
+            )])),
+            at,
+        });
+    }
+}
+
+fn retired(checker: &mut Checker, searcher: &mut Node) {
+    let Some(name) = searcher.get("name") else {
+        return;
+    };
+    if name.text().is_some_and(|name| RETIRED.contains(&name)) {
+        let message = format!("searcher \"{}\" was removed", name.text().unwrap_or_default());
+        let at = name.at.clone();
+        checker.within("name", |checker| {
+            checker.error_hint(at.as_ref(), message, "use \"adaptive_asha\" or \"random\"");
+        });
+        // The keys of a removed searcher are not worth a second complaint.
+        if let Some(members) = searcher.members_mut() {
+            members.clear();
+        }
+    }
+}
+
+/// `max_length` of the halving searchers, from before they had a time metric.
+fn halving_length(checker: &mut Checker, searcher: &mut Node) {
+    if !matches!(
+        searcher.get("name").and_then(Node::text),
+        Some("async_halving" | "adaptive_asha")
+    ) {
+        return;
+    }
+    let Some(length) = searcher.get("max_length").cloned() else {
+        return;
+    };
+    if searcher.get("max_time").is_some() {
+        take(searcher, "max_length");
+        return checker.within("max_length", |checker| {
+            checker.warn("is ignored beside \"max_time\"");
+        });
+    }
+    if length.integer().is_some() {
+        if searcher.get("time_metric").is_none() {
+            take(searcher, "max_length");
+            return checker.within("max_length", |checker| {
+                checker.error_hint(
+                    length.at.as_ref(),
+                    "has no unit; ASHA needs \"time_metric\" and \"max_time\"",
+                    "give \"time_metric: batches\" and the number as \"max_time\"",
+                );
+            });
+        }
+        take(searcher, "max_length");
+        put(searcher, "max_time", length);
+        return checker.within("max_length", |checker| checker.warn("is read as \"max_time\""));
+    }
+    let single = length.members().filter(|members| members.len() == 1);
+    let Some((unit, amount)) = single
+        .and_then(|members| members.iter().next())
+        .filter(|(unit, _)| LENGTHS.contains(&unit.as_str()))
+    else {
+        return;
+    };
+    checker.within("max_length", |checker| {
+        checker.warn(&format!("is read as \"time_metric: {unit}\" and \"max_time\""));
+    });
+    let metric = Node {
+        tree: Tree::Text(unit.clone()),
+        at: length.at.clone(),
+    };
+    let amount = amount.clone();
+    take(searcher, "max_length");
+    if searcher.get("time_metric").is_none() {
+        put(searcher, "time_metric", metric);
+    }
+    put(searcher, "max_time", amount);
+}
+
+fn put(node: &mut Node, key: &str, value: Node) {
+    if let Some(members) = node.members_mut() {
+        members.insert(key.to_owned(), value);
+    }
+}

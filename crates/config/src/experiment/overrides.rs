@@ -1,0 +1,105 @@
+//! `--config key=value`: `experiment-config` reference §15.
+
+use std::collections::BTreeMap;
+
+use crate::errors::{ConfigError, ConfigErrors};
+use crate::yaml::{self, Node, Tree, parse_scalar, to_yaml};
+
+/// Applies overrides to a document, in order, later ones over earlier ones, and gives back the new text. Without overrides
+/// the text comes back byte for byte; with any it is written anew, without its comments.
+///
+/// # Errors
+/// The document is not YAML or no map, an override has no `=`, or its value is not YAML.
+pub fn apply_overrides<S: AsRef<str>>(text: &str, overrides: &[S]) -> Result<String, ConfigErrors> {
+    if overrides.is_empty() {
+        return Ok(text.to_owned());
+    }
+    let mut root = yaml::parse(text)?;
+    if matches!(root.tree, Tree::Null) {
+        root.tree = Tree::Map(BTreeMap::new());
+    }
+    if root.members().is_none() {
+        let message = format!("must be a map, not {}", root.kind());
+        return Err(ConfigError::new("", root.at.as_ref(), message).into());
+    }
+    for text in overrides {
+        apply(&mut root, text.as_ref())?;
+    }
+    Ok(to_yaml(&root.to_value()))
+}
+
+fn apply(root: &mut Node, text: &str) -> Result<(), ConfigError> {
+    let wrong = |message: String| ConfigError::new("", None, message);
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| wrong(format!("override \"{text}\" must have the form \"key.path=value\"")))?;
+    let segments: Vec<&str> = key.split('.').collect();
+    if segments.iter().any(|segment| segment.is_empty()) {
+        return Err(wrong(format!("override \"{text}\" has an empty key")));
+    }
+    let value = parse_value(key, value)
+        .map_err(|reason| ConfigError::new(key, None, format!("override \"{value}\" {reason}")))?;
+    set(root, &segments, value);
+    Ok(())
+}
+
+fn parse_value(key: &str, text: &str) -> Result<Node, String> {
+    let mounts = key == "bind_mounts";
+    let flow = |text: &str| {
+        yaml::parse(text).map_err(|errors| {
+            errors
+                .0
+                .first()
+                .map_or_else(String::new, |error| error.message.clone())
+        })
+    };
+    if text.starts_with(['[', '{']) {
+        let node = flow(text)?;
+        let wrap = mounts && node.members().is_some();
+        return Ok(if wrap { list(vec![node]) } else { node });
+    }
+    if text.contains(',') {
+        let parts: Result<Vec<Node>, String> = text.split(',').map(|part| flow(part.trim())).collect();
+        return Ok(list(parts?));
+    }
+    // A bare value may hold `: ` or `#`, which YAML would take for a map or a comment.
+    let node = match text.trim() {
+        quoted if quoted.starts_with(['"', '\'']) => flow(quoted)?,
+        plain => Node::new(parse_scalar(plain).map_err(|reason| format!("is wrong: {reason}"))?),
+    };
+    Ok(if mounts { list(vec![node]) } else { node })
+}
+
+fn list(items: Vec<Node>) -> Node {
+    Node::new(Tree::List(items))
+}
+
+/// Puts `value` at the path: maps merge into maps, anything else replaces.
+fn set(node: &mut Node, segments: &[&str], value: Node) {
+    let Some((first, rest)) = segments.split_first() else {
+        return merge(node, value);
+    };
+    if node.members().is_none() {
+        node.tree = Tree::Map(BTreeMap::new());
+    }
+    if let Some(members) = node.members_mut() {
+        let member = members
+            .entry((*first).to_owned())
+            .or_insert_with(|| Node::new(Tree::Null));
+        set(member, rest, value);
+    }
+}
+
+fn merge(node: &mut Node, value: Node) {
+    match (&mut node.tree, value.tree) {
+        (Tree::Map(ours), Tree::Map(theirs)) => {
+            for (key, value) in theirs {
+                merge(
+                    ours.entry(key).or_insert_with(|| Node::new(Tree::Null)),
+                    value,
+                );
+            }
+        }
+        (ours, theirs) => *ours = theirs,
+    }
+}

@@ -1,0 +1,161 @@
+//! The master's configuration: `master-config` reference.
+//!
+//! [`MasterConfig::load`] merges files, environment and flags. Keys of what is not built yet are kept as they are, each
+//! with a warning; unknown keys are mistakes with a hint.
+
+mod schema;
+mod types;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::container::TaskContainerDefaults;
+use crate::errors::{ConfigError, ConfigErrors};
+use crate::layers::{Schema, env_names};
+use crate::schema::{MASK, fill_defaults, leaves, mask};
+
+pub(crate) use schema::LOG;
+pub use types::{
+    Authz, Database, DefaultTask, EffectiveScheduler, FittingPolicy, Log, MasterConfig,
+    Observability, ResourceManager, ResourcePool, Retention, Scheduler, SchedulerKind, Security,
+    Telemetry, TlsFiles, TokenLifespan, Webhooks,
+};
+
+static SCHEMA: Schema = Schema {
+    root: &schema::MASTER,
+    suggestions: &[],
+    translate: schema::translate,
+};
+
+/// Keys that hide something wherever they stand, also in what is kept without a schema.
+const SECRET_KEYS: [&str; 8] = [
+    "password",
+    "client_secret",
+    "startup_script",
+    "container_startup_script",
+    "agent_config_file_contents",
+    "signing_key",
+    "jwt_key",
+    "identitytoken",
+];
+
+impl MasterConfig {
+    /// Reads the configuration. `files` are `(name, text)`, later ones stronger; `env` is the whole environment, of which
+    /// `DET_…` names of known keys count; `flags` are `(dotted key, value)`. Also gives warnings for the log.
+    ///
+    /// # Errors
+    /// Every mistake, each with its path and the file and line, variable or flag it comes from.
+    pub fn load(
+        files: &[(String, String)],
+        env: &BTreeMap<String, String>,
+        flags: &[(String, String)],
+    ) -> Result<(Self, Vec<String>), ConfigErrors> {
+        let (mut root, mut warnings) = SCHEMA.load(files, env, flags)?;
+        fill_defaults(&mut root, SCHEMA.root);
+        let config: Self = serde_json::from_value(root.to_value())
+            .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")))?;
+        warnings.extend(config.scheduler_warnings());
+        Ok((config, warnings))
+    }
+
+    /// The configuration as JSON for showing: secrets are hidden.
+    pub fn to_masked_json(&self) -> Value {
+        let mut value =
+            serde_json::to_value(self).expect("maps with text keys and finite numbers are JSON");
+        mask(&mut value, SCHEMA.root);
+        mask_by_key(&mut value);
+        value
+    }
+
+    /// The variable of every key, `(DET_DB_HOST, db.host)`. A `…_FILE` variable, which names a file with the value, is for
+    /// the caller to read and hand in under the name without the suffix.
+    pub fn environment_names() -> Vec<(String, String)> {
+        let known = leaves(SCHEMA.root);
+        env_names(&known)
+            .into_iter()
+            .map(|(name, leaf)| (name, leaf.path.clone()))
+            .collect()
+    }
+
+    /// The port to listen on: as configured, else 8443 with TLS and 8080 without.
+    pub fn effective_port(&self) -> u16 {
+        match (self.port, self.security.tls.is_enabled()) {
+            (0, true) => 8443,
+            (0, false) => 8080,
+            (port, _) => port,
+        }
+    }
+
+    /// The pool of this name.
+    pub fn resource_pool(&self, name: &str) -> Option<&ResourcePool> {
+        self.resource_pools
+            .iter()
+            .find(|pool| pool.pool_name == name)
+    }
+
+    /// The defaults for tasks in a pool: the pool's own over the cluster's. An unknown pool gets the cluster's.
+    pub fn effective_task_container_defaults(&self, pool: &str) -> TaskContainerDefaults {
+        match self
+            .resource_pool(pool)
+            .and_then(|pool| pool.task_container_defaults.as_ref())
+        {
+            Some(own) => own.over(&self.task_container_defaults),
+            None => self.task_container_defaults.clone(),
+        }
+    }
+
+    /// The scheduler of a pool. The pool's block, if it has any key, replaces the cluster's whole; without any block
+    /// tasks are served by priority, without preemption (`design` settled point 2).
+    pub fn effective_scheduler(&self, pool: &ResourcePool) -> EffectiveScheduler {
+        let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
+        let cluster = self
+            .resource_manager
+            .scheduler
+            .as_ref()
+            .filter(|block| !block.is_empty());
+        EffectiveScheduler::of(own.or(cluster), own.is_none())
+    }
+
+    fn scheduler_warnings(&self) -> Vec<String> {
+        let cluster = self
+            .resource_manager
+            .scheduler
+            .as_ref()
+            .filter(|block| !block.is_empty());
+        let mut warnings = Vec::new();
+        for pool in &self.resource_pools {
+            let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
+            if let (Some(own), Some(cluster)) = (own, cluster)
+                && own != cluster
+            {
+                warnings.push(format!(
+                    "resource pool \"{}\" has a scheduler of its own, so nothing of \"resource_manager.scheduler\" applies to it; it runs with {}",
+                    pool.pool_name,
+                    self.effective_scheduler(pool),
+                ));
+            }
+        }
+        warnings
+    }
+}
+
+fn mask_by_key(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                let hides = SECRET_KEYS.contains(&key.as_str());
+                if hides && !member.is_null() && member.as_str() != Some("") {
+                    *member = Value::from(MASK);
+                } else {
+                    mask_by_key(member);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(mask_by_key),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! Reads and writes the hyperparameter space: `experiment-config` reference §6.
+
+use serde_json::{Map, Number, Value, json};
+
+use crate::errors::{ConfigError, Position};
+use crate::hyperparameters::{Hyperparameter, Space};
+use crate::schema::Checker;
+use crate::yaml::{Node, Tree};
+
+/// The five types and their keys; the bool says whether the key is needed.
+const TYPES: &[(&str, &[(&str, bool)])] = &[
+    ("const", &[("val", true)]),
+    ("int", &[("minval", true), ("maxval", true), ("count", false)]),
+    ("double", &[("minval", true), ("maxval", true), ("count", false)]),
+    ("log", &[("minval", true), ("maxval", true), ("base", true), ("count", false)]),
+    ("categorical", &[("vals", true)]),
+];
+
+/// Checks the value of `hyperparameters`.
+pub(crate) fn check(checker: &mut Checker, node: &mut Node) {
+    group(checker, node);
+}
+
+/// The space in the map `node`; mistakes go to the checker.
+pub(crate) fn group(checker: &mut Checker, node: &Node) -> Space {
+    let Some(members) = node.members() else {
+        checker.error(
+            node.at.as_ref(),
+            format!("must be a map of hyperparameters, not {}", node.kind()),
+        );
+        return Space::new();
+    };
+    let mut space = Space::new();
+    for (name, member) in members {
+        if let Some(parameter) = checker.within(name, |checker| parameter(checker, member)) {
+            space.insert(name.clone(), parameter);
+        }
+    }
+    space
+}
+
+/// One node of the space; `None` after a mistake.
+fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
+    let Some(members) = node.members() else {
+        return Some(Hyperparameter::Const(node.to_value()));
+    };
+    let Some(kind) = members.get("type") else {
+        return Some(Hyperparameter::Group(group(checker, node)));
+    };
+    let Some((name, keys)) = TYPES.iter().find(|(name, _)| kind.text() == Some(name)) else {
+        let given = kind.text().map_or(kind.kind().to_owned(), |text| format!("\"{text}\""));
+        checker.within("type", |checker| {
+            checker.error_hint(
+                kind.at.as_ref(),
+                format!("must be one of \"const\", \"int\", \"double\", \"log\", \"categorical\", not {given}"),
+                "a group of hyperparameters cannot have a member called \"type\"",
+            );
+        });
+        return None;
+    };
+    let before = checker.errors.len();
+    for (key, member) in members {
+        if key != "type" && !keys.iter().any(|(known, _)| known == key) {
+            let message = format!("is not a key of a hyperparameter of type \"{name}\"");
+            checker.error_in(key, member.at.as_ref(), message);
+        }
+    }
+    // A constant may be null; for everything else null is the same as nothing.
+    let given = |key: &str| {
+        members
+            .get(key)
+            .filter(|member| *name == "const" || !matches!(member.tree, Tree::Null))
+    };
+    for (key, needed) in *keys {
+        if *needed && given(key).is_none() {
+            let message = format!("is required for a hyperparameter of type \"{name}\"");
+            checker.error_in(key, node.at.as_ref(), message);
+        }
+    }
+    let parameter = typed(checker, node, name, given);
+    (checker.errors.len() == before).then_some(parameter).flatten()
+}
+
+fn typed<'n>(
+    checker: &mut Checker,
+    node: &Node,
+    name: &str,
+    given: impl Fn(&str) -> Option<&'n Node>,
+) -> Option<Hyperparameter> {
+    let at = node.at.as_ref();
+    match name {
+        "const" => Some(Hyperparameter::Const(given("val")?.to_value())),
+        "categorical" => {
+            let vals = given("vals")?;
+            let Tree::List(items) = &vals.tree else {
+                let message = format!("must be a list, not {}", vals.kind());
+                checker.error_in("vals", vals.at.as_ref(), message);
+                return None;
+            };
+            if items.is_empty() {
+                checker.error_in("vals", vals.at.as_ref(), "must hold at least one value");
+                return None;
+            }
+            Some(Hyperparameter::Categorical(
+                items.iter().map(Node::to_value).collect(),
+            ))
+        }
+        "int" => {
+            let minval = given("minval").and_then(|node| integer(checker, "minval", node));
+            let maxval = given("maxval").and_then(|node| integer(checker, "maxval", node));
+            let count = count(checker, given("count"));
+            let (minval, maxval) = (minval?, maxval?);
+            ordered(checker, at, minval < maxval)?;
+            Some(Hyperparameter::Int { minval, maxval, count: count? })
+        }
+        _ => {
+            let minval = given("minval").and_then(|node| number(checker, "minval", node));
+            let maxval = given("maxval").and_then(|node| number(checker, "maxval", node));
+            let count = count(checker, given("count"));
+            let base = given("base").and_then(|node| number(checker, "base", node));
+            let (minval, maxval) = (minval?, maxval?);
+            ordered(checker, at, minval < maxval)?;
+            if name == "double" {
+                return Some(Hyperparameter::Double { minval, maxval, count: count? });
+            }
+            let base = base?;
+            if base <= 0.0 {
+                checker.error_in("base", given("base").and_then(|node| node.at.as_ref()), "must be above 0");
+                return None;
+            }
+            Some(Hyperparameter::Log { minval, maxval, base, count: count? })
+        }
+    }
+}
+
+fn ordered(checker: &mut Checker, at: Option<&Position>, ordered: bool) -> Option<()> {
+    if !ordered {
+        checker.error(at, "\"minval\" must be below \"maxval\"");
+    }
+    ordered.then_some(())
+}
+
+fn integer(checker: &mut Checker, key: &str, node: &Node) -> Option<i64> {
+    let value = node.integer();
+    if value.is_none() {
+        let message = format!("must be an integer, not {}", shown(node));
+        checker.error_in(key, node.at.as_ref(), message);
+    }
+    value
+}
+
+fn number(checker: &mut Checker, key: &str, node: &Node) -> Option<f64> {
+    let value = match &node.tree {
+        Tree::Number(number) => number.as_f64(),
+        _ => None,
+    };
+    if value.is_none() {
+        let message = format!("must be a number, not {}", shown(node));
+        checker.error_in(key, node.at.as_ref(), message);
+    }
+    value
+}
+
+/// The optional `count`: the outer `None` is a mistake.
+#[expect(clippy::option_option, reason = "absent and wrong are two things")]
+fn count(checker: &mut Checker, node: Option<&Node>) -> Option<Option<u64>> {
+    let Some(node) = node else {
+        return Some(None);
+    };
+    match node.integer().and_then(|count| u64::try_from(count).ok()) {
+        Some(count) if count >= 1 => Some(Some(count)),
+        _ => {
+            let message = format!("must be an integer of at least 1, not {}", shown(node));
+            checker.error_in("count", node.at.as_ref(), message);
+            None
+        }
+    }
+}
+
+fn shown(node: &Node) -> String {
+    match &node.tree {
+        Tree::Number(number) => number.to_string(),
+        _ => node.kind().to_owned(),
+    }
+}
+
+/// The leaves of a space with their dotted names, in sorted order.
+pub fn leaves(space: &Space) -> Vec<(String, &Hyperparameter)> {
+    fn visit<'s>(space: &'s Space, prefix: &str, found: &mut Vec<(String, &'s Hyperparameter)>) {
+        for (name, parameter) in space {
+            let path = if prefix.is_empty() {
+                name.clone()
+            } else {
+                format!("{prefix}.{name}")
+            };
+            match parameter {
+                Hyperparameter::Group(inner) => visit(inner, &path, found),
+                leaf => found.push((path, leaf)),
+            }
+        }
+    }
+    let mut found = Vec::new();
+    visit(space, "", &mut found);
+    found
+}
+
+/// Reads a space from JSON, implicit constants included.
+///
+/// # Errors
+/// All mistakes, with paths that start at `hyperparameters`.
+pub fn from_json(value: &Value) -> Result<Space, Vec<ConfigError>> {
+    let mut checker = crate::experiment::checker(crate::schema::Stage::Complete);
+    let node = Node::from(value);
+    let space = checker.within("hyperparameters", |checker| group(checker, &node));
+    if checker.errors.is_empty() {
+        Ok(space)
+    } else {
+        Err(checker.errors)
+    }
+}
+
+/// Writes a space with every constant explicit, as clients and the in-task harness read it.
+pub fn to_json(space: &Space) -> Value {
+    let members: Map<String, Value> = space
+        .iter()
+        .map(|(name, parameter)| (name.clone(), parameter_json(parameter)))
+        .collect();
+    Value::Object(members)
+}
+
+fn parameter_json(parameter: &Hyperparameter) -> Value {
+    let counted = |mut value: Value, count: &Option<u64>| {
+        if let (Some(count), Some(members)) = (count, value.as_object_mut()) {
+            members.insert("count".into(), Value::from(*count));
+        }
+        value
+    };
+    match parameter {
+        Hyperparameter::Const(value) => json!({"type": "const", "val": value}),
+        Hyperparameter::Int { minval, maxval, count } => {
+            counted(json!({"type": "int", "minval": minval, "maxval": maxval}), count)
+        }
+        Hyperparameter::Double { minval, maxval, count } => counted(
+            json!({"type": "double", "minval": short(*minval), "maxval": short(*maxval)}),
+            count,
+        ),
+        Hyperparameter::Log { minval, maxval, base, count } => counted(
+            json!({
+                "type": "log", "minval": short(*minval), "maxval": short(*maxval), "base": short(*base),
+            }),
+            count,
+        ),
+        Hyperparameter::Categorical(values) => json!({"type": "categorical", "vals": values}),
+        Hyperparameter::Group(space) => to_json(space),
+    }
+}
+
+/// A double as JSON, whole ones without a fraction: `10`, not `10.0`.
+pub(crate) fn short(value: f64) -> Value {
+    #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and small")]
+    if value.fract() == 0.0 && value.abs() < 1e15 && (value != 0.0 || value.is_sign_positive()) {
+        return Value::from(value as i64);
+    }
+    Number::from_f64(value).map_or(Value::Null, Value::Number)
+}
+
+/// Serde's view of a space inside the effective configuration.
+pub(crate) mod as_json {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use serde_json::Value;
+
+    use crate::hyperparameters::Space;
+
+    pub(crate) fn serialize<S: Serializer>(space: &Space, out: S) -> Result<S::Ok, S::Error> {
+        super::to_json(space).serialize(out)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(reader: D) -> Result<Space, D::Error> {
+        let value = Value::deserialize(reader)?;
+        super::from_json(&value).map_err(|errors| {
+            let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            D::Error::custom(texts.join("; "))
+        })
+    }
+}

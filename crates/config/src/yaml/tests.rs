@@ -1,0 +1,188 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn value(text: &str) -> Value {
+    parse(text).unwrap().to_value()
+}
+
+fn failure(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn scalars_mean_what_the_old_documentation_says() {
+    for (text, expected) in [
+        ("true", json!(true)),
+        ("grue", json!("grue")),
+        ("0.0", json!(0.0)),
+        ("0.0.", json!("0.0.")),
+        ("foo: bar", json!({"foo": "bar"})),
+        ("foo:bar", json!("foo:bar")),
+        ("foo bar", json!("foo bar")),
+        ("1e-3", json!(1e-3)),
+        ("1E5", json!(1e5)),
+        (".5", json!(0.5)),
+        ("5.", json!(5.0)),
+        ("-3", json!(-3)),
+        ("+7", json!(7)),
+        ("007", json!(7)),
+        ("0x1f", json!(31)),
+        ("0o17", json!(15)),
+        ("0x", json!("0x")),
+        ("0x-1", json!("0x-1")),
+        ("18446744073709551615", json!(18_446_744_073_709_551_615_u64)),
+        ("yes", json!("yes")),
+        ("off", json!("off")),
+        ("12:30:45", json!("12:30:45")),
+        ("1_000", json!("1_000")),
+        ("2020-01-01", json!("2020-01-01")),
+        ("1.2.3", json!("1.2.3")),
+        ("e5", json!("e5")),
+        ("1e", json!("1e")),
+        ("-", json!([null])),
+        ("~", json!(null)),
+        ("", json!(null)),
+        ("# only a comment", json!(null)),
+        ("'5'", json!("5")),
+        ("!!str 5", json!("5")),
+        ("! 5", json!("5")),
+        ("!!float 5", json!(5)),
+        ("|\n  a\n  b\n", json!("a\nb\n")),
+        ("\"\\ud83d\\ude00\"", json!("\u{1f600}")),
+    ] {
+        assert_eq!(value(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn every_member_knows_the_line_of_its_key() {
+    let node = parse("a: 1\nb:\n  c:\n    - x\n    - y: 2\n").unwrap();
+    let line = |path: &str| node.find(path).unwrap().at.clone().unwrap();
+    assert_eq!(line("a").line, 1);
+    assert_eq!((line("b").line, line("b").column), (2, 1));
+    assert_eq!((line("b.c").line, line("b.c").column), (3, 3));
+    let Tree::List(items) = &node.find("b.c").unwrap().tree else {
+        panic!("a list")
+    };
+    assert_eq!(items[0].at.as_ref().unwrap().line, 4);
+    assert_eq!(items[1].get("y").unwrap().at.as_ref().unwrap().line, 5);
+}
+
+#[test]
+fn anchors_aliases_and_merge_keys_work() {
+    assert_eq!(
+        value("base: &b {x: 1, y: 2}\nuse: *b\nover:\n  <<: *b\n  y: 3\n"),
+        json!({"base": {"x": 1, "y": 2}, "use": {"x": 1, "y": 2}, "over": {"x": 1, "y": 3}})
+    );
+    assert_eq!(
+        value("a: &a {x: 1}\nb: &b {x: 2, z: 3}\nc: {<<: [*a, *b]}\n")["c"],
+        json!({"x": 1, "z": 3})
+    );
+    assert_eq!(value("'<<': 1"), json!({"<<": 1}));
+    assert_eq!(value("&k key: 1\nother: *k\n"), json!({"key": 1, "other": "key"}));
+}
+
+#[test]
+fn json_is_read_too() {
+    assert_eq!(value("{\"a\": [1, 2.5, null]}"), json!({"a": [1, 2.5, null]}));
+    assert_eq!(value("{\n\t\"a\":\t1,\n\t\"b\": [\n\t]\n}"), json!({"a": 1, "b": []}));
+    assert!(failure("{\n\t\"a\": 1,\n\t\"a\": 2}").contains("key \"a\" is given twice"));
+}
+
+#[test]
+fn what_cannot_be_read_is_refused_with_its_line() {
+    for (text, expected) in [
+        ("a: 1\na: 2\n", "<config>: key \"a\" is given twice (line 2)"),
+        ("a: 1\n---\nb: 2\n", "<config>: holds several documents; one is allowed (line 2)"),
+        ("a: \0", "<config>: holds a NUL character (line 1)"),
+        ("x: .inf", "<config>: \".inf\" is not a finite number (line 1)"),
+        ("x: -.INF", "<config>: \"-.INF\" is not a finite number (line 1)"),
+        ("x: 1e999", "<config>: \"1e999\" is too large for a number (line 1)"),
+        ("x: !!binary aGk=", "<config>: tag \"!!binary\" is not supported (line 1)"),
+        ("x: !secret y", "<config>: tag \"!secret\" is not supported (line 1)"),
+        ("x: !!int y", "<config>: \"y\" is not what its tag \"!!int\" says (line 1)"),
+        ("a: *nowhere", "<config>: is not YAML"),
+        ("a: &a [*a]", "<config>: an alias stands inside the value that it names (line 1)"),
+        ("[a]: 1", "<config>: a key must be a string, not a list or a map (line 1)"),
+        ("<<: 1", "<config>: \"<<\" takes a map or a list of maps (line 1)"),
+        ("a: [1, 2", "<config>: is not YAML"),
+        ("a: b: c", "<config>: is not YAML"),
+    ] {
+        let message = failure(text);
+        assert!(message.starts_with(expected), "{text:?} gave {message}");
+    }
+    let error = parse_bytes(b"a: 1\nb: \xff").unwrap_err();
+    assert_eq!(error.0[0].line, Some(2));
+    assert_eq!(error.0[0].message, "is not UTF-8 text");
+}
+
+#[test]
+fn a_small_text_cannot_become_a_large_tree() {
+    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for i in 1..12 {
+        let alias = format!("*a{}", i - 1);
+        bomb += &format!("a{i}: &a{i} [{}]\n", vec![alias; 10].join(", "));
+    }
+    assert!(failure(&bomb).contains("aliases expand to more than 100000 values"));
+    assert!(failure(&"[".repeat(5000)).starts_with("<config>: is"));
+    let deep = format!("{}1{}", "[".repeat(120), "]".repeat(120));
+    assert!(failure(&deep).contains("nested more than 100 levels deep"));
+    let block: String = (0..150).map(|i| format!("{}k:\n", " ".repeat(i))).collect();
+    assert!(failure(&block).contains("nested more than 100 levels deep"));
+}
+
+fn any_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (-1e9..1e9).prop_map(|f: f64| json!(f)),
+        ".*".prop_map(|s: String| Value::from(s.replace('\0', ""))),
+        "[-~?:#&*!|>'\"%@`{}\\[\\], a-z0-9\n\t]{0,8}".prop_map(Value::from),
+        prop_oneof!["null", "true", "1e3", "0x1f", "~", "<<", "---", "...", ".inf"].prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 30, 5, |inner| {
+        let key = "[-a-z:# <~0-9.]{0,6}";
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::btree_map(key, inner, 0..5)
+                .prop_map(|m| Value::Object(m.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(text in ".{0,200}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn no_bytes_make_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = parse_bytes(&bytes);
+    }
+
+    #[test]
+    fn no_yaml_like_text_makes_the_parser_panic(
+        pieces in prop::collection::vec(
+            prop_oneof![
+                Just("a: "), Just("- "), Just("\n"), Just("  "), Just("&x "), Just("*x"), Just("<<: "), Just("{"),
+                Just("}"), Just("["), Just("]"), Just(", "), Just("'"), Just("\""), Just("|"), Just("> "), Just("#"),
+                Just("!!str "), Just("? "), Just(": "), Just("---\n"), Just("...\n"), Just("%YAML 1.2\n"), Just("1e3"),
+                Just("\\u12"), Just("\u{85}"), Just("é"), Just("\t"), Just("\r"),
+            ],
+            0..40,
+        )
+    ) {
+        let _ = parse(&pieces.concat());
+    }
+
+    #[test]
+    fn what_is_written_reads_back_the_same(value in any_value()) {
+        let text = to_yaml(&value);
+        let read = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}")).to_value();
+        prop_assert_eq!(read, value, "{}", text);
+    }
+}

@@ -1,0 +1,290 @@
+//! What the pool could hold if nothing ran in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use det_ids::AgentId;
+
+use crate::gang::{Group, divide};
+use crate::model::{AgentSnapshot, AgentState, PoolSnapshot, Request, SlotState};
+use crate::reason::{AgentGroup, WaitReason};
+
+/// How far [`nearest`] looks for an uneven sum of agents.
+const NEAREST_REACH: u32 = 1024;
+
+/// A request that no present or provisionable agents could hold, even if nothing else ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeverFits {
+    /// Why, as it would be shown on a request that waits.
+    pub reason: WaitReason,
+    /// The next smaller and the next larger number of slots that would fit, where there is one.
+    pub nearest: Vec<u32>,
+    /// What is asked, what there is, what to do.
+    pub message: String,
+}
+
+impl fmt::Display for NeverFits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for NeverFits {}
+
+/// Whether `request` could run in the pool at all: on its agents, whatever their state and whoever uses them, or on
+/// those a provisioner may add.
+///
+/// # Errors
+/// [`NeverFits`] when no combination of them holds the request.
+pub fn can_ever_fit(pool: &PoolSnapshot, request: &Request) -> Result<(), NeverFits> {
+    let ask = Ask {
+        slots: request.slots,
+        single_agent: request.single_agent,
+        excluded: &request.excluded_agents,
+    };
+    match fate(pool, &ask) {
+        Fate::Usable | Fate::Returning(_) | Fate::NeedsPerson(_) => Ok(()),
+        Fate::Never(reason) => {
+            let nearest = if request.slots == 0 {
+                Vec::new()
+            } else {
+                nearest(&Capacity::new(pool, &ask, Reach::Ever), &ask, pool)
+            };
+            let message = reason.to_string();
+            Err(NeverFits {
+                reason,
+                nearest,
+                message,
+            })
+        }
+    }
+}
+
+/// The part of a request that decides where it can fit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) slots: u32,
+    pub(crate) single_agent: bool,
+    pub(crate) excluded: &'a BTreeSet<AgentId>,
+}
+
+/// What has to change before a request can fit, if all running work ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Nothing.
+    Usable,
+    /// Agents must come that can come by themselves: a lost connection, a provisioner.
+    Returning(WaitReason),
+    /// A person must enable agents or slots.
+    NeedsPerson(WaitReason),
+    /// The pool or the request must be another.
+    Never(WaitReason),
+}
+
+/// Which agents and slots count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Agents and slots in service.
+    Usable,
+    /// Those, and agents whose connection is lost.
+    Reconnecting,
+    /// Those, and what a provisioner may add.
+    Returning,
+    /// All agents and slots, and what a provisioner may add.
+    Ever,
+}
+
+/// Judges a request against the pool without its running work.
+pub(crate) fn fate(pool: &PoolSnapshot, ask: &Ask<'_>) -> Fate {
+    let fits = |reach| Capacity::new(pool, ask, reach).holds(ask, pool);
+    if fits(Reach::Usable) {
+        Fate::Usable
+    } else if fits(Reach::Reconnecting) {
+        Fate::Returning(unavailable(pool, ask))
+    } else if fits(Reach::Returning) {
+        Fate::Returning(instances(pool, ask))
+    } else if fits(Reach::Ever) {
+        Fate::NeedsPerson(unavailable(pool, ask))
+    } else {
+        Fate::Never(never(pool, ask))
+    }
+}
+
+/// Agents by size, all empty.
+struct Capacity {
+    /// Largest first; agents without room are left out.
+    groups: Vec<Group>,
+}
+
+impl Capacity {
+    fn new(pool: &PoolSnapshot, ask: &Ask<'_>, reach: Reach) -> Self {
+        let mut groups: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut barred = 0;
+        for agent in &pool.agents {
+            if ask.excluded.contains(&agent.id) {
+                barred += 1;
+                continue;
+            }
+            let size = room(agent, ask.slots == 0, reach);
+            if size > 0 {
+                *groups.entry(size).or_default() += 1;
+            }
+        }
+        if let Some(added) = pool.settings.provisionable
+            && matches!(reach, Reach::Returning | Reach::Ever)
+        {
+            let instances = added.max_instances.saturating_sub(barred);
+            // How many zero-slot tasks an instance takes is known once it is there; it takes one at least.
+            let size = if ask.slots == 0 { 1 } else { added.slots_per_instance };
+            if size > 0 && instances > 0 {
+                let present = groups.entry(size).or_default();
+                *present = (*present).max(instances);
+            }
+        }
+        Self {
+            groups: groups.into_iter().rev().collect(),
+        }
+    }
+
+    fn largest(&self) -> u32 {
+        self.groups.first().map_or(0, |(size, _)| *size)
+    }
+
+    fn total(&self) -> u32 {
+        let total: u64 = self
+            .groups
+            .iter()
+            .map(|&(size, count)| u64::from(size) * u64::from(count))
+            .sum();
+        u32::try_from(total).unwrap_or(u32::MAX)
+    }
+
+    fn holds(&self, ask: &Ask<'_>, pool: &PoolSnapshot) -> bool {
+        let units = ask.slots.max(1);
+        units <= self.largest()
+            || (!ask.single_agent
+                && divide(&self.groups, units, pool.settings.allow_heterogeneous_fits).is_some())
+    }
+}
+
+/// Units of an empty agent.
+fn room(agent: &AgentSnapshot, auxiliary: bool, reach: Reach) -> u32 {
+    let counts = match reach {
+        Reach::Usable => agent.state == AgentState::Enabled,
+        Reach::Reconnecting | Reach::Returning => {
+            matches!(agent.state, AgentState::Enabled | AgentState::Disconnected)
+        }
+        Reach::Ever => true,
+    };
+    if !counts {
+        return 0;
+    }
+    if auxiliary {
+        return agent.aux_limit;
+    }
+    let slots = agent.slots.iter().filter(|slot| {
+        reach == Reach::Ever || matches!(slot.state, SlotState::Free | SlotState::Held(_))
+    });
+    u32::try_from(slots.count()).unwrap_or(u32::MAX)
+}
+
+fn unavailable(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
+    let in_state = |state| {
+        let agents = pool.agents.iter().filter(|agent| agent.state == state);
+        u32::try_from(agents.count()).unwrap_or(u32::MAX)
+    };
+    WaitReason::AgentsUnavailable {
+        needed: ask.slots,
+        usable: Capacity::new(pool, ask, Reach::Usable).total(),
+        draining: in_state(AgentState::Draining),
+        disabled: in_state(AgentState::Disabled),
+        disconnected: in_state(AgentState::Disconnected),
+    }
+}
+
+fn instances(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
+    let (slots_per_instance, max_instances) = pool
+        .settings
+        .provisionable
+        .map_or((0, 0), |added| (added.slots_per_instance, added.max_instances));
+    WaitReason::WaitingForInstances {
+        needed: ask.slots,
+        slots_per_instance,
+        max_instances,
+    }
+}
+
+fn never(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
+    let capacity = Capacity::new(pool, ask, Reach::Ever);
+    if pool.agents.is_empty() && pool.settings.provisionable.is_none() {
+        return WaitReason::NoAgents;
+    }
+    if capacity.groups.is_empty()
+        && !pool.agents.is_empty()
+        && pool.agents.iter().all(|agent| ask.excluded.contains(&agent.id))
+    {
+        return WaitReason::AllAgentsExcluded {
+            excluded: u32::try_from(pool.agents.len()).unwrap_or(u32::MAX),
+        };
+    }
+    if ask.slots == 0 {
+        return WaitReason::AuxFull {
+            in_use: 0,
+            limit: 0,
+        };
+    }
+    if ask.single_agent {
+        return WaitReason::NoAgentLargeEnough {
+            needed: ask.slots,
+            largest: capacity.largest(),
+        };
+    }
+    if capacity.total() < ask.slots {
+        return WaitReason::PoolTooSmall {
+            needed: ask.slots,
+            capacity: capacity.total(),
+        };
+    }
+    WaitReason::GangDoesNotDivide {
+        needed: ask.slots,
+        agents: capacity
+            .groups
+            .iter()
+            .map(|&(slots, agents)| AgentGroup { slots, agents })
+            .collect(),
+        nearest: nearest(&capacity, ask, pool),
+    }
+}
+
+/// The next smaller and next larger size that fits, for a request that does not.
+fn nearest(capacity: &Capacity, ask: &Ask<'_>, pool: &PoolSnapshot) -> Vec<u32> {
+    let largest = capacity.largest();
+    let mut below = largest.min(ask.slots);
+    let mut above = u32::MAX;
+    if !ask.single_agent {
+        for &(size, count) in &capacity.groups {
+            let fewer = (ask.slots / size).min(count);
+            below = below.max(fewer.saturating_mul(size));
+            let more = ask.slots.div_ceil(size);
+            if more <= count {
+                above = above.min(more.saturating_mul(size));
+            }
+        }
+        if pool.settings.allow_heterogeneous_fits {
+            let fits = |units: &u32| divide(&capacity.groups, *units, true).is_some();
+            let lowest = ask.slots.saturating_sub(NEAREST_REACH).max(below);
+            below = (lowest..ask.slots).rev().find(fits).unwrap_or(below);
+            let total = capacity.total();
+            let highest = ask.slots.saturating_add(NEAREST_REACH).min(total).min(above);
+            above = (ask.slots..=highest).find(fits).unwrap_or(above);
+        }
+    }
+    let mut sizes = Vec::new();
+    if below > 0 && below < ask.slots {
+        sizes.push(below);
+    }
+    if above > ask.slots && above != u32::MAX {
+        sizes.push(above);
+    }
+    sizes
+}

@@ -1,0 +1,121 @@
+//! The decision, and the one function that makes it.
+
+use det_ids::{AgentId, AllocationId, Micros, SlotId};
+use serde::Serialize;
+
+use crate::model::{Policy, PoolSnapshot, Queue};
+use crate::order::Prepared;
+use crate::priority;
+use crate::reason::WaitReason;
+use crate::space::Parts;
+
+/// What to do now.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    /// Requests that start, in the order in which they were decided.
+    pub place: Vec<Placement>,
+    /// Running allocations to ask to stop. Those asked by an earlier plan are not repeated.
+    pub preempt: Vec<Preemption>,
+    /// Every other request with the reason why it waits, in queue order (slot requests and zero-slot requests
+    /// interleaved by the same order).
+    pub waiting: Vec<(AllocationId, WaitReason)>,
+    /// Agents held back for requests that reserve; for explanation only.
+    pub reservations: Vec<Reservation>,
+}
+
+/// A request that starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// Which.
+    pub allocation_id: AllocationId,
+    /// One part, that is one container, per agent; together exactly the slots asked for. A zero-slot request has one
+    /// part without slots.
+    pub parts: Vec<(AgentId, Vec<SlotId>)>,
+}
+
+/// A running allocation that is to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preemption {
+    /// Which.
+    pub allocation_id: AllocationId,
+    /// The waiting request it makes room for; `None` when its job is over its cap.
+    pub for_allocation: Option<AllocationId>,
+    /// Why.
+    pub reason: PreemptReason,
+}
+
+/// Why a running allocation is to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum PreemptReason {
+    /// A more important request needs its room.
+    HigherPriority {
+        /// Priority of the request; lower is more important.
+        priority: u8,
+        /// Priority of the allocation that stops.
+        own_priority: u8,
+    },
+    /// A request of the same priority needs its room, and somebody moved one of the two jobs in the queue.
+    MovedAhead,
+    /// Its job has more slots than `max_slots` allows.
+    OverJobCap {
+        /// The job's cap.
+        max_slots: u32,
+        /// Slots of the job's allocations that had not been asked to stop before.
+        in_use: u32,
+    },
+}
+
+/// Agents held back for a request that has waited too long, or whose victims are stopping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    /// The request that waits.
+    pub allocation_id: AllocationId,
+    /// The agents, in id order; later requests of the same priority do not start on what is held there.
+    pub agents: Vec<AgentId>,
+}
+
+/// Decides what starts, what stops and why the rest waits.
+///
+/// `now` is compared with [`crate::Request::requested_at`] for the age limit; nothing else depends on time.
+pub fn plan(pool: &PoolSnapshot, queue: &Queue, now: Micros) -> Plan {
+    let Policy::Priority {
+        preemption,
+        default_priority,
+    } = pool.settings.policy;
+    let prepared = Prepared::new(pool, queue, default_priority);
+    let decided = priority::decide(&prepared, preemption, now);
+    let mut free = prepared.free_slots();
+    let place = decided
+        .placed
+        .iter()
+        .map(|(request, parts)| Placement {
+            allocation_id: prepared.requests[*request].request.allocation_id.clone(),
+            parts: name_slots(&prepared, &mut free, *request, parts),
+        })
+        .collect();
+    Plan {
+        place,
+        preempt: decided.preempt,
+        waiting: decided.waiting,
+        reservations: decided.reservations,
+    }
+}
+
+/// Turns counts into slots: on each agent the lowest free numbers.
+fn name_slots(
+    prepared: &Prepared<'_>,
+    free: &mut [std::vec::IntoIter<SlotId>],
+    request: usize,
+    parts: &Parts,
+) -> Vec<(AgentId, Vec<SlotId>)> {
+    let zero_slots = prepared.requests[request].request.slots == 0;
+    parts
+        .iter()
+        .map(|&(agent, units)| {
+            let wanted = if zero_slots { 0 } else { units as usize };
+            let slots = free[agent as usize].by_ref().take(wanted).collect();
+            (prepared.agents[agent as usize].agent.id.clone(), slots)
+        })
+        .collect()
+}

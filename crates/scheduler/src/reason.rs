@@ -1,0 +1,413 @@
+//! Why a request waits, with the numbers that make it true, and a sentence that says what would help.
+
+use std::fmt;
+use std::sync::Arc;
+
+use det_ids::AllocationId;
+use serde::{Serialize, Serializer};
+
+/// Why a request waits. True for the pool as it is after the plan that carries it has been applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum WaitReason {
+    /// The pool has no agents.
+    NoAgents,
+    /// Every agent is on the request's exclusion list.
+    AllAgentsExcluded {
+        /// Agents of the pool that are excluded.
+        excluded: u32,
+    },
+    /// All slots must be on one agent, and none is that large, even when empty.
+    NoAgentLargeEnough {
+        /// Slots asked for.
+        needed: u32,
+        /// Slots of the largest agent that is not excluded.
+        largest: u32,
+    },
+    /// All agents together have fewer slots.
+    PoolTooSmall {
+        /// Slots asked for.
+        needed: u32,
+        /// Slots of all agents that are not excluded.
+        capacity: u32,
+    },
+    /// A request larger than one agent takes whole agents, and no whole agents add up to it.
+    GangDoesNotDivide {
+        /// Slots asked for.
+        needed: u32,
+        /// Sizes present, largest first.
+        agents: Vec<AgentGroup>,
+        /// The next smaller and the next larger size that would fit, where there is one.
+        nearest: Vec<u32>,
+    },
+    /// It would fit the pool's agents, but too many of them (or of their slots) are out of service.
+    AgentsUnavailable {
+        /// Slots asked for.
+        needed: u32,
+        /// Slots of enabled agents that are not excluded, in use or not.
+        usable: u32,
+        /// Agents that are draining.
+        draining: u32,
+        /// Agents that are disabled.
+        disabled: u32,
+        /// Agents whose connection is lost.
+        disconnected: u32,
+    },
+    /// It fits only instances that a provisioner has yet to add.
+    WaitingForInstances {
+        /// Slots asked for.
+        needed: u32,
+        /// Slots of one instance.
+        slots_per_instance: u32,
+        /// Most instances the pool may have.
+        max_instances: u32,
+    },
+    /// The job is at its `max_slots`.
+    OverJobCap {
+        /// Slots asked for.
+        needed: u32,
+        /// The job's cap.
+        max_slots: u32,
+        /// Slots the job has, those of stopping allocations included.
+        in_use: u32,
+    },
+    /// A more important request waits.
+    BehindHigherPriority {
+        /// The more important request.
+        allocation: AllocationId,
+        /// Its priority; lower is more important.
+        priority: u8,
+        /// Why this one cannot pass it.
+        because: Behind,
+    },
+    /// It would fit, but the room is kept for another request of the same priority: one that has waited too long, or
+    /// one for which running work is being stopped.
+    ReservedFor {
+        /// The other request.
+        allocation: AllocationId,
+    },
+    /// Its room is being freed.
+    WaitingForPreemption {
+        /// Allocations that have been asked to stop and still hold that room.
+        victims: Vec<AllocationId>,
+    },
+    /// Too many slots are in use.
+    NotEnoughFreeSlots {
+        /// Slots asked for.
+        needed: u32,
+        /// Whether they must be on one agent.
+        single_agent: bool,
+        /// Free slots of enabled agents that are not excluded.
+        free_total: u32,
+        /// Most free slots on one such agent.
+        largest_free_on_one_agent: u32,
+        /// Who holds most, largest first, at most three.
+        held_by: Holders,
+    },
+    /// No auxiliary place is free for a zero-slot task.
+    AuxFull {
+        /// Auxiliary places in use on enabled agents that are not excluded.
+        in_use: u32,
+        /// Auxiliary places of these agents.
+        limit: u32,
+    },
+}
+
+/// Agents of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct AgentGroup {
+    /// Slots of each.
+    pub slots: u32,
+    /// How many there are.
+    pub agents: u32,
+}
+
+/// Why a request cannot pass a more important one that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Behind {
+    /// The pool does not preempt, so nothing may take what the more important one waits for.
+    PreemptionOff,
+    /// Only preemptible work may run in the meantime, because it must be able to make room.
+    NotPreemptible,
+    /// Running work is being stopped for the more important one; nothing else starts until that is done.
+    RoomBeingFreed,
+}
+
+/// An allocation and what it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Holder {
+    /// Which.
+    pub allocation: AllocationId,
+    /// Slots it holds in the pool.
+    pub slots: u32,
+}
+
+/// The largest holders of slots; shared, because many requests wait for the same reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holders(Arc<[Holder]>);
+
+impl Holders {
+    /// A list of holders, largest first.
+    pub fn new(holders: Vec<Holder>) -> Self {
+        Self(holders.into())
+    }
+
+    /// Largest first.
+    pub fn as_slice(&self) -> &[Holder] {
+        &self.0
+    }
+}
+
+impl Serialize for Holders {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter())
+    }
+}
+
+impl WaitReason {
+    /// The reason's stable name, the same as the field `kind` of its serialised form.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::NoAgents => "no_agents",
+            Self::AllAgentsExcluded { .. } => "all_agents_excluded",
+            Self::NoAgentLargeEnough { .. } => "no_agent_large_enough",
+            Self::PoolTooSmall { .. } => "pool_too_small",
+            Self::GangDoesNotDivide { .. } => "gang_does_not_divide",
+            Self::AgentsUnavailable { .. } => "agents_unavailable",
+            Self::WaitingForInstances { .. } => "waiting_for_instances",
+            Self::OverJobCap { .. } => "over_job_cap",
+            Self::BehindHigherPriority { .. } => "behind_higher_priority",
+            Self::ReservedFor { .. } => "reserved_for",
+            Self::WaitingForPreemption { .. } => "waiting_for_preemption",
+            Self::NotEnoughFreeSlots { .. } => "not_enough_free_slots",
+            Self::AuxFull { .. } => "aux_full",
+        }
+    }
+
+    /// Whether nothing that ends by itself can help: the pool's agents or the request must change.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::NoAgents
+            | Self::AllAgentsExcluded { .. }
+            | Self::NoAgentLargeEnough { .. }
+            | Self::PoolTooSmall { .. }
+            | Self::GangDoesNotDivide { .. } => true,
+            Self::AuxFull { limit, .. } => *limit == 0,
+            Self::OverJobCap {
+                needed, max_slots, ..
+            } => needed > max_slots,
+            Self::AgentsUnavailable { .. }
+            | Self::WaitingForInstances { .. }
+            | Self::BehindHigherPriority { .. }
+            | Self::ReservedFor { .. }
+            | Self::WaitingForPreemption { .. }
+            | Self::NotEnoughFreeSlots { .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAgents => f.write_str(
+                "the resource pool has no agents; start an agent in this pool or choose another pool",
+            ),
+            Self::AllAgentsExcluded { excluded } => write!(
+                f,
+                "all {} of the pool that could run it are excluded for this task; add an agent or clear the \
+                 exclusions by submitting the task again",
+                count(*excluded, "agent")
+            ),
+            Self::NoAgentLargeEnough { needed, largest } => write!(
+                f,
+                "needs {} on one agent, and the largest agent has {largest}; ask for at most {largest}, allow \
+                 several agents, or choose another pool",
+                count(*needed, "slot")
+            ),
+            Self::PoolTooSmall { needed, capacity } => write!(
+                f,
+                "needs {}, and the pool has {capacity}; ask for fewer, add agents, or choose another pool",
+                count(*needed, "slot")
+            ),
+            Self::GangDoesNotDivide {
+                needed,
+                agents,
+                nearest,
+            } => gang_sentence(f, *needed, agents, nearest),
+            Self::AgentsUnavailable {
+                needed,
+                usable,
+                draining,
+                disabled,
+                disconnected,
+            } => write!(
+                f,
+                "needs {}, and agents in service have {usable}; {draining} draining, {disabled} disabled and \
+                 {disconnected} disconnected in this pool: enable agents or slots, or wait for them to come back",
+                needs(*needed)
+            ),
+            Self::WaitingForInstances {
+                needed,
+                slots_per_instance,
+                max_instances,
+            } => write!(
+                f,
+                "needs {}, which present agents cannot hold; waits for new instances of {} each (at most \
+                 {max_instances} instances)",
+                needs(*needed),
+                count(*slots_per_instance, "slot")
+            ),
+            Self::OverJobCap {
+                needed,
+                max_slots,
+                in_use,
+            } if needed > max_slots => write!(
+                f,
+                "needs {} alone, and the job's max_slots is {max_slots} ({in_use} in use); raise max_slots",
+                count(*needed, "slot")
+            ),
+            Self::OverJobCap {
+                needed,
+                max_slots,
+                in_use,
+            } => write!(
+                f,
+                "needs {}, and the job has {in_use} of its max_slots {max_slots} in use; it starts when the job's \
+                 other tasks end, or raise max_slots",
+                count(*needed, "slot")
+            ),
+            Self::BehindHigherPriority {
+                allocation,
+                priority,
+                because,
+            } => behind_sentence(f, allocation, *priority, *because),
+            Self::ReservedFor { allocation } => write!(
+                f,
+                "the room it fits is reserved for '{allocation}' of the same priority; it starts after that one, or \
+                 give it a more important priority"
+            ),
+            Self::WaitingForPreemption { victims } => {
+                f.write_str("its slots are being freed: waits for ")?;
+                names(f, victims)?;
+                f.write_str(" to save and stop")
+            }
+            Self::NotEnoughFreeSlots {
+                needed,
+                single_agent,
+                free_total,
+                largest_free_on_one_agent,
+                held_by,
+            } => free_sentence(
+                f,
+                *needed,
+                *single_agent,
+                (*free_total, *largest_free_on_one_agent),
+                held_by.as_slice(),
+            ),
+            Self::AuxFull { limit: 0, .. } => f.write_str(
+                "no agent of the pool takes zero-slot tasks; set max_aux_containers_per_agent above 0 or choose \
+                 another pool",
+            ),
+            Self::AuxFull { in_use, limit } => write!(
+                f,
+                "all places for zero-slot tasks are taken ({in_use} of {limit}); it starts when one of them ends, or \
+                 raise max_aux_containers_per_agent"
+            ),
+        }
+    }
+}
+
+fn gang_sentence(
+    f: &mut fmt::Formatter<'_>,
+    needed: u32,
+    agents: &[AgentGroup],
+    nearest: &[u32],
+) -> fmt::Result {
+    write!(
+        f,
+        "needs {needed} slots, more than one agent has, and whole agents do not add up to that; the pool has "
+    )?;
+    for (i, group) in agents.iter().enumerate() {
+        let comma = if i == 0 { "" } else { ", " };
+        write!(f, "{comma}{} of {}", count(group.agents, "agent"), count(group.slots, "slot"))?;
+    }
+    match nearest {
+        [] => f.write_str("; choose another pool"),
+        [one] => write!(f, "; ask for {one}"),
+        [first, .., last] => write!(f, "; ask for {first} or {last}"),
+    }
+}
+
+fn behind_sentence(
+    f: &mut fmt::Formatter<'_>,
+    allocation: &AllocationId,
+    priority: u8,
+    because: Behind,
+) -> fmt::Result {
+    write!(
+        f,
+        "'{allocation}' has priority {priority} (lower is more important) and waits; "
+    )?;
+    f.write_str(match because {
+        Behind::PreemptionOff => {
+            "nothing less important starts before it, because the pool does not preempt; it starts after that one, \
+             or give it a more important priority"
+        }
+        Behind::NotPreemptible => {
+            "only work that can be preempted may run in the meantime; it starts after that one, or give it a more \
+             important priority"
+        }
+        Behind::RoomBeingFreed => {
+            "running work is being stopped for it; nothing less important starts until that is done"
+        }
+    })
+}
+
+fn free_sentence(
+    f: &mut fmt::Formatter<'_>,
+    needed: u32,
+    single_agent: bool,
+    (total, largest): (u32, u32),
+    holders: &[Holder],
+) -> fmt::Result {
+    let on_one = if single_agent { " on one agent" } else { "" };
+    write!(
+        f,
+        "needs {}{on_one}; {total} free in total, at most {largest} on one agent",
+        count(needed, "slot")
+    )?;
+    if !single_agent && total >= needed {
+        f.write_str(" (a task larger than one agent's room takes whole, wholly unused agents)")?;
+    }
+    for (i, holder) in holders.iter().enumerate() {
+        let lead = if i == 0 { "; held by " } else { ", " };
+        write!(f, "{lead}'{}' ({})", holder.allocation, count(holder.slots, "slot"))?;
+    }
+    f.write_str("; it starts when enough running work ends")
+}
+
+fn names(f: &mut fmt::Formatter<'_>, allocations: &[AllocationId]) -> fmt::Result {
+    const SHOWN: usize = 3;
+    for (i, allocation) in allocations.iter().take(SHOWN).enumerate() {
+        let comma = if i == 0 { "" } else { ", " };
+        write!(f, "{comma}'{allocation}'")?;
+    }
+    match allocations.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => write!(f, " and {more} more"),
+    }
+}
+
+fn needs(slots: u32) -> String {
+    if slots == 0 {
+        "a place for a zero-slot task".to_owned()
+    } else {
+        count(slots, "slot")
+    }
+}
+
+fn count(number: u32, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}

@@ -1,0 +1,346 @@
+//! Counts of free room, arranged so that a fit is found without walking all agents.
+//!
+//! A [`Space`] knows agents only by their rank (their place in id order) and room only as numbers of units: slots in
+//! one run, auxiliary places in the other. Agents stand in buckets of equal free room and score; wholly unused agents
+//! also stand in groups of equal size, for requests that span agents. Nothing is copied to try something: what is
+//! taken is given back.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::gang::{Group, divide};
+use crate::model::Fitting;
+
+/// Rank of an agent in id order.
+pub(crate) type AgentRank = u32;
+
+/// What a fit is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Shape {
+    /// Units of room; at least 1.
+    pub(crate) units: u32,
+    /// Whether all of them must be on one agent.
+    pub(crate) single_agent: bool,
+    /// Agents that are out of question, ascending.
+    pub(crate) excluded: Vec<AgentRank>,
+}
+
+impl Shape {
+    /// Whether the request may use this agent.
+    pub(crate) fn allows(&self, agent: AgentRank) -> bool {
+        self.excluded.binary_search(&agent).is_err()
+    }
+
+    /// Whether the request may span agents.
+    pub(crate) fn spans(&self) -> bool {
+        !self.single_agent && self.units > 1
+    }
+}
+
+/// Room on one agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cell {
+    /// Whether new work may be placed.
+    pub(crate) open: bool,
+    /// Units that can be given out.
+    pub(crate) capacity: u32,
+    /// Units of the capacity that are taken.
+    pub(crate) busy: u32,
+    /// Units that work holds, those outside the capacity included (a draining slot in use).
+    pub(crate) used: u32,
+    /// Units of the agent, usable or not: what a share of free room is a share of.
+    pub(crate) total: u32,
+    /// A score that does not depend on the room, where the rule says so.
+    pub(crate) fixed_score: Option<Score>,
+}
+
+impl Cell {
+    /// Units that can be taken now, if the agent is open.
+    pub(crate) fn free(&self) -> u32 {
+        self.capacity.saturating_sub(self.busy)
+    }
+}
+
+/// How well an agent suits, as a fraction; more is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Score {
+    numerator: u32,
+    denominator: u32,
+}
+
+impl Score {
+    /// Score of an agent with `free` of `total` units.
+    pub(crate) fn new(fitting: Fitting, free: u32, total: u32) -> Self {
+        match fitting {
+            Fitting::Best => Self {
+                numerator: 1,
+                denominator: free.saturating_add(1),
+            },
+            Fitting::Worst => Self {
+                numerator: free,
+                denominator: total.max(1),
+            },
+        }
+    }
+
+    /// Compares by value; the derived order only arranges buckets.
+    fn by_value(self, other: Self) -> Ordering {
+        let left = u64::from(self.numerator) * u64::from(other.denominator);
+        let right = u64::from(other.numerator) * u64::from(self.denominator);
+        left.cmp(&right)
+    }
+}
+
+/// Units taken on agents.
+pub(crate) type Parts = Vec<(AgentRank, u32)>;
+
+/// Room of all agents.
+#[derive(Debug, Clone)]
+pub(crate) struct Space {
+    fitting: Fitting,
+    heterogeneous: bool,
+    cells: Vec<Cell>,
+    /// Open agents by free room, then score.
+    buckets: BTreeMap<(u32, Score), BTreeSet<AgentRank>>,
+    /// Open agents nobody uses, by free room; agents without room are left out.
+    idle: BTreeMap<u32, BTreeSet<AgentRank>>,
+}
+
+impl Space {
+    pub(crate) fn new(fitting: Fitting, heterogeneous: bool, cells: Vec<Cell>) -> Self {
+        let mut space = Self {
+            fitting,
+            heterogeneous,
+            cells,
+            buckets: BTreeMap::new(),
+            idle: BTreeMap::new(),
+        };
+        for agent in 0..u32::try_from(space.cells.len()).unwrap_or(u32::MAX) {
+            space.enter(agent);
+        }
+        space
+    }
+
+    pub(crate) fn cells(&self) -> &[Cell] {
+        &self.cells
+    }
+
+    pub(crate) fn cell(&self, agent: AgentRank) -> &Cell {
+        &self.cells[agent as usize]
+    }
+
+    pub(crate) fn heterogeneous(&self) -> bool {
+        self.heterogeneous
+    }
+
+    /// Takes `units` that are free.
+    pub(crate) fn take(&mut self, agent: AgentRank, units: u32) {
+        self.change(agent, |cell| {
+            cell.busy = cell.busy.saturating_add(units);
+            cell.used = cell.used.saturating_add(units);
+        });
+    }
+
+    /// Gives back what work on this agent held: `held` units, of which `usable` can be given out again.
+    pub(crate) fn give(&mut self, agent: AgentRank, usable: u32, held: u32) {
+        self.change(agent, |cell| {
+            cell.busy = cell.busy.saturating_sub(usable);
+            cell.used = cell.used.saturating_sub(held);
+        });
+    }
+
+    /// Undoes [`Self::give`].
+    pub(crate) fn take_again(&mut self, agent: AgentRank, usable: u32, held: u32) {
+        self.change(agent, |cell| {
+            cell.busy = cell.busy.saturating_add(usable);
+            cell.used = cell.used.saturating_add(held);
+        });
+    }
+
+    /// Where `shape` fits now: one agent if any holds it all, else whole agents if it may span them. `spread` varies
+    /// which of several equal agents is taken.
+    pub(crate) fn fit(&self, shape: &Shape, spread: u64) -> Option<Parts> {
+        if let Some(agent) = self.fit_one(shape, spread) {
+            return Some(vec![(agent, shape.units)]);
+        }
+        if shape.spans() {
+            self.fit_gang(shape, spread)
+        } else {
+            None
+        }
+    }
+
+    fn fit_one(&self, shape: &Shape, spread: u64) -> Option<AgentRank> {
+        let least = Score {
+            numerator: 0,
+            denominator: 0,
+        };
+        let mut best: Option<(Score, AgentRank)> = None;
+        for ((_, score), agents) in self.buckets.range((shape.units, least)..) {
+            if best.is_some_and(|(so_far, _)| score.by_value(so_far).is_le()) {
+                continue;
+            }
+            if let Some(agent) = rotated(agents, spread, self.cells.len()).find(|a| shape.allows(*a))
+            {
+                best = Some((*score, agent));
+            }
+        }
+        best.map(|(_, agent)| agent)
+    }
+
+    fn fit_gang(&self, shape: &Shape, spread: u64) -> Option<Parts> {
+        let groups: Vec<Group> = self
+            .idle
+            .iter()
+            .rev()
+            .map(|(size, agents)| {
+                let barred = shape.excluded.iter().filter(|a| agents.contains(a)).count();
+                let count = agents.len() - barred;
+                (*size, u32::try_from(count).unwrap_or(u32::MAX))
+            })
+            .collect();
+        let chosen = divide(&groups, shape.units, self.heterogeneous)?;
+        let mut parts = Parts::new();
+        for (size, count) in chosen {
+            let agents = self.idle.get(&size)?;
+            let mut ranked: Vec<AgentRank> = rotated(agents, spread, self.cells.len())
+                .filter(|agent| shape.allows(*agent))
+                .collect();
+            // A stable sort, so that the rotation decides between equals.
+            ranked.sort_by(|a, b| self.score(*b).by_value(self.score(*a)));
+            parts.extend(ranked.into_iter().take(count as usize).map(|a| (a, size)));
+        }
+        Some(parts)
+    }
+
+    fn score(&self, agent: AgentRank) -> Score {
+        let cell = self.cell(agent);
+        cell.fixed_score
+            .unwrap_or_else(|| Score::new(self.fitting, cell.free(), cell.total))
+    }
+
+    fn change(&mut self, agent: AgentRank, change: impl FnOnce(&mut Cell)) {
+        self.leave(agent);
+        change(&mut self.cells[agent as usize]);
+        self.enter(agent);
+    }
+
+    fn enter(&mut self, agent: AgentRank) {
+        let cell = &self.cells[agent as usize];
+        let (open, free, unused) = (cell.open, cell.free(), cell.used == 0);
+        if !open || free == 0 {
+            return;
+        }
+        let key = (free, self.score(agent));
+        self.buckets.entry(key).or_default().insert(agent);
+        if unused {
+            self.idle.entry(free).or_default().insert(agent);
+        }
+    }
+
+    fn leave(&mut self, agent: AgentRank) {
+        let free = self.cells[agent as usize].free();
+        let key = (free, self.score(agent));
+        if let Some(agents) = self.buckets.get_mut(&key) {
+            agents.remove(&agent);
+            if agents.is_empty() {
+                self.buckets.remove(&key);
+            }
+        }
+        if let Some(agents) = self.idle.get_mut(&free) {
+            agents.remove(&agent);
+            if agents.is_empty() {
+                self.idle.remove(&free);
+            }
+        }
+    }
+}
+
+/// All members, beginning at a place that `spread` chooses among `agents_in_pool` ranks.
+fn rotated(
+    agents: &BTreeSet<AgentRank>,
+    spread: u64,
+    agents_in_pool: usize,
+) -> impl Iterator<Item = AgentRank> {
+    let start = spread % (agents_in_pool.max(1) as u64);
+    let start = u32::try_from(start).unwrap_or(0);
+    agents.range(start..).chain(agents.range(..start)).copied()
+}
+
+/// A number that differs from one allocation to the next and is the same in every run (FNV-1a, 64 bits).
+pub(crate) fn spread_of(id: &str) -> u64 {
+    id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(fitting: Fitting, rooms: &[(u32, u32)]) -> Space {
+        let cells = rooms
+            .iter()
+            .map(|&(capacity, busy)| Cell {
+                open: true,
+                capacity,
+                busy,
+                used: busy,
+                total: capacity,
+                fixed_score: None,
+            })
+            .collect();
+        Space::new(fitting, false, cells)
+    }
+
+    fn one(units: u32) -> Shape {
+        Shape {
+            units,
+            single_agent: true,
+            excluded: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn best_takes_the_fullest_and_worst_the_emptiest_share() {
+        let rooms = [(8, 0), (8, 6), (4, 1), (2, 0)];
+        let best = space(Fitting::Best, &rooms).fit(&one(2), 7);
+        assert!(matches!(best.as_deref(), Some([(1 | 3, 2)])), "{best:?}");
+        let best = space(Fitting::Best, &rooms).fit(&one(3), 7);
+        assert_eq!(best, Some(vec![(2, 3)]));
+        let worst = space(Fitting::Worst, &rooms).fit(&one(2), 7);
+        assert!(matches!(worst.as_deref(), Some([(0 | 3, 2)])), "{worst:?}");
+    }
+
+    #[test]
+    fn an_excluded_agent_is_never_taken() {
+        let shape = Shape {
+            excluded: vec![0],
+            ..one(2)
+        };
+        for spread in 0..10 {
+            let fit = space(Fitting::Best, &[(2, 0), (8, 0)]).fit(&shape, spread);
+            assert_eq!(fit, Some(vec![(1, 2)]));
+        }
+    }
+
+    #[test]
+    fn what_is_taken_and_given_back_leaves_no_trace() {
+        let before = space(Fitting::Best, &[(4, 0), (4, 1)]);
+        let mut after = before.clone();
+        after.take(0, 3);
+        after.take(1, 1);
+        after.give(0, 3, 3);
+        after.give(1, 1, 1);
+        assert_eq!(after.cells, before.cells);
+        assert_eq!(after.buckets, before.buckets);
+        assert_eq!(after.idle, before.idle);
+    }
+
+    #[test]
+    fn room_on_a_closed_agent_is_not_offered() {
+        let mut cells = space(Fitting::Best, &[(4, 0)]).cells;
+        cells[0].open = false;
+        assert_eq!(Space::new(Fitting::Best, true, cells).fit(&one(1), 0), None);
+    }
+}

@@ -1,0 +1,294 @@
+//! Properties of plans over random histories, judged by `common::judge`, which shares no code with the scheduler.
+
+mod common;
+
+use common::{Traits, World, judge, notebook, pool, prio};
+use det_scheduler::{AgentState, Progress, SlotState};
+use proptest::prelude::*;
+
+/// One thing that happens.
+#[derive(Debug, Clone)]
+enum Event {
+    Submit {
+        slots: u32,
+        priority: u8,
+        job: u8,
+        kind: Kind,
+        excluded: Option<u8>,
+    },
+    /// The n-th running allocation ends; one that was asked to stop waits again.
+    End(u8),
+    /// The n-th waiting request is withdrawn.
+    Withdraw(u8),
+    Priority { job: u8, priority: u8 },
+    Cap { job: u8, cap: Option<u32> },
+    Move { job: u8, position: i8 },
+    Agent { agent: u8, state: AgentState },
+    Slot { agent: u8, slot: u8 },
+    /// The n-th running allocation is stopped by a person.
+    Pause(u8),
+    Minutes(u8),
+    Plan,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Trial,
+    SingleTrial,
+    Notebook,
+}
+
+#[derive(Debug, Clone)]
+struct Start {
+    sizes: Vec<u32>,
+    aux: u32,
+    preemption: bool,
+    worst: bool,
+    uneven: bool,
+}
+
+fn starts() -> impl Strategy<Value = Start> {
+    let size = prop_oneof![Just(1), Just(2), Just(3), Just(4), Just(4), Just(8)];
+    (
+        prop::collection::vec(size, 0..6),
+        0_u32..3,
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(sizes, aux, preemption, worst, uneven)| Start {
+            sizes,
+            aux,
+            preemption,
+            worst,
+            uneven,
+        })
+}
+
+fn events() -> impl Strategy<Value = Event> {
+    let slots = prop_oneof![3 => 0_u32..5, 2 => prop_oneof![Just(6_u32), Just(8), Just(12), Just(16)]];
+    let priority = prop_oneof![Just(10_u8), Just(42), Just(42), Just(42), Just(90)];
+    let kind = prop_oneof![3 => Just(Kind::Trial), 1 => Just(Kind::SingleTrial), 1 => Just(Kind::Notebook)];
+    let state = prop_oneof![
+        4 => Just(AgentState::Enabled),
+        1 => Just(AgentState::Draining),
+        1 => Just(AgentState::Disabled),
+        1 => Just(AgentState::Disconnected),
+    ];
+    let job = 0_u8..6;
+    prop_oneof![
+        12 => (slots, priority.clone(), job.clone(), kind, prop::option::weighted(0.15, 0_u8..6))
+            .prop_map(|(slots, priority, job, kind, excluded)| Event::Submit {
+                slots, priority, job, kind, excluded
+            }),
+        8 => any::<u8>().prop_map(Event::End),
+        1 => any::<u8>().prop_map(Event::Withdraw),
+        1 => (job.clone(), priority).prop_map(|(job, priority)| Event::Priority { job, priority }),
+        1 => (job.clone(), prop::option::of(0_u32..9)).prop_map(|(job, cap)| Event::Cap { job, cap }),
+        1 => (job, any::<i8>()).prop_map(|(job, position)| Event::Move { job, position }),
+        1 => (any::<u8>(), state).prop_map(|(agent, state)| Event::Agent { agent, state }),
+        1 => (any::<u8>(), any::<u8>()).prop_map(|(agent, slot)| Event::Slot { agent, slot }),
+        1 => any::<u8>().prop_map(Event::Pause),
+        2 => (0_u8..8).prop_map(Event::Minutes),
+        10 => Just(Event::Plan),
+    ]
+}
+
+fn build(start: &Start) -> World {
+    let mut world = pool();
+    for (number, size) in start.sizes.iter().enumerate() {
+        world = world.agent_in(&format!("a{number}"), *size, start.aux, AgentState::Enabled);
+    }
+    if start.preemption {
+        world = world.preemption();
+    }
+    if start.worst {
+        world = world.worst_fit();
+    }
+    if start.uneven {
+        world = world.uneven();
+    }
+    world
+}
+
+fn happen(mut world: World, number: usize, event: &Event) -> World {
+    let job_name = |job: u8| format!("job{job}");
+    match event {
+        Event::Submit {
+            slots,
+            priority,
+            job,
+            kind,
+            excluded,
+        } => {
+            let mut traits: Traits = match kind {
+                Kind::Trial => prio(*priority),
+                Kind::SingleTrial => prio(*priority).single(),
+                Kind::Notebook => notebook(*priority),
+            };
+            if let Some(agent) = excluded {
+                traits = traits.not_on(&format!("a{agent}"));
+            }
+            world = world.queued(&format!("t{number}"), *slots, traits.job(&job_name(*job)));
+        }
+        Event::End(nth) => {
+            if let Some(at) = pick(world.pool.running.len(), *nth) {
+                let ended = world.pool.running[at].clone();
+                let id = ended.request.allocation_id.0.clone();
+                let mut request = world.ends(&id);
+                if ended.progress != Progress::Active {
+                    request.allocation_id = format!("{id}+").into();
+                    request.requested_at = world.now;
+                    world.queue.requests.push(request);
+                }
+            }
+        }
+        Event::Withdraw(nth) => {
+            if let Some(at) = pick(world.queue.requests.len(), *nth) {
+                world.queue.requests.remove(at);
+            }
+        }
+        Event::Priority { job, priority } => {
+            if let Some(job) = world.queue.jobs.get_mut(&job_name(*job).into()) {
+                job.priority = *priority;
+                job.position = None;
+            }
+        }
+        Event::Cap { job, cap } => {
+            if let Some(job) = world.queue.jobs.get_mut(&job_name(*job).into()) {
+                job.max_slots = *cap;
+            }
+        }
+        Event::Move { job, position } => {
+            let now = world.now.0;
+            if let Some(job) = world.queue.jobs.get_mut(&job_name(*job).into()) {
+                job.position = Some(now + i64::from(*position) * 1_000_000);
+            }
+        }
+        Event::Agent { agent, state } => {
+            if let Some(at) = pick(world.pool.agents.len(), *agent) {
+                world.pool.agents[at].state = *state;
+            }
+        }
+        Event::Slot { agent, slot } => {
+            if let Some(at) = pick(world.pool.agents.len(), *agent) {
+                let slots = &mut world.pool.agents[at].slots;
+                if let Some(at) = pick(slots.len(), *slot) {
+                    slots[at].state = match slots[at].state.clone() {
+                        SlotState::Free => SlotState::Disabled(None),
+                        SlotState::Held(holder) => SlotState::Draining(Some(holder)),
+                        SlotState::Draining(None) | SlotState::Disabled(None) => SlotState::Free,
+                        SlotState::Draining(Some(holder)) | SlotState::Disabled(Some(holder)) => {
+                            SlotState::Held(holder)
+                        }
+                    };
+                }
+            }
+        }
+        Event::Pause(nth) => {
+            if let Some(at) = pick(world.pool.running.len(), *nth) {
+                let running = &mut world.pool.running[at];
+                if running.progress == Progress::Active {
+                    running.progress = Progress::Stopping;
+                }
+            }
+        }
+        Event::Minutes(minutes) => world.now.0 += i64::from(*minutes) * 60_000_000,
+        Event::Plan => {
+            world.step();
+        }
+    }
+    world
+}
+
+fn pick(len: usize, nth: u8) -> Option<usize> {
+    (len > 0).then(|| usize::from(nth) % len.max(1))
+}
+
+/// The same world with everything handed in in another order.
+fn shuffled(world: &World, by: usize) -> World {
+    let mut other = world.clone();
+    let rotate = |len: usize| if len == 0 { 0 } else { by % len };
+    other.pool.agents.reverse();
+    let middle = rotate(other.pool.running.len());
+    other.pool.running.rotate_left(middle);
+    other.queue.requests.reverse();
+    let middle = rotate(other.queue.requests.len());
+    other.queue.requests.rotate_left(middle);
+    for agent in &mut other.pool.agents {
+        agent.slots.reverse();
+    }
+    other
+}
+
+proptest! {
+    /// No slot twice, no gang split, nothing more important stopped for less, caps kept, every waiting request answered
+    /// with a reason that is true, and deciding again on the result does nothing.
+    #[test]
+    fn every_plan_of_a_history_is_sound_true_and_final(
+        start in starts(),
+        history in prop::collection::vec(events(), 1..60),
+    ) {
+        let mut world = build(&start);
+        for (number, event) in history.iter().enumerate() {
+            world = happen(world, number, event);
+            if matches!(event, Event::Plan) {
+                judge::check_settled(&world);
+            }
+        }
+    }
+
+    /// The order in which agents, allocations and requests are handed in does not matter.
+    #[test]
+    fn the_same_input_gives_the_same_plan(
+        start in starts(),
+        history in prop::collection::vec(events(), 1..40),
+        by in 0_usize..100,
+    ) {
+        let mut world = build(&start);
+        for (number, event) in history.iter().enumerate() {
+            world = happen(world, number, event);
+        }
+        prop_assert_eq!(world.decide(), world.decide());
+        prop_assert_eq!(world.decide(), shuffled(&world, by).decide());
+    }
+
+    /// When everything that runs ends, again and again, everything that can run does run.
+    #[test]
+    fn nobody_waits_for_ever(
+        start in starts(),
+        history in prop::collection::vec(events(), 1..40),
+    ) {
+        let mut world = build(&start);
+        for (number, event) in history.iter().enumerate() {
+            world = happen(world, number, event);
+        }
+        for _ in 0..history.len() * 4 + 8 {
+            world.step();
+            let running: Vec<(String, bool)> = world
+                .pool
+                .running
+                .iter()
+                .map(|r| (r.request.allocation_id.0.clone(), r.progress == Progress::Active))
+                .collect();
+            for (id, finished) in running {
+                let request = world.ends(&id);
+                if !finished {
+                    world.queue.requests.push(request);
+                }
+            }
+        }
+        let plan = world.decide();
+        for (allocation, reason) in &plan.waiting {
+            prop_assert!(
+                reason.is_permanent()
+                    || matches!(reason.kind(), "agents_unavailable" | "behind_higher_priority"),
+                "{} still waits: {:?}", allocation, reason
+            );
+        }
+        let stuck = plan.waiting.iter().any(|(_, reason)| reason.kind() == "agents_unavailable");
+        prop_assert!(
+            stuck || plan.waiting.iter().all(|(_, r)| r.kind() != "behind_higher_priority")
+        );
+    }
+}

@@ -1,0 +1,601 @@
+//! Named scenarios: the pool in one line, what must happen in the next.
+
+mod common;
+
+use common::{World, notebook, pool, preempt, prio, start, wait};
+use det_ids::{AgentId, AllocationId};
+use det_scheduler::{
+    AgentState, Behind, PreemptReason, Progress, Provisionable, WaitReason, can_ever_fit,
+};
+
+/// Sizes of the parts a request was placed in, largest first.
+fn parts_of(world: &World, task: &str) -> Vec<usize> {
+    let plan = world.decide();
+    common::judge::check(world, &plan);
+    let placed = plan.place.iter().find(|p| p.allocation_id.as_str() == task);
+    let mut sizes: Vec<usize> = placed
+        .map(|p| p.parts.iter().map(|(_, slots)| slots.len()).collect())
+        .unwrap_or_default();
+    sizes.sort_unstable();
+    sizes.reverse();
+    sizes
+}
+
+fn agent_of(world: &World, task: &str) -> String {
+    let plan = world.decide();
+    let placed = plan.place.iter().find(|p| p.allocation_id.as_str() == task);
+    placed.expect("it starts").parts[0].0.0.clone()
+}
+
+#[test]
+fn a_request_is_divided_over_agents_as_documented() {
+    let cases: &[(&str, u32, &[u32], bool, &[usize])] = &[
+        ("the nine holds it alone", 6, &[2, 3, 9], false, &[6]),
+        ("two sixes", 12, &[6, 6, 4, 4, 4], false, &[6, 6]),
+        ("12 is no multiple of 8, two fours are 8", 12, &[8, 8, 4, 4], false, &[]),
+        ("8+4 when uneven fits are allowed", 12, &[8, 8, 4, 4], true, &[8, 4]),
+        ("8, none of the 6, then 4", 12, &[8, 6, 4], true, &[8, 4]),
+        ("nothing adds up to 10", 10, &[8, 8, 4], true, &[]),
+        ("equal agents are preferred to uneven ones", 16, &[12, 8, 8, 4], true, &[8, 8]),
+        ("sixteen on two eights", 16, &[8, 8, 8], false, &[8, 8]),
+    ];
+    for (name, slots, agents, uneven, expected) in cases {
+        let mut world = pool().agents(agents).queued("t", *slots, prio(42));
+        if *uneven {
+            world = world.uneven();
+        }
+        assert_eq!(parts_of(&world, "t"), *expected, "{name}");
+    }
+}
+
+#[test]
+fn one_busy_slot_keeps_an_agent_out_of_a_gang() {
+    let world = pool()
+        .agents(&[8, 4, 4])
+        .running("busy", 1, prio(42).on("a0"))
+        .queued("t", 8, prio(42));
+    assert_eq!(parts_of(&world, "t"), [4, 4]);
+}
+
+#[test]
+fn auxiliary_containers_do_not_keep_an_agent_out_of_a_gang() {
+    let world = pool()
+        .agents(&[4, 4])
+        .running("tb", 0, prio(42).on("a0"))
+        .queued("t", 8, prio(42));
+    assert_eq!(parts_of(&world, "t"), [4, 4]);
+}
+
+#[test]
+fn best_fit_fills_and_worst_fit_spreads() {
+    let world = pool()
+        .agents(&[4, 4])
+        .running("busy", 1, prio(42).on("a0"))
+        .queued("t", 1, prio(42));
+    assert_eq!(agent_of(&world, "t"), "a0");
+    assert_eq!(agent_of(&world.worst_fit(), "t"), "a1");
+}
+
+#[test]
+fn best_fit_puts_zero_slot_work_beside_slot_work() {
+    let world = pool()
+        .agents(&[4, 4, 4])
+        .running("busy", 3, prio(42).on("a1"))
+        .queued("tb", 0, notebook(42));
+    assert_eq!(agent_of(&world, "tb"), "a1");
+}
+
+#[test]
+fn row_1_without_preemption_room_is_kept_empty_for_the_more_important() {
+    let waits_b = wait("b", "not_enough_free_slots");
+    let waits_a = wait("A7", "behind_higher_priority");
+    pool()
+        .agent("a", 6)
+        .running_many("A", 6, 1, &prio(30))
+        .queued("A7", 1, prio(30).job("A"))
+        .queued("b", 3, prio(10))
+        .expect(&[waits_b.clone(), waits_a.clone()])
+        .then(|w| {
+            w.ends("A1");
+            w.ends("A2");
+        })
+        .expect(&[waits_b, waits_a])
+        .then(|w| {
+            w.ends("A3");
+        })
+        .expect(&[start("b"), wait("A7", "not_enough_free_slots")])
+        .then(|w| {
+            w.ends("b");
+        })
+        .expect(&[start("A7")]);
+}
+
+#[test]
+fn row_2_with_preemption_exactly_enough_is_stopped_newest_first() {
+    pool()
+        .agent("a", 6)
+        .preemption()
+        .running_many("A", 6, 1, &prio(30))
+        .queued("b", 3, prio(10))
+        .expect(&[
+            preempt("A4"),
+            preempt("A5"),
+            preempt("A6"),
+            wait("b", "waiting_for_preemption"),
+        ])
+        .then(|w| {
+            w.ends("A6");
+            w.ends("A4");
+        })
+        .expect(&[wait("b", "waiting_for_preemption")])
+        .then(|w| {
+            w.ends("A5");
+        })
+        .expect(&[start("b")]);
+}
+
+fn row_3(third: common::Traits) -> World {
+    pool()
+        .agent("a", 6)
+        .preemption()
+        .running("n", 1, notebook(60))
+        .queued("x", 6, prio(40))
+        .queued("y", 3, third)
+}
+
+#[test]
+fn row_3_preemptible_work_backfills_behind_a_blocked_one() {
+    row_3(prio(50)).expect(&[wait("x", "not_enough_free_slots"), start("y")]);
+}
+
+#[test]
+fn row_4_backfill_makes_room_when_the_blocked_one_can_start() {
+    row_3(prio(50))
+        .expect(&[wait("x", "not_enough_free_slots"), start("y")])
+        .then(|w| {
+            w.ends("n");
+        })
+        .expect(&[preempt("y"), wait("x", "waiting_for_preemption")])
+        .then(World::stopped_ones_come_back)
+        .expect(&[start("x"), wait("y", "not_enough_free_slots")])
+        .then(|w| {
+            w.ends("x");
+        })
+        .expect(&[start("y")]);
+}
+
+#[test]
+fn row_5_what_cannot_be_preempted_does_not_backfill() {
+    let world = row_3(notebook(50)).expect(&[
+        wait("x", "not_enough_free_slots"),
+        wait("y", "behind_higher_priority"),
+    ]);
+    let plan = world.decide();
+    assert_eq!(
+        plan.waiting[1].1,
+        WaitReason::BehindHigherPriority {
+            allocation: AllocationId::from("x"),
+            priority: 40,
+            because: Behind::NotPreemptible,
+        }
+    );
+}
+
+#[test]
+fn row_6_only_victims_that_matter_are_stopped() {
+    pool()
+        .agents(&[2, 2])
+        .preemption()
+        .running("n", 1, notebook(80).on("a0"))
+        .running("l", 1, prio(70).on("a0"))
+        .running("m", 2, prio(60).on("a1"))
+        .queued("h", 2, prio(5).single())
+        .expect(&[preempt("m"), wait("h", "waiting_for_preemption")]);
+}
+
+#[test]
+fn row_7_equal_priority_is_not_preempted() {
+    pool()
+        .agent("a", 6)
+        .preemption()
+        .running_many("A", 6, 1, &prio(20))
+        .queued("b", 2, prio(20))
+        .expect(&[wait("b", "not_enough_free_slots")]);
+}
+
+#[test]
+fn row_8_zero_slot_work_does_not_wait_for_slots() {
+    pool()
+        .agent("a", 6)
+        .queued("tb", 0, notebook(90))
+        .queued("big", 12, prio(1))
+        .expect(&[start("tb"), wait("big", "pool_too_small")]);
+    pool()
+        .agent("a", 6)
+        .running("busy", 6, prio(50))
+        .queued("tb", 0, notebook(90))
+        .queued("big", 6, prio(1))
+        .expect(&[start("tb"), wait("big", "not_enough_free_slots")]);
+}
+
+#[test]
+fn row_9_a_capped_job_is_passed_over() {
+    let world = pool()
+        .agent("a", 6)
+        .queued_many("C", 5, 1, &prio(10).cap(2))
+        .queued_many("D", 5, 1, &prio(20))
+        .expect(&[
+            start("C1"),
+            start("C2"),
+            wait("C3", "over_job_cap"),
+            wait("C4", "over_job_cap"),
+            wait("C5", "over_job_cap"),
+            start("D1"),
+            start("D2"),
+            start("D3"),
+            start("D4"),
+            wait("D5", "not_enough_free_slots"),
+        ]);
+    assert_eq!((world.count_running("C"), world.count_running("D")), (2, 4));
+}
+
+#[test]
+fn row_10_the_seven_steps() {
+    // 1: a search takes all eight slots.
+    let world = pool()
+        .agent("a", 8)
+        .preemption()
+        .queued_many("search", 20, 1, &prio(2))
+        .expect_running("search", 8)
+        // 2: a more important distributed trial takes four of them.
+        .queued("dist", 4, prio(1).job("dist"))
+        .then(|w| {
+            let plan = w.step();
+            assert_eq!(plan.preempt.len(), 4);
+            w.stopped_ones_come_back();
+        })
+        .expect_running("dist", 1);
+    assert_eq!(world.count_running("search"), 4);
+    // 3: a notebook waits as long as the two need more than seven.
+    let mut world = world.queued("notebook", 1, notebook(3));
+    world.step();
+    while world.count_running("search") > 0 {
+        assert_eq!(world.is_running("notebook"), world.count_running("search") < 4);
+        let ended = world
+            .pool
+            .running
+            .iter()
+            .find(|running| running.request.job_id.as_str() == "search")
+            .map(|running| running.request.allocation_id.0.clone());
+        world.ends(&ended.unwrap());
+        world.step();
+    }
+    // 4: the notebook is alone.
+    world.ends("dist");
+    world.step();
+    assert_eq!(world.pool.running.len(), 1);
+    world
+        // 5 and 6: eight slots are not free, and a notebook cannot be stopped; a smaller one fills the gap.
+        .queued("eight", 8, prio(1))
+        .queued("four", 4, prio(2))
+        .expect(&[wait("eight", "not_enough_free_slots"), start("four")])
+        // 7: the notebook ends, the smaller one makes room, and comes back at the end.
+        .then(|w| {
+            w.ends("notebook");
+        })
+        .expect(&[preempt("four"), wait("eight", "waiting_for_preemption")])
+        .then(World::stopped_ones_come_back)
+        .expect(&[start("eight"), wait("four", "not_enough_free_slots")])
+        .then(|w| {
+            w.ends("eight");
+        })
+        .expect(&[start("four")]);
+}
+
+#[test]
+fn later_ones_of_the_class_pass_until_the_blocked_one_is_old() {
+    let young = pool()
+        .agents(&[4, 4])
+        .running("r0", 3, prio(42).on("a0"))
+        .running("r1", 2, prio(42).on("a1"))
+        .queued("four", 4, prio(42).waited_minutes(1))
+        .queued("two", 2, prio(42))
+        .queued("one", 1, prio(42));
+    young.expect(&[wait("four", "not_enough_free_slots"), start("two"), start("one")]);
+    let old = pool()
+        .agents(&[4, 4])
+        .running("r0", 3, prio(42).on("a0"))
+        .running("r1", 2, prio(42).on("a1"))
+        .queued("four", 4, prio(42).waited_minutes(11))
+        .queued("two", 2, prio(42))
+        .queued("one", 1, prio(42));
+    let plan = old.decide();
+    assert_eq!(plan.reservations.len(), 1);
+    assert_eq!(plan.reservations[0].agents, [AgentId::from("a1")], "two slots are missing, not three");
+    let old = old.expect(&[
+        wait("four", "not_enough_free_slots"),
+        wait("two", "reserved_for"),
+        start("one"),
+    ]);
+    old.then(|w| {
+        w.ends("r1");
+    })
+    .expect(&[start("four"), wait("two", "not_enough_free_slots")]);
+}
+
+#[test]
+fn an_old_gang_collects_whole_agents() {
+    let world = pool()
+        .agents(&[2, 2, 2])
+        .running("r0", 2, prio(42).on("a0"))
+        .running("r1", 1, prio(42).on("a1"))
+        .running("r2", 1, prio(42).on("a2"))
+        .queued("gang", 4, prio(42).waited_minutes(10))
+        .queued("one", 1, prio(42));
+    world
+        .expect(&[wait("gang", "not_enough_free_slots"), wait("one", "reserved_for")])
+        .then(|w| {
+            w.ends("r1");
+        })
+        .expect(&[wait("gang", "not_enough_free_slots"), wait("one", "reserved_for")])
+        .then(|w| {
+            w.ends("r0");
+        })
+        .expect(&[start("gang"), start("one")]);
+}
+
+#[test]
+fn backfill_may_use_what_an_old_one_reserves() {
+    pool()
+        .agent("a", 6)
+        .preemption()
+        .running("n", 1, notebook(60))
+        .queued("x", 6, prio(40).waited_minutes(60))
+        .queued("y", 3, prio(50))
+        .expect(&[wait("x", "not_enough_free_slots"), start("y")]);
+}
+
+#[test]
+fn victims_stay_with_the_one_they_stop_for() {
+    // c is more important than b, and its own victim is asked: b's room is b's.
+    let world = pool()
+        .agents(&[2, 2])
+        .preemption()
+        .running("l0", 2, prio(80).on("a0"))
+        .running("l1", 2, prio(70).on("a1"))
+        .queued("b", 2, prio(20))
+        .expect(&[preempt("l0"), wait("b", "waiting_for_preemption")])
+        .queued("c", 2, prio(10))
+        .expect(&[
+            preempt("l1"),
+            wait("c", "waiting_for_preemption"),
+            wait("b", "waiting_for_preemption"),
+        ]);
+    // b goes away: its victim's room is for anybody.
+    world
+        .then(|w| w.queue.requests.retain(|r| r.allocation_id.as_str() != "b"))
+        .queued("d", 2, prio(15))
+        .expect(&[
+            wait("c", "waiting_for_preemption"),
+            wait("d", "behind_higher_priority"),
+        ])
+        .then(World::stopped_ones_come_back)
+        .expect(&[
+            start("c"),
+            start("d"),
+            wait("l0", "not_enough_free_slots"),
+            wait("l1", "not_enough_free_slots"),
+        ]);
+}
+
+#[test]
+fn later_ones_do_not_take_what_is_being_freed_for_an_earlier_one() {
+    let world = pool()
+        .agent("a", 4)
+        .preemption()
+        .running("l", 2, prio(80))
+        .running("n", 1, notebook(10))
+        .queued("x", 3, prio(20))
+        .expect(&[preempt("l"), wait("x", "waiting_for_preemption")]);
+    world
+        .queued("y", 1, prio(20))
+        .expect(&[wait("x", "waiting_for_preemption"), wait("y", "reserved_for")])
+        .then(World::stopped_ones_come_back)
+        .expect(&[
+            start("x"),
+            wait("y", "not_enough_free_slots"),
+            wait("l", "not_enough_free_slots"),
+        ]);
+}
+
+#[test]
+fn within_a_priority_only_a_move_preempts() {
+    let world = pool()
+        .agent("a", 2)
+        .preemption()
+        .running("early", 2, prio(42))
+        .queued("late", 2, prio(42))
+        .expect(&[wait("late", "not_enough_free_slots")]);
+    let mut moved = world.clone();
+    moved.job_mut("job of late").position = Some(0);
+    let plan = moved.decide();
+    assert_eq!(plan.preempt[0].reason, PreemptReason::MovedAhead);
+    moved.expect(&[preempt("early"), wait("late", "waiting_for_preemption")]);
+}
+
+#[test]
+fn a_move_that_changes_nothing_between_two_jobs_preempts_nothing() {
+    // The later search has been moved further back; it was behind the earlier one all along.
+    let mut world = pool()
+        .agent("a", 3)
+        .preemption()
+        .running("early", 1, prio(42).job("E"))
+        .running("late", 2, prio(42).job("L"))
+        .queued("early2", 1, prio(42).job("E"));
+    world.job_mut("L").position = Some(world.now.0);
+    world.expect(&[wait("early2", "not_enough_free_slots")]);
+}
+
+#[test]
+fn lowering_a_cap_stops_the_newest_until_it_holds() {
+    let world = pool()
+        .agent("a", 8)
+        .running_many("C", 4, 2, &prio(42))
+        .then(|w| w.job_mut("C").max_slots = Some(5))
+        .queued("D", 2, prio(50));
+    let plan = world.decide();
+    assert_eq!(
+        plan.preempt[0].reason,
+        PreemptReason::OverJobCap {
+            max_slots: 5,
+            in_use: 8
+        }
+    );
+    world
+        .expect(&[preempt("C4"), preempt("C3"), wait("D", "not_enough_free_slots")])
+        .then(World::stopped_ones_come_back)
+        .expect(&[wait("C3", "over_job_cap"), wait("C4", "over_job_cap"), start("D")]);
+}
+
+#[test]
+fn zero_slot_work_is_limited_by_agent_and_preempted_by_zero_slot_work() {
+    pool()
+        .agent_in("a", 4, 1, AgentState::Enabled)
+        .queued("t1", 0, notebook(42))
+        .queued("t2", 0, notebook(42))
+        .expect(&[start("t1"), wait("t2", "aux_full")]);
+    pool()
+        .agent_in("a", 4, 1, AgentState::Enabled)
+        .preemption()
+        .running("trial", 0, prio(50))
+        .running("slots", 4, prio(60))
+        .queued("better", 0, notebook(10))
+        .expect(&[preempt("trial"), wait("better", "waiting_for_preemption")]);
+    pool()
+        .agent_in("a", 4, 0, AgentState::Enabled)
+        .queued("t", 0, notebook(42))
+        .expect(&[wait("t", "aux_full")]);
+}
+
+#[test]
+fn agents_out_of_service_take_nothing_and_say_so() {
+    for state in [AgentState::Draining, AgentState::Disabled, AgentState::Disconnected] {
+        pool()
+            .agent_in("a", 4, 100, state)
+            .queued("t", 2, prio(42))
+            .queued("tb", 0, notebook(42))
+            .expect(&[wait("t", "agents_unavailable"), wait("tb", "agents_unavailable")]);
+    }
+    pool()
+        .agent("a", 2)
+        .draining_slot("a", 0)
+        .queued("two", 2, prio(10))
+        .queued("one", 1, prio(50))
+        .expect(&[wait("two", "agents_unavailable"), start("one")]);
+}
+
+#[test]
+fn the_less_important_wait_for_a_lost_connection_but_not_for_a_person() {
+    let world = |state| {
+        pool()
+            .agent("a", 4)
+            .agent_in("b", 4, 100, state)
+            .queued("gang", 8, prio(10))
+            .queued("small", 1, prio(50))
+    };
+    world(AgentState::Disconnected).expect(&[
+        wait("gang", "agents_unavailable"),
+        wait("small", "behind_higher_priority"),
+    ]);
+    world(AgentState::Disabled).expect(&[wait("gang", "agents_unavailable"), start("small")]);
+}
+
+#[test]
+fn impossible_requests_block_nobody() {
+    pool()
+        .agents(&[4, 4])
+        .queued("wide", 6, prio(1))
+        .queued("single", 8, prio(1).single())
+        .queued("huge", 16, prio(1))
+        .queued("nowhere", 1, prio(1).not_on("a0").not_on("a1"))
+        .queued("small", 1, prio(90))
+        .expect(&[
+            wait("wide", "gang_does_not_divide"),
+            wait("single", "no_agent_large_enough"),
+            wait("huge", "pool_too_small"),
+            wait("nowhere", "all_agents_excluded"),
+            start("small"),
+        ]);
+    pool().queued("t", 1, prio(42)).expect(&[wait("t", "no_agents")]);
+}
+
+#[test]
+fn excluded_agents_are_passed_over() {
+    pool()
+        .agents(&[4, 4])
+        .running("busy", 4, prio(42).on("a1"))
+        .queued("t", 2, prio(42).not_on("a0"))
+        .queued("u", 2, prio(42))
+        .expect(&[wait("t", "not_enough_free_slots"), start("u")]);
+}
+
+#[test]
+fn room_that_stops_for_other_reasons_is_counted_on() {
+    let mut world = pool()
+        .agent("a", 4)
+        .preemption()
+        .running("paused", 2, prio(80))
+        .running("victim", 2, prio(90))
+        .queued("x", 2, prio(10));
+    world.pool.running[0].progress = Progress::Stopping;
+    world.expect(&[wait("x", "waiting_for_preemption")]);
+}
+
+#[test]
+fn what_can_never_run_is_refused_with_the_nearest_sizes() {
+    let refused = |world: World| {
+        let request = world.queue.requests[0].clone();
+        can_ever_fit(&world.pool, &request).expect_err("it cannot fit")
+    };
+    let wide = refused(pool().agents(&[8, 8, 8]).queued("t", 12, prio(42)));
+    assert_eq!(wide.nearest, [8, 16]);
+    assert_eq!(
+        wide.message,
+        "needs 12 slots, more than one agent has, and whole agents do not add up to that; the pool has 3 agents of \
+         8 slots; ask for 8 or 16"
+    );
+    let huge = refused(pool().agents(&[8, 8]).queued("t", 32, prio(42)));
+    assert_eq!((huge.nearest, huge.reason.kind()), (vec![16], "pool_too_small"));
+    let single = refused(pool().agents(&[4, 8]).queued("t", 16, prio(42).single()));
+    assert_eq!((single.nearest, single.reason.kind()), (vec![8], "no_agent_large_enough"));
+    let uneven = refused(pool().agents(&[8, 4]).uneven().queued("t", 10, prio(42)));
+    assert_eq!(uneven.nearest, [8, 12]);
+
+    let fits = |world: World| can_ever_fit(&world.pool, &world.queue.requests[0]).is_ok();
+    assert!(fits(pool().agent_in("a", 4, 0, AgentState::Disabled).queued("t", 4, prio(42))));
+    assert!(!fits(pool().agent_in("a", 4, 0, AgentState::Enabled).queued("t", 0, prio(42))));
+    let mut cloud = pool().queued("t", 16, prio(42));
+    cloud.pool.settings.provisionable = Some(Provisionable {
+        slots_per_instance: 8,
+        max_instances: 2,
+    });
+    assert!(fits(cloud.clone()));
+    cloud.expect(&[wait("t", "waiting_for_instances")]);
+}
+
+#[test]
+fn reasons_read_as_sentences_and_carry_numbers() {
+    let world = pool()
+        .agent("a", 4)
+        .running("t1", 3, prio(50))
+        .queued("t2", 2, prio(50));
+    let plan = world.decide();
+    assert_eq!(
+        plan.waiting[0].1.to_string(),
+        "needs 2 slots; 1 free in total, at most 1 on one agent; held by 't1' (3 slots); it starts when enough \
+         running work ends"
+    );
+    let json = serde_json::to_value(&plan.waiting[0].1).unwrap();
+    assert_eq!(json["kind"], "not_enough_free_slots");
+    assert_eq!(json["held_by"][0]["slots"], 3);
+}

@@ -1,0 +1,66 @@
+//! Why a search cannot be made.
+
+/// Most trials of one search, counted ones or points of a grid.
+///
+/// A search remembers every trial; beyond this the settings are rather a slip than a plan.
+pub const MAX_TRIALS: u64 = 1_000_000;
+
+/// Most rungs of a halving search. With a divisor of 2 already 64 rungs reach below one unit of any length.
+pub const MAX_RUNGS: u64 = 1_000;
+
+/// A search that cannot be made or restored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SearchError {
+    /// A setting of the searcher is out of range.
+    #[error("searcher.{field} is {value}; {allowed}")]
+    Setting {
+        /// Name of the setting below `searcher`.
+        field: &'static str,
+        /// What it is.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A hyperparameter cannot be sampled, or cannot be an axis of a grid.
+    #[error("hyperparameters.{path}: {problem}")]
+    Hyperparameter {
+        /// Names from the top of the space, joined by dots.
+        path: String,
+        /// What is wrong and what is allowed.
+        problem: String,
+    },
+    /// The grid has too many points.
+    #[error(
+        "the grid has {points} points, at most {MAX_TRIALS} are allowed; lower a count, or use the random searcher"
+    )]
+    GridTooLarge {
+        /// The number of points, or `more than 2^64`.
+        points: String,
+    },
+    /// The snapshot does not fit this program or this configuration.
+    #[error("the search cannot be restored from its snapshot: {problem}")]
+    Snapshot {
+        /// What does not fit.
+        problem: String,
+    },
+}
+
+impl SearchError {
+    pub(crate) fn setting(
+        field: &'static str,
+        value: impl std::fmt::Display,
+        allowed: impl Into<String>,
+    ) -> Self {
+        Self::Setting {
+            field,
+            value: value.to_string(),
+            allowed: allowed.into(),
+        }
+    }
+
+    pub(crate) fn snapshot(problem: impl Into<String>) -> Self {
+        Self::Snapshot {
+            problem: problem.into(),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a search is told, and what it asks for.
+//!
+//! Both are stored and replayed, so both are serialisable; metrics that are not finite become texts in JSON.
+
+use det_ids::RequestId;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::number::exact;
+
+/// Something that happened to a trial of the search.
+///
+/// Events about a request id that the search never gave out, and events that come too late, change nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The trial reported the searcher metric.
+    Validation {
+        /// The trial.
+        request_id: RequestId,
+        /// Value of the searcher metric as reported, not negated; may be NaN or infinite.
+        #[serde(with = "exact")]
+        metric: f64,
+        /// Value of the searcher's `time_metric` in the same report; `None` when the report lacks it, or when the
+        /// searcher has no time metric. A halving search takes a report without it as [`Event::UnusableValidation`].
+        #[serde(default, with = "exact::optional")]
+        time: Option<f64>,
+    },
+    /// The trial reported validation metrics without a number for the searcher metric. Decides nothing.
+    UnusableValidation {
+        /// The trial.
+        request_id: RequestId,
+    },
+    /// How far the trial says it is.
+    Progress {
+        /// The trial.
+        request_id: RequestId,
+        /// From 0 to 1; values outside are moved to the nearer end, NaN is ignored.
+        #[serde(with = "exact")]
+        fraction: f64,
+    },
+    /// The trial will not be started again, and did not end of its own will. [`Event::Ended`] follows.
+    EarlyExit {
+        /// The trial.
+        request_id: RequestId,
+        /// Why.
+        reason: ExitReason,
+    },
+    /// The trial has ended and holds no resources any more.
+    Ended {
+        /// The trial.
+        request_id: RequestId,
+    },
+    /// The experiment is being stopped: from now on the search creates and stops nothing, and shuts down when its
+    /// trials have ended.
+    Close,
+}
+
+/// Why a trial ended early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitReason {
+    /// It failed and may not be restarted any more, or could not be created.
+    Errored,
+    /// A person killed or canceled it.
+    Canceled,
+    /// Its code says these hyperparameters cannot be trained.
+    InvalidHyperparameters,
+}
+
+/// Something the search asks for. The order within one answer matters: stops, then creates, then the shutdown.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Create a trial.
+    Create {
+        /// Names the trial in later events. A version 4 UUID from the search's random stream.
+        request_id: RequestId,
+        /// Its hyperparameters, nested like the space.
+        hparams: Map<String, Value>,
+        /// Seed for the trial's own code, in `[0, 2^31)`.
+        seed: u32,
+    },
+    /// Stop a trial; it has done its part. Its end is reported with [`Event::Ended`] as usual.
+    Stop {
+        /// The trial.
+        request_id: RequestId,
+    },
+    /// The search is over and takes no more events. Trials that still live are to be stopped; there are some only
+    /// when the search failed because no trial reports the searcher metric.
+    Shutdown(Outcome),
+}
+
+/// How a search ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// At least one trial came to an end that counts.
+    Completed,
+    /// Every trial was canceled.
+    Canceled,
+    /// Every trial failed, had invalid hyperparameters, or never reported the searcher metric to a search that
+    /// decides by it.
+    Failed,
+}

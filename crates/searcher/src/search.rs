@@ -1,0 +1,595 @@
+//! The search as a whole: which trials there are, when to create more, when it is over.
+//!
+//! A trial goes through these states; `ended` is final, and every other pair of state and event changes nothing.
+//!
+//! | state | event | next state |
+//! |---|---|---|
+//! | running | validation below the best share of its rung, or at the top rung | stopping |
+//! | running, stopping | early exit | exiting, with the reason |
+//! | running, stopping, exiting | ended | ended, with the reason of an early exit if there was one |
+
+use std::collections::BTreeMap;
+
+use det_config::hyperparameters::{SearchMethod, SearcherConfig, Space};
+use det_ids::RequestId;
+use serde::{Deserialize, Serialize};
+
+use crate::adaptive::{Halving, in_range};
+use crate::asha::{TrialNo, Verdict};
+use crate::error::{MAX_TRIALS, SearchError};
+use crate::event::{Action, Event, ExitReason, Outcome};
+use crate::grid::{self, Grid};
+use crate::number::{count, real, whole};
+use crate::random::Random;
+use crate::rng::Mt19937;
+use crate::sample;
+
+/// After so many trials with invalid hyperparameters in a row, without a single good one between them, a search
+/// replaces them no more: code that refuses everything would otherwise be given new trials for ever.
+pub const MAX_INVALID_IN_A_ROW: u32 = 1_000;
+
+/// A whole trial in the units progress is added up in. Whole numbers add up to the same sum in any order, and so after
+/// any restart.
+pub(crate) const WHOLE_TRIAL: u64 = 1_000_000_000;
+
+/// What a search shows at most before it is over.
+pub(crate) const NEARLY_DONE: f64 = 0.999;
+
+/// The largest trial seed plus one, as a mask.
+const LARGEST_TRIAL_SEED: u64 = (1 << 31) - 1;
+
+/// The whole state of one experiment's search.
+///
+/// Handling an event takes time logarithmic in the number of trials, plus moving the results of a rung by one place.
+#[derive(Debug, Clone)]
+pub struct Search {
+    pub(crate) smaller_is_better: bool,
+    pub(crate) space: Space,
+    pub(crate) stream: Mt19937,
+    pub(crate) method: Method,
+    pub(crate) phase: Phase,
+    /// By number.
+    pub(crate) trials: Vec<Trial>,
+    /// Numbers of the trials by name.
+    pub(crate) numbers: BTreeMap<RequestId, TrialNo>,
+    pub(crate) tally: Tally,
+    /// The highest progress so far.
+    pub(crate) shown: f64,
+    pub(crate) invalid_in_a_row: u32,
+}
+
+/// Where a search stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Phase {
+    /// Not started.
+    New,
+    /// Creating and stopping trials.
+    Searching,
+    /// Waiting for its trials to end.
+    Closing,
+    /// Shut down.
+    Over(Outcome),
+}
+
+/// A search's view of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialState {
+    /// Created, and nothing said against it.
+    Running,
+    /// Told to stop by the search.
+    Stopping,
+    /// Will not be started again; its end has not been reported yet.
+    Exiting(ExitReason),
+    /// Ended: by itself or stopped by the search (`None`), or early.
+    Ended(Option<ExitReason>),
+}
+
+/// What a trial has reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reports {
+    Nothing,
+    /// Validations, all of them without the metrics that the search decides by.
+    Unusable,
+    /// Validations, all of them usable.
+    Usable,
+    /// Some of each.
+    Mixed,
+}
+
+impl Reports {
+    pub(crate) fn has_usable(self) -> bool {
+        matches!(self, Self::Usable | Self::Mixed)
+    }
+
+    fn has_unusable(self) -> bool {
+        matches!(self, Self::Unusable | Self::Mixed)
+    }
+
+    fn and_usable(self) -> Self {
+        match self {
+            Self::Nothing | Self::Usable => Self::Usable,
+            Self::Unusable | Self::Mixed => Self::Mixed,
+        }
+    }
+
+    fn and_unusable(self) -> Self {
+        match self {
+            Self::Nothing | Self::Unusable => Self::Unusable,
+            Self::Usable | Self::Mixed => Self::Mixed,
+        }
+    }
+}
+
+/// What a search remembers of a trial.
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Trial {
+    pub(crate) request_id: RequestId,
+    pub(crate) state: TrialState,
+    pub(crate) reports: Reports,
+    /// How far it is, of [`WHOLE_TRIAL`].
+    pub(crate) done: u64,
+}
+
+/// Sums over all trials; every one can be counted again from the trials.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) ended: u64,
+    pub(crate) errored: u64,
+    pub(crate) canceled: u64,
+    pub(crate) invalid: u64,
+    /// Trials with a usable report.
+    pub(crate) usable: u64,
+    /// Trials that ended by themselves and reported, but never usably.
+    pub(crate) blind: u64,
+    /// Sum of `done` over the trials that progress counts.
+    pub(crate) done: u64,
+}
+
+impl Tally {
+    /// Counts a trial as it is.
+    pub(crate) fn add(&mut self, trial: &Trial) {
+        self.ended += u64::from(matches!(trial.state, TrialState::Ended(_)));
+        match trial.state.reason() {
+            Some(ExitReason::Errored) => self.errored += 1,
+            Some(ExitReason::Canceled) => self.canceled += 1,
+            Some(ExitReason::InvalidHyperparameters) => self.invalid += 1,
+            None => {}
+        }
+        self.usable += u64::from(trial.reports.has_usable());
+        self.blind += u64::from(trial.is_blind());
+        self.done += trial.done;
+    }
+}
+
+/// What decides.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Method {
+    Single(Random),
+    Random(Random),
+    Grid(Grid),
+    Halving(Halving),
+}
+
+/// Where a new trial's hyperparameters come from.
+enum Draft {
+    Sample,
+    Point(u64),
+}
+
+impl Method {
+    fn new(config: &SearchMethod, space: &Space) -> Result<Self, SearchError> {
+        if let Some(halving) = Halving::new(config)? {
+            return Ok(Self::Halving(halving));
+        }
+        match config {
+            SearchMethod::Random {
+                max_trials,
+                max_concurrent_trials,
+            } => {
+                in_range("max_trials", *max_trials, MAX_TRIALS)?;
+                Ok(Self::Random(Random::new(
+                    *max_trials,
+                    *max_concurrent_trials,
+                )))
+            }
+            SearchMethod::Grid {
+                max_concurrent_trials,
+            } => Ok(Self::Grid(Grid::new(
+                grid::points(space)?,
+                *max_concurrent_trials,
+            ))),
+            SearchMethod::Single
+            | SearchMethod::AsyncHalving { .. }
+            | SearchMethod::AdaptiveAsha { .. } => Ok(Self::Single(Random::new(1, 1))),
+        }
+    }
+
+    /// Whether a trial with invalid hyperparameters is replaced and not counted. A single trial's replacement would be
+    /// as invalid, and a grid's point is used up.
+    pub(crate) fn replaces_invalid(&self) -> bool {
+        match self {
+            Self::Random(_) | Self::Halving(_) => true,
+            Self::Single(_) | Self::Grid(_) => false,
+        }
+    }
+
+    /// Trials that make up the whole search.
+    pub(crate) fn budget(&self) -> u64 {
+        match self {
+            Self::Single(random) | Self::Random(random) => random.max_trials,
+            Self::Grid(grid) => grid.points,
+            Self::Halving(halving) => halving.max_trials(),
+        }
+    }
+
+    fn claim(&mut self) -> Option<Draft> {
+        match self {
+            Self::Single(random) | Self::Random(random) => random.claim().then_some(Draft::Sample),
+            Self::Grid(grid) => grid.claim().map(Draft::Point),
+            Self::Halving(halving) => halving.claim().then_some(Draft::Sample),
+        }
+    }
+
+    fn gave_up(&mut self, trial: TrialNo, reason: ExitReason, was_at_work: bool) {
+        match (self, reason) {
+            (Self::Random(random), ExitReason::InvalidHyperparameters) => random.discount(),
+            (Self::Halving(halving), ExitReason::InvalidHyperparameters) => {
+                halving.discount(trial, was_at_work);
+            }
+            (Self::Halving(halving), ExitReason::Errored | ExitReason::Canceled) => {
+                // A stopped trial has its result, and its place was given away when it was told to stop.
+                if was_at_work {
+                    halving.gave_up(trial);
+                }
+            }
+            (Self::Single(_) | Self::Grid(_), _)
+            | (Self::Random(_), ExitReason::Errored | ExitReason::Canceled) => {}
+        }
+    }
+
+    fn ended(&mut self, trial: TrialNo, was_at_work: bool) {
+        match self {
+            Self::Single(random) | Self::Random(random) => random.ended(),
+            Self::Grid(grid) => grid.ended(),
+            Self::Halving(halving) => {
+                if was_at_work {
+                    halving.left(trial);
+                }
+            }
+        }
+    }
+}
+
+impl TrialState {
+    /// Whether the trial turned out to have invalid hyperparameters.
+    pub(crate) fn is_invalid(self) -> bool {
+        self.reason() == Some(ExitReason::InvalidHyperparameters)
+    }
+
+    /// Why it ended or ends early, if it does.
+    pub(crate) fn reason(self) -> Option<ExitReason> {
+        match self {
+            Self::Running | Self::Stopping => None,
+            Self::Exiting(reason) => Some(reason),
+            Self::Ended(reason) => reason,
+        }
+    }
+}
+
+impl Search {
+    /// A search that has not started. `seed` is the experiment seed; all random choices follow from it.
+    ///
+    /// Errs when the configuration or the space cannot be searched.
+    pub fn new(config: &SearcherConfig, space: &Space, seed: u32) -> Result<Self, SearchError> {
+        sample::check(space)?;
+        Ok(Self {
+            smaller_is_better: config.smaller_is_better,
+            space: space.clone(),
+            stream: Mt19937::new(seed),
+            method: Method::new(&config.method, space)?,
+            phase: Phase::New,
+            trials: Vec::new(),
+            numbers: BTreeMap::new(),
+            tally: Tally::default(),
+            shown: 0.0,
+            invalid_in_a_row: 0,
+        })
+    }
+
+    /// Starts the search: the first trials. A second start answers nothing.
+    pub fn start(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match self.phase {
+            Phase::New => {
+                self.phase = Phase::Searching;
+                self.fill(&mut actions);
+            }
+            Phase::Searching | Phase::Closing | Phase::Over(_) => {}
+        }
+        actions
+    }
+
+    /// Takes in what happened, and answers what follows, in the order in which it is to be done.
+    ///
+    /// Never errs: what does not fit the state (a request id unknown here, a second end, a validation after the stop)
+    /// changes nothing.
+    pub fn on(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match self.phase {
+            Phase::Searching | Phase::Closing => {}
+            Phase::New | Phase::Over(_) => return actions,
+        }
+        match event {
+            Event::Validation {
+                request_id,
+                metric,
+                time,
+            } => self.validated(&request_id, metric, time, &mut actions),
+            Event::UnusableValidation { request_id } => self.unusable(&request_id),
+            Event::Progress {
+                request_id,
+                fraction,
+            } => self.progressed(&request_id, fraction),
+            Event::EarlyExit { request_id, reason } => self.gave_up(&request_id, reason),
+            Event::Ended { request_id } => self.ended(&request_id),
+            Event::Close => self.phase = Phase::Closing,
+        }
+        self.fill(&mut actions);
+        if let Some(outcome) = self.outcome_now() {
+            self.phase = Phase::Over(outcome);
+            actions.push(Action::Shutdown(outcome));
+        }
+        self.show_progress();
+        actions
+    }
+
+    /// How far the search is, from 0 to 1. Never falls, and is 1 only when the search has completed.
+    pub fn progress(&self) -> f64 {
+        match self.phase {
+            Phase::Over(Outcome::Completed) => 1.0,
+            Phase::New | Phase::Searching | Phase::Closing | Phase::Over(_) => self.shown,
+        }
+    }
+
+    /// How the search ended; `None` while it has not.
+    pub fn outcome(&self) -> Option<Outcome> {
+        match self.phase {
+            Phase::Over(outcome) => Some(outcome),
+            Phase::New | Phase::Searching | Phase::Closing => None,
+        }
+    }
+
+    /// All trials that the search created, in the order of creation.
+    pub fn trials(&self) -> impl ExactSizeIterator<Item = (&RequestId, TrialState)> {
+        self.trials
+            .iter()
+            .map(|trial| (&trial.request_id, trial.state))
+    }
+
+    /// Whether the trial has sent a report that the search could not use: [`Event::UnusableValidation`], or a
+    /// validation without its time. Ask before and after an event to log it once per trial.
+    pub fn has_unusable_report(&self, request_id: &RequestId) -> bool {
+        self.numbers
+            .get(request_id)
+            .is_some_and(|number| self.trials[number.0].reports.has_unusable())
+    }
+
+    /// Creates one trial, if one may start now.
+    pub(crate) fn create_next(&mut self) -> Option<Action> {
+        let hparams = match self.method.claim()? {
+            Draft::Sample => sample::draw(&self.space, &mut self.stream),
+            Draft::Point(index) => grid::point(&self.space, index),
+        };
+        let bytes = self.stream.bytes16();
+        let request_id = RequestId(
+            uuid::Builder::from_random_bytes(bytes)
+                .into_uuid()
+                .to_string(),
+        );
+        let seed =
+            u32::try_from(self.stream.at_most(LARGEST_TRIAL_SEED)).expect("the bound has 31 bits");
+        self.numbers
+            .insert(request_id.clone(), TrialNo(self.trials.len()));
+        self.trials.push(Trial {
+            request_id: request_id.clone(),
+            state: TrialState::Running,
+            reports: Reports::Nothing,
+            done: 0,
+        });
+        Some(Action::Create {
+            request_id,
+            hparams,
+            seed,
+        })
+    }
+
+    /// Creates the trials that there is room for.
+    fn fill(&mut self, actions: &mut Vec<Action>) {
+        let gives_up =
+            self.method.replaces_invalid() && self.invalid_in_a_row >= MAX_INVALID_IN_A_ROW;
+        if self.phase != Phase::Searching || gives_up || self.is_blind() {
+            return;
+        }
+        actions.extend(std::iter::from_fn(|| self.create_next()));
+    }
+
+    fn validated(
+        &mut self,
+        request_id: &RequestId,
+        metric: f64,
+        time: Option<f64>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(number) = self.at_work(request_id) else {
+            return;
+        };
+        if self.phase == Phase::Closing {
+            return;
+        }
+        let metric = if self.smaller_is_better {
+            metric
+        } else {
+            -metric
+        };
+        let (verdict, done) = match &mut self.method {
+            Method::Single(_) | Method::Random(_) | Method::Grid(_) => (Verdict::GoesOn, 0),
+            Method::Halving(halving) => {
+                let Some(time) = time.filter(|time| time.is_finite()) else {
+                    self.unusable(request_id);
+                    return;
+                };
+                let done = time / real(halving.max_time);
+                (halving.validated(number, metric, time), in_parts(done))
+            }
+        };
+        self.invalid_in_a_row = 0;
+        let trial = &mut self.trials[number.0];
+        self.tally.usable += u64::from(!trial.reports.has_usable());
+        trial.reports = trial.reports.and_usable();
+        self.advance(number, done);
+        if verdict == Verdict::Stop {
+            self.trials[number.0].state = TrialState::Stopping;
+            actions.push(Action::Stop {
+                request_id: request_id.clone(),
+            });
+        }
+    }
+
+    fn unusable(&mut self, request_id: &RequestId) {
+        if let Some(number) = self.at_work(request_id) {
+            let trial = &mut self.trials[number.0];
+            trial.reports = trial.reports.and_unusable();
+        }
+    }
+
+    fn progressed(&mut self, request_id: &RequestId, fraction: f64) {
+        // A halving search knows a trial's progress better, by its time; NaN says nothing.
+        let Some(number) = self.numbers.get(request_id).copied() else {
+            return;
+        };
+        match self.method {
+            Method::Halving(_) => {}
+            Method::Single(_) | Method::Random(_) | Method::Grid(_) => {
+                self.advance(number, in_parts(fraction));
+            }
+        }
+    }
+
+    fn gave_up(&mut self, request_id: &RequestId, reason: ExitReason) {
+        let Some(number) = self.numbers.get(request_id).copied() else {
+            return;
+        };
+        let was_at_work = match self.trials[number.0].state {
+            TrialState::Running => true,
+            TrialState::Stopping => false,
+            // Every rank of a trial may report; the first reason counts.
+            TrialState::Exiting(_) | TrialState::Ended(_) => return,
+        };
+        match reason {
+            ExitReason::Errored => self.tally.errored += 1,
+            ExitReason::Canceled => self.tally.canceled += 1,
+            ExitReason::InvalidHyperparameters => {
+                self.tally.invalid += 1;
+                self.invalid_in_a_row = self.invalid_in_a_row.saturating_add(1);
+                if self.method.replaces_invalid() {
+                    self.tally.done -= self.trials[number.0].done;
+                    self.trials[number.0].done = 0;
+                }
+            }
+        }
+        self.method.gave_up(number, reason, was_at_work);
+        self.trials[number.0].state = TrialState::Exiting(reason);
+    }
+
+    fn ended(&mut self, request_id: &RequestId) {
+        let Some(number) = self.numbers.get(request_id).copied() else {
+            return;
+        };
+        let state = self.trials[number.0].state;
+        match state {
+            TrialState::Running => self.invalid_in_a_row = 0,
+            TrialState::Stopping | TrialState::Exiting(_) => {}
+            TrialState::Ended(_) => return,
+        }
+        self.advance(number, WHOLE_TRIAL);
+        let trial = &mut self.trials[number.0];
+        trial.state = TrialState::Ended(state.reason());
+        self.tally.ended += 1;
+        self.tally.blind += u64::from(trial.is_blind());
+        self.method.ended(number, state == TrialState::Running);
+    }
+
+    /// The number of a trial that runs and was not told otherwise.
+    fn at_work(&self, request_id: &RequestId) -> Option<TrialNo> {
+        let number = *self.numbers.get(request_id)?;
+        (self.trials[number.0].state == TrialState::Running).then_some(number)
+    }
+
+    /// Moves a trial's progress up to `done`. One that is replaced does not count.
+    fn advance(&mut self, number: TrialNo, done: u64) {
+        let trial = &mut self.trials[number.0];
+        if trial.state.is_invalid() && self.method.replaces_invalid() {
+            return;
+        }
+        self.tally.done += done.saturating_sub(trial.done);
+        trial.done = trial.done.max(done);
+    }
+
+    fn show_progress(&mut self) {
+        let whole_search = real(self.method.budget()) * real(WHOLE_TRIAL);
+        let now = (real(self.tally.done) / whole_search).min(NEARLY_DONE);
+        self.shown = self.shown.max(now);
+    }
+
+    /// Whether this search decides by metrics that nobody seems to report: a trial reported, never with them, and ended
+    /// by itself, and no other trial did better.
+    fn is_blind(&self) -> bool {
+        self.decides_by_metric() && self.tally.blind > 0 && self.tally.usable == 0
+    }
+
+    fn decides_by_metric(&self) -> bool {
+        match self.method {
+            Method::Halving(_) => true,
+            Method::Single(_) | Method::Random(_) | Method::Grid(_) => false,
+        }
+    }
+
+    /// The outcome, if the search is over with the event just handled.
+    fn outcome_now(&self) -> Option<Outcome> {
+        let searching = self.phase == Phase::Searching;
+        if searching && self.is_blind() {
+            return Some(Outcome::Failed);
+        }
+        if self.tally.ended < count(self.trials.len()) {
+            return None;
+        }
+        let counted = self.tally.ended - self.tally.invalid;
+        let unseen = searching && self.decides_by_metric() && self.tally.usable == 0;
+        Some(if self.tally.errored >= counted {
+            // Also when every trial had invalid hyperparameters.
+            Outcome::Failed
+        } else if self.tally.canceled >= counted {
+            Outcome::Canceled
+        } else if unseen {
+            Outcome::Failed
+        } else {
+            Outcome::Completed
+        })
+    }
+}
+
+impl Trial {
+    /// Whether the trial ended by itself and reported, but never usably.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.state == TrialState::Ended(None) && self.reports == Reports::Unusable
+    }
+}
+
+/// A fraction in parts of [`WHOLE_TRIAL`]; below 0 and NaN give 0, above 1 a whole trial.
+fn in_parts(fraction: f64) -> u64 {
+    whole(fraction * real(WHOLE_TRIAL)).min(WHOLE_TRIAL)
+}

@@ -1,0 +1,359 @@
+//! Agents and their slots: joining, leaving, enabling, disabling, draining.
+
+use std::collections::BTreeSet;
+
+use det_agent_proto::{AgentLog, ContainerState, Hello, PROTOCOL_VERSION};
+use det_store::agents::{self, AgentRow};
+use det_store::events::NewEvent;
+use det_store::logs::LogLine;
+use det_store::{StoreError, WriteTx, allocations};
+use det_taskspec::Device;
+
+use crate::app::Master;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+use crate::hub::Topic;
+
+/// What a person wants of an agent or slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Takes work.
+    Enable,
+    /// Finishes what it has and takes nothing new.
+    Drain,
+    /// Takes nothing; what runs is killed and starts elsewhere.
+    Disable,
+}
+
+/// The devices of an agent.
+pub fn devices(row: &AgentRow) -> Result<Vec<Device>, StoreError> {
+    serde_json::from_str(&row.devices)
+        .map_err(|e| StoreError::Corrupt { what: format!("devices of agent {}", row.id), message: e.to_string() })
+}
+
+/// A stored list of slot numbers.
+pub fn slot_set(text: &str) -> Result<BTreeSet<u32>, StoreError> {
+    serde_json::from_str(text)
+        .map_err(|e| StoreError::Corrupt { what: "a list of slots".into(), message: e.to_string() })
+}
+
+fn slot_text(slots: &BTreeSet<u32>) -> String {
+    let numbers: Vec<String> = slots.iter().map(u32::to_string).collect();
+    format!("[{}]", numbers.join(","))
+}
+
+impl Master {
+    /// Whether an agent that says hello may join; else the reason.
+    pub(crate) fn check_agent(&self, hello: &Hello) -> Result<(), String> {
+        if hello.protocol != PROTOCOL_VERSION {
+            return Err(format!(
+                "the agent (version {}) speaks protocol {}, this master (version {}) speaks {PROTOCOL_VERSION}: \
+                 install the same version on both",
+                hello.version,
+                hello.protocol,
+                env!("CARGO_PKG_VERSION")
+            ));
+        }
+        let id = hello.agent_id.as_str();
+        if id.is_empty() || id.len() > 255 || id.contains(['/', '\0']) || id.chars().any(char::is_control) {
+            return Err("an agent's id must be 1 to 255 characters without \"/\" and control characters".into());
+        }
+        let pools = self.pool_names();
+        if !pools.contains(&hello.resource_pool) {
+            return Err(format!(
+                "resource pool \"{}\" does not exist; this master has: {}",
+                hello.resource_pool,
+                pools.join(", ")
+            ));
+        }
+        Ok(())
+    }
+
+    /// Stores that an agent is here, with all its containers.
+    pub(crate) async fn agent_joined(&self, hello: Hello) -> AppResult<()> {
+        let master = self.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let before = agents::find(&mut tx.conn(), hello.agent_id.as_str()).await?;
+                    let json = |value: serde_json::Result<String>| value.map_err(AppError::internal);
+                    let row = AgentRow {
+                        id: hello.agent_id.0.clone(),
+                        resource_pool: hello.resource_pool.clone(),
+                        instance_id: hello.instance_id.clone(),
+                        enabled: before.as_ref().is_none_or(|b| b.enabled),
+                        draining: before.as_ref().is_some_and(|b| b.draining),
+                        disabled_slots: before.as_ref().map_or_else(|| "[]".into(), |b| b.disabled_slots.clone()),
+                        draining_slots: before.as_ref().map_or_else(|| "[]".into(), |b| b.draining_slots.clone()),
+                        devices: json(serde_json::to_string(&hello.devices))?,
+                        addresses: json(serde_json::to_string(&hello.addresses))?,
+                        version: hello.version.clone(),
+                        runtime: hello.runtime.clone(),
+                        registered_at: before.as_ref().map_or_else(det_store::now, |b| b.registered_at),
+                        disconnected_at: None,
+                    };
+                    agents::save(&mut tx.conn(), &row).await?;
+                    master
+                        .record(
+                            tx,
+                            NewEvent {
+                                actor: &format!("agent:{}", row.id),
+                                subject_kind: "agent",
+                                subject_id: row.id.clone(),
+                                kind: "connected",
+                                ..Default::default()
+                            },
+                        )
+                        .await?;
+                    // Containers of another data directory than before are gone for good.
+                    if before.is_some_and(|b| b.instance_id != row.instance_id) {
+                        master.lose_containers(tx, &row.id, "the agent came back without its tasks").await?;
+                    }
+                    for report in hello.containers {
+                        master.apply_container_report(tx, &row.id, report).await?;
+                    }
+                    master.wake_scheduler(tx);
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    /// Stores that an agent is away. Its tasks go on; only after the pool's patience are they given up.
+    pub(crate) async fn agent_left(&self, agent_id: &str) -> AppResult<()> {
+        let master = self.clone();
+        let agent_id = agent_id.to_owned();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else { return Ok(()) };
+                    row.disconnected_at = Some(det_store::now());
+                    agents::save(&mut tx.conn(), &row).await?;
+                    master
+                        .record(
+                            tx,
+                            NewEvent {
+                                actor: "master",
+                                subject_kind: "agent",
+                                subject_id: row.id.clone(),
+                                kind: "disconnected",
+                                ..Default::default()
+                            },
+                        )
+                        .await?;
+                    master.wake_scheduler(tx);
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    /// Gives up the containers of an agent: their slots are free, their trials start elsewhere without a charge.
+    pub(crate) async fn lose_containers(&self, tx: &mut WriteTx, agent_id: &str, message: &str) -> AppResult<()> {
+        for container in allocations::live_containers_of_agent(&mut tx.conn(), agent_id).await? {
+            let exit = det_taskspec::ContainerExit::Lost { message: message.to_owned() };
+            self.container_ended(tx, container, ContainerState::Terminated { exit }).await?;
+        }
+        Ok(())
+    }
+
+    /// Stores lines of the agent for a task's log.
+    pub(crate) async fn agent_logged(&self, agent_id: &str, log: AgentLog) -> AppResult<()> {
+        let Some((task_id, _)) = log.allocation_id.split() else { return Ok(()) };
+        let lines: Vec<LogLine> = log
+            .lines
+            .into_iter()
+            .map(|(at, level, text)| LogLine {
+                at,
+                log: format!("{}\n", text.replace('\0', "").trim_end()),
+                level: Some(level),
+                stdtype: Some("stdout".into()),
+                source: Some("agent".into()),
+                allocation_id: Some(log.allocation_id.0.clone()),
+                container_id: log.container_id.as_ref().map(|c| c.0.clone()),
+                agent_id: Some(agent_id.to_owned()),
+                rank_id: None,
+            })
+            .collect();
+        match self.append_logs(task_id.0, lines, None).await {
+            // The task was deleted meanwhile.
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Changes what an agent may do.
+    pub async fn set_agent_service(&self, actor: &Actor, agent_id: &str, service: Service) -> AppResult<()> {
+        actor.require_admin("enable or disable agents")?;
+        self.require_connected(agent_id)?;
+        let master = self.clone();
+        let (agent_id, actor) = (agent_id.to_owned(), actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
+                        return Err(AppError::not_found("agent", &agent_id));
+                    };
+                    (row.enabled, row.draining) = match service {
+                        Service::Enable => (true, false),
+                        Service::Drain => (false, true),
+                        Service::Disable => (false, false),
+                    };
+                    agents::save(&mut tx.conn(), &row).await?;
+                    if service == Service::Disable {
+                        let live = allocations::live_containers_of_agent(&mut tx.conn(), &agent_id).await?;
+                        for id in live.into_iter().map(|c| c.allocation_id).collect::<BTreeSet<_>>() {
+                            master.end_for_infrastructure(tx, &id, &format!("agent \"{agent_id}\" was disabled")).await?;
+                        }
+                    }
+                    master.record_service(tx, &actor, &agent_id, service, None).await?;
+                    master.wake_scheduler(tx);
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    /// Changes what one slot of an agent may do.
+    pub async fn set_slot_service(
+        &self,
+        actor: &Actor,
+        agent_id: &str,
+        slot: u32,
+        service: Service,
+    ) -> AppResult<()> {
+        actor.require_admin("enable or disable slots")?;
+        self.require_connected(agent_id)?;
+        let master = self.clone();
+        let (agent_id, actor) = (agent_id.to_owned(), actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
+                        return Err(AppError::not_found("agent", &agent_id));
+                    };
+                    if !devices(&row)?.iter().any(|d| d.id.0 == slot) {
+                        return Err(AppError::not_found("slot", format!("{agent_id}/{slot}")));
+                    }
+                    let mut disabled = slot_set(&row.disabled_slots)?;
+                    let mut draining = slot_set(&row.draining_slots)?;
+                    disabled.remove(&slot);
+                    draining.remove(&slot);
+                    match service {
+                        Service::Enable => {}
+                        Service::Drain => {
+                            draining.insert(slot);
+                        }
+                        Service::Disable => {
+                            disabled.insert(slot);
+                        }
+                    }
+                    row.disabled_slots = slot_text(&disabled);
+                    row.draining_slots = slot_text(&draining);
+                    agents::save(&mut tx.conn(), &row).await?;
+                    if service == Service::Disable {
+                        for container in allocations::live_containers_of_agent(&mut tx.conn(), &agent_id).await? {
+                            if slot_set(&container.slots)?.contains(&slot) {
+                                let reason = format!("slot {slot} of agent \"{agent_id}\" was disabled");
+                                master.end_for_infrastructure(tx, &container.allocation_id, &reason).await?;
+                            }
+                        }
+                    }
+                    master.record_service(tx, &actor, &agent_id, service, Some(slot)).await?;
+                    master.wake_scheduler(tx);
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    async fn record_service(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        agent_id: &str,
+        service: Service,
+        slot: Option<u32>,
+    ) -> Result<(), StoreError> {
+        self.record(
+            tx,
+            NewEvent {
+                actor,
+                subject_kind: "agent",
+                subject_id: agent_id.to_owned(),
+                kind: match service {
+                    Service::Enable => "enabled",
+                    Service::Drain => "draining",
+                    Service::Disable => "disabled",
+                },
+                detail: slot.map(|s| format!("{{\"slot\":{s}}}")),
+                ..Default::default()
+            },
+        )
+        .await
+    }
+
+    fn require_connected(&self, agent_id: &str) -> AppResult<()> {
+        if self.connections.is_connected(agent_id) {
+            return Ok(());
+        }
+        Err(AppError::not_found("agent", agent_id)
+            .hint("only connected agents can be changed; \"det agent list\" shows them"))
+    }
+
+    /// Gives up containers of agents that have been away longer than their pool's patience. Idempotent; gives the
+    /// moment at which to look again.
+    pub(crate) async fn give_up_lost_agents(&self) -> AppResult<Option<i64>> {
+        let now = det_store::now();
+        let rows = {
+            let mut conn = self.store.read().await?;
+            agents::list(&mut conn.conn()).await?
+        };
+        let mut next: Option<i64> = None;
+        for row in rows {
+            let Some(since) = row.disconnected_at else { continue };
+            let until = since.saturating_add(self.reconnect_patience_micros(&row.resource_pool));
+            if until > now {
+                next = Some(next.map_or(until, |n| n.min(until)));
+                continue;
+            }
+            let master = self.clone();
+            self.store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let Some(current) = agents::find(&mut tx.conn(), &row.id).await? else { return Ok(()) };
+                        if current.disconnected_at != Some(since) {
+                            return Ok(());
+                        }
+                        let message = format!("agent \"{}\" was away for too long", row.id);
+                        master.lose_containers(tx, &row.id, &message).await?;
+                        agents::delete(&mut tx.conn(), &row.id).await?;
+                        master
+                            .record(
+                                tx,
+                                NewEvent {
+                                    actor: "master",
+                                    subject_kind: "agent",
+                                    subject_id: row.id.clone(),
+                                    kind: "removed",
+                                    reason: Some("it was away for too long"),
+                                    ..Default::default()
+                                },
+                            )
+                            .await?;
+                        master.wake_scheduler(tx);
+                        Ok::<_, AppError>(())
+                    })
+                })
+                .await?;
+        }
+        Ok(next)
+    }
+
+    /// Wakes the connection of an agent after the commit.
+    pub(crate) fn wake_agent(&self, tx: &mut WriteTx, agent_id: &str) {
+        let hub = self.hub.clone();
+        let topic = Topic::Agent(agent_id.to_owned());
+        tx.after_commit(move || hub.notify(&topic));
+    }
+}

@@ -1,0 +1,284 @@
+//! Containers: what agents report of them, and what that means for their allocation.
+
+use std::collections::BTreeMap;
+
+use det_agent_proto::{ContainerReport, ContainerState};
+use det_ids::{AllocationId, ContainerId};
+use det_lifecycle::allocation::{AllocationEvent, Member, MemberExit, MemberProgress, Phase};
+use det_scheduler::{Placement, Preemption, PreemptReason};
+use det_store::allocations::ContainerRow;
+use det_store::events::NewEvent;
+use det_store::{StoreError, WriteTx, allocations};
+use det_taskspec::ContainerExit;
+
+use crate::app::Master;
+use crate::app::lifecycle::{Cause, allocation_state};
+use crate::error::{AppError, AppResult};
+
+/// The last report on a container.
+pub fn observed(row: &ContainerRow) -> Result<Option<ContainerState>, StoreError> {
+    row.observed
+        .as_deref()
+        .map(|text| {
+            serde_json::from_str(text)
+                .map_err(|e| StoreError::Corrupt { what: format!("state of container {}", row.id), message: e.to_string() })
+        })
+        .transpose()
+}
+
+/// The members of an allocation, as its rows say.
+pub fn members(rows: &[ContainerRow]) -> Result<Vec<Member>, StoreError> {
+    rows.iter()
+        .map(|row| {
+            let progress = match observed(row)? {
+                None | Some(ContainerState::Assigned) => MemberProgress::Alive(Phase::Assigned),
+                Some(ContainerState::Pulling) => MemberProgress::Alive(Phase::Pulling),
+                Some(ContainerState::Starting) => MemberProgress::Alive(Phase::Starting),
+                Some(ContainerState::Running { .. }) => MemberProgress::Alive(Phase::Running),
+                Some(ContainerState::Terminated { exit }) => MemberProgress::Ended(member_exit(&exit)),
+            };
+            Ok(Member { container: ContainerId(row.id.clone()), daemon: row.daemon, progress })
+        })
+        .collect()
+}
+
+fn member_exit(exit: &ContainerExit) -> MemberExit {
+    match exit {
+        ContainerExit::Exited { code: 0 } => MemberExit::Success,
+        ContainerExit::Exited { code } => MemberExit::Failed(exit_sentence(*code)),
+        ContainerExit::Signaled { out_of_memory: true, .. } => {
+            MemberExit::Failed("the code was killed by the kernel because memory ran out".into())
+        }
+        ContainerExit::Signaled { signal, .. } => MemberExit::Failed(format!("the code was killed by signal {signal}")),
+        // The image or the hook will fail again: charged, so that it comes to an end.
+        ContainerExit::SetupFailed { message, .. } | ContainerExit::StartFailed { message } => {
+            MemberExit::Failed(format!("the task could not be started: {message}"))
+        }
+        ContainerExit::Lost { message } => MemberExit::Infrastructure(format!("the container was lost: {message}")),
+        ContainerExit::Killed => MemberExit::Killed,
+    }
+}
+
+fn exit_sentence(code: i32) -> String {
+    let meaning = match code {
+        126 => " (the entrypoint is not executable)",
+        127 => " (the entrypoint was not found)",
+        137 => " (killed, often because memory ran out)",
+        143 => " (ended by SIGTERM)",
+        _ => "",
+    };
+    format!("the code ended with exit code {code}{meaning}")
+}
+
+/// The exit code that an exit is shown with.
+fn status_code(exit: &ContainerExit) -> Option<i64> {
+    match exit {
+        ContainerExit::Exited { code } | ContainerExit::SetupFailed { code, .. } => Some(i64::from(*code)),
+        ContainerExit::Signaled { signal, .. } => Some(128 + i64::from(*signal)),
+        ContainerExit::Killed => Some(137),
+        ContainerExit::StartFailed { .. } | ContainerExit::Lost { .. } => None,
+    }
+}
+
+impl Master {
+    /// Stores a placement of the scheduler, if its request still waits and its agents still take work.
+    pub(crate) async fn place_allocation(&self, tx: &mut WriteTx, placement: Placement) -> AppResult<()> {
+        let id = placement.allocation_id.0;
+        let Some(mut row) = allocations::find(&mut tx.conn(), &id).await? else { return Ok(()) };
+        if row.placed_at.is_some() || row.ended_at.is_some() {
+            return Ok(());
+        }
+        let mut held: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for (agent, _) in &placement.parts {
+            let agent_row = det_store::agents::find(&mut tx.conn(), agent.as_str()).await?;
+            // The agent changed between the plan and now: the change has woken the scheduler for another pass.
+            if agent_row.is_none_or(|a| a.disconnected_at.is_some() || !a.enabled) {
+                return Ok(());
+            }
+        }
+        for (member, (agent, slots)) in placement.parts.iter().enumerate() {
+            let numbers: Vec<u32> = slots.iter().map(|s| s.0).collect();
+            let container = ContainerRow {
+                id: ContainerId::random().0,
+                allocation_id: id.clone(),
+                agent_id: agent.0.clone(),
+                member: i64::try_from(member).unwrap_or(i64::MAX),
+                slots: serde_json::to_string(&numbers).map_err(AppError::internal)?,
+                desired: "run".into(),
+                observed: None,
+                daemon: false,
+                joined: false,
+                accelerators: None,
+                ended_at: None,
+            };
+            allocations::insert_container(&mut tx.conn(), &container).await?;
+            held.insert(agent.0.clone(), numbers);
+            self.wake_agent(tx, agent.as_str());
+        }
+        row.placed_at = Some(det_store::now());
+        allocations::update(&mut tx.conn(), &row).await?;
+        let where_to: Vec<String> = held
+            .iter()
+            .map(|(agent, slots)| match slots.len() {
+                0 => format!("agent {agent}"),
+                1 => format!("agent {agent}, slot {}", slots[0]),
+                n => format!("agent {agent}, {n} slots"),
+            })
+            .collect();
+        self.log_line(tx, &row.task_id, Some(&id), &format!("Assigned to {}", where_to.join("; "))).await?;
+        self.record(
+            tx,
+            NewEvent {
+                actor: "master",
+                subject_kind: "allocation",
+                subject_id: id.clone(),
+                kind: "placed",
+                detail: Some(serde_json::to_string(&held).map_err(AppError::internal)?),
+                ..Default::default()
+            },
+        )
+        .await?;
+        self.allocation_event(tx, &id, AllocationEvent::Place, &Cause::master("it was given slots")).await
+    }
+
+    /// Asks an allocation to make room, as the scheduler decided.
+    pub(crate) async fn preempt_for_scheduler(&self, tx: &mut WriteTx, preemption: Preemption) -> AppResult<()> {
+        let id = preemption.allocation_id.0;
+        let Some(mut row) = allocations::find(&mut tx.conn(), &id).await? else { return Ok(()) };
+        if row.ended_at.is_some() {
+            return Ok(());
+        }
+        row.preempted_for = preemption.for_allocation.map(|a| a.0);
+        allocations::update(&mut tx.conn(), &row).await?;
+        let reason = match preemption.reason {
+            PreemptReason::HigherPriority { priority, own_priority } => {
+                format!("work of priority {priority} needs its slots (its own is {own_priority}; lower goes first)")
+            }
+            PreemptReason::MovedAhead => "a job that was moved ahead in the queue needs its slots".to_owned(),
+            PreemptReason::OverJobCap { max_slots, in_use } => {
+                format!("its job uses {in_use} slots and may use {max_slots}")
+            }
+        };
+        self.allocation_event(tx, &id, AllocationEvent::Preempt, &Cause::master(reason)).await
+    }
+
+    /// Stores why an allocation waits; a reason of another kind than before is also a line in the task's log.
+    pub(crate) async fn note_waiting(
+        &self,
+        tx: &mut WriteTx,
+        id: &AllocationId,
+        reason: &str,
+        message: &str,
+        same_kind: bool,
+    ) -> AppResult<()> {
+        let Some(row) = allocations::find(&mut tx.conn(), id.as_str()).await? else { return Ok(()) };
+        if row.placed_at.is_some() || row.ended_at.is_some() {
+            return Ok(());
+        }
+        let since = if same_kind { row.wait_since } else { Some(det_store::now()) };
+        allocations::set_wait(&mut tx.conn(), id.as_str(), Some(reason), since).await?;
+        if !same_kind {
+            self.log_line(tx, &row.task_id, Some(&row.id), &format!("Waiting: {message}")).await?;
+        }
+        Ok(())
+    }
+
+    /// Stores an agent's report on a container.
+    pub(crate) async fn container_reported(&self, agent_id: &str, report: ContainerReport) -> AppResult<()> {
+        let master = self.clone();
+        let agent_id = agent_id.to_owned();
+        self.store
+            .write(move |tx| Box::pin(async move { master.apply_container_report(tx, &agent_id, report).await }))
+            .await
+    }
+
+    /// The same, in a transaction under way. Reports on containers that nobody wants any more change nothing: the
+    /// connection then tells the agent to forget them.
+    pub(crate) async fn apply_container_report(
+        &self,
+        tx: &mut WriteTx,
+        agent_id: &str,
+        report: ContainerReport,
+    ) -> AppResult<()> {
+        let Some(mut row) = allocations::find_container(&mut tx.conn(), report.container_id.as_str()).await? else {
+            return Ok(());
+        };
+        if row.ended_at.is_some() || row.agent_id != agent_id {
+            return Ok(());
+        }
+        if let ContainerState::Terminated { .. } = report.state {
+            return self.container_ended(tx, row, report.state).await;
+        }
+        let text = serde_json::to_string(&report.state).map_err(AppError::internal)?;
+        if row.observed.as_deref() == Some(&text) {
+            return Ok(());
+        }
+        row.observed = Some(text);
+        allocations::update_container(&mut tx.conn(), &row).await?;
+        if let (ContainerState::Running { .. }, Some((task, _))) = (&report.state, report.allocation_id.split()) {
+            let text = format!("Container started on agent {agent_id}");
+            self.log_line(tx, task.as_str(), Some(&row.allocation_id), &text).await?;
+        }
+        let (hub, topic) = (self.hub.clone(), crate::hub::Topic::Allocation(row.allocation_id.clone()));
+        tx.after_commit(move || hub.notify(&topic));
+        let cause = Cause::actor(format!("agent:{agent_id}"));
+        self.allocation_event(tx, &row.allocation_id, AllocationEvent::MembersChanged, &cause).await
+    }
+
+    /// A container is gone: its slots are free, and its allocation hears of it.
+    pub(crate) async fn container_ended(
+        &self,
+        tx: &mut WriteTx,
+        mut row: ContainerRow,
+        state: ContainerState,
+    ) -> AppResult<()> {
+        row.observed = Some(serde_json::to_string(&state).map_err(AppError::internal)?);
+        row.ended_at = Some(det_store::now());
+        allocations::update_container(&mut tx.conn(), &row).await?;
+        if let (0, ContainerState::Terminated { exit }) = (row.member, &state)
+            && let Some(mut allocation) = allocations::find(&mut tx.conn(), &row.allocation_id).await?
+        {
+            allocation.status_code = status_code(exit);
+            allocations::update(&mut tx.conn(), &allocation).await?;
+        }
+        self.wake_agent(tx, &row.agent_id);
+        self.wake_scheduler(tx);
+        let cause = Cause::actor(format!("agent:{}", row.agent_id));
+        self.allocation_event(tx, &row.allocation_id, AllocationEvent::MembersChanged, &cause).await
+    }
+
+    /// A container that was never started and must not be: its row ends without the agent.
+    pub(crate) async fn container_never_started(&self, container_id: &str) -> AppResult<()> {
+        let master = self.clone();
+        let container_id = container_id.to_owned();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(row) = allocations::find_container(&mut tx.conn(), &container_id).await? else {
+                        return Ok(());
+                    };
+                    if row.ended_at.is_some() || row.desired == "run" {
+                        return Ok(());
+                    }
+                    let state = ContainerState::Terminated { exit: ContainerExit::Killed };
+                    master.container_ended(tx, row, state).await
+                })
+            })
+            .await
+    }
+
+    /// Ends an allocation because the platform cannot go on with it; its trial starts again elsewhere, uncharged.
+    pub(crate) async fn end_for_infrastructure(
+        &self,
+        tx: &mut WriteTx,
+        allocation_id: &str,
+        reason: &str,
+    ) -> AppResult<()> {
+        let Some(row) = allocations::find(&mut tx.conn(), allocation_id).await? else { return Ok(()) };
+        if allocation_state(&row)?.is_terminal() {
+            return Ok(());
+        }
+        let event = AllocationEvent::Infrastructure(reason.to_owned());
+        self.allocation_event(tx, allocation_id, event, &Cause::master(reason)).await
+    }
+}

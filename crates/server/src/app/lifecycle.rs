@@ -1,0 +1,577 @@
+//! Carries out what the life cycles decide: loads rows, asks the pure room, stores the next state, does the effects.
+//!
+//! Everything here runs inside one transaction and may lead from an allocation to its trial, to the search, to the
+//! experiment, and back to other trials.
+
+use det_lifecycle::allocation::{AllocationEffect, AllocationEvent, AllocationExit, AllocationState};
+use det_lifecycle::experiment::{ExperimentEffect, ExperimentEvent, ExperimentState, SearchOutcome};
+use det_lifecycle::trial::{History, TrialEffect, TrialEvent, TrialState};
+use det_searcher::{Action, Event as SearchEvent, ExitReason, Outcome};
+use det_store::allocations::{AllocationRow, TaskRow};
+use det_store::events::NewEvent;
+use det_store::experiments::ExperimentRow;
+use det_store::trials::{NewTrial, TrialRow};
+use det_store::{StoreError, WriteTx, allocations, experiments, trials};
+use futures::future::BoxFuture;
+use serde::de::DeserializeOwned;
+
+use crate::app::Master;
+use crate::app::containers::members;
+use crate::error::{AppError, AppResult};
+use crate::hub::Topic;
+
+/// Tokens of a task work this long after its end, so that late lines still arrive.
+const TOKEN_GRACE_MICROS: i64 = 10 * 60 * 1_000_000;
+/// Code that has said that it ends early is given this long.
+const EARLY_EXIT_MICROS: i64 = 10 * 1_000_000;
+
+/// Why something happens: who, and for what reason, for events and log lines.
+#[derive(Debug, Clone)]
+pub struct Cause {
+    /// Who or what.
+    pub actor: String,
+    /// For people.
+    pub reason: Option<String>,
+}
+
+impl Cause {
+    /// By the master, for a reason.
+    pub fn master(reason: impl Into<String>) -> Self {
+        Self { actor: "master".into(), reason: Some(reason.into()) }
+    }
+
+    /// By a person or task.
+    pub fn actor(actor: String) -> Self {
+        Self { actor, reason: None }
+    }
+}
+
+fn machine<T: DeserializeOwned>(what: &str, id: impl std::fmt::Display, text: &str) -> Result<T, StoreError> {
+    serde_json::from_str(text)
+        .map_err(|e| StoreError::Corrupt { what: format!("state of {what} {id}"), message: e.to_string() })
+}
+
+/// The life cycle's state of an experiment.
+pub fn experiment_state(row: &ExperimentRow) -> Result<ExperimentState, StoreError> {
+    machine("experiment", row.id, &row.machine)
+}
+
+/// The life cycle's state of a trial.
+pub fn trial_state(row: &TrialRow) -> Result<TrialState, StoreError> {
+    machine("trial", row.id, &row.machine)
+}
+
+/// The life cycle's state of an allocation.
+pub fn allocation_state(row: &AllocationRow) -> Result<AllocationState, StoreError> {
+    machine("allocation", &row.id, &row.machine)
+}
+
+/// A state as it is stored.
+pub fn machine_text<T: serde::Serialize>(state: &T) -> AppResult<String> {
+    serde_json::to_string(state).map_err(AppError::internal)
+}
+
+impl Master {
+    /// Something happens to an experiment.
+    pub(crate) fn experiment_event<'a>(
+        &'a self,
+        tx: &'a mut WriteTx,
+        id: i64,
+        event: ExperimentEvent,
+        cause: &'a Cause,
+    ) -> BoxFuture<'a, AppResult<()>> {
+        Box::pin(async move {
+            let row = experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+            let before = experiment_state(&row)?;
+            let step = before.on(event).map_err(|refused| AppError::precondition(refused.message))?;
+            if step.state != before {
+                let ended = step.effects.contains(&ExperimentEffect::End).then(det_store::now);
+                experiments::set_state(
+                    &mut tx.conn(),
+                    id,
+                    step.state.stored_name(),
+                    &machine_text(&step.state)?,
+                    ended,
+                )
+                .await?;
+                self.record(
+                    tx,
+                    NewEvent {
+                        actor: &cause.actor,
+                        subject_kind: "experiment",
+                        subject_id: id.to_string(),
+                        kind: "state",
+                        from: Some(before.stored_name()),
+                        to: Some(step.state.stored_name()),
+                        reason: cause.reason.as_deref(),
+                        ..Default::default()
+                    },
+                )
+                .await?;
+                self.wake_scheduler(tx);
+            }
+            for effect in step.effects {
+                self.experiment_effect(tx, &row, step.state, effect, cause).await?;
+            }
+            Ok(())
+        })
+    }
+
+    async fn experiment_effect(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        state: ExperimentState,
+        effect: ExperimentEffect,
+        cause: &Cause,
+    ) -> AppResult<()> {
+        let each = match effect {
+            ExperimentEffect::PauseTrials => TrialEvent::Pause,
+            ExperimentEffect::ActivateTrials => TrialEvent::Activate,
+            ExperimentEffect::CancelTrials => TrialEvent::Cancel,
+            ExperimentEffect::KillTrials => TrialEvent::Kill,
+            ExperimentEffect::CloseSearch => return self.advance_search(tx, row.id, SearchEvent::Close).await,
+            ExperimentEffect::End => {
+                if state == ExperimentState::Completed {
+                    experiments::set_progress(&mut tx.conn(), row.id, 1.0).await?;
+                }
+                self.end_search(tx, row.id).await?;
+                self.configs.forget(row.id);
+                let hub = self.hub.clone();
+                tx.after_commit(move || hub.notify(&Topic::CleanUp));
+                return Ok(());
+            }
+            ExperimentEffect::Remove => {
+                let hub = self.hub.clone();
+                tx.after_commit(move || hub.notify(&Topic::CleanUp));
+                return Ok(());
+            }
+        };
+        for trial in trials::live_of_experiment(&mut tx.conn(), row.id).await? {
+            self.trial_event(tx, trial.id, each.clone(), cause).await?;
+        }
+        // The last trial may have ended on the way; one that was paused ends at once.
+        if trials::count_live(&mut tx.conn(), row.id).await? == 0
+            && matches!(effect, ExperimentEffect::CancelTrials | ExperimentEffect::KillTrials)
+        {
+            self.experiment_event(tx, row.id, ExperimentEvent::TrialsEnded, cause).await.or_else(already_ended)?;
+        }
+        Ok(())
+    }
+
+    /// Something happens to a trial.
+    pub(crate) fn trial_event<'a>(
+        &'a self,
+        tx: &'a mut WriteTx,
+        id: i64,
+        event: TrialEvent,
+        cause: &'a Cause,
+    ) -> BoxFuture<'a, AppResult<()>> {
+        Box::pin(async move {
+            let mut row = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("trial", id))?;
+            let experiment = experiments::find(&mut tx.conn(), row.experiment_id)
+                .await?
+                .ok_or_else(|| AppError::not_found("experiment", row.experiment_id))?;
+            let config = self.config_for(&experiment)?;
+            let before = trial_state(&row)?;
+            let history = History {
+                restarts: u32::try_from(row.restarts).unwrap_or(u32::MAX),
+                max_restarts: config.max_restarts,
+                experiment_stops: matches!(experiment_state(&experiment)?, ExperimentState::Stopping(_)),
+            };
+            let step = before.on(event, history).map_err(|refused| AppError::precondition(refused.message))?;
+            row.restarts += i64::try_from(step.effects.iter().filter(|e| **e == TrialEffect::ChargeRestart).count())
+                .unwrap_or(0);
+            if step.state != before || row.restarts != i64::from(history.restarts) {
+                row.ended_at = step.state.is_terminal().then(det_store::now);
+                row.state = step.state.stored_name().to_owned();
+                row.machine = machine_text(&step.state)?;
+                trials::set_state(&mut tx.conn(), id, &row.state, &row.machine, row.restarts, row.ended_at).await?;
+                self.record(
+                    tx,
+                    NewEvent {
+                        actor: &cause.actor,
+                        subject_kind: "trial",
+                        subject_id: id.to_string(),
+                        kind: "state",
+                        from: Some(before.stored_name()),
+                        to: Some(step.state.stored_name()),
+                        reason: cause.reason.as_deref(),
+                        ..Default::default()
+                    },
+                )
+                .await?;
+            }
+            for effect in step.effects {
+                self.trial_effect(tx, &row, &experiment, effect, cause).await?;
+            }
+            Ok(())
+        })
+    }
+
+    async fn trial_effect(
+        &self,
+        tx: &mut WriteTx,
+        row: &TrialRow,
+        experiment: &ExperimentRow,
+        effect: TrialEffect,
+        cause: &Cause,
+    ) -> AppResult<()> {
+        let request_id = || det_ids::RequestId(row.request_id.clone());
+        let early = |reason| SearchEvent::EarlyExit { request_id: request_id(), reason };
+        match effect {
+            TrialEffect::Request => self.request_run(tx, row, experiment).await,
+            TrialEffect::Preempt => self.live_allocation_event(tx, row, AllocationEvent::Preempt, cause).await,
+            TrialEffect::Kill => self.live_allocation_event(tx, row, AllocationEvent::Kill, cause).await,
+            TrialEffect::KillSoon => {
+                if let Some(mut live) = allocations::live_of_task(&mut tx.conn(), &row.task_id).await? {
+                    live.preempt_deadline = Some(det_store::now() + EARLY_EXIT_MICROS);
+                    allocations::update(&mut tx.conn(), &live).await?;
+                    self.wake_deadlines(tx);
+                }
+                Ok(())
+            }
+            // Counted with the state.
+            TrialEffect::ChargeRestart => Ok(()),
+            TrialEffect::TellErrored => self.advance_search(tx, experiment.id, early(ExitReason::Errored)).await,
+            TrialEffect::TellCanceled => self.advance_search(tx, experiment.id, early(ExitReason::Canceled)).await,
+            TrialEffect::TellInvalid => {
+                self.advance_search(tx, experiment.id, early(ExitReason::InvalidHyperparameters)).await
+            }
+            TrialEffect::End => {
+                allocations::set_task_end(&mut tx.conn(), &row.task_id, Some(det_store::now())).await?;
+                let (hub, topic) = (self.hub.clone(), Topic::TaskLog(row.task_id.clone()));
+                let (summaries, trial_id) = (self.summaries.clone(), row.id);
+                tx.after_commit(move || {
+                    hub.notify(&topic);
+                    hub.notify(&Topic::Trial(trial_id));
+                    summaries.forget(trial_id);
+                });
+                self.advance_search(tx, experiment.id, SearchEvent::Ended { request_id: request_id() }).await?;
+                if trials::count_live(&mut tx.conn(), experiment.id).await? == 0 {
+                    self.experiment_event(tx, experiment.id, ExperimentEvent::TrialsEnded, cause)
+                        .await
+                        .or_else(already_ended)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn live_allocation_event(
+        &self,
+        tx: &mut WriteTx,
+        row: &TrialRow,
+        event: AllocationEvent,
+        cause: &Cause,
+    ) -> AppResult<()> {
+        match allocations::live_of_task(&mut tx.conn(), &row.task_id).await? {
+            Some(live) => self.allocation_event(tx, &live.id, event, cause).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the search of an experiment and carries out what it asks for. Of an experiment whose search is over,
+    /// nothing happens.
+    pub(crate) fn advance_search<'a>(
+        &'a self,
+        tx: &'a mut WriteTx,
+        experiment_id: i64,
+        event: SearchEvent,
+    ) -> BoxFuture<'a, AppResult<()>> {
+        Box::pin(async move {
+            let Some(experiment) = experiments::find(&mut tx.conn(), experiment_id).await? else { return Ok(()) };
+            if !experiment_state(&experiment)?.is_live() {
+                return Ok(());
+            }
+            let (actions, progress) = self.tell_search(tx, &experiment, event).await?;
+            if progress > experiment.progress {
+                experiments::set_progress(&mut tx.conn(), experiment_id, progress).await?;
+            }
+            self.carry_out(tx, &experiment, actions).await
+        })
+    }
+
+    /// Carries out what a search asks for.
+    pub(crate) async fn carry_out(
+        &self,
+        tx: &mut WriteTx,
+        experiment: &ExperimentRow,
+        actions: Vec<Action>,
+    ) -> AppResult<()> {
+        let cause = Cause::master("the search decided it");
+        let mut created = 0;
+        for action in actions {
+            match action {
+                Action::Create { request_id, hparams, seed } => {
+                    self.create_trial(tx, experiment, request_id.0, &hparams, seed).await?;
+                    created += 1;
+                }
+                Action::Stop { request_id } => {
+                    let trial = trials::find_by_request(&mut tx.conn(), experiment.id, request_id.as_str()).await?;
+                    if let Some(trial) = trial {
+                        let cause = Cause::master("the search stopped it: its validation is not among the best");
+                        self.trial_event(tx, trial.id, TrialEvent::StopBySearch, &cause).await?;
+                    }
+                }
+                Action::Shutdown(outcome) => {
+                    if created > 0 {
+                        experiments::add_trials(&mut tx.conn(), experiment.id, created).await?;
+                        created = 0;
+                    }
+                    let trials_live = trials::count_live(&mut tx.conn(), experiment.id).await? > 0;
+                    let outcome = match outcome {
+                        Outcome::Completed => SearchOutcome::Completed,
+                        Outcome::Canceled => SearchOutcome::Canceled,
+                        Outcome::Failed => SearchOutcome::Failed,
+                    };
+                    self.experiment_event(
+                        tx,
+                        experiment.id,
+                        ExperimentEvent::SearchOver { outcome, trials_live },
+                        &cause,
+                    )
+                    .await?;
+                }
+            }
+        }
+        if created > 0 {
+            experiments::add_trials(&mut tx.conn(), experiment.id, created).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds a trial that the search asks for.
+    async fn create_trial(
+        &self,
+        tx: &mut WriteTx,
+        experiment: &ExperimentRow,
+        request_id: String,
+        hparams: &serde_json::Map<String, serde_json::Value>,
+        seed: u32,
+    ) -> AppResult<()> {
+        let state = match experiment_state(experiment)? {
+            ExperimentState::Active => TrialState::Active,
+            _ => TrialState::Paused,
+        };
+        let now = det_store::now();
+        let task_id = format!("{}.{request_id}", experiment.id);
+        let config = self.config_for(experiment)?;
+        let warm_start = self.warm_start_checkpoint(tx, &config).await?;
+        let id = trials::insert(
+            &mut tx.conn(),
+            &NewTrial {
+                experiment_id: experiment.id,
+                request_id,
+                task_id: task_id.clone(),
+                state: state.stored_name().to_owned(),
+                machine: machine_text(&state)?,
+                hparams: serde_json::to_string(hparams).map_err(AppError::internal)?,
+                seed: i64::from(seed),
+                warm_start_checkpoint: warm_start,
+                created_at: now,
+            },
+        )
+        .await?;
+        allocations::insert_task(
+            &mut tx.conn(),
+            &TaskRow {
+                id: task_id,
+                kind: "TRIAL".into(),
+                job_id: experiment.job_id.clone(),
+                owner_id: experiment.owner_id,
+                experiment_id: Some(experiment.id),
+                trial_id: Some(id),
+                attempts: 0,
+                log_lines: 0,
+                created_at: now,
+                ended_at: None,
+            },
+        )
+        .await?;
+        self.record(
+            tx,
+            NewEvent {
+                actor: "master",
+                subject_kind: "trial",
+                subject_id: id.to_string(),
+                kind: "created",
+                to: Some(state.stored_name()),
+                detail: Some(format!("{{\"experimentId\":{}}}", experiment.id)),
+                ..Default::default()
+            },
+        )
+        .await?;
+        if state == TrialState::Active {
+            let row = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("trial", id))?;
+            self.request_run(tx, &row, experiment).await?;
+        }
+        Ok(())
+    }
+
+    /// Requests the trial's next run.
+    async fn request_run(&self, tx: &mut WriteTx, trial: &TrialRow, experiment: &ExperimentRow) -> AppResult<()> {
+        let config = self.config_for(experiment)?;
+        let attempt = allocations::next_attempt(&mut tx.conn(), &trial.task_id).await?;
+        let run_id = trial.run_id + 1;
+        trials::start_run(
+            &mut tx.conn(),
+            trial.id,
+            &trial.task_id,
+            run_id,
+            trial.latest_checkpoint_steps.unwrap_or(0),
+        )
+        .await?;
+        let state = AllocationState::Pending;
+        let row = AllocationRow {
+            id: format!("{}.{attempt}", trial.task_id),
+            task_id: trial.task_id.clone(),
+            job_id: experiment.job_id.clone(),
+            trial_id: Some(trial.id),
+            run_id,
+            state: state.stored_name().to_owned(),
+            machine: machine_text(&state)?,
+            resource_pool: experiment.resource_pool.clone(),
+            slots: i64::from(config.resources.slots_per_trial),
+            single_agent: config.resources.is_single_node.unwrap_or(false),
+            preemptible: true,
+            requested_at: det_store::now(),
+            placed_at: None,
+            started_at: None,
+            ended_at: None,
+            preempt_deadline: None,
+            preempted_for: None,
+            exit_reason: None,
+            status_code: None,
+            wait_reason: None,
+            wait_since: None,
+        };
+        allocations::insert(&mut tx.conn(), &row).await?;
+        let text = format!(
+            "Scheduling trial {} (run {run_id}) of experiment {} in resource pool {}",
+            trial.id, experiment.id, row.resource_pool
+        );
+        self.log_line(tx, &trial.task_id, Some(&row.id), &text).await?;
+        let (hub, trial_id) = (self.hub.clone(), trial.id);
+        tx.after_commit(move || hub.notify(&Topic::Trial(trial_id)));
+        self.wake_scheduler(tx);
+        Ok(())
+    }
+
+    /// Something happens to an allocation.
+    pub(crate) fn allocation_event<'a>(
+        &'a self,
+        tx: &'a mut WriteTx,
+        id: &'a str,
+        event: AllocationEvent,
+        cause: &'a Cause,
+    ) -> BoxFuture<'a, AppResult<()>> {
+        Box::pin(async move {
+            let mut row =
+                allocations::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("allocation", id))?;
+            let containers = allocations::containers(&mut tx.conn(), id).await?;
+            let before = allocation_state(&row)?;
+            let step = before.clone().on(event, &members(&containers)?);
+            if step.state != before {
+                step.state.stored_name().clone_into(&mut row.state);
+                row.machine = machine_text(&step.state)?;
+                if before == AllocationState::Pending {
+                    row.wait_reason = None;
+                    row.wait_since = None;
+                }
+                if row.started_at.is_none() && row.state == "RUNNING" {
+                    row.started_at = Some(det_store::now());
+                }
+                allocations::update(&mut tx.conn(), &row).await?;
+                let (hub, topic) = (self.hub.clone(), Topic::Allocation(row.id.clone()));
+                tx.after_commit(move || hub.notify(&topic));
+                self.wake_scheduler(tx);
+            }
+            for effect in step.effects {
+                match effect {
+                    AllocationEffect::RaisePreemption => self.raise_preemption(tx, &mut row, cause).await?,
+                    AllocationEffect::KillMembers => {
+                        for mut container in containers.iter().filter(|c| c.ended_at.is_none()).cloned() {
+                            container.desired = "kill".into();
+                            allocations::update_container(&mut tx.conn(), &container).await?;
+                            self.wake_agent(tx, &container.agent_id);
+                        }
+                    }
+                    AllocationEffect::End => self.end_allocation(tx, &mut row, &step.state, cause).await?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn raise_preemption(&self, tx: &mut WriteTx, row: &mut AllocationRow, cause: &Cause) -> AppResult<()> {
+        let timeout = match row.trial_id {
+            Some(trial_id) => self.preemption_timeout(tx, trial_id).await?,
+            None => 3600,
+        };
+        row.preempt_deadline = Some(det_store::now() + i64::from(timeout) * 1_000_000);
+        allocations::update(&mut tx.conn(), row).await?;
+        let why = cause.reason.as_deref().unwrap_or("a person asked for it");
+        let text = format!("Asked to save and exit within {timeout} s: {why}");
+        self.log_line(tx, &row.task_id, Some(&row.id), &text).await?;
+        self.wake_deadlines(tx);
+        Ok(())
+    }
+
+    async fn end_allocation(
+        &self,
+        tx: &mut WriteTx,
+        row: &mut AllocationRow,
+        state: &AllocationState,
+        cause: &Cause,
+    ) -> AppResult<()> {
+        let AllocationState::Terminated { exit } = state else { return Ok(()) };
+        let now = det_store::now();
+        row.ended_at = Some(now);
+        row.preempt_deadline = None;
+        let text = match exit {
+            AllocationExit::Completed => "the code ended with exit code 0".to_owned(),
+            AllocationExit::Released => match &cause.reason {
+                Some(reason) => format!("its slots were given back: {reason}"),
+                None => "its slots were given back".to_owned(),
+            },
+            AllocationExit::Failed { reason } => reason.clone(),
+            AllocationExit::Infrastructure { reason } => format!("{reason} (not charged to the trial)"),
+        };
+        row.exit_reason = Some(text.clone());
+        allocations::update(&mut tx.conn(), row).await?;
+        allocations::expire_tokens(&mut tx.conn(), &row.id, now + TOKEN_GRACE_MICROS).await?;
+        let (auth, allocation_id) = (self.auth.clone(), row.id.clone());
+        tx.after_commit(move || auth.forget_allocation(&allocation_id));
+        self.log_line(tx, &row.task_id, Some(&row.id), &format!("Allocation {} ended: {text}", row.id)).await?;
+        self.record(
+            tx,
+            NewEvent {
+                actor: &cause.actor,
+                subject_kind: "allocation",
+                subject_id: row.id.clone(),
+                kind: "ended",
+                reason: Some(&text),
+                ..Default::default()
+            },
+        )
+        .await?;
+        self.wake_scheduler(tx);
+        if let Some(trial_id) = row.trial_id {
+            let cause = Cause { actor: cause.actor.clone(), reason: Some(text) };
+            self.trial_event(tx, trial_id, TrialEvent::AllocationEnded(exit.clone()), &cause).await?;
+        }
+        Ok(())
+    }
+
+    /// Wakes the watch over deadlines after the commit.
+    pub(crate) fn wake_deadlines(&self, tx: &mut WriteTx) {
+        let hub = self.hub.clone();
+        tx.after_commit(move || hub.notify(&Topic::Deadlines));
+    }
+}
+
+/// Trials may end an experiment on several ways at once; the second one finds it ended, which is what it wanted.
+fn already_ended(error: AppError) -> AppResult<()> {
+    if error.kind == crate::error::ErrorKind::Precondition { Ok(()) } else { Err(error) }
+}

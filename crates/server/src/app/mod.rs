@@ -1,0 +1,100 @@
+//! Use cases: what the master can do, one file per resource.
+//!
+//! Each loads what it needs, asks the pure rooms, writes rows and events in one transaction, and leaves the rest to
+//! background work, which it wakes. Nothing here knows HTTP.
+
+pub mod agents;
+pub mod allocations;
+pub mod checkpoints;
+pub mod containers;
+pub mod experiments;
+pub mod jobs;
+pub mod lifecycle;
+pub mod logs;
+pub mod metrics;
+pub mod preview;
+pub mod searches;
+pub mod specs;
+pub mod trials;
+pub mod users;
+
+use std::sync::Arc;
+
+use det_config::master::MasterConfig;
+use det_store::events::{self, NewEvent};
+use det_store::{Store, StoreError, WriteTx};
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::Auth;
+use crate::hub::Hub;
+use crate::master_log::MasterLog;
+use crate::rm_agents::Connections;
+
+/// The version that clients are told: the API that this master speaks.
+pub const API_VERSION: &str = "0.38.1";
+
+/// The master: everything that a use case needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Master {
+    inner: Arc<Inner>,
+}
+
+impl std::ops::Deref for Master {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+/// The parts of [`Master`].
+pub struct Inner {
+    /// The database.
+    pub store: Store,
+    /// Who waits for what.
+    pub hub: Hub,
+    /// Users and sessions.
+    pub auth: Auth,
+    /// Connected agents.
+    pub connections: Connections,
+    /// The configuration in force.
+    pub config: MasterConfig,
+    /// Identity of the cluster; never changes.
+    pub cluster_id: String,
+    /// Identity of this start of the master.
+    pub master_id: String,
+    /// Hash of the token that agents join with.
+    pub agent_token_hash: Vec<u8>,
+    /// Searches of live experiments.
+    pub searches: searches::Searches,
+    /// Statistics of metrics of live trials.
+    pub summaries: metrics::Summaries,
+    /// Where metric reports gather.
+    pub metric_intake: metrics::Intake,
+    /// The master's own recent log lines.
+    pub log: MasterLog,
+    /// Cancelled when the master is to stop.
+    pub shutdown: CancellationToken,
+    /// Whether the master serves TLS.
+    pub tls: bool,
+}
+
+impl Master {
+    /// Puts the parts together.
+    pub fn new(inner: Inner) -> Self {
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Records a change of state in the transaction that makes it, and wakes those who read events.
+    pub(crate) async fn record(&self, tx: &mut WriteTx, event: NewEvent<'_>) -> Result<(), StoreError> {
+        events::append(tx, event).await?;
+        let hub = self.hub.clone();
+        tx.after_commit(move || hub.notify(&crate::hub::Topic::Events));
+        Ok(())
+    }
+
+    /// Wakes scheduling after the commit.
+    pub(crate) fn wake_scheduler(&self, tx: &mut WriteTx) {
+        let hub = self.hub.clone();
+        tx.after_commit(move || hub.notify(&crate::hub::Topic::Schedule));
+    }
+}

@@ -1,0 +1,106 @@
+//! What a use case answers when it cannot do what was asked. The one place that maps this to a status is `http::error`.
+
+use det_store::StoreError;
+
+/// A refusal or failure, written for the person who reads it.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct AppError {
+    /// What kind: decides the status.
+    pub kind: ErrorKind,
+    /// What was tried, on what, what is allowed.
+    pub message: String,
+    /// What to do next.
+    pub hint: Option<String>,
+    /// Single mistakes, where there are several: path, line, text.
+    pub details: Vec<serde_json::Value>,
+    /// The inner cause: goes to the log, never to the caller.
+    #[source]
+    pub cause: Option<anyhow::Error>,
+}
+
+/// Kinds of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// 400: the request itself is wrong.
+    Invalid,
+    /// 400: right request, wrong state of the thing.
+    Precondition,
+    /// 401: who is asking?
+    Unauthenticated,
+    /// 403: known, but may not.
+    Forbidden,
+    /// 404: absent, or not to be known.
+    NotFound,
+    /// 409: contradicts what is there.
+    Conflict,
+    /// 413: too large.
+    TooLarge,
+    /// 415: no such representation.
+    UnsupportedMedia,
+    /// 500: our defect.
+    Internal,
+    /// 501: not built.
+    NotBuilt,
+    /// 503: the database is away.
+    Unavailable,
+}
+
+/// Result of a use case.
+pub type AppResult<T> = Result<T, AppError>;
+
+impl AppError {
+    /// An error of `kind` with its sentence.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None, details: Vec::new(), cause: None }
+    }
+
+    /// The request itself is wrong.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
+    /// The thing is in the wrong state for this.
+    pub fn precondition(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Precondition, message)
+    }
+
+    /// No such thing.
+    pub fn not_found(what: &str, which: impl std::fmt::Display) -> Self {
+        Self::new(ErrorKind::NotFound, format!("{what} \"{which}\" not found"))
+    }
+
+    /// Our defect, with its cause for the log.
+    pub fn internal(cause: impl Into<anyhow::Error>) -> Self {
+        Self {
+            kind: ErrorKind::Internal,
+            message: "the master could not do this because of an internal error".into(),
+            hint: Some("the master's log has the details under this request's id".into()),
+            details: Vec::new(),
+            cause: Some(cause.into()),
+        }
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl From<StoreError> for AppError {
+    fn from(error: StoreError) -> Self {
+        if error.is_transient() {
+            Self {
+                kind: ErrorKind::Unavailable,
+                message: "the master cannot reach its database".into(),
+                hint: Some("nothing was changed; try again in a moment".into()),
+                details: Vec::new(),
+                cause: Some(error.into()),
+            }
+        } else {
+            Self::internal(error)
+        }
+    }
+}

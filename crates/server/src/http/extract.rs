@@ -1,0 +1,118 @@
+//! Extractors for the wire dialect: no content type, empty bodies, nulls, both spellings.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use det_api_types::wire;
+use serde::de::DeserializeOwned;
+
+use crate::app::Master;
+use crate::auth::Actor;
+use crate::error::{AppError, ErrorKind};
+use crate::http::error::ApiError;
+
+/// A request body in the wire dialect.
+#[derive(Debug)]
+pub struct WireBody<T>(pub T);
+
+impl<T: DeserializeOwned + Default> FromRequest<Master> for WireBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, master: &Master) -> Result<Self, ApiError> {
+        let body = Bytes::from_request(request, master).await.map_err(|rejection| {
+            if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+                ApiError(
+                    AppError::new(ErrorKind::TooLarge, "the request is larger than this master takes")
+                        .hint("leave large files out of the context directory with a .detignore file"),
+                )
+            } else {
+                ApiError(AppError::invalid("the request's body could not be read to its end"))
+            }
+        })?;
+        Ok(Self(wire::decode(&body)?))
+    }
+}
+
+/// A query string in the wire dialect.
+#[derive(Debug)]
+pub struct WireQuery<T>(pub T);
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequestParts<S> for WireQuery<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+        Ok(Self(wire::decode_query(parts.uri.query().unwrap_or(""))?))
+    }
+}
+
+/// Who asks; a request without a valid token is refused.
+#[derive(Debug)]
+pub struct Caller(pub Actor);
+
+impl FromRequestParts<Master> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, master: &Master) -> Result<Self, ApiError> {
+        if let Some(token) = session_token(&parts.headers)
+            && let Some(actor) = master.auth.by_session(&token)
+        {
+            return Ok(Self(actor));
+        }
+        if let Some(token) = allocation_token(&parts.headers)
+            && let Some(actor) = master.auth.by_allocation_token(&token).await?
+        {
+            return Ok(Self(actor));
+        }
+        Err(ApiError(
+            AppError::new(ErrorKind::Unauthenticated, "this request has no valid token")
+                .hint("log in with: det user login"),
+        ))
+    }
+}
+
+fn bearer(value: &str) -> Option<String> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+}
+
+/// The token of a person's session: header, else cookie.
+pub fn session_token(headers: &HeaderMap) -> Option<String> {
+    if let Some(token) = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(bearer) {
+        return Some(token);
+    }
+    headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(';'))
+        .find_map(|pair| pair.trim().strip_prefix("auth=").map(str::to_owned))
+}
+
+/// The token of a task.
+pub fn allocation_token(headers: &HeaderMap) -> Option<String> {
+    headers.get("Grpc-Metadata-x-allocation-token").and_then(|v| v.to_str().ok()).and_then(bearer)
+}
+
+/// A number in a path; anything else is a bad request that names the segment.
+#[derive(Debug, Clone, Copy)]
+pub struct PathId(pub i64);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let axum::extract::Path(text): axum::extract::Path<String> =
+            axum::extract::Path::from_request_parts(parts, state)
+                .await
+                .map_err(|_| ApiError(AppError::invalid("the address of this request cannot be read")))?;
+        match text.parse() {
+            Ok(id) => Ok(Self(id)),
+            Err(_) => Err(ApiError(AppError::invalid(format!(
+                "\"{}\" in the request's address must be a number",
+                text.escape_debug()
+            )))),
+        }
+    }
+}

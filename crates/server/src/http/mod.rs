@@ -1,0 +1,96 @@
+//! HTTP: a file per resource. A handler extracts actor, path, query and body, calls one use case, and turns the result
+//! into a response. No decisions, no SQL writes; reading for a view goes through `det_store`.
+//!
+//! The wire dialect (lenient requests, full responses) is `det_api_types::wire`; the extractors here apply it.
+
+pub mod error;
+pub mod extract;
+pub mod respond;
+
+pub mod agents;
+pub mod allocations;
+pub mod auth;
+pub mod checkpoints;
+pub mod events;
+pub mod experiments;
+pub mod jobs;
+pub mod logs;
+pub mod master;
+pub mod metrics;
+pub mod model_definition;
+pub mod openapi;
+pub mod page;
+pub mod preview;
+pub mod tasks;
+pub mod trials;
+pub mod users;
+pub mod workspaces;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{Method, Uri};
+use axum::response::{IntoResponse, Response};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::compression::CompressionLayer;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::app::Master;
+use crate::error::{AppError, ErrorKind};
+use crate::http::error::ApiError;
+
+/// Largest request body: the client's 95 MiB of files as base64, with room to spare.
+pub const BODY_LIMIT_BYTES: usize = 160 * 1024 * 1024;
+
+/// All routes with their descriptions: the source of `openapi/det.json`.
+pub fn api() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .merge(agents::routes())
+        .merge(allocations::routes())
+        .merge(auth::routes())
+        .merge(checkpoints::routes())
+        .merge(events::routes())
+        .merge(experiments::routes())
+        .merge(jobs::routes())
+        .merge(logs::routes())
+        .merge(master::routes())
+        .merge(metrics::routes())
+        .merge(model_definition::routes())
+        .merge(preview::routes())
+        .merge(tasks::routes())
+        .merge(trials::routes())
+        .merge(users::routes())
+        .merge(workspaces::routes())
+}
+
+/// The whole service.
+pub fn router(master: Master) -> Router {
+    let (router, _) = api().split_for_parts();
+    router
+        .merge(openapi::routes())
+        .route("/", axum::routing::get(page::front))
+        .route(det_agent_proto::PATH, axum::routing::get(agents::connect))
+        .fallback(unknown)
+        .method_not_allowed_fallback(unknown)
+        .layer(DefaultBodyLimit::max(BODY_LIMIT_BYTES))
+        .layer(CompressionLayer::new().gzip(true))
+        .layer(CatchPanicLayer::custom(error::on_panic))
+        .with_state(master)
+}
+
+/// Operations that are not built, and paths that are not ours. Clients read 404 as "no such object", so an operation of
+/// the API that is not there answers 501 (`wire-contract` reference §2).
+async fn unknown(method: Method, uri: Uri) -> Response {
+    let path = uri.path();
+    let error = match det_api_types::operation::by_request(method.as_str(), path) {
+        Some(operation) => AppError::new(
+            ErrorKind::NotBuilt,
+            format!("operation {} ({method} {path}) is not built in this version", operation.name),
+        ),
+        None if path.starts_with("/api/") => {
+            AppError::new(ErrorKind::NotBuilt, format!("{method} {path} is not an operation of this API"))
+        }
+        None => AppError::new(ErrorKind::NotFound, format!("{method} {path}: there is nothing at this address"))
+            .hint("the API is below /api/v1; \"/\" tells how to use this master"),
+    };
+    ApiError(error).into_response()
+}

@@ -1,0 +1,69 @@
+//! Responses: whole messages and streams of messages.
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use det_api_types::wire;
+use futures::StreamExt;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::AppError;
+use crate::error::AppResult;
+use crate::http::error::{ApiError, before_stream, stream_line};
+
+/// Result of a handler.
+pub type Answer = Result<Response, ApiError>;
+
+/// One message; every success is exactly 200.
+pub fn message<T: Serialize>(message: &T) -> Answer {
+    let body = wire::encode(message).map_err(AppError::internal)?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+}
+
+/// The empty message.
+pub fn empty() -> Answer {
+    Ok(([(header::CONTENT_TYPE, "application/json")], Body::from("{}")).into_response())
+}
+
+/// A stream of messages, one JSON object a line, each flushed as it comes. `messages` yields encoded lines (see
+/// [`line`]) or the error that ends the stream. Waits for the first message, so that an early failure has its status.
+pub async fn stream(mut messages: mpsc::Receiver<AppResult<Bytes>>, shutdown: CancellationToken) -> Response {
+    let first = tokio::select! {
+        // A follower of something silent gets its headers at once.
+        biased;
+        first = messages.recv() => first,
+        () = tokio::time::sleep(std::time::Duration::from_millis(100)) => Some(Ok(Bytes::new())),
+    };
+    let first = match first {
+        Some(Err(error)) => return before_stream(error),
+        Some(Ok(line)) => line,
+        None => Bytes::new(),
+    };
+    let rest = futures::stream::unfold(Some((messages, shutdown)), |state| async move {
+        let (mut messages, shutdown) = state?;
+        tokio::select! {
+            message = messages.recv() => match message? {
+                Ok(line) => Some((line, Some((messages, shutdown)))),
+                Err(error) => Some((Bytes::from(stream_line(&error)), None)),
+            },
+            () = shutdown.cancelled() => None,
+        }
+    });
+    let lines = futures::stream::once(async move { first })
+        .chain(rest)
+        .filter(|line| futures::future::ready(!line.is_empty()))
+        .map(Ok::<_, std::convert::Infallible>);
+    // `identity` keeps the compression layer away: it would hold lines back.
+    (
+        [(header::CONTENT_TYPE, "application/json"), (header::CONTENT_ENCODING, "identity")],
+        Body::from_stream(lines),
+    )
+        .into_response()
+}
+
+/// A message as a line of a stream.
+pub fn line<T: Serialize>(message: &T) -> AppResult<Bytes> {
+    wire::encode_line(message).map(Bytes::from).map_err(AppError::internal)
+}

@@ -1,0 +1,107 @@
+//! Who waits for what to change.
+//!
+//! A waiter subscribes, reads the rows, and if they do not yet say what it waits for, sleeps until somebody says that
+//! they changed. The hub carries no data: the rows are the truth.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::watch;
+
+/// Something that can change.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Topic {
+    /// Anything that scheduling depends on.
+    Schedule,
+    /// What an agent should run.
+    Agent(String),
+    /// An allocation: preemption, readiness, members.
+    Allocation(String),
+    /// The log of a task, or its end.
+    TaskLog(String),
+    /// The tasks of a trial.
+    Trial(i64),
+    /// The events table.
+    Events,
+    /// Moments at which something is due.
+    Deadlines,
+    /// Work left behind by ended experiments.
+    CleanUp,
+    /// The master's own log.
+    MasterLog,
+}
+
+/// A subscription: wakes once for any number of changes since it last woke.
+pub struct Subscription {
+    receiver: watch::Receiver<()>,
+    _channel: Arc<watch::Sender<()>>,
+}
+
+impl Subscription {
+    /// Waits for the next change; returns at once if there was one since the last call (or since subscribing).
+    pub async fn changed(&mut self) {
+        // The sender lives in this subscription, so this cannot fail.
+        let _ = self.receiver.changed().await;
+    }
+}
+
+/// The hub. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Hub {
+    channels: Arc<Mutex<HashMap<Topic, Weak<watch::Sender<()>>>>>,
+}
+
+impl Hub {
+    /// Subscribes to a topic. Read the rows after this, not before.
+    pub fn subscribe(&self, topic: Topic) -> Subscription {
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if channels.len() > 1024 && channels.len().is_power_of_two() {
+            channels.retain(|_, channel| channel.strong_count() > 0);
+        }
+        let existing = channels.get(&topic).and_then(Weak::upgrade);
+        let channel = existing.unwrap_or_else(|| {
+            let channel = Arc::new(watch::Sender::new(()));
+            channels.insert(topic, Arc::downgrade(&channel));
+            channel
+        });
+        Subscription { receiver: channel.subscribe(), _channel: channel }
+    }
+
+    /// Wakes everybody who waits for the topic.
+    pub fn notify(&self, topic: &Topic) {
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        match channels.get(topic).map(Weak::upgrade) {
+            Some(Some(channel)) => {
+                channel.send_replace(());
+            }
+            Some(None) => {
+                channels.remove(topic);
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_change_between_subscribing_and_waiting_is_not_missed() {
+        let hub = Hub::default();
+        let mut waiter = hub.subscribe(Topic::Trial(1));
+        hub.notify(&Topic::Trial(1));
+        hub.notify(&Topic::Trial(2));
+        waiter.changed().await;
+        hub.notify(&Topic::Trial(1));
+        waiter.changed().await;
+    }
+
+    #[test]
+    fn topics_without_waiters_are_forgotten() {
+        let hub = Hub::default();
+        drop(hub.subscribe(Topic::Trial(1)));
+        hub.notify(&Topic::Trial(1));
+        assert!(hub.channels.lock().unwrap().is_empty());
+    }
+}

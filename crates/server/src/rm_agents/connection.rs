@@ -1,0 +1,227 @@
+//! One agent's connection, from its first message to its end.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::extract::ws::{Message, WebSocket};
+use det_agent_proto::{
+    ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS, ToAgent, ToMaster, Welcome,
+};
+use det_ids::ContainerId;
+use det_store::allocations;
+use tokio::time::{Instant, timeout_at};
+
+use super::reconcile::{Desired, Heard, Order, reconcile};
+use super::Registration;
+use crate::app::Master;
+use crate::error::AppResult;
+use crate::hub::Topic;
+
+/// An order to end a container is repeated when the agent has not reported its end for this long.
+const REPEAT_END: Duration = Duration::from_secs(30);
+
+/// Serves an agent until its connection ends.
+pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
+    let hello = match first_message(&mut socket).await {
+        Ok(hello) => hello,
+        Err(reason) => {
+            tracing::warn!(reason, "a connection to the agents' port was refused");
+            refuse(&mut socket, reason, false).await;
+            return;
+        }
+    };
+    let agent_id = hello.agent_id.0.clone();
+    if let Err(reason) = master.check_agent(&hello) {
+        tracing::warn!(agent.id = agent_id, reason, "an agent was refused");
+        refuse(&mut socket, reason, false).await;
+        return;
+    }
+    let (serial, replaced) = match master.connections.register(&agent_id, &hello.instance_id) {
+        Registration::Accepted(serial, replaced) => (serial, replaced),
+        Registration::Taken => {
+            let reason = format!(
+                "another agent with the id \"{agent_id}\" is connected; give this one another with --agent-id"
+            );
+            refuse(&mut socket, reason, true).await;
+            return;
+        }
+    };
+    let mut connection = Connection { master: master.clone(), agent_id: agent_id.clone(), socket, heard: BTreeMap::new() };
+    let outcome = tokio::select! {
+        outcome = connection.run(hello) => outcome,
+        () = replaced.cancelled() => Ok("a newer connection of the same agent took over"),
+        () = master.shutdown.cancelled() => Ok("the master is stopping"),
+    };
+    match outcome {
+        Ok(reason) => tracing::info!(agent.id = agent_id, reason, "agent disconnected"),
+        Err(error) => tracing::warn!(agent.id = agent_id, %error, cause = ?error.cause, "agent disconnected after an error"),
+    }
+    if master.connections.unregister(&agent_id, serial)
+        && let Err(error) = master.agent_left(&agent_id).await
+    {
+        tracing::warn!(agent.id = agent_id, %error, "the end of the connection could not be stored");
+    }
+}
+
+async fn first_message(socket: &mut WebSocket) -> Result<Hello, String> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match timeout_at(deadline, socket.recv()).await {
+            Err(_) => return Err("no first message within ten seconds".into()),
+            Ok(None | Some(Err(_))) => return Err("the connection ended before the first message".into()),
+            Ok(Some(Ok(Message::Text(text)))) => {
+                return match serde_json::from_str(&text) {
+                    Ok(ToMaster::Hello(hello)) => Ok(hello),
+                    Ok(_) => Err("the first message must be \"hello\"".into()),
+                    Err(error) => Err(format!("the first message cannot be read: {error}")),
+                };
+            }
+            Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
+            Ok(Some(Ok(_))) => return Err("the first message must be a text".into()),
+        }
+    }
+}
+
+async fn refuse(socket: &mut WebSocket, reason: String, retry: bool) {
+    if let Ok(text) = serde_json::to_string(&ToAgent::Refused { reason, retry }) {
+        // The agent may be gone already; nothing is lost by that.
+        let _ = socket.send(Message::Text(text.into())).await;
+        let _ = socket.send(Message::Close(None)).await;
+    }
+}
+
+struct Connection {
+    master: Master,
+    agent_id: String,
+    socket: WebSocket,
+    heard: BTreeMap<String, Heard>,
+}
+
+/// Why a connection ended, for the log.
+type Ended = &'static str;
+
+impl Connection {
+    async fn run(&mut self, hello: Hello) -> AppResult<Ended> {
+        let mut changes = self.master.hub.subscribe(Topic::Agent(self.agent_id.clone()));
+        for report in &hello.containers {
+            self.heard.insert(
+                report.container_id.0.clone(),
+                Heard { state: Some(report.state.clone()), ..Heard::default() },
+            );
+        }
+        self.master.agent_joined(hello).await?;
+        let welcome = ToAgent::Welcome(Welcome {
+            protocol: PROTOCOL_VERSION,
+            version: env!("CARGO_PKG_VERSION").into(),
+            cluster_id: self.master.cluster_id.clone(),
+            master_id: self.master.master_id.clone(),
+        });
+        if !self.send(&welcome).await {
+            return Ok("the connection ended");
+        }
+        let mut last_heard = Instant::now();
+        let mut ping = tokio::time::interval(Duration::from_secs(PING_SECONDS));
+        let mut repeat = tokio::time::interval(REPEAT_END);
+        repeat.reset();
+        loop {
+            if !self.reconcile().await? {
+                return Ok("the connection ended");
+            }
+            tokio::select! {
+                () = changes.changed() => {}
+                _ = repeat.tick() => {
+                    for heard in self.heard.values_mut() {
+                        heard.end_sent = None;
+                    }
+                }
+                _ = ping.tick() => {
+                    if last_heard.elapsed() > Duration::from_secs(SILENCE_SECONDS) {
+                        return Ok("nothing was heard from it for too long");
+                    }
+                    if self.socket.send(Message::Ping(Vec::new().into())).await.is_err() {
+                        return Ok("the connection ended");
+                    }
+                }
+                message = self.socket.recv() => {
+                    last_heard = Instant::now();
+                    match message {
+                        None | Some(Err(_)) => return Ok("the connection ended"),
+                        Some(Ok(Message::Close(_))) => return Ok("it said goodbye"),
+                        Some(Ok(Message::Text(text))) => self.on_message(&text).await?,
+                        Some(Ok(_)) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn on_message(&mut self, text: &str) -> AppResult<()> {
+        match serde_json::from_str(text) {
+            Ok(ToMaster::Container(report)) => {
+                self.heard.entry(report.container_id.0.clone()).or_default().state = Some(report.state.clone());
+                self.master.container_reported(&self.agent_id, report).await
+            }
+            Ok(ToMaster::Log(log)) => self.master.agent_logged(&self.agent_id, log).await,
+            Ok(ToMaster::Hello(_)) => {
+                tracing::warn!(agent.id = self.agent_id, "a second hello on one connection is ignored");
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(agent.id = self.agent_id, %error, "a message of an unknown kind is ignored");
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends what is missing; `false` when the connection is gone.
+    async fn reconcile(&mut self) -> AppResult<bool> {
+        let rows: BTreeMap<String, Desired> = {
+            let mut conn = self.master.store.read().await?;
+            allocations::live_containers_of_agent(&mut conn.conn(), &self.agent_id)
+                .await?
+                .into_iter()
+                .map(|row| (row.id, Desired::from_row(&row.desired)))
+                .collect()
+        };
+        for order in reconcile(&rows, &self.heard) {
+            let message = match order {
+                Order::Start(id) => {
+                    // The row may have changed since it was read; then there is nothing to start any more.
+                    let Some(spec) = self.master.container_spec(&id).await? else { continue };
+                    self.heard.entry(id).or_default().start_sent = true;
+                    ToAgent::Start(Box::new(spec))
+                }
+                Order::End { container_id, grace } => {
+                    self.heard.entry(container_id.clone()).or_default().end_sent =
+                        Some(if grace { Desired::Stop } else { Desired::Kill });
+                    ToAgent::Kill { container_id: ContainerId(container_id), grace }
+                }
+                Order::NeverStarted(id) => {
+                    self.master.container_never_started(&id).await?;
+                    continue;
+                }
+                Order::Forget(id) => {
+                    let heard = self.heard.remove(&id);
+                    if heard.is_some_and(|h| !matches!(h.state, Some(ContainerState::Terminated { .. }))) {
+                        tracing::info!(agent.id = self.agent_id, container.id = id, "a container that nothing wants any more is removed");
+                    }
+                    ToAgent::Forget { container_id: ContainerId(id) }
+                }
+            };
+            if !self.send(&message).await {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    async fn send(&mut self, message: &ToAgent) -> bool {
+        match serde_json::to_string(message) {
+            Ok(text) => self.socket.send(Message::Text(text.into())).await.is_ok(),
+            Err(error) => {
+                tracing::error!(%error, "a message to an agent could not be written");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Resource manager for our own agents: who is connected, what each should run, and telling it.
+//!
+//! An agent's connection is served by one task ([`connection`]). It holds nothing that is not also in a row or in the
+//! agent: after every change, and after a restart of either side, [`reconcile`] compares what the rows want with what
+//! the agent has reported, and says what to send.
+
+pub(crate) mod connection;
+pub(crate) mod reconcile;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+/// Which agents are connected now.
+#[derive(Clone, Default)]
+pub struct Connections {
+    inner: Arc<Mutex<HashMap<String, Connected>>>,
+}
+
+struct Connected {
+    instance_id: String,
+    /// Grows with every connection, so that an older one cannot remove a newer one.
+    serial: u64,
+    replaced: CancellationToken,
+}
+
+/// Outcome of [`Connections::register`].
+pub(crate) enum Registration {
+    /// Go on under this serial; end when the token is cancelled.
+    Accepted(u64, CancellationToken),
+    /// Another agent with this id is connected.
+    Taken,
+}
+
+impl Connections {
+    /// Registers a connection. An earlier one of the same agent (same data directory) is replaced: its end has not been
+    /// noticed yet. Another agent with the same id is refused.
+    pub(crate) fn register(&self, agent_id: &str, instance_id: &str) -> Registration {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let serial = match inner.get(agent_id) {
+            Some(other) if other.instance_id != instance_id => return Registration::Taken,
+            Some(other) => {
+                other.replaced.cancel();
+                other.serial + 1
+            }
+            None => 1,
+        };
+        let replaced = CancellationToken::new();
+        inner.insert(
+            agent_id.to_owned(),
+            Connected { instance_id: instance_id.to_owned(), serial, replaced: replaced.clone() },
+        );
+        Registration::Accepted(serial, replaced)
+    }
+
+    /// Removes a connection; `false` when a newer one has taken its place.
+    pub(crate) fn unregister(&self, agent_id: &str, serial: u64) -> bool {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.get(agent_id).is_some_and(|c| c.serial == serial) {
+            inner.remove(agent_id);
+            true
+        } else {
+            false
+        }
+    }
+
+    /// Whether the agent is connected now.
+    pub fn is_connected(&self, agent_id: &str) -> bool {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).contains_key(agent_id)
+    }
+}

@@ -1,0 +1,49 @@
+//! What can go wrong with a spool.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A file operation on a spool that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SpoolError {
+    /// The directory could not be created.
+    #[error("could not create the spool directory {path:?}")]
+    Create {
+        /// The directory.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The directory could not be listed.
+    #[error("could not list the spool directory {path:?}")]
+    List {
+        /// The directory.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A segment or the acknowledgement could not be opened or read.
+    #[error("could not read {path:?}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A segment or the acknowledgement could not be written.
+    #[error("could not write {path:?}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A record could not be expressed as a frame.
+    #[error("could not encode record {sequence}, which has {bytes} bytes")]
+    Encode {
+        /// Its sequence number.
+        sequence: u64,
+        /// Its size.
+        bytes: usize,
+    },
+}

@@ -1,0 +1,147 @@
+//! One record as bytes.
+
+use crate::SpoolError;
+
+/// Length, checksum, sequence number.
+pub(crate) const HEADER_BYTES: usize = 16;
+/// No line of a task comes near it; a greater length is damage.
+pub(crate) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+
+/// What stands at the start of some bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Decoded<'a> {
+    /// A whole frame.
+    Frame {
+        sequence: u64,
+        payload: &'a [u8],
+        /// Bytes to the next frame.
+        bytes: usize,
+    },
+    /// The beginning of a frame; the rest is not there (yet).
+    Incomplete,
+    /// No frame.
+    Damaged,
+}
+
+/// Appends a frame to `out`.
+pub(crate) fn encode(sequence: u64, payload: &[u8], out: &mut Vec<u8>) -> Result<(), SpoolError> {
+    let length = u32::try_from(payload.len())
+        .ok()
+        .filter(|_| payload.len() <= MAX_PAYLOAD_BYTES)
+        .ok_or(SpoolError::Encode {
+            sequence,
+            bytes: payload.len(),
+        })?;
+    let sequence = sequence.to_le_bytes();
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&checksum(&[&sequence, payload]).to_le_bytes());
+    out.extend_from_slice(&sequence);
+    out.extend_from_slice(payload);
+    Ok(())
+}
+
+/// Reads the frame at the start of `bytes`.
+pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+        return Decoded::Incomplete;
+    };
+    let [a, b, c, d, e, f, g, h, sequence @ ..] = *header;
+    let sequence: [u8; 8] = sequence;
+    let length = u32::from_le_bytes([a, b, c, d]) as usize;
+    let sum = u32::from_le_bytes([e, f, g, h]);
+    // A record is a JSON object and never empty: zero is what a file system leaves where it lost a write.
+    if length == 0 || length > MAX_PAYLOAD_BYTES {
+        return Decoded::Damaged;
+    }
+    let Some(payload) = rest.get(..length) else {
+        return Decoded::Incomplete;
+    };
+    if checksum(&[&sequence, payload]) != sum {
+        return Decoded::Damaged;
+    }
+    Decoded::Frame {
+        sequence: u64::from_le_bytes(sequence),
+        payload,
+        bytes: HEADER_BYTES + length,
+    }
+}
+
+/// CRC-32 (IEEE 802.3, reflected) over the parts one after the other.
+fn checksum(parts: &[&[u8]]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in parts.iter().flat_map(|part| part.iter()) {
+        let index = (crc ^ u32::from(*byte)) & 0xff;
+        crc = (crc >> 8) ^ TABLE[index as usize];
+    }
+    !crc
+}
+
+const TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the index is below 256, and `try_from` is not const"
+        )]
+        let mut crc = index as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 {
+                (crc >> 1) ^ 0xedb8_8320
+            } else {
+                crc >> 1
+            };
+            bit += 1;
+        }
+        table[index] = crc;
+        index += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_is_the_well_known_one() {
+        // The check value of CRC-32/ISO-HDLC.
+        assert_eq!(checksum(&[b"1234", b"56789"]), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_frame_comes_back_and_each_cut_of_it_is_incomplete() {
+        let mut bytes = Vec::new();
+        encode(7, b"{}", &mut bytes).unwrap();
+        assert_eq!(
+            decode(&bytes),
+            Decoded::Frame {
+                sequence: 7,
+                payload: b"{}",
+                bytes: 18
+            }
+        );
+        for end in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..end]), Decoded::Incomplete, "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn each_flipped_bit_beyond_the_length_is_noticed() {
+        let mut bytes = Vec::new();
+        encode(7, b"{\"l\":1}", &mut bytes).unwrap();
+        for bit in 32..bytes.len() * 8 {
+            let mut bent = bytes.clone();
+            bent[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(&bent), Decoded::Damaged, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn zeros_and_giants_are_damage() {
+        assert_eq!(decode(&[0; 64]), Decoded::Damaged);
+        assert_eq!(decode(&[0xff; 64]), Decoded::Damaged);
+        assert!(encode(1, &vec![b'x'; MAX_PAYLOAD_BYTES + 1], &mut Vec::new()).is_err());
+    }
+}

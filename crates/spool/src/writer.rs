@@ -1,0 +1,243 @@
+//! Putting records in.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::frame::{self, Decoded};
+use crate::{Record, SpoolError, ack, segment};
+
+/// Bytes on disk at which [`Writer::is_full`] says so, unless told otherwise: 1 GiB.
+pub const DEFAULT_CAPACITY_BYTES: u64 = 1 << 30;
+/// Bytes of a segment at which the next one is begun. Small against the capacity, so that acknowledging frees space.
+const SEGMENT_BYTES: u64 = 8 << 20;
+/// Bytes gathered in memory before they are written unasked.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Appends records. One at a time may write to a spool.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    capacity_bytes: u64,
+    segment_bytes: u64,
+    /// Segments before the current one: first sequence number and length.
+    closed: VecDeque<(u64, u64)>,
+    current: Segment,
+    /// Whole frames that belong at the end of the current segment.
+    buffer: Vec<u8>,
+    payload: Vec<u8>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Segment {
+    first: u64,
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole frames in the file.
+    bytes: u64,
+}
+
+impl Writer {
+    /// Opens the spool in `dir`, which is created when missing, to go on after its last whole record.
+    ///
+    /// `capacity_bytes`: what [`Writer::is_full`] compares with.
+    pub fn open(dir: &Path, capacity_bytes: u64) -> Result<Self, SpoolError> {
+        Self::with_segment_bytes(dir, capacity_bytes, SEGMENT_BYTES)
+    }
+
+    /// [`Writer::open`] with segments of another size: for tests, which want many.
+    #[doc(hidden)]
+    pub fn with_segment_bytes(
+        dir: &Path,
+        capacity_bytes: u64,
+        segment_bytes: u64,
+    ) -> Result<Self, SpoolError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|source| SpoolError::Create {
+                path: dir.to_owned(),
+                source,
+            })?;
+        let acknowledged = ack::acknowledged(dir)?;
+        let mut closed = VecDeque::from(segment::list(dir)?);
+        let (current, next) = match closed.pop_back() {
+            Some((first, _)) => resume(dir, first)?,
+            None => (
+                create(dir, acknowledged.saturating_add(1))?,
+                acknowledged.saturating_add(1),
+            ),
+        };
+        // A torn tail that had been acknowledged must not have its numbers given out again: the master would take the
+        // new records for the old ones.
+        let next = next.max(acknowledged.saturating_add(1));
+        Ok(Self {
+            dir: dir.to_owned(),
+            capacity_bytes,
+            segment_bytes,
+            closed,
+            current,
+            buffer: Vec::new(),
+            payload: Vec::new(),
+            next,
+        })
+    }
+
+    /// Adds a record and gives its sequence number. It is in the file after the next [`Writer::flush`] at the latest.
+    ///
+    /// On an error the record has not been added and may be tried again; earlier ones that could not be written wait in
+    /// memory for the next call that succeeds.
+    pub fn append(&mut self, record: &Record) -> Result<u64, SpoolError> {
+        let sequence = self.next;
+        self.payload.clear();
+        serde_json::to_writer(&mut self.payload, record).map_err(|_| SpoolError::Encode {
+            sequence,
+            bytes: self.payload.len(),
+        })?;
+        if self.current.bytes + self.buffer.len() as u64 >= self.segment_bytes {
+            self.rotate()?;
+        } else if self.buffer.len() >= BUFFER_BYTES {
+            self.flush()?;
+        }
+        frame::encode(sequence, &self.payload, &mut self.buffer)?;
+        self.next += 1;
+        Ok(sequence)
+    }
+
+    /// Puts everything appended so far where a [`Reader`](crate::Reader) finds it, safe from the end of this process.
+    pub fn flush(&mut self) -> Result<(), SpoolError> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let current = &mut self.current;
+        if let Err(source) = current.file.write_all(&self.buffer) {
+            // Part of it may be there, and whatever followed could not be read: cut it off. If even that fails, the
+            // reader meets a damaged frame, which it survives.
+            let _ = current.file.set_len(current.bytes);
+            return Err(SpoolError::Write {
+                path: current.path.clone(),
+                source,
+            });
+        }
+        current.bytes += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Flushes and makes it safe from the end of the machine.
+    pub fn sync(&mut self) -> Result<(), SpoolError> {
+        self.flush()?;
+        self.current
+            .file
+            .sync_data()
+            .map_err(|source| SpoolError::Write {
+                path: self.current.path.clone(),
+                source,
+            })
+    }
+
+    /// Sequence number of the last record, 0 for none.
+    pub fn last(&self) -> u64 {
+        self.next - 1
+    }
+
+    /// Whether the spool holds its capacity. Whoever feeds it should wait for an acknowledgement, and may go on: the
+    /// bound is a request, not a refusal.
+    pub fn is_full(&self) -> bool {
+        let closed: u64 = self.closed.iter().map(|(_, bytes)| bytes).sum();
+        closed + self.current.bytes + self.buffer.len() as u64 >= self.capacity_bytes
+    }
+
+    /// Notes that the master has all records up to `sequence` and removes the segments that hold nothing else.
+    pub fn acknowledge(&mut self, sequence: u64) -> Result<(), SpoolError> {
+        ack::acknowledge(&self.dir, sequence)?;
+        if sequence >= self.last() && self.current.bytes > self.segment_bytes / 2 {
+            // Everything is acknowledged: begin anew rather than keep a large segment of old lines.
+            self.rotate()?;
+        }
+        while let Some((first, _)) = self.closed.front().copied() {
+            let next = self.closed.get(1).map_or(self.current.first, |s| s.0);
+            if next > sequence.saturating_add(1) {
+                break;
+            }
+            let path = segment::path(&self.dir, first);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(SpoolError::Write {
+                        path,
+                        source: error,
+                    });
+                }
+                _ => self.closed.pop_front(),
+            };
+        }
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> Result<(), SpoolError> {
+        self.flush()?;
+        let fresh = create(&self.dir, self.next)?;
+        let full = std::mem::replace(&mut self.current, fresh);
+        self.closed.push_back((full.first, full.bytes));
+        Ok(())
+    }
+}
+
+fn create(dir: &Path, first: u64) -> Result<Segment, SpoolError> {
+    let path = segment::path(dir, first);
+    let opened = OpenOptions::new()
+        .append(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path);
+    match opened {
+        Ok(file) => Ok(Segment {
+            first,
+            path,
+            file,
+            bytes: 0,
+        }),
+        Err(source) => Err(SpoolError::Write { path, source }),
+    }
+}
+
+/// Opens an existing segment, cuts a torn tail off, and gives the next sequence number.
+fn resume(dir: &Path, first: u64) -> Result<(Segment, u64), SpoolError> {
+    let path = segment::path(dir, first);
+    let bytes = fs::read(&path).map_err(|source| SpoolError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    let mut good = 0;
+    let mut next = first;
+    while let Some(rest) = bytes.get(good..)
+        && let Decoded::Frame {
+            sequence, bytes, ..
+        } = frame::decode(rest)
+    {
+        good += bytes;
+        next = sequence.saturating_add(1);
+    }
+    let good = good as u64;
+    let opened = OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .and_then(|file| file.set_len(good).map(|()| file));
+    match opened {
+        Ok(file) => Ok((
+            Segment {
+                first,
+                path,
+                file,
+                bytes: good,
+            },
+            next,
+        )),
+        Err(source) => Err(SpoolError::Write { path, source }),
+    }
+}

@@ -1,0 +1,172 @@
+//! Control groups: bounds for a sandbox, and whether the kernel killed for memory.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = "/sys/fs/cgroup";
+/// Parent of all our groups.
+const OURS: &str = "determined";
+
+/// Reads how many processes of the caller's control group the kernel has killed for lack of memory; `None` when nobody
+/// counts.
+pub(crate) fn oom_kills() -> Option<u64> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let counters = oom_counter_files(&own, Path::new(ROOT));
+    counters.iter().find_map(|file| parse_oom_kills(&fs::read_to_string(file).ok()?))
+}
+
+/// Where the counter may be, most likely first. In a container the group is often mounted at the root itself.
+fn oom_counter_files(own: &str, root: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let path = path.trim_start_matches('/');
+        if controllers.is_empty() {
+            files.extend([path, ""].map(|path| root.join(path).join("memory.events")));
+        } else if controllers.split(',').any(|name| name == "memory") {
+            let root = root.join("memory");
+            files.extend([path, ""].map(|path| root.join(path).join("memory.oom_control")));
+        }
+    }
+    files
+}
+
+fn parse_oom_kills(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+    line.trim().parse().ok()
+}
+
+/// The bounds of a sandbox. The process that makes it is in it, and so are its children.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    /// Our groups, and for each where the process was before.
+    joined: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Limits {
+    /// Puts this process into a group of its own with these bounds.
+    ///
+    /// `Err` says what was not possible: unprivileged agents often may not, and the task then runs without bounds.
+    pub(crate) fn apply(
+        name: &str,
+        memory_bytes: Option<u64>,
+        cpu_millis: Option<u64>,
+    ) -> Result<Self, String> {
+        let mut limits = Self { joined: Vec::new() };
+        let own = fs::read_to_string("/proc/self/cgroup")
+            .map_err(|error| format!("could not read /proc/self/cgroup: {error}"))?;
+        let unified = Path::new(ROOT).join("cgroup.controllers").is_file();
+        let period = 100_000;
+        let quota = cpu_millis.map(|millis| millis.saturating_mul(period / 1000));
+        let result = if unified {
+            let mut settings = Vec::new();
+            settings.extend(memory_bytes.map(|bytes| ("memory.max", bytes.to_string())));
+            settings.extend(quota.map(|quota| ("cpu.max", format!("{quota} {period}"))));
+            limits.join(Path::new(ROOT), &origin(&own, ""), name, &settings, true)
+        } else {
+            let memory = memory_bytes.map(|bytes| ("memory", "memory.limit_in_bytes", bytes));
+            let cpu = quota.map(|quota| ("cpu", "cpu.cfs_quota_us", quota));
+            memory.into_iter().chain(cpu).try_for_each(|(controller, file, value)| {
+                let root = Path::new(ROOT).join(controller);
+                let settings = [(file, value.to_string())];
+                limits.join(&root, &origin(&own, controller), name, &settings, false)
+            })
+        };
+        match result {
+            Ok(()) => Ok(limits),
+            Err(error) => {
+                limits.leave();
+                Err(error)
+            }
+        }
+    }
+
+    fn join(
+        &mut self,
+        root: &Path,
+        origin: &Path,
+        name: &str,
+        settings: &[(&str, String)],
+        unified: bool,
+    ) -> Result<(), String> {
+        if settings.is_empty() {
+            return Ok(());
+        }
+        let parent = root.join(OURS);
+        let group = parent.join(name);
+        let failed = |path: &Path, error: &io::Error| format!("could not use control group {path:?}: {error}");
+        fs::create_dir_all(&group).map_err(|error| failed(&group, &error))?;
+        if unified {
+            for dir in [root, &parent] {
+                let file = dir.join("cgroup.subtree_control");
+                fs::write(&file, "+memory +cpu").map_err(|error| failed(&file, &error))?;
+            }
+        }
+        for (file, value) in settings {
+            let file = group.join(file);
+            fs::write(&file, value).map_err(|error| failed(&file, &error))?;
+        }
+        // 0 stands for the writing process.
+        let procs = group.join("cgroup.procs");
+        fs::write(&procs, "0").map_err(|error| failed(&procs, &error))?;
+        self.joined.push((group, root.join(origin)));
+        Ok(())
+    }
+
+    /// Goes back to where the process came from and removes the groups. They must be empty by then; one that is not
+    /// stays, and costs the host a little memory.
+    pub(crate) fn leave(self) {
+        for (group, origin) in self.joined.into_iter().rev() {
+            let left = fs::write(origin.join("cgroup.procs"), "0");
+            drop(left.and_then(|()| fs::remove_dir(group)));
+        }
+    }
+}
+
+/// Path of the process's group below the controller's root, from `/proc/self/cgroup`; the unified one has no controller.
+fn origin(own: &str, controller: &str) -> PathBuf {
+    own.lines()
+        .find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let names = fields.next()?;
+            let path = fields.next()?;
+            let matches = names.split(',').any(|name| name == controller);
+            matches.then(|| PathBuf::from(path.trim_start_matches('/')))
+        })
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counter_is_looked_for_where_either_version_keeps_it() {
+        let found = oom_counter_files("0::/user.slice/x\n", Path::new("/cg"));
+        assert_eq!(found[0], Path::new("/cg/user.slice/x/memory.events"));
+        assert_eq!(found[1], Path::new("/cg/memory.events"));
+        let found = oom_counter_files("5:cpu,memory:/docker/1\n1:name=systemd:/\n", Path::new("/cg"));
+        assert_eq!(found[0], Path::new("/cg/memory/docker/1/memory.oom_control"));
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn both_versions_count_alike() {
+        assert_eq!(parse_oom_kills("low 0\noom 3\noom_kill 2\n"), Some(2));
+        assert_eq!(parse_oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Some(7));
+        assert_eq!(parse_oom_kills("oom_kill_disable 0\n"), None);
+    }
+
+    #[test]
+    fn a_process_finds_the_group_it_came_from() {
+        let own = "4:memory:/a/b\n1:cpu,cpuacct:/c\n0::/d\n";
+        assert_eq!(origin(own, "memory"), Path::new("a/b"));
+        assert_eq!(origin(own, "cpu"), Path::new("c"));
+        assert_eq!(origin(own, ""), Path::new("d"));
+        assert_eq!(origin(own, "pids"), Path::new(""));
+    }
+}

@@ -1,0 +1,208 @@
+//! Reading what the task writes.
+
+use std::fs::File;
+use std::io::{self, PipeReader, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use det_spool::{Record, Stdtype};
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::clock::now_micros;
+use crate::lines::{Splitter, classify};
+use crate::log::Log;
+use crate::report::Diagnostics;
+
+/// How long to wait for the output of processes that outlive the entrypoint.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A stream of the task's output.
+#[derive(Debug)]
+pub(crate) struct Source {
+    file: File,
+    stdtype: Stdtype,
+    end: End,
+    splitter: Splitter,
+}
+
+/// How a source ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// When all its writers have closed it.
+    Closed,
+    /// Never: it stands open for whoever wants to write.
+    Never,
+}
+
+impl Source {
+    /// Standard output or error of the entrypoint.
+    pub(crate) fn pipe(fd: impl Into<OwnedFd>, stdtype: Stdtype) -> Self {
+        Self {
+            file: File::from(fd.into()),
+            stdtype,
+            end: End::Closed,
+            splitter: Splitter::default(),
+        }
+    }
+
+    /// A named pipe through which workers write past their launcher: `train/logs/stdout.log` and `stderr.log`.
+    pub(crate) fn fifo(path: &Path, stdtype: Stdtype) -> io::Result<Self> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?,
+        }
+        // Opened for writing as well, so that neither opening nor reading ever waits for a writer.
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(path)?;
+        Ok(Self {
+            file,
+            stdtype,
+            end: End::Never,
+            splitter: Splitter::default(),
+        })
+    }
+}
+
+/// Starts a thread that puts all output into the log.
+///
+/// `ended`: closed by its other side when the entrypoint has ended. The thread then takes what is left and ends.
+pub(crate) fn start(
+    sources: Vec<Source>,
+    ended: PipeReader,
+    log: Log,
+    diagnostics: Diagnostics,
+) -> io::Result<JoinHandle<()>> {
+    let mut collector = Collector {
+        sources,
+        log,
+        diagnostics,
+        chunk: vec![0; CHUNK_BYTES],
+        records: Vec::new(),
+    };
+    thread::Builder::new()
+        .name("collect".into())
+        .spawn(move || collector.run(&ended))
+}
+
+struct Collector {
+    sources: Vec<Source>,
+    log: Log,
+    diagnostics: Diagnostics,
+    chunk: Vec<u8>,
+    records: Vec<Record>,
+}
+
+impl Collector {
+    fn run(&mut self, ended: &PipeReader) {
+        while !self.take_ready(Some(ended), None) {}
+        let deadline = Instant::now() + DRAIN_TIME;
+        while self.sources.iter().any(|source| source.end == End::Closed) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.take_ready(None, Some(left));
+        }
+        // The named pipes have no end: take what is in them now.
+        while self.take_ready(None, Some(Duration::ZERO)) && Instant::now() < deadline {}
+        for source in &mut self.sources {
+            let (stdtype, records) = (source.stdtype, &mut self.records);
+            source.splitter.finish(|line| records.push(record(stdtype, line)));
+        }
+        self.store();
+    }
+
+    /// Waits for something to read, takes it, and stores the lines.
+    ///
+    /// With `ended`: whether that was closed. Without: whether there was anything to read before the time was over.
+    fn take_ready(&mut self, ended: Option<&PipeReader>, timeout: Option<Duration>) -> bool {
+        let mut fds: Vec<PollFd<'_>> = self
+            .sources
+            .iter()
+            .map(|source| PollFd::new(source.file.as_fd(), PollFlags::POLLIN))
+            .collect();
+        fds.extend(ended.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+        let timeout = timeout.map_or(PollTimeout::NONE, |time| {
+            PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut fds, timeout) {
+            Ok(0) | Err(nix::errno::Errno::EINTR) => return false,
+            Ok(_) => {}
+            Err(error) => {
+                self.diagnostics.note(format!("could not wait for output: {error}"));
+                self.sources.clear();
+                return true;
+            }
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+        let mut any = false;
+        let mut index = 0;
+        // The order of `sources` is that of `ready`.
+        let mut sources = std::mem::take(&mut self.sources);
+        sources.retain_mut(|source| {
+            let is_ready = ready.get(index).copied().unwrap_or(false);
+            index += 1;
+            any |= is_ready;
+            !is_ready || self.read(source)
+        });
+        self.sources = sources;
+        self.store();
+        match ended {
+            Some(_) => ready.last().copied().unwrap_or(true),
+            None => any,
+        }
+    }
+
+    /// Reads once. `false` at the end of the stream.
+    fn read(&mut self, source: &mut Source) -> bool {
+        match source.file.read(&mut self.chunk) {
+            Ok(0) => false,
+            Ok(count) => {
+                let bytes = self.chunk.get(..count).unwrap_or_default();
+                let (stdtype, records) = (source.stdtype, &mut self.records);
+                source
+                    .splitter
+                    .push(bytes, |line| records.push(record(stdtype, line)));
+                true
+            }
+            Err(error) => {
+                let again = matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                );
+                if !again {
+                    self.diagnostics.note(format!("could not read output: {error}"));
+                }
+                again
+            }
+        }
+    }
+
+    fn store(&mut self) {
+        if !self.records.is_empty() {
+            self.log.append(&self.records);
+            self.records.clear();
+        }
+    }
+}
+
+fn record(stdtype: Stdtype, line: &[u8]) -> Record {
+    let line = classify(line);
+    Record {
+        timestamp_micros: now_micros(),
+        stdtype,
+        rank_id: line.rank_id,
+        level: line.level,
+        log: line.text,
+    }
+}

@@ -1,0 +1,239 @@
+//! The environment of the task's processes. Pure.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use det_taskspec::{RUN_DIR, Script};
+
+/// Where programs are looked for when neither image nor task says so.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The environment of the task's processes and where they start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TaskEnv {
+    /// Every variable, nothing inherited beside them.
+    pub(crate) vars: BTreeMap<OsString, OsString>,
+    /// The working directory.
+    pub(crate) work_dir: PathBuf,
+}
+
+/// What the environment depends on beside the script.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Facts {
+    /// Name of the user the task runs as, for `$AGENT_USER`.
+    pub(crate) agent_user: String,
+    /// That user's home directory, if it has one that is not `/`.
+    pub(crate) home: Option<PathBuf>,
+    /// Directory to put first on `PATH`.
+    pub(crate) python_dir: Option<String>,
+    /// Directory to append to `PYTHONPATH`.
+    pub(crate) python_path: Option<String>,
+}
+
+impl TaskEnv {
+    /// Completes what image or agent (`base`) and script give, the script winning.
+    pub(crate) fn new(
+        base: BTreeMap<OsString, OsString>,
+        script: &Script,
+        facts: &Facts,
+    ) -> Self {
+        let mut vars = base;
+        for (name, value) in &script.env {
+            vars.insert(name.into(), value.into());
+        }
+        let mut env = Self {
+            work_dir: PathBuf::new(),
+            vars,
+        };
+        env.work_dir = env.expand_work_dir(&script.work_dir, facts);
+        env.set("DET_WORKDIR", env.work_dir.clone());
+        env.set("DET_RUN_DIR", RUN_DIR);
+        if env.get("PYTHONUSERBASE").is_none() {
+            env.set("PYTHONUSERBASE", format!("{RUN_DIR}/pythonuserbase"));
+        }
+        env.repair_home(facts);
+        env.extend_path(facts);
+        env.extend_python_path(facts);
+        env
+    }
+
+    /// A variable's value; `None` when it is unset or empty.
+    pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
+        let value = self.vars.get(OsStr::new(name))?;
+        (!value.is_empty()).then_some(value.as_os_str())
+    }
+
+    /// [`TaskEnv::get`] for values that are text.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.get(name)?.to_str()
+    }
+
+    /// Where programs are looked for.
+    pub(crate) fn path(&self) -> &OsStr {
+        self.get("PATH").unwrap_or(OsStr::new(DEFAULT_PATH))
+    }
+
+    /// The file that `program` names in this environment, by `PATH` unless it holds a `/`.
+    pub(crate) fn find_program(&self, program: &str) -> Option<PathBuf> {
+        std::env::split_paths(self.path())
+            .map(|dir| dir.join(program))
+            .find(|path| path.is_file())
+    }
+
+    fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.vars.insert(name.into(), value.into());
+    }
+
+    fn expand_work_dir(&self, work_dir: &str, facts: &Facts) -> PathBuf {
+        let det_user = self.text("DET_USER").unwrap_or_default();
+        let expanded = work_dir
+            .replace("$AGENT_USER", &facts.agent_user)
+            .replace("$DET_USER", det_user);
+        Path::new("/").join(expanded)
+    }
+
+    /// Container engines set `/` for users that the image does not know.
+    fn repair_home(&mut self, facts: &Facts) {
+        if self.get("HOME").is_none_or(|home| home == "/") {
+            let home = facts.home.clone().unwrap_or_else(|| self.work_dir.clone());
+            self.set("HOME", home);
+        }
+    }
+
+    fn extend_path(&mut self, facts: &Facts) {
+        let user_base = self.get("PYTHONUSERBASE").unwrap_or_default();
+        let mut dirs = vec![Path::new(user_base).join("bin")];
+        dirs.extend(facts.python_dir.as_ref().map(PathBuf::from));
+        let rest: Vec<PathBuf> = std::env::split_paths(self.path())
+            .filter(|dir| !dirs.contains(dir))
+            .collect();
+        dirs.extend(rest);
+        self.set("PATH", join(&dirs));
+    }
+
+    fn extend_python_path(&mut self, facts: &Facts) {
+        if let Some(addition) = &facts.python_path {
+            let mut dirs: Vec<PathBuf> = match self.get("PYTHONPATH") {
+                Some(own) => std::env::split_paths(own).collect(),
+                None => Vec::new(),
+            };
+            dirs.push(addition.into());
+            self.set("PYTHONPATH", join(&dirs));
+        }
+    }
+}
+
+/// Joins with colons. A directory with a colon in its name cannot be named in such a list, here or anywhere.
+fn join(dirs: &[PathBuf]) -> OsString {
+    let mut joined = OsString::new();
+    for (index, dir) in dirs.iter().enumerate() {
+        if index > 0 {
+            joined.push(":");
+        }
+        joined.push(dir);
+    }
+    joined
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use det_taskspec::Entrypoint;
+
+    /// A script that does nothing.
+    pub(crate) fn script(env: &[(&str, &str)]) -> Script {
+        Script {
+            task_type: "COMMAND".into(),
+            allocation_id: "t.1".into(),
+            task_id: "t".into(),
+            container_id: "c".into(),
+            env: env
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+            work_dir: format!("{RUN_DIR}/workdir"),
+            context: false,
+            pool_startup_hook: None,
+            rendezvous: false,
+            storage_probe: None,
+            entrypoint: Entrypoint::Shell("true".into()),
+            files: Vec::new(),
+            token: "secret".into(),
+            grace_seconds: 1,
+        }
+    }
+
+    fn complete(base: &[(&str, &str)], script: &Script, facts: &Facts) -> TaskEnv {
+        let base = base.iter().map(|(k, v)| (k.into(), v.into())).collect();
+        TaskEnv::new(base, script, facts)
+    }
+
+    #[test]
+    fn the_tasks_variables_win_over_the_images() {
+        let script = script(&[("A", "task"), ("A", "later"), ("C", "task")]);
+        let env = complete(&[("A", "image"), ("B", "image")], &script, &Facts::default());
+        assert_eq!(env.text("A"), Some("later"));
+        assert_eq!(env.text("B"), Some("image"));
+        assert_eq!(env.text("C"), Some("task"));
+    }
+
+    #[test]
+    fn the_work_directory_may_name_users() {
+        let mut script = script(&[("DET_USER", "ada")]);
+        script.work_dir = "/home/$AGENT_USER/$DET_USER".into();
+        let facts = Facts {
+            agent_user: "svc".into(),
+            ..Facts::default()
+        };
+        let env = complete(&[], &script, &facts);
+        assert_eq!(env.work_dir, Path::new("/home/svc/ada"));
+        assert_eq!(env.text("DET_WORKDIR"), Some("/home/svc/ada"));
+    }
+
+    #[test]
+    fn home_is_repaired_when_it_is_missing_or_the_root() {
+        let script = script(&[]);
+        let nowhere = Facts::default();
+        let known = Facts {
+            home: Some("/home/ada".into()),
+            ..Facts::default()
+        };
+        let work_dir = "/run/determined/workdir";
+        for (home, facts, expected) in [
+            (None, &nowhere, work_dir),
+            (Some("/"), &nowhere, work_dir),
+            (Some("/"), &known, "/home/ada"),
+            (None, &known, "/home/ada"),
+            (Some("/data/me"), &known, "/data/me"),
+        ] {
+            let base: Vec<_> = home.map(|home| ("HOME", home)).into_iter().collect();
+            assert_eq!(complete(&base, &script, facts).text("HOME"), Some(expected));
+        }
+    }
+
+    #[test]
+    fn the_chosen_python_comes_before_the_hosts() {
+        let script = script(&[("PATH", "/usr/bin:/opt/py/bin"), ("PYTHONPATH", "/mine")]);
+        let facts = Facts {
+            python_dir: Some("/opt/py/bin".into()),
+            python_path: Some("/opt/det".into()),
+            ..Facts::default()
+        };
+        let env = complete(&[], &script, &facts);
+        assert_eq!(
+            env.text("PATH"),
+            Some("/run/determined/pythonuserbase/bin:/opt/py/bin:/usr/bin")
+        );
+        assert_eq!(env.text("PYTHONPATH"), Some("/mine:/opt/det"));
+    }
+
+    #[test]
+    fn without_a_path_the_usual_one_holds() {
+        let env = complete(&[], &script(&[]), &Facts::default());
+        let path = env.text("PATH").unwrap();
+        assert!(path.ends_with(DEFAULT_PATH), "{path}");
+        assert!(env.find_program("sh").is_some());
+        assert_eq!(env.find_program("no-such-program"), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! How the entrypoint is started: with hooks sourced before it, by a shell that waits at a gate.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use det_taskspec::{Entrypoint, Script};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use crate::environment::TaskEnv;
+use crate::failure::SetupError;
+
+/// The user's hook, in the working directory.
+const USER_HOOK: &str = "startup-hook.sh";
+/// The pool's hook, in the run directory.
+pub(crate) const POOL_HOOK: &str = "dynamic-tcd-startup-hook.sh";
+/// The gate, in the run directory.
+const GATE: &str = ".start-gate";
+
+/// What to execute.
+#[derive(Debug)]
+pub(crate) enum Launch {
+    /// The entrypoint itself.
+    Direct {
+        /// Program and arguments.
+        argv: Vec<OsString>,
+    },
+    /// A shell that sources the hooks, waits at the gate, and becomes the entrypoint. What hooks do to variables,
+    /// directory, limits and umask is thus there for the entrypoint.
+    Hooked {
+        /// Program and arguments.
+        argv: Vec<OsString>,
+        /// Where the shell waits.
+        gate: Gate,
+    },
+}
+
+impl Launch {
+    /// Decides and prepares. Expects the context in the working directory and the pool's hook in the run directory.
+    pub(crate) fn prepare(script: &Script, env: &TaskEnv, run_dir: &Path) -> Result<Self, SetupError> {
+        let entrypoint = argv(&script.entrypoint)?;
+        let user_hook = env.work_dir.join(USER_HOOK);
+        let hooked = script.pool_startup_hook.is_some() || user_hook.is_file();
+        // The server's own clean-up runs as it is; hooks are for people's programs.
+        if !hooked || script.task_type == "CHECKPOINT_GC" {
+            return Ok(Self::Direct { argv: entrypoint });
+        }
+        let shell = env
+            .find_program("bash")
+            .or_else(|| env.find_program("sh"))
+            .ok_or_else(|| SetupError::Task {
+                code: 127,
+                message: format!(
+                    "the task has a startup hook, but there is neither bash nor sh on PATH ({}) to run it",
+                    env.path().to_string_lossy()
+                ),
+            })?;
+        let gate = Gate::create(run_dir)?;
+        let mut argv: Vec<OsString> = vec![
+            shell.into(),
+            "-c".into(),
+            HOOKED_START.into(),
+            "startup-hook".into(),
+            gate.path.clone().into(),
+            match &script.pool_startup_hook {
+                Some(_) => run_dir.join(POOL_HOOK).into(),
+                None => OsString::new(),
+            },
+        ];
+        argv.extend(entrypoint);
+        Ok(Self::Hooked { argv, gate })
+    }
+}
+
+/// Sources the hooks with errors fatal. The names of gate and pool hook are taken off first, so that hooks see the
+/// entrypoint's own arguments.
+const HOOKED_START: &str = r#"set -e
+__det_gate=$1 __det_pool_hook=$2
+shift 2
+if [ -n "$__det_pool_hook" ]; then . "$__det_pool_hook"; fi
+unset __det_pool_hook
+if [ -f ./startup-hook.sh ]; then . ./startup-hook.sh; fi
+read -r __det_go < "$__det_gate"
+unset __det_gate __det_go
+exec "$@"
+"#;
+
+fn argv(entrypoint: &Entrypoint) -> Result<Vec<OsString>, SetupError> {
+    let argv: Vec<&str> = match entrypoint {
+        Entrypoint::Shell(text) => vec!["sh", "-c", text],
+        Entrypoint::Argv(argv) => argv.iter().map(String::as_str).collect(),
+        Entrypoint::TrialClass(class) => vec![
+            "python3",
+            "-m",
+            "determined.launch.torch_distributed",
+            "--",
+            "--trial",
+            class,
+        ],
+    };
+    if argv.is_empty() {
+        return Err(SetupError::task("the entrypoint is an empty list; name a program to run"));
+    }
+    Ok(argv.into_iter().map(OsString::from).collect())
+}
+
+/// A named pipe at which the shell waits between hooks and entrypoint.
+#[derive(Debug, Clone)]
+pub(crate) struct Gate {
+    path: PathBuf,
+}
+
+impl Gate {
+    fn create(run_dir: &Path) -> Result<Self, SetupError> {
+        let path = run_dir.join(GATE);
+        let made = match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from),
+        };
+        made.map_err(|error| SetupError::host(format!("could not create {path:?}: {error}")))?;
+        Ok(Self { path })
+    }
+
+    /// Waits until the shell has come to the gate, that is, has run the hooks. Never returns if it does not come.
+    pub(crate) fn wait(&self) -> io::Result<GateKey> {
+        let pipe = File::options().write(true).open(&self.path)?;
+        Ok(GateKey {
+            pipe,
+            path: self.path.clone(),
+        })
+    }
+}
+
+/// Opens a gate at which the shell waits.
+#[derive(Debug)]
+pub(crate) struct GateKey {
+    pipe: File,
+    path: PathBuf,
+}
+
+impl GateKey {
+    /// Lets the shell become the entrypoint.
+    pub(crate) fn open(mut self) -> io::Result<()> {
+        // The shell has it open: its name is not needed any more, and it will not be there for the task to stumble on.
+        fs::remove_file(&self.path)?;
+        io::Write::write_all(&mut self.pipe, b"go\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Facts;
+    use crate::environment::tests::script;
+    use std::collections::BTreeMap;
+    use std::process::{Command, Output};
+
+    fn prepare(script: &Script, run_dir: &Path) -> Result<Launch, SetupError> {
+        let env = TaskEnv::new(BTreeMap::new(), script, &Facts::default());
+        Launch::prepare(script, &env, run_dir)
+    }
+
+    fn direct(entrypoint: Entrypoint) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let script = Script { entrypoint, ..script(&[]) };
+        match prepare(&script, dir.path()).unwrap() {
+            Launch::Direct { argv } => argv.into_iter().map(|a| a.into_string().unwrap()).collect(),
+            Launch::Hooked { .. } => panic!("no hook was given"),
+        }
+    }
+
+    #[test]
+    fn each_form_of_entrypoint_becomes_a_command() {
+        assert_eq!(direct(Entrypoint::Shell("a | b".into())), ["sh", "-c", "a | b"]);
+        let argv = vec!["a".to_owned(), "b c".to_owned()];
+        assert_eq!(direct(Entrypoint::Argv(argv.clone())), argv);
+        assert_eq!(
+            direct(Entrypoint::TrialClass("m:T".into())),
+            ["python3", "-m", "determined.launch.torch_distributed", "--", "--trial", "m:T"]
+        );
+        let empty = Script { entrypoint: Entrypoint::Argv(Vec::new()), ..script(&[]) };
+        assert!(prepare(&empty, Path::new("/nowhere")).is_err());
+    }
+
+    /// Runs a hooked start with this pool hook and user hook, opening the gate when it is reached.
+    fn hooked(pool: &str, user: &str, entrypoint: &str) -> Output {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(POOL_HOOK), pool).unwrap();
+        fs::write(dir.path().join(USER_HOOK), user).unwrap();
+        let script = Script {
+            pool_startup_hook: Some(pool.into()),
+            work_dir: dir.path().to_str().unwrap().into(),
+            entrypoint: Entrypoint::Shell(entrypoint.into()),
+            ..script(&[])
+        };
+        let Launch::Hooked { argv, gate } = prepare(&script, dir.path()).unwrap() else {
+            panic!("there are hooks");
+        };
+        let opener = std::thread::spawn({
+            let gate = gate.clone();
+            move || gate.wait().unwrap().open()
+        });
+        let output = Command::new(&argv[0])
+            .args(&argv[1..])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        if !opener.is_finished() {
+            // The gate was not reached: let the thread go. It may also just have been opened and removed.
+            drop(File::options().read(true).write(true).open(&gate.path));
+        }
+        output
+    }
+
+    #[test]
+    fn what_hooks_set_is_there_for_the_entrypoint() {
+        let output = hooked("export A=pool; umask 077", "export B=$A-user; cd /", "echo $A $B $PWD $(umask)");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "pool pool-user / 0077");
+        assert!(output.status.success());
+    }
+
+    #[test]
+    fn a_failing_command_in_a_hook_ends_the_task_with_its_status() {
+        let output = hooked("true", "false; echo not reached", "echo not reached");
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.stdout, b"");
+    }
+}

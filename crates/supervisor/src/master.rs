@@ -1,0 +1,328 @@
+//! Calls to the master.
+
+use std::fs;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use ureq::config::Config;
+use ureq::http::{Response, Uri};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::{Agent, Body};
+
+/// Answers beyond this are cut: the greatest is a context directory.
+const MAX_ANSWER_BYTES: u64 = 512 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where the master is and how to trust it, from a task's environment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Address {
+    /// `DET_MASTER`.
+    pub(crate) url: String,
+    /// `DET_MASTER_CERT_FILE`: certificates to trust, or `noverify`.
+    pub(crate) cert_file: Option<String>,
+    /// `DET_MASTER_CERT_NAME`: the name on the master's certificate, if it is not the one in the address.
+    pub(crate) cert_name: Option<String>,
+}
+
+/// The master, with the task's token. Clones share their connections.
+#[derive(Debug, Clone)]
+pub(crate) struct Master {
+    agent: Agent,
+    base: String,
+    bearer: String,
+}
+
+/// A call that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MasterError {
+    /// There was no answer.
+    #[error("could not reach the master at {url:?}: {cause}")]
+    Unreachable {
+        /// Address of the call.
+        url: String,
+        /// Why.
+        cause: String,
+    },
+    /// The answer was a refusal or a failure.
+    #[error("the master answered {status} to {url:?}: {message}")]
+    Status {
+        /// Address of the call.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// What the master said.
+        message: String,
+    },
+    /// The answer was not what it should be.
+    #[error("could not read the master's answer to {url:?}: {cause}")]
+    Answer {
+        /// Address of the call.
+        url: String,
+        /// Why.
+        cause: String,
+    },
+}
+
+impl MasterError {
+    /// Whether the same call may succeed later: the master is away, busy, or being restarted.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Status { status, .. } => *status >= 500 || matches!(status, 408 | 429),
+            Self::Answer { .. } => false,
+        }
+    }
+}
+
+impl Master {
+    /// Prepares calls; connects to nothing yet. `Err` says what is wrong with the address or its certificates.
+    pub(crate) fn new(address: &Address, token: &str) -> Result<Self, String> {
+        let base = address.url.trim_end_matches('/');
+        if base.is_empty() {
+            return Err("the address of the master is missing from the task's environment (DET_MASTER)".into());
+        }
+        let base = if base.contains("://") {
+            base.to_owned()
+        } else {
+            format!("http://{base}")
+        };
+        let secure = base.starts_with("https://");
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            // Proxies in a task's environment are for the outside world.
+            .proxy(None)
+            .user_agent(concat!("det-supervisor/", env!("CARGO_PKG_VERSION")));
+        let config = if secure {
+            // It fails only where it has been done before.
+            drop(rustls::crypto::ring::default_provider().install_default());
+            config.tls_config(trust(address.cert_file.as_deref())?).build()
+        } else {
+            config.build()
+        };
+        let name = address.cert_name.as_deref().filter(|name| secure && !name.is_empty());
+        let (base, agent) = match name {
+            None => (base, Agent::new_with_config(config)),
+            Some(name) => {
+                let (base, resolver) = under_name(&base, name)?;
+                let agent = Agent::with_parts(config, DefaultConnector::default(), resolver);
+                (base, agent)
+            }
+        };
+        Ok(Self {
+            agent,
+            base,
+            bearer: format!("Bearer {token}"),
+        })
+    }
+
+    /// `GET path`. `timeout`: for the whole call.
+    pub(crate) fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        timeout: Duration,
+    ) -> Result<T, MasterError> {
+        let url = format!("{}{path}", self.base);
+        let answer = self
+            .agent
+            .get(&url)
+            .config()
+            .timeout_global(Some(timeout))
+            .build()
+            .header(TOKEN_HEADER, &self.bearer)
+            .call();
+        let body = read(&url, answer)?;
+        serde_json::from_slice(&body).map_err(|error| MasterError::Answer {
+            url,
+            cause: error.to_string(),
+        })
+    }
+
+    /// `POST path` with a JSON body; the answer's content does not matter.
+    pub(crate) fn post(&self, path: &str, body: &[u8], timeout: Duration) -> Result<(), MasterError> {
+        let url = format!("{}{path}", self.base);
+        let answer = self
+            .agent
+            .post(&url)
+            .config()
+            .timeout_global(Some(timeout))
+            .build()
+            .header(TOKEN_HEADER, &self.bearer)
+            .header("Content-Type", "application/json")
+            .send(body);
+        read(&url, answer).map(drop)
+    }
+}
+
+const TOKEN_HEADER: &str = "Grpc-Metadata-x-allocation-token";
+
+/// The body of a success. It is read to its end in any case, so that the connection can be used again.
+fn read(url: &str, answer: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, MasterError> {
+    let unreachable = |error: ureq::Error| MasterError::Unreachable {
+        url: url.to_owned(),
+        cause: error.to_string(),
+    };
+    let mut answer = answer.map_err(unreachable)?;
+    let status = answer.status().as_u16();
+    let body = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES);
+    let body = body.read_to_vec().map_err(unreachable)?;
+    if (200..300).contains(&status) {
+        return Ok(body);
+    }
+    Err(MasterError::Status {
+        url: url.to_owned(),
+        status,
+        message: message_in(&body),
+    })
+}
+
+/// The text for people in an error body, in any of its shapes.
+fn message_in(body: &[u8]) -> String {
+    let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let places = ["/message", "/error/message", "/error/error"];
+    let text = places.iter().find_map(|place| json.pointer(place)?.as_str());
+    match text {
+        Some(text) => text.to_owned(),
+        None => String::from_utf8_lossy(body).trim().chars().take(300).collect(),
+    }
+}
+
+fn trust(cert_file: Option<&str>) -> Result<TlsConfig, String> {
+    let builder = TlsConfig::builder();
+    let Some(path) = cert_file.filter(|path| !path.is_empty()) else {
+        return Err(
+            "the master's address begins with https, but no certificate to trust is given (DET_MASTER_CERT_FILE)"
+                .into(),
+        );
+    };
+    if path.eq_ignore_ascii_case("noverify") {
+        return Ok(builder.disable_verification(true).build());
+    }
+    let pem = fs::read(path)
+        .map_err(|error| format!("could not read the master's certificate {path:?}: {error}"))?;
+    let mut certificates = Vec::new();
+    for item in parse_pem(&pem) {
+        match item {
+            Ok(PemItem::Certificate(certificate)) => certificates.push(certificate),
+            Ok(_) => {}
+            Err(error) => return Err(format!("{path:?} holds no PEM certificate: {error}")),
+        }
+    }
+    if certificates.is_empty() {
+        return Err(format!("{path:?} holds no PEM certificate"));
+    }
+    Ok(builder.root_certs(RootCerts::from(certificates)).build())
+}
+
+/// The address with the certificate's name for a host, and what leads that name to the real host.
+fn under_name(base: &str, name: &str) -> Result<(String, Pinned), String> {
+    let wrong = || format!("the address of the master is not a URL: {base:?}");
+    let uri: Uri = base.parse().map_err(|_| wrong())?;
+    let authority = uri.authority().ok_or_else(wrong)?;
+    let port = authority.port_u16().unwrap_or(443);
+    let path = uri.path().trim_end_matches('/');
+    let real = Uri::builder()
+        .scheme("https")
+        .authority(authority.as_str())
+        .path_and_query("/")
+        .build()
+        .map_err(|_| wrong())?;
+    Ok((format!("https://{name}:{port}{path}"), Pinned { real }))
+}
+
+/// Leads every name to one host.
+#[derive(Debug)]
+struct Pinned {
+    real: Uri,
+}
+
+impl Resolver for Pinned {
+    fn resolve(
+        &self,
+        _uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        DefaultResolver::default().resolve(&self.real, config, timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(url: &str) -> Address {
+        Address {
+            url: url.to_owned(),
+            ..Address::default()
+        }
+    }
+
+    #[test]
+    fn addresses_are_taken_as_people_write_them() {
+        for (given, base) in [
+            ("http://m:8080", "http://m:8080"),
+            ("http://m:8080/", "http://m:8080"),
+            ("m:8080", "http://m:8080"),
+            ("http://m/prefix/", "http://m/prefix"),
+        ] {
+            assert_eq!(Master::new(&address(given), "t").unwrap().base, base);
+        }
+        assert!(Master::new(&address(""), "t").unwrap_err().contains("DET_MASTER"));
+    }
+
+    #[test]
+    fn tls_needs_something_to_trust() {
+        let secure = address("https://m:8443");
+        let error = Master::new(&secure, "t").unwrap_err();
+        assert!(error.contains("DET_MASTER_CERT_FILE"), "{error}");
+        let blind = Address {
+            cert_file: Some("noverify".into()),
+            ..secure.clone()
+        };
+        assert!(Master::new(&blind, "t").is_ok());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("empty.crt");
+        fs::write(&file, "").unwrap();
+        let empty = Address {
+            cert_file: Some(file.to_str().unwrap().into()),
+            ..secure
+        };
+        assert!(Master::new(&empty, "t").unwrap_err().contains("no PEM certificate"));
+    }
+
+    #[test]
+    fn a_certificate_name_takes_the_hosts_place_in_the_address_only() {
+        let (base, pinned) = under_name("https://10.0.0.5:8443/det", "determined-master").unwrap();
+        assert_eq!(base, "https://determined-master:8443/det");
+        assert_eq!(pinned.real, "https://10.0.0.5:8443/");
+    }
+
+    #[test]
+    fn the_text_of_an_error_is_found_in_every_shape() {
+        for (body, text) in [
+            (r#"{"message": "a"}"#, "a"),
+            (r#"{"error": {"code": 5, "error": "b"}}"#, "b"),
+            (r#"{"error": {"message": "c"}}"#, "c"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(message_in(body.as_bytes()), text);
+        }
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_again() {
+        let status = |status| MasterError::Status {
+            url: String::new(),
+            status,
+            message: String::new(),
+        };
+        for (code, passes) in [(500, true), (503, true), (429, true), (408, true), (404, false), (401, false)] {
+            assert_eq!(status(code).may_pass(), passes, "{code}");
+        }
+    }
+}

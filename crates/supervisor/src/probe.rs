@@ -1,0 +1,139 @@
+//! Trying checkpoint storage before the entrypoint starts, so that a trial does not train for hours for nothing.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use det_taskspec::SHARED_FS_DIR;
+use serde_json::Value;
+
+use crate::clock::random;
+use crate::failure::SetupError;
+
+/// Writes, reads and deletes a file where checkpoints will go.
+///
+/// Only for storage that is a directory: cloud storage is tried by the training library, which has the means.
+pub(crate) fn check(storage: &Value) -> Result<(), SetupError> {
+    let Some(base) = directory(storage, Path::new(SHARED_FS_DIR))? else {
+        return Ok(());
+    };
+    try_out(&base)
+}
+
+/// Where checkpoints go; `None` for storage that is no directory.
+fn directory(storage: &Value, shared_fs: &Path) -> Result<Option<PathBuf>, SetupError> {
+    let text = |name: &str| storage.get(name).and_then(Value::as_str);
+    match text("type") {
+        Some("shared_fs") => {
+            // Older configurations name the directory by what goes there.
+            let names = ["storage_path", "tensorboard_path", "checkpoint_path"];
+            let Some(path) = names.into_iter().find_map(text) else {
+                return Ok(Some(shared_fs.to_owned()));
+            };
+            let host_path = Path::new(text("host_path").unwrap_or("/"));
+            match below(host_path, Path::new(path)) {
+                Some(relative) => Ok(Some(shared_fs.join(relative))),
+                None => Err(SetupError::task(format!(
+                    "checkpoint storage: storage_path {path:?} must lie below host_path {host_path:?}"
+                ))),
+            }
+        }
+        Some("directory") => match text("container_path") {
+            Some(path) => Ok(Some(path.into())),
+            None => Err(SetupError::task(
+                "checkpoint storage of type \"directory\" needs a container_path",
+            )),
+        },
+        _ => Ok(None),
+    }
+}
+
+/// `path` relative to `base`, both taken literally; `None` when it leads elsewhere.
+fn below(base: &Path, path: &Path) -> Option<PathBuf> {
+    let mut full = PathBuf::new();
+    for component in base.join(path).components() {
+        match component {
+            Component::ParentDir => {
+                full.pop();
+            }
+            Component::CurDir => {}
+            other => full.push(other),
+        }
+    }
+    full.strip_prefix(base).ok().map(Path::to_owned)
+}
+
+fn try_out(base: &Path) -> Result<(), SetupError> {
+    let dir = base.join(format!("det-storage-check-{:016x}", random()));
+    let file = dir.join("VALIDATE.txt");
+    let content = format!("{:016x}", random());
+    let failed = |what: &str, path: &Path, error: io::Error| {
+        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        SetupError::task(format!(
+            "checkpoint storage check failed: could not {what} {path:?}: {error}; the task runs as uid {uid} and gid {gid} and \
+             must be able to create, read and delete files there"
+        ))
+    };
+    fs::create_dir_all(&dir).map_err(|error| failed("create", &dir, error))?;
+    let result = fs::write(&file, &content)
+        .map_err(|error| failed("write", &file, error))
+        .and_then(|()| {
+            let read = fs::read(&file).map_err(|error| failed("read", &file, error))?;
+            let same = read == content.as_bytes();
+            same.then_some(()).ok_or_else(|| {
+                let error = io::Error::other("the content is not what was written");
+                failed("read back", &file, error)
+            })
+        });
+    let removed = fs::remove_file(&file)
+        .or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })
+        .and_then(|()| fs::remove_dir(&dir))
+        .map_err(|error| failed("delete", &dir, error));
+    result.and(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn storage_is_found_as_the_training_library_finds_it() {
+        let cases = [
+            (json!({"type": "shared_fs", "host_path": "/x"}), Some("/shared")),
+            (json!({"type": "shared_fs", "host_path": "/x", "storage_path": "a/b"}), Some("/shared/a/b")),
+            (json!({"type": "shared_fs", "host_path": "/x", "storage_path": "/x/c"}), Some("/shared/c")),
+            (json!({"type": "shared_fs", "host_path": "/x", "storage_path": null, "tensorboard_path": "t"}), Some("/shared/t")),
+            (json!({"type": "directory", "container_path": "/ckpt"}), Some("/ckpt")),
+            (json!({"type": "s3", "bucket": "b"}), None),
+        ];
+        for (storage, expected) in cases {
+            let found = directory(&storage, Path::new("/shared")).unwrap();
+            assert_eq!(found.as_deref(), expected.map(Path::new), "{storage}");
+        }
+        for path in ["../y", "/y", "a/../../y"] {
+            let storage = json!({"type": "shared_fs", "host_path": "/x", "storage_path": path});
+            assert!(directory(&storage, Path::new("/shared")).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_check_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        check(&json!({"type": "directory", "container_path": dir.path()})).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_failed_check_names_the_place_and_the_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = check(&json!({"type": "directory", "container_path": file})).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("could not create") && text.contains("uid"), "{text}");
+    }
+}

@@ -1,0 +1,651 @@
+//! `det-supervisor run`: the life of one task, from its script to its exit report.
+//!
+//! One thread decides, over a channel of [`Event`]s; others wait for what takes time: signals, the set-up, the gate
+//! behind the hooks, the rendezvous, the task's output, the master.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, PipeWriter, Read as _, Stdin};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level, Stdtype};
+use det_taskspec::sandbox::{DIAGNOSTICS_FILE, SandboxSpec, Stages, Started};
+use det_taskspec::{ContainerExit, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, User, getpid, getuid};
+
+use crate::cgroup;
+use crate::clock::now_micros;
+use crate::collect::{self, Source};
+use crate::environment::{Facts, TaskEnv};
+use crate::failure::{SetupError, chain};
+use crate::info::{self, Rendezvous};
+use crate::launch::{GateKey, Launch};
+use crate::log::Log;
+use crate::master::{Address, Master};
+use crate::report::{self, Diagnostics};
+use crate::setup::{self, Prepared, Setup};
+use crate::ship::{Route, Shipper};
+
+/// After this long people are told that a task waits for its other containers.
+const RENDEZVOUS_WARNING: Duration = Duration::from_secs(600);
+/// How long shipping may go on after the task's end, unless `DET_LOG_WAIT_TIME` says otherwise.
+const LOG_WAIT: Duration = Duration::from_secs(30);
+/// Reading what is left of the output takes a second at most; this is for a disk that is slower than that.
+const SHIP_SLACK: Duration = Duration::from_millis(200);
+
+/// Signals that go on to the task's process group as they are.
+const FORWARDED: [Signal; 5] = [
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+];
+
+/// The signals that the supervisor handles. Blocked in all threads from the start, and taken by one that waits for them.
+pub(crate) fn handled_signals() -> SigSet {
+    let mut signals = SigSet::empty();
+    for signal in FORWARDED {
+        signals.add(signal);
+    }
+    // End gracefully; kill now; a child has ended.
+    for signal in [Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGCHLD] {
+        signals.add(signal);
+    }
+    signals
+}
+
+/// Where the supervisor finds itself.
+pub(crate) struct Surroundings {
+    /// The environment of the image, or what stands for it.
+    pub(crate) env: BTreeMap<OsString, OsString>,
+    /// The sandbox around it, if it has built one.
+    pub(crate) sandbox: Option<SandboxSpec>,
+    /// Where the process outside the sandbox sends signal numbers; its end is ours.
+    pub(crate) control: Option<Stdin>,
+    /// What has happened before.
+    pub(crate) stages: Stages,
+}
+
+/// Runs the task to its end, reports, ships the log, and gives the exit status.
+pub(crate) fn run(surroundings: Surroundings) -> ExitCode {
+    let run_dir = PathBuf::from(RUN_DIR);
+    let diagnostics = Diagnostics::to_file(&run_dir.join(DIAGNOSTICS_FILE));
+    let task = match Task::begin(surroundings, &run_dir, &diagnostics) {
+        Ok(task) => task,
+        Err(error) => {
+            diagnostics.note(&error);
+            return finish(&run_dir, error.into_exit(), &diagnostics);
+        }
+    };
+    let (log, shipper, patience) = (task.log.clone(), task.shipper.take(), task.log_wait());
+    let exit = task.live();
+    let status = finish(&run_dir, exit, &diagnostics);
+    log.close(patience);
+    if let Some(shipper) = shipper {
+        shipper.wait(patience + SHIP_SLACK);
+    }
+    status
+}
+
+/// Writes the exit report.
+fn finish(run_dir: &Path, exit: ContainerExit, diagnostics: &Diagnostics) -> ExitCode {
+    let status = report::exit_status(&exit);
+    if let Err(error) = report::write_exit(run_dir, exit) {
+        diagnostics.note(format!("could not write the exit report: {error}"));
+    }
+    ExitCode::from(status)
+}
+
+/// What happens to a task.
+#[derive(Debug)]
+enum Event {
+    /// A signal has come for the supervisor.
+    Signal(Signal),
+    /// Everything is in place for the hooks or the entrypoint, or is not.
+    Prepared(Result<Prepared, SetupError>),
+    /// The hooks have run, and their shell waits.
+    HooksDone(GateKey),
+    /// The containers of the allocation have met, or cannot.
+    Met(Result<Rendezvous, SetupError>),
+}
+
+/// Where a task stands on the way to its entrypoint and beyond.
+enum Stage {
+    /// Files, context and checks.
+    Preparing,
+    /// The shell sources the hooks.
+    Hooks { pid: Pid },
+    /// Waiting for the other containers.
+    Meeting { then: Next, warn_at: Option<Instant> },
+    /// The entrypoint runs.
+    Running { pid: Pid },
+}
+
+/// What is to be done once the containers have met.
+enum Next {
+    /// Start this.
+    Start(Vec<OsString>),
+    /// Open the gate for the shell.
+    Open { pid: Pid, key: GateKey },
+}
+
+/// Whether somebody wants the task to end.
+enum Ending {
+    NotAsked,
+    /// Asked to; killed when the time is over.
+    Asked { kill_at: Instant },
+    Killed,
+}
+
+/// What goes on beside a running child.
+struct Output {
+    collector: JoinHandle<()>,
+    /// Dropped to tell the collector that the child has ended.
+    ended: PipeWriter,
+}
+
+struct Task {
+    setup: Arc<Setup>,
+    log: Log,
+    shipper: std::cell::Cell<Option<Shipper>>,
+    diagnostics: Diagnostics,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    stage: Stage,
+    ending: Ending,
+    output: Option<Output>,
+    /// Named pipes for workers, until the collector takes them.
+    fifos: Vec<Source>,
+    stages: Stages,
+    oom_kills_before: Option<u64>,
+}
+
+impl Task {
+    /// Reads the script and starts everything that runs beside the task.
+    fn begin(
+        surroundings: Surroundings,
+        run_dir: &Path,
+        diagnostics: &Diagnostics,
+    ) -> Result<Self, SetupError> {
+        let script = read_script(run_dir)?;
+        let env = TaskEnv::new(surroundings.env, &script, &facts(surroundings.sandbox.as_ref()));
+        setup::make_directories(run_dir)?;
+        let log = Log::open(&run_dir.join(SPOOL_DIR), DEFAULT_CAPACITY_BYTES, diagnostics.clone())
+            .map_err(|error| SetupError::host(chain(&error)))?;
+        let text = |name: &str| env.text(name).map(str::to_owned);
+        let address = Address {
+            url: text("DET_MASTER").unwrap_or_default(),
+            cert_file: text("DET_MASTER_CERT_FILE"),
+            cert_name: text("DET_MASTER_CERT_NAME"),
+        };
+        let master = Master::new(&address, &script.token).map_err(SetupError::host)?;
+        let route = Route {
+            master: master.clone(),
+            ids: BatchIds {
+                task_id: script.task_id.to_string(),
+                allocation_id: script.allocation_id.to_string(),
+                agent_id: text("DET_AGENT_ID").unwrap_or_default(),
+                container_id: script.container_id.to_string(),
+            },
+            diagnostics: diagnostics.clone(),
+        };
+        let shipper = Shipper::start(log.clone(), route).map_err(thread_failed)?;
+        let (sender, events) = mpsc::channel();
+        forward_signals(&sender)?;
+        if let Some(control) = surroundings.control {
+            obey(control, &sender)?;
+        }
+        Ok(Self {
+            fifos: worker_pipes(run_dir, diagnostics),
+            setup: Arc::new(Setup {
+                script,
+                env,
+                run_dir: run_dir.to_owned(),
+                master,
+                diagnostics: diagnostics.clone(),
+                in_sandbox: surroundings.sandbox.is_some(),
+            }),
+            log,
+            shipper: std::cell::Cell::new(Some(shipper)),
+            diagnostics: diagnostics.clone(),
+            sender,
+            events,
+            stage: Stage::Preparing,
+            ending: Ending::NotAsked,
+            output: None,
+            stages: surroundings.stages,
+            oom_kills_before: cgroup::oom_kills(),
+        })
+    }
+
+    fn log_wait(&self) -> Duration {
+        let text = self.setup.env.text("DET_LOG_WAIT_TIME");
+        text.and_then(|text| text.trim().parse().ok())
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+            .unwrap_or(LOG_WAIT)
+    }
+
+    /// Lives through the events until the task has ended and all its output is in the spool.
+    fn live(mut self) -> ContainerExit {
+        let exit = match self.until_ended() {
+            Ok(exit) => exit,
+            Err(error) => {
+                // People find the reason where they look: in the log of the task.
+                self.log.say(Level::Error, &error.to_string());
+                error.into_exit()
+            }
+        };
+        self.take_rest();
+        if let Some(text) = self.oom_text() {
+            self.log.say(Level::Error, &text);
+        }
+        exit
+    }
+
+    fn until_ended(&mut self) -> Result<ContainerExit, SetupError> {
+        let setup = Arc::clone(&self.setup);
+        self.spawn("setup", move || Event::Prepared(setup.prepare()))?;
+        loop {
+            let event = match self.next_deadline() {
+                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => {
+                    let left = at.saturating_duration_since(Instant::now());
+                    self.events.recv_timeout(left)
+                }
+            };
+            match event {
+                Ok(Event::Signal(signal)) => {
+                    if let Some(exit) = self.on_signal(signal)? {
+                        return Ok(exit);
+                    }
+                }
+                Ok(Event::Prepared(prepared)) => self.on_prepared(prepared?)?,
+                Ok(Event::HooksDone(key)) => self.on_hooks_done(key)?,
+                Ok(Event::Met(rendezvous)) => self.on_met(&rendezvous?)?,
+                Err(RecvTimeoutError::Timeout) => self.on_deadline(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(SetupError::host("the supervisor lost its own events; this is a bug"));
+                }
+            }
+        }
+    }
+
+    fn child(&self) -> Option<Pid> {
+        match &self.stage {
+            Stage::Preparing => None,
+            Stage::Hooks { pid } | Stage::Running { pid } => Some(*pid),
+            Stage::Meeting { then, .. } => match then {
+                Next::Start(_) => None,
+                Next::Open { pid, .. } => Some(*pid),
+            },
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let kill_at = match self.ending {
+            Ending::Asked { kill_at } => Some(kill_at),
+            Ending::NotAsked | Ending::Killed => None,
+        };
+        let warn_at = match &self.stage {
+            Stage::Meeting { warn_at, .. } => *warn_at,
+            Stage::Preparing | Stage::Hooks { .. } | Stage::Running { .. } => None,
+        };
+        kill_at.into_iter().chain(warn_at).min()
+    }
+
+    fn on_deadline(&mut self) {
+        let now = Instant::now();
+        if let Ending::Asked { kill_at } = self.ending
+            && kill_at <= now
+        {
+            self.kill_child();
+        }
+        if let Stage::Meeting { warn_at, .. } = &mut self.stage
+            && warn_at.is_some_and(|at| at <= now)
+        {
+            *warn_at = None;
+            self.log.say(
+                Level::Warning,
+                "still waiting for the other containers of this allocation: not all of them have started in 10 minutes",
+            );
+        }
+    }
+
+    /// `Some` when the task has thereby ended.
+    fn on_signal(&mut self, signal: Signal) -> Result<Option<ContainerExit>, SetupError> {
+        let Some(pid) = self.child() else {
+            let asked_to_end = matches!(signal, Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGINT);
+            return Ok(asked_to_end.then_some(ContainerExit::Signaled {
+                signal: if signal == Signal::SIGQUIT { Signal::SIGKILL } else { signal } as i32,
+                out_of_memory: false,
+            }));
+        };
+        match signal {
+            Signal::SIGCHLD => return self.reap(pid),
+            Signal::SIGQUIT => self.kill_child(),
+            Signal::SIGTERM => {
+                self.signal_child(pid, Signal::SIGTERM);
+                if matches!(self.ending, Ending::NotAsked) {
+                    let grace = Duration::from_secs(self.setup.script.grace_seconds.into());
+                    self.ending = Ending::Asked {
+                        kill_at: Instant::now() + grace,
+                    };
+                }
+            }
+            other => self.signal_child(pid, other),
+        }
+        Ok(None)
+    }
+
+    fn signal_child(&self, pid: Pid, signal: Signal) {
+        // The group may have ended a moment ago.
+        match killpg(pid, signal) {
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+            Err(error) => self.diagnostics.note(format!("could not send {signal} to the task: {error}")),
+        }
+    }
+
+    fn kill_child(&mut self) {
+        self.ending = Ending::Killed;
+        if let Some(pid) = self.child() {
+            self.signal_child(pid, Signal::SIGKILL);
+        }
+        // A full spool must not keep anybody waiting now.
+        self.log.begin_drain();
+    }
+
+    /// Takes the status of every process that has ended: as first process of a container we inherit all orphans.
+    fn reap(&mut self, child: Pid) -> Result<Option<ContainerExit>, SetupError> {
+        let mut exit = None;
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) | Err(nix::errno::Errno::ECHILD) => break,
+                Ok(WaitStatus::Exited(pid, code)) if pid == child => {
+                    exit = Some(ContainerExit::Exited { code });
+                }
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == child => {
+                    exit = Some(ContainerExit::Signaled {
+                        signal: signal as i32,
+                        out_of_memory: signal == Signal::SIGKILL
+                            && matches!(self.ending, Ending::NotAsked)
+                            && self.oom_text().is_some(),
+                    });
+                }
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => {
+                    return Err(SetupError::host(format!("could not wait for the task: {error}")));
+                }
+            }
+        }
+        match exit {
+            Some(exit) => self.judge(exit).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// An end before the gate is the hooks' doing, unless somebody asked for it or the hooks wanted it.
+    fn judge(&self, exit: ContainerExit) -> Result<ContainerExit, SetupError> {
+        let (Stage::Hooks { .. }, Ending::NotAsked) = (&self.stage, &self.ending) else {
+            return Ok(exit);
+        };
+        match exit {
+            ContainerExit::Exited { code } if code != 0 => Err(SetupError::Task {
+                code,
+                message: format!("the startup hook failed with exit status {code}"),
+            }),
+            ContainerExit::Signaled { signal, .. } => Err(SetupError::Task {
+                code: 128 + signal,
+                message: format!("the startup hook was ended by signal {signal}"),
+            }),
+            other => Ok(other),
+        }
+    }
+
+    fn on_prepared(&mut self, prepared: Prepared) -> Result<(), SetupError> {
+        for warning in &prepared.warnings {
+            self.log.say(Level::Warning, warning);
+        }
+        self.stages.context_unpacked = prepared.context_unpacked;
+        match prepared.launch {
+            Launch::Direct { argv } => self.meet_or(Next::Start(argv)),
+            Launch::Hooked { argv, gate } => {
+                let pid = self.start(&argv)?;
+                self.stage = Stage::Hooks { pid };
+                let sender = self.sender.clone();
+                let diagnostics = self.diagnostics.clone();
+                let waiting = thread::Builder::new().name("gate".into()).spawn(move || {
+                    match gate.wait() {
+                        // Nobody listens any more: the task has ended.
+                        Ok(key) => drop(sender.send(Event::HooksDone(key))),
+                        Err(error) => diagnostics.note(format!("could not open the start gate: {error}")),
+                    }
+                });
+                waiting.map(drop).map_err(thread_failed)
+            }
+        }
+    }
+
+    fn on_hooks_done(&mut self, key: GateKey) -> Result<(), SetupError> {
+        self.stages.hooks_done = Some(now_micros());
+        match self.stage {
+            Stage::Hooks { pid } => self.meet_or(Next::Open { pid, key }),
+            // The hooks are over only once.
+            Stage::Preparing | Stage::Meeting { .. } | Stage::Running { .. } => Ok(()),
+        }
+    }
+
+    /// Waits for the other containers where the script says so, and goes on.
+    fn meet_or(&mut self, next: Next) -> Result<(), SetupError> {
+        if !self.setup.script.rendezvous {
+            return self.go(next);
+        }
+        self.stage = Stage::Meeting {
+            then: next,
+            warn_at: Some(Instant::now() + RENDEZVOUS_WARNING),
+        };
+        let setup = Arc::clone(&self.setup);
+        self.spawn("rendezvous", move || Event::Met(setup.rendezvous()))
+    }
+
+    fn on_met(&mut self, rendezvous: &Rendezvous) -> Result<(), SetupError> {
+        info::write_rendezvous(&self.setup.run_dir.join("info"), rendezvous)?;
+        self.stages.rendezvous_done = Some(now_micros());
+        match std::mem::replace(&mut self.stage, Stage::Preparing) {
+            Stage::Meeting { then, .. } => self.go(then),
+            other => {
+                self.stage = other;
+                Ok(())
+            }
+        }
+    }
+
+    fn go(&mut self, next: Next) -> Result<(), SetupError> {
+        let pid = match next {
+            Next::Start(argv) => self.start(&argv)?,
+            Next::Open { pid, key } => {
+                // A shell that has just been killed does not mind; its end is the next event.
+                if let Err(error) = key.open() {
+                    self.diagnostics.note(format!("could not open the start gate: {error}"));
+                }
+                pid
+            }
+        };
+        self.stage = Stage::Running { pid };
+        let started_at = now_micros();
+        self.stages.entrypoint_exec = Some(started_at);
+        let started = Started {
+            pid: pid.as_raw(),
+            started_at,
+            stages: self.stages,
+        };
+        if let Err(error) = report::write_started(&self.setup.run_dir, &started) {
+            self.diagnostics.note(format!("could not write the start report: {error}"));
+        }
+        Ok(())
+    }
+
+    /// Starts a process of the task in a group of its own, and the thread that reads its output.
+    fn start(&mut self, argv: &[OsString]) -> Result<Pid, SetupError> {
+        let env = &self.setup.env;
+        let (program, arguments) = argv
+            .split_first()
+            .ok_or_else(|| SetupError::task("the entrypoint is empty"))?;
+        let spawned = Command::new(program)
+            .args(arguments)
+            .env_clear()
+            .envs(&env.vars)
+            .current_dir(&env.work_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn();
+        let mut child = spawned.map_err(|error| spawn_failed(program, env, &error))?;
+        let mut sources = std::mem::take(&mut self.fifos);
+        sources.extend(child.stdout.take().map(|fd| Source::pipe(fd, Stdtype::Stdout)));
+        sources.extend(child.stderr.take().map(|fd| Source::pipe(fd, Stdtype::Stderr)));
+        let (child_ended, ended) = io::pipe().map_err(thread_failed)?;
+        let collector = collect::start(sources, child_ended, self.log.clone(), self.diagnostics.clone())
+            .map_err(thread_failed)?;
+        self.output = Some(Output { collector, ended });
+        // `reap` waits for it, together with everything else that ends here.
+        Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)))
+    }
+
+    /// Takes the rest of the output, and ends what the entrypoint left behind.
+    fn take_rest(&mut self) {
+        self.log.begin_drain();
+        let child = self.child();
+        if let Some(Output { collector, ended }) = self.output.take() {
+            drop(ended);
+            if collector.join().is_err() {
+                self.diagnostics.note("the reader of the task's output failed; this is a bug");
+            }
+        }
+        let Some(child) = child else { return };
+        self.signal_child(child, Signal::SIGKILL);
+        // As first process of a process namespace, -1 means the whole container and nothing else.
+        if getpid() == Pid::from_raw(1) {
+            match kill(Pid::from_raw(-1), Signal::SIGKILL) {
+                Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+                Err(error) => self.diagnostics.note(format!("could not end what the task left behind: {error}")),
+            }
+        }
+    }
+
+    /// What to tell people when the kernel has killed for lack of memory since the start.
+    fn oom_text(&self) -> Option<String> {
+        let kills = cgroup::oom_kills()?.checked_sub(self.oom_kills_before?)?;
+        (kills > 0).then(|| {
+            format!("the kernel's out-of-memory killer ended {kills} of the processes that share this task's memory limit")
+        })
+    }
+
+    fn spawn(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> Event + Send + 'static,
+    ) -> Result<(), SetupError> {
+        let sender = self.sender.clone();
+        let spawned = thread::Builder::new().name(name.into()).spawn(move || {
+            // Nobody listens any more when the task has ended before.
+            drop(sender.send(work()));
+        });
+        spawned.map(drop).map_err(thread_failed)
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+fn thread_failed(error: io::Error) -> SetupError {
+    SetupError::host(format!("could not start a thread or open a pipe for the task: {error}"))
+}
+
+fn spawn_failed(program: &OsStr, env: &TaskEnv, error: &io::Error) -> SetupError {
+    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    SetupError::Task {
+        code,
+        message: format!(
+            "could not start the entrypoint {program:?} in {:?}: {error}; PATH is {}",
+            env.work_dir,
+            env.path().to_string_lossy()
+        ),
+    }
+}
+
+fn read_script(run_dir: &Path) -> Result<Script, SetupError> {
+    let path = run_dir.join(SCRIPT_FILE);
+    let failed = |cause: String| SetupError::host(format!("could not read the task's script {path:?}: {cause}"));
+    let bytes = fs::read(&path).map_err(|error| failed(error.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
+}
+
+fn facts(sandbox: Option<&SandboxSpec>) -> Facts {
+    let user = User::from_uid(getuid()).ok().flatten();
+    let name = sandbox.map(|spec| spec.user.user.clone());
+    let name = name.or_else(|| user.as_ref().map(|user| user.name.clone()));
+    Facts {
+        agent_user: name.unwrap_or_else(|| getuid().to_string()),
+        home: user
+            .map(|user| user.dir)
+            .filter(|dir| dir != Path::new("/") && dir.is_dir()),
+        python_dir: sandbox.and_then(|spec| spec.python_dir.clone()),
+        python_path: sandbox.and_then(|spec| spec.python_path.clone()),
+    }
+}
+
+/// The named pipes through which workers write past their launchers. A file system without named pipes costs their
+/// ranks in the log, nothing else.
+fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
+    let logs = run_dir.join("train/logs");
+    let pipes = [("stdout.log", Stdtype::Stdout), ("stderr.log", Stdtype::Stderr)];
+    let made: io::Result<Vec<Source>> = pipes
+        .into_iter()
+        .map(|(name, stdtype)| Source::fifo(&logs.join(name), stdtype))
+        .collect();
+    made.unwrap_or_else(|error| {
+        diagnostics.note(format!("could not create the named pipes in {logs:?}: {error}"));
+        Vec::new()
+    })
+}
+
+fn forward_signals(sender: &Sender<Event>) -> Result<(), SetupError> {
+    let sender = sender.clone();
+    let signals = handled_signals();
+    let spawned = thread::Builder::new().name("signals".into()).spawn(move || {
+        while let Ok(signal) = signals.wait() {
+            if sender.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    });
+    spawned.map(drop).map_err(thread_failed)
+}
+
+/// Takes signal numbers from the process outside the sandbox; when that has ended, so does everything here.
+fn obey(mut control: Stdin, sender: &Sender<Event>) -> Result<(), SetupError> {
+    let sender = sender.clone();
+    let spawned = thread::Builder::new().name("control".into()).spawn(move || {
+        let mut byte = [0];
+        while control.read_exact(&mut byte).is_ok() {
+            if let Ok(signal) = Signal::try_from(i32::from(byte[0]))
+                && sender.send(Event::Signal(signal)).is_err()
+            {
+                return;
+            }
+        }
+        // The kernel does the same through the parent-death signal; it may have been too early for that.
+        #[expect(clippy::exit, reason = "ending the first process of the namespace is what ends the task")]
+        std::process::exit(137);
+    });
+    spawned.map(drop).map_err(thread_failed)
+}

@@ -1,0 +1,309 @@
+//! `det-supervisor sandbox`: a container out of namespaces.
+//!
+//! Two processes. The one *outside* is the agent's: it makes the namespaces, starts the other, hands signals in, and
+//! waits. The one *inside* is the first process of the process namespace: it builds the file system, becomes the task's
+//! user and goes on as `det-supervisor run` does. When either dies, so does everything inside.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+
+use det_taskspec::sandbox::{RUN_SUBDIR, SANDBOX_FILE, SANDBOX_LOG_FILE, SandboxSpec, Stages};
+use det_taskspec::{ContainerExit, EXIT_FILE, SCRIPT_FILE, Script, TaskUser};
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{
+    Gid, Uid, User, getegid, geteuid, initgroups, setgroups, setresgid, setresuid, setsid,
+};
+use serde::de::DeserializeOwned;
+
+use crate::cgroup::{Limits, oom_kills};
+use crate::clock::now_micros;
+use crate::environment::{Facts, TaskEnv};
+use crate::failure::SetupError;
+use crate::report::{self, Diagnostics};
+use crate::rootfs::RootFs;
+use crate::run::{self, Surroundings, handled_signals};
+
+/// With which right the namespaces were made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rights {
+    /// As root: the task can run as anybody.
+    Root,
+    /// In a user namespace, where the agent's user, and nobody else, appears as root.
+    UserNamespace,
+}
+
+impl Rights {
+    const ALL: [Self; 2] = [Self::Root, Self::UserNamespace];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::UserNamespace => "user-namespace",
+        }
+    }
+}
+
+/// The process outside. Ends with the status of the task.
+pub(crate) fn outside(dir: &Path, start: i64) -> ExitCode {
+    // Away from the agent's session and terminal; refused when the agent has done it.
+    match setsid() {
+        Ok(_) | Err(_) => {}
+    }
+    let notes = Diagnostics::to_file(&dir.join(SANDBOX_LOG_FILE));
+    let exit = match host(dir, start, &notes) {
+        Ok(Some(exit)) => exit,
+        // The report is there, and says more than this process knows.
+        Ok(None) => return reported_status(dir),
+        Err(error) => error.into_exit(),
+    };
+    let status = report::exit_status(&exit);
+    notes.note(format!("the task ended without a report of its own: {exit:?}"));
+    if let Err(error) = report::write_exit(&dir.join(RUN_SUBDIR), exit) {
+        notes.note(format!("could not write the exit report: {error}"));
+    }
+    ExitCode::from(status)
+}
+
+fn reported_status(dir: &Path) -> ExitCode {
+    let path = dir.join(RUN_SUBDIR).join(EXIT_FILE);
+    let exit: Result<ContainerExit, _> = read_json(&path);
+    ExitCode::from(exit.map_or(1, |exit| report::exit_status(&exit)))
+}
+
+/// Runs the process inside to its end. `Some` when it could not report itself.
+fn host(dir: &Path, start: i64, notes: &Diagnostics) -> Result<Option<ContainerExit>, SetupError> {
+    let dir = dir
+        .canonicalize()
+        .map_err(|error| SetupError::host(format!("there is no container directory {dir:?}: {error}")))?;
+    let spec: SandboxSpec = read_json(&dir.join(SANDBOX_FILE))?;
+    let limits = limit(&dir, &spec, notes);
+    let oom_before = oom_kills();
+    let ended = make_namespaces(&spec.user).and_then(|rights| {
+        let mut child = start_inside(&dir, start, rights)?;
+        let status = attend(&mut child)?;
+        Ok((status, last_words(&mut child)))
+    });
+    let oom_after = oom_kills();
+    if let Some(limits) = limits {
+        limits.leave();
+    }
+    let (status, words) = ended?;
+    let has_report = fs::symlink_metadata(dir.join(RUN_SUBDIR).join(EXIT_FILE)).is_ok_and(|m| m.is_file());
+    if has_report {
+        return Ok(None);
+    }
+    Ok(Some(words.unwrap_or_else(|| match status.signal() {
+        Some(signal) => ContainerExit::Signaled {
+            signal,
+            out_of_memory: oom_after > oom_before,
+        },
+        None => ContainerExit::StartFailed {
+            message: format!("the supervisor ended inside the sandbox without a report: {status}"),
+        },
+    })))
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SetupError> {
+    let failed = |cause: String| SetupError::host(format!("could not read {path:?}: {cause}"));
+    let bytes = fs::read(path).map_err(|error| failed(error.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
+}
+
+fn limit(dir: &Path, spec: &SandboxSpec, notes: &Diagnostics) -> Option<Limits> {
+    if spec.memory_limit_bytes.is_none() && spec.cpu_limit_millis.is_none() {
+        return None;
+    }
+    let name = dir.file_name()?.to_str()?;
+    match Limits::apply(name, spec.memory_limit_bytes, spec.cpu_limit_millis) {
+        Ok(limits) => Some(limits),
+        Err(error) => {
+            notes.note(format!("the task runs without its memory and processor limits: {error}"));
+            None
+        }
+    }
+}
+
+/// Makes the namespaces that the next child will live in.
+fn make_namespaces(user: &TaskUser) -> Result<Rights, SetupError> {
+    let namespaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
+    let refused = match unshare(namespaces) {
+        Ok(()) => return Ok(Rights::Root),
+        Err(error) => error,
+    };
+    let (uid, gid) = (geteuid(), getegid());
+    if user.uid != 0 && user.uid != uid.as_raw() {
+        return Err(SetupError::host(format!(
+            "cannot build a sandbox: the task is to run as {:?} (uid {}), but the agent runs as uid {uid} and can only start \
+             tasks as itself ({refused}); run the agent as root, or run the task as root or as uid {uid}",
+            user.user, user.uid
+        )));
+    }
+    unshare(namespaces | CloneFlags::CLONE_NEWUSER).map_err(|error| {
+        SetupError::host(format!(
+            "cannot build a sandbox: this host lets uid {uid} create neither mount and process namespaces ({refused}; this \
+             needs root with CAP_SYS_ADMIN) nor a user namespace ({error}; see the settings kernel.unprivileged_userns_clone, \
+             user.max_user_namespaces and kernel.apparmor_restrict_unprivileged_userns); run the agent as root, or use the \
+             docker or podman runtime"
+        ))
+    })?;
+    // A process without privileges may map its group only after it has given up changing groups.
+    for (file, text) in [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("0 {uid} 1")),
+        ("gid_map", format!("0 {gid} 1")),
+    ] {
+        let path = Path::new("/proc/self").join(file);
+        fs::write(&path, text).map_err(|error| {
+            SetupError::host(format!("cannot build a sandbox: could not write {path:?}: {error}"))
+        })?;
+    }
+    Ok(Rights::UserNamespace)
+}
+
+fn start_inside(dir: &Path, start: i64, rights: Rights) -> Result<Child, SetupError> {
+    let failed = |error: io::Error| SetupError::host(format!("could not start the supervisor inside the sandbox: {error}"));
+    let log = File::options()
+        .append(true)
+        .create(true)
+        .open(dir.join(SANDBOX_LOG_FILE))
+        .map_err(failed)?;
+    Command::new("/proc/self/exe")
+        .args(["inside", rights.name(), &start.to_string()])
+        .arg(dir)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .map_err(failed)
+}
+
+/// Hands signals in until the process inside has ended.
+fn attend(child: &mut Child) -> Result<ExitStatus, SetupError> {
+    let failed = |error: io::Error| SetupError::host(format!("could not wait for the sandbox: {error}"));
+    let mut control = child.stdin.take();
+    loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            return Ok(status);
+        }
+        match handled_signals().wait() {
+            Ok(Signal::SIGCHLD) | Err(_) => {}
+            Ok(signal) => {
+                // Signals would not do: the process inside may not be ready for them, and to the first process of a
+                // namespace such ones do not come. A pipe waits.
+                let number = u8::try_from(signal as i32).unwrap_or_default();
+                let written = control.as_mut().map(|pipe| pipe.write_all(&[number]));
+                // It has just ended: the next round sees it.
+                drop(written);
+            }
+        }
+    }
+}
+
+/// Why the process inside could not run the task, if it says so.
+fn last_words(child: &mut Child) -> Option<ContainerExit> {
+    let mut text = Vec::new();
+    child.stdout.take()?.read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// The process inside.
+pub(crate) fn inside(arguments: &[&str]) -> ExitCode {
+    match build(arguments) {
+        Ok(surroundings) => run::run(surroundings),
+        Err(error) => {
+            let exit = error.into_exit();
+            let status = report::exit_status(&exit);
+            let words = serde_json::to_vec(&exit).unwrap_or_default();
+            // If nobody reads it, nobody is left to care.
+            drop(io::stdout().write_all(&words));
+            ExitCode::from(status)
+        }
+    }
+}
+
+fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
+    let &[rights, start, dir] = arguments else {
+        return Err(SetupError::host("`inside` is for the supervisor's own use"));
+    };
+    let rights = Rights::ALL
+        .into_iter()
+        .find(|known| known.name() == rights)
+        .ok_or_else(|| SetupError::host("`inside` is for the supervisor's own use"))?;
+    die_with_parent()?;
+    let dir = Path::new(dir);
+    let spec: SandboxSpec = read_json(&dir.join(SANDBOX_FILE))?;
+    let script: Script = read_json(&dir.join(RUN_SUBDIR).join(SCRIPT_FILE))?;
+    let env: BTreeMap<OsString, OsString> = spec
+        .env
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
+    let facts = Facts {
+        agent_user: spec.user.user.clone(),
+        ..Facts::default()
+    };
+    let work_dir = TaskEnv::new(env.clone(), &script, &facts).work_dir;
+    let owner = (rights == Rights::Root).then_some((spec.user.uid, spec.user.gid));
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
+    RootFs {
+        dir,
+        spec: &spec,
+        files: &script.files,
+        work_dir: &work_dir,
+        owner,
+    }
+    .enter()?;
+    if rights == Rights::Root {
+        become_user(&spec.user)?;
+        // Changing the user has cleared it.
+        die_with_parent()?;
+    }
+    Ok(Surroundings {
+        env,
+        sandbox: Some(spec),
+        control: Some(io::stdin()),
+        stages: Stages {
+            supervisor_start: start.parse().ok(),
+            sandbox_ready: Some(now_micros()),
+            ..Stages::default()
+        },
+    })
+}
+
+/// Whoever kills the process outside kills this one, and with it everything inside.
+fn die_with_parent() -> Result<(), SetupError> {
+    set_pdeathsig(Signal::SIGKILL)
+        .map_err(|error| SetupError::host(format!("could not tie the sandbox to its parent: {error}")))
+}
+
+/// Takes on the identity of the task for good.
+fn become_user(user: &TaskUser) -> Result<(), SetupError> {
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    let known = User::from_uid(uid).ok().flatten();
+    let name = known
+        .filter(|known| known.name == user.user)
+        .and_then(|known| CString::new(known.name).ok());
+    let groups = match name {
+        // A user of this host has the groups that this host gives.
+        Some(name) => initgroups(&name, gid),
+        None => setgroups(&[gid]),
+    };
+    groups
+        .and_then(|()| setresgid(gid, gid, gid))
+        .and_then(|()| setresuid(uid, uid, uid))
+        .map_err(|error: Errno| {
+            SetupError::host(format!("could not become {:?} (uid {uid}, gid {gid}): {error}", user.user))
+        })
+}
+

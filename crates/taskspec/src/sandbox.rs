@@ -1,0 +1,144 @@
+//! What agent and supervisor leave for each other in a container directory.
+//!
+//! A container directory belongs to the agent and looks the same in every runtime:
+//!
+//! | path | written by | content |
+//! | --- | --- | --- |
+//! | [`SANDBOX_FILE`] | agent | [`SandboxSpec`]; process runtime only |
+//! | [`RUN_SUBDIR`]`/` | agent | becomes [`RUN_DIR`](crate::RUN_DIR) of the container |
+//! | [`RUN_SUBDIR`]`/`[`SCRIPT_FILE`](crate::SCRIPT_FILE) | agent | the [`Script`](crate::Script) |
+//! | [`RUN_SUBDIR`]`/`[`STARTED_FILE`] | supervisor | [`Started`], when the entrypoint starts |
+//! | [`RUN_SUBDIR`]`/`[`EXIT_FILE`](crate::EXIT_FILE) | supervisor | [`ExitReport`], when the entrypoint has ended |
+//! | [`RUN_SUBDIR`]`/`[`SPOOL_DIR`](crate::SPOOL_DIR)`/` | supervisor | the log spool |
+//! | [`RUN_SUBDIR`]`/`[`DIAGNOSTICS_FILE`] | supervisor | its own messages, for operators |
+//! | [`SANDBOX_LOG_FILE`] | supervisor | messages from before the sandbox stood |
+//!
+//! The task's user owns the run directory, so whatever an agent reads there may have been altered by the task: it must
+//! not be followed as a link, and it decides about nothing but that task.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ContainerExit, Mount, TaskUser};
+
+/// The [`SandboxSpec`], relative to the container directory.
+pub const SANDBOX_FILE: &str = "sandbox.json";
+/// The run directory, relative to the container directory.
+pub const RUN_SUBDIR: &str = "run";
+/// What the supervisor had to say before the sandbox stood, relative to the container directory.
+pub const SANDBOX_LOG_FILE: &str = "sandbox.log";
+/// The [`Started`] note, relative to the run directory.
+pub const STARTED_FILE: &str = "started.json";
+/// The supervisor's own messages, relative to the run directory.
+pub const DIAGNOSTICS_FILE: &str = "supervisor.log";
+
+/// The sandbox of the process runtime: `det-supervisor sandbox <container directory>` builds it and runs the task in it.
+///
+/// The task sees the host's file system in a mount namespace of its own, where only the paths named here differ, and
+/// only the processes of the task. The supervisor ends when the task has ended; when it is killed, the whole task dies.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    /// Identity of the task's processes. An agent that is not root can only start tasks as itself; the task then sees
+    /// itself as root in a user namespace, whatever is asked for here.
+    pub user: TaskUser,
+    /// Host directories to show in the sandbox, in order, the `shared_fs` one included. Relative container paths are
+    /// below the script's work directory.
+    pub mounts: Vec<Mount>,
+    /// Size of the task's own `/dev/shm` in bytes; 0 leaves the host's in place.
+    pub shm_size_bytes: u64,
+    /// Whether the task gets a `/tmp` of its own, which lies in the container directory.
+    pub private_tmp: bool,
+    /// Upper bound of the task's memory in bytes, where control groups can be used; `None` = no bound.
+    #[serde(default)]
+    pub memory_limit_bytes: Option<u64>,
+    /// Upper bound of the task's processor time in thousandths of a core, where control groups can be used; `None` = no
+    /// bound.
+    #[serde(default)]
+    pub cpu_limit_millis: Option<u64>,
+    /// Directory to put first on the task's `PATH`, so that `python3` is the chosen interpreter.
+    #[serde(default)]
+    pub python_dir: Option<String>,
+    /// Directory to append to the task's `PYTHONPATH`, for an interpreter without a `determined` of its own.
+    #[serde(default)]
+    pub python_path: Option<String>,
+    /// What takes the place of an image's environment: `PATH`, `HOME`, `LANG`. The script's variables win over these;
+    /// nothing else of the agent's own environment reaches the task.
+    #[serde(default)]
+    pub env: Vec<(String, String)>,
+}
+
+/// How the task ended, as the supervisor saw it.
+///
+/// Written atomically as [`EXIT_FILE`](crate::EXIT_FILE) once the entrypoint has ended and its output lies in the spool.
+/// The supervisor may live on for a while to ship that; when its process has ended too, what is left in the spool is
+/// the agent's to ship.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitReport {
+    /// How. Never [`ContainerExit::Killed`] or [`ContainerExit::Lost`]: only the agent knows that.
+    #[serde(flatten)]
+    pub exit: ContainerExit,
+    /// When, in microseconds since 1970 UTC.
+    pub ended_at: i64,
+}
+
+/// That the task reached its entrypoint, and how long the way there was. For timing figures; written without fsync.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// Process id of the entrypoint in its own process namespace.
+    pub pid: i32,
+    /// When the entrypoint was started, in microseconds since 1970 UTC.
+    pub started_at: i64,
+    /// The stages before it.
+    pub stages: Stages,
+}
+
+/// When each stage of a start was over, in microseconds since 1970 UTC; `None` = the task had no such stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stages {
+    /// The supervisor began; in the process runtime, before the sandbox was built.
+    pub supervisor_start: Option<i64>,
+    /// The sandbox stood.
+    pub sandbox_ready: Option<i64>,
+    /// The context directory was fetched and unpacked.
+    pub context_unpacked: Option<i64>,
+    /// The startup hooks had ended.
+    pub hooks_done: Option<i64>,
+    /// All containers of the allocation had met.
+    pub rendezvous_done: Option<i64>,
+    /// The entrypoint was started.
+    pub entrypoint_exec: Option<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_report_reads_as_one_flat_object() {
+        let report = ExitReport {
+            exit: ContainerExit::Signaled {
+                signal: 9,
+                out_of_memory: true,
+            },
+            ended_at: 17,
+        };
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({"kind": "signaled", "signal": 9, "out_of_memory": true, "ended_at": 17})
+        );
+        assert_eq!(serde_json::from_value::<ExitReport>(json).unwrap(), report);
+    }
+
+    #[test]
+    fn a_sandbox_spec_needs_no_optional_member() {
+        let spec: SandboxSpec = serde_json::from_str(
+            r#"{"user": {"user": "ada", "uid": 7, "group": "ada", "gid": 8}, "mounts": [], "shm_size_bytes": 0,
+                "private_tmp": false}"#,
+        )
+        .unwrap();
+        assert_eq!(spec.user.uid, 7);
+        assert_eq!(spec.memory_limit_bytes, None);
+        assert!(spec.env.is_empty());
+    }
+}

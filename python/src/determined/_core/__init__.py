@@ -1,0 +1,1 @@
+"""The parts of `determined.core`, one file each. Import them from `determined.core`."""

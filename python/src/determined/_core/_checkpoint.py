@@ -1,0 +1,235 @@
+"""Checkpoints: write, report, read back, delete."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import logging
+import os
+import pathlib
+import time
+from collections.abc import Generator
+from typing import Any
+
+from determined._core._distributed import DistributedContext
+from determined._core._tensorboard import TensorboardManager, TensorboardMode
+from determined._json import jsonable
+from determined._session import MasterSession
+from determined._storage import Selector, Storage, list_directory, removed_on_error
+from determined._timestamp import rfc3339
+
+__all__ = ["CheckpointContext", "DownloadMode", "DummyCheckpointContext"]
+
+logger = logging.getLogger("determined.core")
+
+METADATA_FILE = "metadata.json"
+
+
+class DownloadMode(enum.Enum):
+    """Who downloads when several processes share a machine. Both are the same with one process."""
+
+    LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
+    NoSharedDownload = "NO_SHARED_DOWNLOAD"
+
+
+class CheckpointContext:
+    """Checkpoints of the running trial. A storage id is the checkpoint's UUID."""
+
+    def __init__(
+        self,
+        dist: DistributedContext,
+        storage_manager: Storage,
+        session: MasterSession,
+        task_id: str,
+        allocation_id: str | None,
+        tbd_sync_mode: TensorboardMode,
+        tensorboard_manager: TensorboardManager | None,
+        storage_backend_id: int | None,
+    ) -> None:
+        if tbd_sync_mode is not TensorboardMode.MANUAL and tensorboard_manager is None:
+            raise ValueError("TensorboardMode.AUTO needs a tensorboard manager")
+        self._dist = dist
+        self._storage_manager = storage_manager
+        self._session = session
+        self._task_id = task_id
+        self._allocation_id = allocation_id
+        self._tensorboard_mode = tbd_sync_mode
+        self._tensorboard_manager = tensorboard_manager
+        self._storage_backend_id = storage_backend_id
+
+    def upload(
+        self,
+        ckpt_dir: str | os.PathLike[str] | None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        shard: bool = False,
+        selector: Selector | None = None,
+    ) -> str:
+        """Stores the contents of `ckpt_dir` as a new checkpoint and returns its storage id.
+
+        `metadata` must have `steps_completed`, a number; it is also written to `metadata.json` in
+        `ckpt_dir`. `selector` gets paths relative to `ckpt_dir`, directories with a slash at the end.
+        With `shard=True` all processes call it, each with its part.
+        """
+        if not shard and self._dist.rank != 0:
+            raise RuntimeError(f"upload(shard=False) was called by rank {self._dist.rank}; only rank 0 may")
+        if ckpt_dir is None:
+            if selector is not None:
+                raise RuntimeError("upload() with a selector needs a ckpt_dir")
+            raise RuntimeError("upload(ckpt_dir=None) of all processes has nothing to store; give a ckpt_dir")
+        self._check_metadata(metadata)
+        storage_id = _new_storage_id()
+        source = os.fspath(ckpt_dir)
+        # Before the listing, so that it is stored and counted like the rest.
+        _write_metadata(source, metadata)
+        resources = list_directory(source)
+        if selector is not None:
+            # A selector also decides about metadata.json, except for sharded checkpoints: so the
+            # PyPI package does it.
+            resources = {
+                path: size
+                for path, size in resources.items()
+                if (shard and path == METADATA_FILE) or selector(path)
+            }
+        with removed_on_error(self._storage_manager, storage_id):
+            self._storage_manager.upload(
+                source, storage_id, None if selector is None else resources.__contains__
+            )
+        self._report_checkpoint(storage_id, resources, metadata)
+        return storage_id
+
+    @contextlib.contextmanager
+    def store_path(
+        self, metadata: dict[str, Any] | None = None, *, shard: bool = False
+    ) -> Generator[tuple[pathlib.Path, str], None, None]:
+        """Gives a directory to write a new checkpoint to, and its storage id.
+
+        At the end of the `with` block the checkpoint is complete and reported. `metadata` may be
+        filled until then and must have `steps_completed`. If the block raises, the directory is removed.
+        """
+        if not shard and self._dist.rank != 0:
+            raise RuntimeError(
+                f"store_path(shard=False) was called by rank {self._dist.rank}; only rank 0 may"
+            )
+        storage_id = _new_storage_id()
+        path = self._storage_manager.pre_store_path(storage_id)
+        with removed_on_error(self._storage_manager, storage_id):
+            yield path, storage_id
+            _write_metadata(path, metadata)
+            resources = list_directory(path)
+        # Outside: what was written stays if only the report fails.
+        self._report_checkpoint(storage_id, resources, metadata)
+
+    def download(
+        self,
+        storage_id: str,
+        ckpt_dir: str | os.PathLike[str],
+        download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
+        *,
+        selector: Selector | None = None,
+    ) -> None:
+        """Copies a checkpoint into `ckpt_dir`, made if missing.
+
+        `selector` gets paths relative to the checkpoint, directories with a slash at the end.
+        Raises `errors.CheckpointNotFound`.
+        """
+        DownloadMode(download_mode)
+        self._storage_manager.download(storage_id, os.fspath(ckpt_dir), selector)
+
+    @contextlib.contextmanager
+    def restore_path(
+        self,
+        storage_id: str,
+        download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
+        *,
+        selector: Selector | None = None,
+    ) -> Generator[pathlib.Path, None, None]:
+        """Gives a directory with a checkpoint's files. Do not write to it: it may be the original.
+
+        Raises `errors.CheckpointNotFound`.
+        """
+        DownloadMode(download_mode)
+        if selector is not None:
+            logger.warning("restore_path(): the selector is not used, the storage gives access to all files")
+        yield self._storage_manager.restore_path(storage_id)
+
+    def get_metadata(self, storage_id: str) -> dict[str, Any]:
+        """The metadata the master has for a checkpoint; empty if it has none."""
+        answer = self._session.get(f"/api/v1/checkpoints/{storage_id}").object()
+        checkpoint: dict[str, Any] = answer.get("checkpoint") or {}
+        return checkpoint.get("metadata") or {}
+
+    def delete(self, storage_id: str) -> None:
+        """Removes a checkpoint from storage and tells the master."""
+        self._storage_manager.delete(storage_id)
+        self._report_checkpoint_deleted(storage_id)
+
+    def _check_metadata(self, metadata: dict[str, Any] | None) -> None:
+        if "steps_completed" not in (metadata or {}):
+            raise ValueError("the metadata of a checkpoint must have 'steps_completed', a number")
+
+    def _report_checkpoint(
+        self, storage_id: str, resources: dict[str, int], metadata: dict[str, Any] | None
+    ) -> None:
+        self._check_metadata(metadata)
+        self._session.post(
+            "/api/v1/checkpoints",
+            {
+                "uuid": storage_id,
+                "taskId": self._task_id,
+                "allocationId": self._allocation_id,
+                "metadata": metadata,
+                # Sizes are 64-bit, and those are strings on the wire.
+                "resources": {path: str(size) for path, size in resources.items()},
+                "training": {},
+                "reportTime": rfc3339(time.time()),
+                "state": "STATE_COMPLETED",
+                "storageId": self._storage_backend_id,
+            },
+        )
+        logger.info("reported checkpoint %s", storage_id)
+        if self._tensorboard_mode is TensorboardMode.AUTO and self._tensorboard_manager is not None:
+            self._tensorboard_manager.sync()
+
+    def _report_checkpoint_deleted(self, storage_id: str) -> None:
+        # An inner map that is empty says that no file is left.
+        deleted: dict[str, Any] = {"uuid": storage_id, "resources": {"resources": {}}}
+        self._session.patch("/api/v1/checkpoints", {"checkpoints": [deleted]})
+
+
+class DummyCheckpointContext(CheckpointContext):
+    """Stores checkpoints and reports them to nobody, for code off-cluster."""
+
+    def __init__(self, dist: DistributedContext, storage_manager: Storage) -> None:
+        self._dist = dist
+        self._storage_manager = storage_manager
+
+    def get_metadata(self, storage_id: str) -> dict[str, Any]:
+        """What was given when the checkpoint was stored, read from its `metadata.json`."""
+        path = self._storage_manager.restore_path(storage_id) / METADATA_FILE
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def _check_metadata(self, metadata: dict[str, Any] | None) -> None:
+        """Anything goes: only a master needs `steps_completed`."""
+
+    def _report_checkpoint(
+        self, storage_id: str, resources: dict[str, int], metadata: dict[str, Any] | None
+    ) -> None:
+        logger.info("saved checkpoint %s", storage_id)
+
+    def _report_checkpoint_deleted(self, storage_id: str) -> None:
+        logger.info("deleted checkpoint %s", storage_id)
+
+
+def _new_storage_id() -> str:
+    import uuid  # Slow to import, and needed only when there is something to store.
+
+    return str(uuid.uuid4())
+
+
+def _write_metadata(directory: str | os.PathLike[str], metadata: dict[str, Any] | None) -> None:
+    # Non-finite numbers stay Python's own NaN and Infinity here, which Python reads back as numbers;
+    # the default is for NumPy's.
+    text = json.dumps(metadata or {}, indent=2, default=jsonable)
+    pathlib.Path(directory, METADATA_FILE).write_text(text, encoding="utf-8")

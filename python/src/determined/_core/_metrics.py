@@ -1,0 +1,169 @@
+"""Metric reports: queued by the training loop, sent in order by one background thread.
+
+Every report carries `reportId`, `<stream>-<n>`: the stream is random for each context, n counts from
+1. There is never more than one report of a stream on the way, so the master tells a repeated request
+from a new report by remembering the highest n of each stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from determined import errors
+from determined._session import MasterSession
+from determined._timestamp import rfc3339
+
+if TYPE_CHECKING:
+    import datetime
+
+__all__ = ["DummyMetricsContext", "MetricsContext"]
+
+logger = logging.getLogger("determined.core")
+
+#: Reports that may wait for the master before the training loop has to.
+QUEUE_LENGTH = 1000
+
+
+class _Report(NamedTuple):
+    group: str
+    metrics: dict[str, Any]
+    batch_metrics: list[dict[str, Any]] | None
+    steps_completed: int | None
+    #: Seconds since the epoch: a report delayed by an outage keeps its time.
+    time: float
+
+
+class MetricsContext:
+    """Sends metric reports of one trial run."""
+
+    def __init__(self, session: MasterSession, trial_id: int, run_id: int) -> None:
+        self._session = session
+        self._trial_id = trial_id
+        self._run_id = run_id
+        # Both are of C where it counts: a bounded queue.Queue costs a step several times as much.
+        self._queue: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
+        self._places = threading.Semaphore(QUEUE_LENGTH)
+        self._thread: threading.Thread | None = None
+        # The first error nobody has seen yet. Reports after a refused one are still sent.
+        self._error: Exception | None = None
+        # Set when the thread has given up for good; every later report raises it.
+        self._lost: Exception | None = None
+        self._closed = False
+        self._stream = os.urandom(16).hex()
+        self._sent = 0
+
+    def report(
+        self,
+        group: str,
+        metrics: dict[str, Any],
+        steps_completed: int | None = None,
+        batch_metrics: list[dict[str, Any]] | None = None,
+        report_time: datetime.datetime | None = None,
+    ) -> None:
+        """Queues a report; encoding and sending happen elsewhere.
+
+        Raises what went wrong with an *earlier* report. Waits only when the queue is full.
+        """
+        if self._error is not None or self._lost is not None:
+            self._raise_error()
+        if self._closed:
+            # The PyPI package drops these without a word. Raising would fail trainings that are over.
+            logger.error("metrics of step %s came after the end of the context and are lost", steps_completed)
+            return
+        report = _Report(
+            group,
+            # Copied, because the loop may go on to change it before it is encoded.
+            dict(metrics),
+            None if batch_metrics is None else list(batch_metrics),
+            steps_completed,
+            time.time() if report_time is None else report_time.timestamp(),
+        )
+        if not self._places.acquire(blocking=False):
+            while not self._places.acquire(timeout=1):
+                if self._lost is not None:
+                    self._raise_error()
+        self._queue.put(report)
+
+    def start(self) -> None:
+        """Starts the background thread."""
+        self._thread = threading.Thread(target=self._run, name="determined-metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Waits until everything is sent, then raises an error nobody has seen yet."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(10)
+            while self._thread.is_alive():
+                logger.info("waiting for the master to take about %d metric reports", self._queue.qsize())
+                self._thread.join(10)
+        if self._error is not None:
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        error = self._error or self._lost
+        self._error = None
+        assert error is not None
+        raise error
+
+    def _run(self) -> None:
+        while True:
+            report = self._queue.get()
+            if report is None:
+                return
+            self._places.release()
+            try:
+                self._session.post(f"/api/v1/trials/{self._trial_id}/metrics", self._body(report))
+            except errors.MasterNotFoundException as error:
+                # Retried for long enough: each further report would only wait as long again.
+                self._lost = self._error = error
+                logger.error("metrics are no longer reported: %s", error)
+                return
+            except Exception as error:
+                logger.error("metrics of step %s were not stored: %s", report.steps_completed, error)
+                self._error = self._error or error
+
+    def _body(self, report: _Report) -> dict[str, Any]:
+        self._sent += 1
+        return {
+            "group": report.group,
+            "metrics": {
+                "trialId": self._trial_id,
+                "trialRunId": self._run_id,
+                "stepsCompleted": report.steps_completed,
+                "reportTime": rfc3339(report.time),
+                "metrics": {"avgMetrics": report.metrics, "batchMetrics": report.batch_metrics},
+            },
+            "reportId": f"{self._stream}-{self._sent}",
+        }
+
+
+class DummyMetricsContext(MetricsContext):
+    """Takes reports and sends nothing, for code off-cluster."""
+
+    def __init__(self) -> None:
+        """Needs no master."""
+
+    def report(
+        self,
+        group: str,
+        metrics: dict[str, Any],
+        steps_completed: int | None = None,
+        batch_metrics: list[dict[str, Any]] | None = None,
+        report_time: datetime.datetime | None = None,
+    ) -> None:
+        """Does nothing."""
+
+    def start(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""

@@ -1,0 +1,49 @@
+"""System metrics of a trial. Not available in this package yet."""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["DummyProfilerContext", "ProfilerContext"]
+
+logger = logging.getLogger("determined.core")
+
+
+class ProfilerContext:
+    """Accepts the calls of scripts that profile, and says that nothing is measured."""
+
+    def __init__(self, agent_id: str, metrics: object, distributed: object) -> None:
+        self._warned = False
+
+    def on(self, sampling_interval: int = 1, samples_per_report: int = 10) -> None:
+        """Warns that system metrics are not collected; checks the arguments all the same.
+
+        A warning and not an error, because training does not depend on them.
+        """
+        if sampling_interval < 0.1:
+            raise ValueError(f"sampling_interval must be at least 0.1 seconds, not {sampling_interval}")
+        if not isinstance(samples_per_report, int) or samples_per_report < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(
+                f"samples_per_report must be a whole number of at least 1, not {samples_per_report}"
+            )
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "profiler.on(): this package does not collect system metrics yet; nothing is recorded"
+            )
+
+    def off(self) -> None:
+        """Does nothing: nothing was on."""
+
+
+class DummyProfilerContext(ProfilerContext):
+    """Silent, for code off-cluster."""
+
+    def __init__(self) -> None:
+        """Needs nothing."""
+
+    def on(self, sampling_interval: int = 1, samples_per_report: int = 10) -> None:
+        """Does nothing."""
+
+    def off(self) -> None:
+        """Does nothing."""

@@ -1,0 +1,201 @@
+"""TensorBoard files: written to a local directory, copied to checkpoint storage by one thread."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import numbers
+import os
+import pathlib
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from determined import errors
+
+__all__ = ["ScalarWriter", "TensorboardManager", "TensorboardMode"]
+
+logger = logging.getLogger("determined.core")
+
+#: Least time between two automatic looks for new files, in seconds.
+SYNC_PERIOD_S = 1.0
+
+Selector = Callable[[pathlib.Path], bool]
+Mangler = Callable[[pathlib.Path, int], pathlib.Path]
+
+
+class TensorboardMode(enum.Enum):
+    """What happens to TensorBoard files.
+
+    - `AUTO`: reported training and validation metrics are written as TensorBoard scalars, and the
+      chief's files are copied to checkpoint storage as they appear.
+    - `MANUAL`: nothing is written or copied; use `train.upload_tensorboard_files()`.
+    """
+
+    AUTO = "AUTO"
+    MANUAL = "MANUAL"
+
+
+class TensorboardManager:
+    """Copies files from the local TensorBoard directory to where the cluster's TensorBoards look."""
+
+    def __init__(self, base_path: pathlib.Path, target: pathlib.Path | None, *, auto: bool) -> None:
+        """`target` None: the configured storage is none this package can write to."""
+        #: Directory to write TensorBoard files to; not made until something is written.
+        self.base_path = base_path
+        self._target = target
+        self._auto = auto
+        self._looked_at = 0.0
+        # File times are compared with this, so it is a time of day.
+        self._newest = 0.0
+        self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=1000)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the copying thread."""
+        self._thread = threading.Thread(target=self._run, name="determined-tensorboard", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Copies what is new (in AUTO mode) and waits for all copies."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._auto:
+            self._jobs.put(self._copy_new)
+        self._jobs.put(None)
+        thread.join(10)
+        while thread.is_alive():
+            logger.info("waiting for TensorBoard files to be copied")
+            thread.join(10)
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Runs `job` on the copying thread, after the jobs before it. Its errors are logged."""
+        if self._thread is None:
+            job()
+        else:
+            self._jobs.put(job)
+
+    def sync(self) -> None:
+        """Copies new files soon, but looks for them at most once a second."""
+        now = time.monotonic()
+        if now - self._looked_at < SYNC_PERIOD_S:
+            return
+        self._looked_at = now
+        self.submit(self._copy_new)
+
+    def upload(self, selector: Selector, mangler: Mangler, rank: int) -> None:
+        """Copies new files that `selector` takes under the names `mangler` gives.
+
+        Unlike the PyPI package it never skips a call that follows another within a second.
+        """
+        if self._target is None:
+            raise errors.UnsupportedStorage(
+                "TensorBoard files can be uploaded only to checkpoint storage of type "
+                '"shared_fs" or "directory"'
+            )
+        target = self._target
+        pairs = [
+            (path, target / mangler(path.relative_to(self.base_path), rank))
+            for path in self._new_files(selector)
+        ]
+        self.submit(lambda: _copy(pairs))
+
+    def _copy_new(self) -> None:
+        if self._target is not None:
+            target = self._target
+            _copy([(path, target / path.relative_to(self.base_path)) for path in self._new_files(None)])
+
+    def _new_files(self, selector: Selector | None) -> list[pathlib.Path]:
+        since, self._newest = self._newest, time.time()
+        return [
+            path
+            for path in self.base_path.rglob("*")
+            if path.is_file() and path.stat().st_mtime >= since and (selector is None or selector(path))
+        ]
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception as error:
+                # TensorBoard is a view of what the master has: training goes on without it.
+                logger.warning("TensorBoard files could not be written or copied: %s", error)
+
+
+class ScalarWriter:
+    """Writes reported metrics as TensorBoard scalars, with the writer of the user's framework.
+
+    Only a framework that the script has imported itself is used; without one nothing is written.
+    """
+
+    def __init__(self, manager: TensorboardManager) -> None:
+        self._manager = manager
+        self._writer: Any = None
+        self._unavailable = False
+
+    def on_report(
+        self,
+        group: str,
+        steps_completed: int,
+        metrics: Mapping[str, Any],
+        batch_metrics: list[dict[str, Any]] | None,
+    ) -> None:
+        """Writes a report of group `training` or `validation`; others have no scalars."""
+        if self._unavailable or group not in ("training", "validation"):
+            return
+        if self._writer is None and not ("torch" in sys.modules or "tensorboardX" in sys.modules):
+            return
+        scalars: list[tuple[str, Any, int]] = []
+        if group == "training":
+            for index, batch in enumerate(batch_metrics or ()):
+                step = steps_completed - len(batch_metrics or ()) + index
+                scalars.extend((name, value, step) for name, value in batch.items())
+            in_batches = {name for name, _, _ in scalars}
+            scalars.extend(
+                (name, value, steps_completed) for name, value in metrics.items() if name not in in_batches
+            )
+        else:
+            for name, value in metrics.items():
+                shown = name if name.startswith("val") else f"val_{name}"
+                scalars.append((shown, value, steps_completed))
+        self._manager.submit(lambda: self._write(scalars))
+
+    def _write(self, scalars: list[tuple[str, Any, int]]) -> None:
+        if self._writer is None:
+            self._writer = self._open()
+            if self._writer is None:
+                self._unavailable = True
+                return
+        for name, value, step in scalars:
+            if isinstance(value, numbers.Number):
+                self._writer.add_scalar(f"Determined/{name}", value, step)
+        self._writer.flush()
+
+    def _open(self) -> Any:
+        import importlib
+
+        for framework, module in (
+            ("torch", "torch.utils.tensorboard"),
+            ("tensorboardX", "tensorboardX"),
+        ):
+            if framework in sys.modules:
+                try:
+                    return importlib.import_module(module).SummaryWriter(
+                        log_dir=os.fspath(self._manager.base_path)
+                    )
+                except ImportError as error:
+                    logger.info("metrics are not written for TensorBoard: %s", error)
+        return None
+
+
+def _copy(pairs: list[tuple[pathlib.Path, pathlib.Path]]) -> None:
+    import shutil
+
+    for source, target in pairs:
+        # Other users' tasks write beside these files; see DirectoryStorage.pre_store_path.
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pathlib
+import shutil
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from conftest import ALLOCATION
+from determined import core, errors
+from stub_master import StubMaster
+
+LOCAL = pathlib.Path("/tmp", f"tensorboard-{ALLOCATION}-0")
+STORED = "cluster-1/tensorboard/experiment/1/trial/2"
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    shutil.rmtree(LOCAL, ignore_errors=True)
+    yield
+    shutil.rmtree(LOCAL, ignore_errors=True)
+
+
+def write(name: str) -> None:
+    path = LOCAL / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(name)
+
+
+def stored(storage: pathlib.Path) -> set[str]:
+    root = storage / STORED
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_auto_copies_new_files_to_storage(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path
+) -> None:
+    trial()
+    with core.init() as context:
+        assert context.train.get_tensorboard_path() == LOCAL
+        write("events.1")
+        context.train.report_training_metrics(1, {"loss": 1})
+        write("plugins/profile/x.pb")
+        with pytest.raises(RuntimeError, match=r"TensorboardMode\.MANUAL"):
+            context.train.upload_tensorboard_files()
+    assert stored(storage) == {"events.1", "plugins/profile/x.pb"}
+
+
+def test_auto_needs_no_framework(trial: Callable[..., None], master: StubMaster) -> None:
+    trial()
+    with core.init() as context:
+        context.train.report_training_metrics(1, {"loss": 1})
+    assert len(master.points) == 1
+    assert not LOCAL.exists()
+
+
+def test_auto_writes_scalars_with_the_frameworks_own_writer(
+    trial: Callable[..., None], master: StubMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Any] = []
+
+    class SummaryWriter:
+        def __init__(self, log_dir: str) -> None:
+            assert log_dir == str(LOCAL)
+
+        def add_scalar(self, *scalar: Any) -> None:
+            written.append(scalar)
+
+        def flush(self) -> None:
+            pass
+
+    module = types.ModuleType("tensorboardX")
+    module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorboardX", module)
+    trial()
+    with core.init() as context:
+        context.train.report_training_metrics(
+            10, {"loss": 1, "lr": 2, "text": "x"}, [{"loss": 3}, {"loss": 4}]
+        )
+        context.train.report_validation_metrics(10, {"accuracy": 5, "val_loss": 6})
+        context.train.report_metrics("other", 10, {"x": 1})
+    assert written == [
+        ("Determined/loss", 3, 8),
+        ("Determined/loss", 4, 9),
+        ("Determined/lr", 2, 10),
+        ("Determined/val_accuracy", 5, 10),
+        ("Determined/val_loss", 6, 10),
+    ]
+
+
+def test_manual_copies_what_is_chosen_under_the_given_names(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path
+) -> None:
+    trial()
+    with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+        write("keep")
+        write("skip")
+        context.train.upload_tensorboard_files(
+            selector=lambda path: path.name == "keep",
+            mangler=lambda path, rank: path.with_name(f"{path.name}-{rank}"),
+        )
+        write("late")
+        context.train.upload_tensorboard_files(selector=lambda path: path.name == "late")
+    assert stored(storage) == {"keep-0", "late"}
+
+
+def test_manual_uploads_nothing_by_itself(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path
+) -> None:
+    trial()
+    with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+        write("events")
+        context.train.report_training_metrics(1, {"loss": 1})
+    assert not storage.exists()
+
+
+def test_a_failing_copy_does_not_fail_the_training(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trial()
+    storage.write_text("a file is in the way")
+    with core.init() as context:
+        write("events")
+        context.train.report_training_metrics(1, {"loss": 1})
+    assert "could not be written or copied" in caplog.text
+    assert len(master.points) == 1
+
+
+def test_cloud_storage_refuses_an_upload(trial: Callable[..., None], master: StubMaster) -> None:
+    trial(checkpoint_storage={"type": "s3", "bucket": "b"})
+    with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+        with pytest.raises(errors.UnsupportedStorage, match="shared_fs"):
+            context.train.upload_tensorboard_files()
