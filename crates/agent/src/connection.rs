@@ -114,7 +114,11 @@ pub(crate) async fn keep(
         if told == reason {
             tracing::debug!(attempts, "still no connection to the master: {reason}");
         } else {
-            let what = if was_connected { "lost the master" } else { "no connection to the master" };
+            let what = if was_connected {
+                "lost the master"
+            } else {
+                "no connection to the master"
+            };
             tracing::warn!(
                 master = shared.master.url(),
                 "{what}: {reason}; tasks go on, trying again"
@@ -179,8 +183,12 @@ async fn connect(
         .into_client_request()
         .map_err(|error| LinkError::Address(error.to_string()))?;
     if let Some(token) = &shared.options.token {
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
-            .map_err(|_| LinkError::Address("the agent's token holds a character that cannot be sent".to_owned()))?;
+        let mut value =
+            HeaderValue::from_str(&format!("Bearer {}", token.expose())).map_err(|_| {
+                LinkError::Address(
+                    "the agent's token holds a character that cannot be sent".to_owned(),
+                )
+            })?;
         value.set_sensitive(true);
         request.headers_mut().insert(AUTHORIZATION, value);
     }
@@ -293,7 +301,9 @@ fn follow(
         // A newer master may say more than we know; what we do not understand we must not guess. Before the greeting
         // it means that this is no master at all.
         Err(error) if *greeted => {
-            tracing::warn!("the master sent a message that this agent does not understand: {error}");
+            tracing::warn!(
+                "the master sent a message that this agent does not understand: {error}"
+            );
             return Ok(());
         }
         Err(error) => return Err(LinkError::Nonsense(error.to_string())),
@@ -339,8 +349,8 @@ fn follow(
 }
 
 async fn send(socket: &mut Socket, message: &ToMaster) -> Result<(), LinkError> {
-    let text = serde_json::to_string(message)
-        .map_err(|error| LinkError::WebSocket(error.to_string()))?;
+    let text =
+        serde_json::to_string(message).map_err(|error| LinkError::WebSocket(error.to_string()))?;
     put(socket, Message::Text(text.into())).await
 }
 

@@ -183,7 +183,10 @@ mod tests {
             .await
             .unwrap_err()
             .to_string();
-        assert!(message.contains("another agent uses the data directory"), "{message}");
+        assert!(
+            message.contains("another agent uses the data directory"),
+            "{message}"
+        );
         let identity = first.instance_id().to_owned();
         drop(first);
         let again = DataDir::open(&path, Duration::ZERO).await.unwrap();
@@ -199,7 +202,10 @@ mod tests {
             .await
             .unwrap_err()
             .to_string();
-        assert!(message.contains("cannot create") && message.contains("file/agent"), "{message}");
+        assert!(
+            message.contains("cannot create") && message.contains("file/agent"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -210,6 +216,9 @@ mod tests {
         std::fs::write(root.path().join("x.json.new"), "left over").unwrap();
         write_atomically(&path, b"new", 0o600).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
     }
 }

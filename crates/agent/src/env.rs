@@ -19,11 +19,22 @@ pub(crate) struct AgentFacts<'a> {
     pub(crate) agent_id: &'a str,
     /// All devices of the agent.
     pub(crate) devices: &'a [Device],
-    /// Whether the master's certificate file lies in the run directory.
-    pub(crate) has_cert_file: bool,
+    /// How tasks check the master's certificate.
+    pub(crate) cert: CertCheck,
     pub(crate) cert_name: Option<&'a str>,
     pub(crate) proxies: &'a ProxyOptions,
     pub(crate) place: TaskPlace,
+}
+
+/// How tasks check the master's certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CertCheck {
+    /// With the authorities of their image or host.
+    Usual,
+    /// With the file that lies in the run directory.
+    File,
+    /// Not at all; the harness has a word for it.
+    Off,
 }
 
 /// How the task sees the host; decides how its GPUs are chosen.
@@ -50,8 +61,12 @@ pub(crate) fn complete(spec: &ContainerSpec, facts: &AgentFacts<'_>) -> Vec<(Str
     env.set("DET_MASTER_ADDR", &master.host);
     env.set("DET_MASTER_PORT", master.port.to_string());
     env.set("DET_USE_TLS", master.tls.to_string());
-    if master.tls && facts.has_cert_file {
-        env.set("DET_MASTER_CERT_FILE", format!("{RUN_DIR}/{CERT_FILE}"));
+    match facts.cert {
+        CertCheck::File if master.tls => {
+            env.set("DET_MASTER_CERT_FILE", format!("{RUN_DIR}/{CERT_FILE}"));
+        }
+        CertCheck::Off if master.tls => env.set("DET_MASTER_CERT_FILE", "noverify"),
+        CertCheck::File | CertCheck::Off | CertCheck::Usual => {}
     }
     if let Some(name) = facts.cert_name.filter(|_| master.tls) {
         env.set("DET_MASTER_CERT_NAME", name);
@@ -163,7 +178,9 @@ impl Env {
     }
 
     fn has_in_any_case(&self, name: &str) -> bool {
-        self.order.iter().any(|other| other.eq_ignore_ascii_case(name))
+        self.order
+            .iter()
+            .any(|other| other.eq_ignore_ascii_case(name))
     }
 
     fn into_list(mut self) -> Vec<(String, String)> {
@@ -187,7 +204,7 @@ mod tests {
         master: MasterAddress,
         devices: Vec<Device>,
         proxies: ProxyOptions,
-        cert: bool,
+        cert: CertCheck,
         cert_name: Option<&'static str>,
     }
 
@@ -198,7 +215,7 @@ mod tests {
                 master: MasterAddress::parse("http://10.0.0.5:8080").unwrap(),
                 devices: Vec::new(),
                 proxies: ProxyOptions::default(),
-                cert: false,
+                cert: CertCheck::Usual,
                 cert_name: None,
             }
         }
@@ -234,7 +251,7 @@ mod tests {
                     welcome: &welcome,
                     agent_id: "agent-3",
                     devices: &self.devices,
-                    has_cert_file: self.cert,
+                    cert: self.cert,
                     cert_name: self.cert_name,
                     proxies: &self.proxies,
                     place,
@@ -292,13 +309,18 @@ mod tests {
     fn with_tls_the_certificate_file_and_name_are_told() {
         let mut scene = Scene::new();
         scene.master = MasterAddress::parse("https://det.example").unwrap();
-        scene.cert = true;
+        scene.cert = CertCheck::File;
         scene.cert_name = Some("determined-master");
         let env = scene.in_container();
         assert_eq!(env["DET_USE_TLS"], "true");
         assert_eq!(env["DET_MASTER"], "https://det.example:443");
-        assert_eq!(env["DET_MASTER_CERT_FILE"], "/run/determined/etc/ssl/master.crt");
+        assert_eq!(
+            env["DET_MASTER_CERT_FILE"],
+            "/run/determined/etc/ssl/master.crt"
+        );
         assert_eq!(env["DET_MASTER_CERT_NAME"], "determined-master");
+        scene.cert = CertCheck::Off;
+        assert_eq!(scene.in_container()["DET_MASTER_CERT_FILE"], "noverify");
     }
 
     #[test]
@@ -324,7 +346,11 @@ mod tests {
         assert_eq!(scene.as_process()["CUDA_VISIBLE_DEVICES"], "GPU-2,GPU-0");
         let scene = scene.slots(&[]).brings("CUDA_VISIBLE_DEVICES", "0,1,2,3");
         assert_eq!(scene.as_process()["CUDA_VISIBLE_DEVICES"], "");
-        assert!(!Scene::new().as_process().contains_key("CUDA_VISIBLE_DEVICES"));
+        assert!(
+            !Scene::new()
+                .as_process()
+                .contains_key("CUDA_VISIBLE_DEVICES")
+        );
     }
 
     #[test]

@@ -263,14 +263,18 @@ async fn end_tasks(shared: &Shared, manager: &Manager) {
     if count > 0 {
         tracing::info!(tasks = count, "the agent ends and takes its tasks with it");
     }
-    manager.kill_all(KillOrder::AtOnce);
-    let ended = tokio::time::timeout(TASKS_END_WITHIN, live.wait_for(BTreeSet::is_empty)).await;
-    if ended.is_err() {
+    manager.end_all(KillOrder::AtOnce);
+    let ended = tokio::time::timeout(TASKS_END_WITHIN, live.wait_for(BTreeSet::is_empty))
+        .await
+        .is_ok();
+    if !ended {
         tracing::error!("some tasks did not end; the next start of this agent takes them up");
     }
     let settled = tokio::time::timeout(REPORTS_WITHIN, shared.outbox.settled()).await;
     if settled.is_err() {
-        tracing::info!("not every end reached the master; it hears of them when the agent starts again");
+        tracing::info!(
+            "not every end reached the master; it hears of them when the agent starts again"
+        );
     }
 }
 

@@ -18,7 +18,9 @@ pub(crate) enum MasterAddressError {
         "master address \"{address}\" is neither http nor https; write it like http://master.example:8080"
     )]
     Scheme { address: String },
-    #[error("master address \"{address}\" names no host; write it like http://master.example:8080")]
+    #[error(
+        "master address \"{address}\" names no host that can be reached; write it like http://master.example:8080"
+    )]
     Host { address: String },
     #[error("master address \"{address}\" has a port that is not a number from 1 to 65535")]
     Port { address: String },
@@ -26,7 +28,7 @@ pub(crate) enum MasterAddressError {
 
 impl MasterAddress {
     /// Reads `http[s]://host[:port][/]`. A path, a query or credentials are no part of a master's address: a path is
-    /// ignored, credentials are refused as a host that does not exist.
+    /// ignored, credentials are refused.
     pub(crate) fn parse(address: &str) -> Result<Self, MasterAddressError> {
         let text = address.trim();
         let (tls, rest) = if let Some(rest) = text.strip_prefix("https://") {
@@ -35,7 +37,7 @@ impl MasterAddress {
             (false, rest)
         } else {
             return Err(MasterAddressError::Scheme {
-                address: address.to_owned(),
+                address: shown(address),
             });
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -43,7 +45,7 @@ impl MasterAddress {
             let (host, after) = inside
                 .split_once(']')
                 .ok_or_else(|| MasterAddressError::Host {
-                    address: address.to_owned(),
+                    address: shown(address),
                 })?;
             (host, after.strip_prefix(':'))
         } else {
@@ -52,9 +54,18 @@ impl MasterAddress {
                 None => (authority, None),
             }
         };
-        if host.is_empty() {
+        let is_bracketed = authority.starts_with('[');
+        let is_host = if is_bracketed {
+            host.parse::<std::net::Ipv6Addr>().is_ok()
+        } else {
+            !host.is_empty()
+                && host
+                    .chars()
+                    .all(|letter| letter.is_alphanumeric() || matches!(letter, '.' | '-' | '_'))
+        };
+        if !is_host {
             return Err(MasterAddressError::Host {
-                address: address.to_owned(),
+                address: shown(address),
             });
         }
         let port = match port {
@@ -62,7 +73,7 @@ impl MasterAddress {
             None => 80,
             Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
                 MasterAddressError::Port {
-                    address: address.to_owned(),
+                    address: shown(address),
                 }
             })?,
         };
@@ -114,6 +125,15 @@ impl MasterAddress {
     }
 }
 
+/// The address without what someone may have put before an `@`: it would be a password.
+fn shown(address: &str) -> String {
+    match (address.split_once("://"), address.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://***@{rest}"),
+        (None, Some((_, rest))) => format!("***@{rest}"),
+        (_, None) => address.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,12 +141,42 @@ mod tests {
     #[test]
     fn addresses_in_all_their_forms() {
         for (text, url, websocket, loopback) in [
-            ("http://127.0.0.1:8080", "http://127.0.0.1:8080", "ws://127.0.0.1:8080/agents", true),
-            ("http://localhost", "http://localhost:80", "ws://localhost:80/agents", true),
-            ("https://det.example/", "https://det.example:443", "wss://det.example:443/agents", false),
-            ("https://[::1]:8443", "https://[::1]:8443", "wss://[::1]:8443/agents", true),
-            ("http://[fe80::1]", "http://[fe80::1]:80", "ws://[fe80::1]:80/agents", false),
-            ("http://10.0.0.5:8080/det?x=1", "http://10.0.0.5:8080", "ws://10.0.0.5:8080/agents", false),
+            (
+                "http://127.0.0.1:8080",
+                "http://127.0.0.1:8080",
+                "ws://127.0.0.1:8080/agents",
+                true,
+            ),
+            (
+                "http://localhost",
+                "http://localhost:80",
+                "ws://localhost:80/agents",
+                true,
+            ),
+            (
+                "https://det.example/",
+                "https://det.example:443",
+                "wss://det.example:443/agents",
+                false,
+            ),
+            (
+                "https://[::1]:8443",
+                "https://[::1]:8443",
+                "wss://[::1]:8443/agents",
+                true,
+            ),
+            (
+                "http://[fe80::1]",
+                "http://[fe80::1]:80",
+                "ws://[fe80::1]:80/agents",
+                false,
+            ),
+            (
+                "http://10.0.0.5:8080/det?x=1",
+                "http://10.0.0.5:8080",
+                "ws://10.0.0.5:8080/agents",
+                false,
+            ),
         ] {
             let address = MasterAddress::parse(text).unwrap();
             assert_eq!(address.url(), url, "{text}");
@@ -137,9 +187,19 @@ mod tests {
 
     #[test]
     fn addresses_that_are_none_say_what_one_looks_like() {
-        for text in ["master:8080", "", "ftp://x", "http://", "http://:80", "http://[::1"] {
+        for text in [
+            "master:8080",
+            "",
+            "ftp://x",
+            "http://",
+            "http://:80",
+            "http://[::1",
+            "http://user:secret@master:80",
+            "http://a:b:80",
+        ] {
             let message = MasterAddress::parse(text).unwrap_err().to_string();
             assert!(message.contains("http://master.example:8080"), "{message}");
+            assert!(!message.contains("secret"), "{message}");
         }
         for text in ["http://x:0", "http://x:99999", "http://x:abc"] {
             let message = MasterAddress::parse(text).unwrap_err().to_string();
@@ -155,5 +215,14 @@ mod tests {
             master.for_tasks(Some("10.0.0.1"), Some(9)).url(),
             "https://10.0.0.1:9"
         );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_an_address_that_reads_back_or_an_error(text in "(https?://)?[a-z0-9:\\[\\].@/-]{0,20}") {
+            if let Ok(address) = MasterAddress::parse(&text) {
+                proptest::prop_assert_eq!(MasterAddress::parse(&address.url()), Ok(address));
+            }
+        }
     }
 }

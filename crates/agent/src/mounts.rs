@@ -75,4 +75,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         detach_below(root.path()).unwrap();
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_table_is_read(table in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            for mount in mounts_below(&table, Path::new("/data")) {
+                proptest::prop_assert!(mount.starts_with("/data"));
+            }
+        }
+    }
 }

@@ -69,7 +69,9 @@ pub(crate) async fn prepare(
         path.starts_with("/tmp") || real.starts_with("/tmp")
     };
     let needs_tmp = interpreter.as_deref().is_some_and(below_tmp)
-        || package_path.as_deref().is_some_and(|path| below_tmp(Path::new(path)));
+        || package_path
+            .as_deref()
+            .is_some_and(|path| below_tmp(Path::new(path)));
     Ok(TaskPython {
         dir: dir.map(|dir| dir.to_string_lossy().into_owned()),
         package_path: package_path.map(|path| path.to_string_lossy().into_owned()),

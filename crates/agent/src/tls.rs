@@ -97,10 +97,7 @@ fn pem_error(what: &'static str, path: &Path, reason: impl std::fmt::Display) ->
     }
 }
 
-fn certificates(
-    what: &'static str,
-    path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let list = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| pem_error(what, path, error))?;
@@ -157,13 +154,8 @@ impl ServerCertVerifier for Renamed {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verifier.verify_server_cert(
-            end_entity,
-            intermediates,
-            &self.name,
-            ocsp_response,
-            now,
-        )
+        self.verifier
+            .verify_server_cert(end_entity, intermediates, &self.name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(
@@ -278,5 +270,57 @@ mod tests {
             ..TlsOptions::default()
         };
         assert!(client_config(&options).is_ok());
+    }
+
+    /// Tries to connect to a server whose certificate is for `det.example`.
+    async fn handshake(options: impl FnOnce(&Path) -> TlsOptions) -> Result<(), String> {
+        let root = tempfile::tempdir().unwrap();
+        let certified = rcgen::generate_simple_self_signed(["det.example".to_owned()]).unwrap();
+        let ca = root.path().join("ca.pem");
+        std::fs::write(&ca, certified.cert.pem()).unwrap();
+        let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
+        let server =
+            rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![certified.cert.der().clone()], key)
+                .unwrap();
+        let client = client_config(&options(&ca)).map_err(|error| error.to_string())?;
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let accept = tokio_rustls::TlsAcceptor::from(Arc::new(server)).accept(far);
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let connect = tokio_rustls::TlsConnector::from(client).connect(name, near);
+        let (connected, _) = tokio::join!(connect, accept);
+        connected.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_master_is_trusted_by_its_certificate_and_its_name() {
+        let right = handshake(|ca| TlsOptions {
+            master_cert: Some(ca.to_owned()),
+            master_cert_name: Some("det.example".into()),
+            ..TlsOptions::default()
+        });
+        assert_eq!(right.await, Ok(()));
+        let wrong_name = handshake(|ca| TlsOptions {
+            master_cert: Some(ca.to_owned()),
+            ..TlsOptions::default()
+        });
+        assert!(wrong_name.await.unwrap_err().contains("not valid for name"));
+        let unchecked = handshake(|_| TlsOptions {
+            skip_verify: true,
+            ..TlsOptions::default()
+        });
+        assert_eq!(unchecked.await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_master_with_a_certificate_of_its_own_making_is_not_trusted_by_itself() {
+        let refused = handshake(|_| TlsOptions {
+            master_cert_name: Some("det.example".into()),
+            ..TlsOptions::default()
+        });
+        assert!(refused.await.is_err());
     }
 }

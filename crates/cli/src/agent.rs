@@ -2,11 +2,25 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use det_agent::{AgentOptions, ClientIdentity, ProxyOptions, RuntimeChoice, Secret, TlsOptions};
+use det_config::agent::{AgentConfig, Runtime, SlotType};
+use det_ids::AgentId;
+use det_server::hub::Hub;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::RuntimeArg;
 use crate::error::CliError;
+use crate::serve::{self, LogTarget};
+
+/// Where the configuration lies unless told otherwise.
+const DEFAULT_CONFIG: &str = "/etc/determined/agent.yaml";
+/// Where an agent that runs as a service keeps its data.
+const DEFAULT_DATA_DIR: &str = "/var/lib/determined/agent";
+/// Where a master on the same machine keeps the agents' token.
+const DEFAULT_TOKEN_FILE: &str = "/var/lib/determined/master/agent-token";
 
 /// Options of `det agent`. What is absent comes from the environment, the file or the defaults, in that order.
 #[derive(Debug, Clone, Default, Args)]
@@ -38,12 +52,153 @@ pub(crate) struct AgentArgs {
     /// Interpreter that process tasks get as `python3` [default: the first on PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
+    /// Where the agent keeps its tasks
+    #[arg(long, value_name = "PATH")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// File with the token that the master gives out
+    #[arg(long, value_name = "PATH")]
+    pub(crate) agent_token_file: Option<PathBuf>,
+    /// End the tasks when the agent is told to stop
+    #[arg(long)]
+    pub(crate) stop_tasks: bool,
+    /// Set any other key of the configuration: KEY=VALUE with a dotted key; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
 }
 
 /// Runs an agent until it is told to stop.
 pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
-    let name = args.agent_id.unwrap_or_else(|| "unnamed".to_owned());
-    Err(CliError::request(format!(
-        "this build of det cannot run an agent ({name}): it is not linked in yet"
-    )))
+    let files = serve::config_files(args.config_file.as_deref(), DEFAULT_CONFIG)?;
+    let environment = serve::config_environment(&AgentConfig::environment_names())?;
+    let flags = flags(&args)?;
+    let (config, warnings) = AgentConfig::load(&files, &environment, &flags)
+        .map_err(|errors| CliError::usage(format!("the agent's configuration cannot be used:\n{errors}")))?;
+    serve::start_logging(&config.log.level, config.log.color, &LogTarget::Stderr, &Hub::default())?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    tracing::info!(config = %config.to_masked_json(), "starting");
+    let mut options = options(&config)?;
+    options.keep_tasks_on_shutdown = !args.stop_tasks;
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let agent = tokio::spawn(det_agent::run(options, shutdown));
+    tokio::pin!(agent);
+    let ended = tokio::select! {
+        stopped = serve::stop_signal() => {
+            stopped?;
+            stop.cancel();
+            agent.await
+        }
+        ended = &mut agent => ended,
+    };
+    match ended {
+        Ok(Ok(())) => Ok(ExitCode::SUCCESS),
+        Ok(Err(error)) => Err(CliError::request(error.to_string())),
+        Err(error) => Err(CliError::request(format!("the agent ended unexpectedly: {error}"))),
+    }
+}
+
+fn flags(args: &AgentArgs) -> Result<Vec<(String, String)>, CliError> {
+    let mut flags: Vec<(String, String)> = Vec::new();
+    let mut flag = |key: &str, value: Option<String>| flags.extend(value.map(|v| (key.to_owned(), v)));
+    flag("master_host", args.master_host.clone());
+    flag("master_port", args.master_port.map(|p| p.to_string()));
+    flag("agent_id", args.agent_id.clone());
+    flag("resource_pool", args.resource_pool.clone());
+    flag("slot_type", args.slot_type.clone());
+    flag("artificial_slots", args.artificial_slots.map(|n| n.to_string()));
+    flag("runtime", args.runtime.map(|r| r.name().to_owned()));
+    flag("python", args.python.as_ref().map(|p| p.display().to_string()));
+    flag("data_dir", args.data_dir.as_ref().map(|p| p.display().to_string()));
+    flag("agent_token_file", args.agent_token_file.as_ref().map(|p| p.display().to_string()));
+    for pair in &args.set {
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(CliError::usage(format!("--set \"{pair}\" is not KEY=VALUE")));
+        };
+        flags.push((key.to_owned(), value.to_owned()));
+    }
+    Ok(flags)
+}
+
+fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
+    let data_dir = match &config.data_dir {
+        Some(dir) => PathBuf::from(dir),
+        None if nix::unistd::geteuid().is_root() => PathBuf::from(DEFAULT_DATA_DIR),
+        None => serve::default_data_dir()?.join("agent"),
+    };
+    let data_dir = serve::create_data_dir(&data_dir)?;
+    let agent_id = match &config.agent_id {
+        Some(id) => id.clone(),
+        None => nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok())
+            .filter(|name| !name.is_empty())
+            .ok_or_else(|| CliError::usage("this machine has no name").with_hint("name the agent with --agent-id"))?,
+    };
+    let tls = &config.security.tls;
+    let scheme = if tls.enabled { "https" } else { "http" };
+    let host = if config.master_host.contains(':') { format!("[{}]", config.master_host) } else { config.master_host.clone() };
+    let url = format!("{scheme}://{host}:{}", config.effective_master_port());
+    let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+    let mut options = AgentOptions::new(url, AgentId(agent_id), &data_dir, serve::supervisor_path()?);
+    options.resource_pool.clone_from(&config.resource_pool);
+    options.runtime = match config.container_runtime {
+        Runtime::Auto => RuntimeChoice::Auto,
+        Runtime::Docker => RuntimeChoice::Docker,
+        Runtime::Podman => RuntimeChoice::Podman,
+        Runtime::Process => RuntimeChoice::Process,
+    };
+    options.slot_type = match config.slot_type {
+        SlotType::Auto => det_agent::SlotType::Auto,
+        SlotType::None => det_agent::SlotType::None,
+        SlotType::Cuda => det_agent::SlotType::Cuda,
+        SlotType::Rocm => det_agent::SlotType::Rocm,
+        SlotType::Cpu => det_agent::SlotType::Cpu,
+    };
+    options.visible_gpus = config.visible_gpus.clone();
+    options.artificial_slots = config.artificial_slots;
+    options.container_master_host.clone_from(&config.container_master_host);
+    options.container_master_port = config.container_master_port;
+    options.token = token(config)?;
+    options.tls = TlsOptions {
+        skip_verify: tls.skip_verify,
+        master_cert: path(&tls.master_cert),
+        master_cert_name: filled(&tls.master_cert_name),
+        client_identity: path(&tls.client_cert)
+            .zip(path(&tls.client_key))
+            .map(|(certificate, key)| ClientIdentity { certificate, key }),
+    };
+    options.proxies = ProxyOptions {
+        http: filled(&config.http_proxy),
+        https: filled(&config.https_proxy),
+        ftp: filled(&config.ftp_proxy),
+        no_proxy: filled(&config.no_proxy),
+    };
+    options.python = config.python.as_ref().map(PathBuf::from);
+    options.python_package_dir = Some(serve::python_package(&data_dir)?);
+    options.reconnect_backoff = Duration::from_secs(u64::from(config.agent_reconnect_backoff).max(1));
+    options.on_connection_lost.clone_from(&config.hooks.on_connection_lost);
+    // With a command for the end, the number of attempts decides when it comes; without one the agent tries for ever.
+    options.reconnect_attempts =
+        (!config.hooks.on_connection_lost.is_empty()).then_some(config.agent_reconnect_attempts);
+    Ok(options)
+}
+
+/// The token: from the configuration, the file it names, or a master's on this machine.
+fn token(config: &AgentConfig) -> Result<Option<Secret>, CliError> {
+    if let Some(token) = &config.agent_token {
+        return Ok(Some(Secret::new(token.clone())));
+    }
+    let path = match &config.agent_token_file {
+        Some(path) => PathBuf::from(path),
+        None => PathBuf::from(DEFAULT_TOKEN_FILE),
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(Secret::new(text.trim()))),
+        Err(_) if config.agent_token_file.is_none() => Err(CliError::usage("the agent has no token for the master")
+            .with_hint("copy the file \"agent-token\" from the master's data directory and name it with --agent-token-file")),
+        Err(error) => Err(CliError::file("read the agents' token", &path, &error)),
+    }
 }

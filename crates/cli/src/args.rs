@@ -41,10 +41,22 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 pub(crate) struct GlobalArgs {
     /// Address of the master: host, host:port or a URL [default: `DET_MASTER`, else localhost:8080]
-    #[arg(short, long, global = true, value_name = "ADDRESS")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "ADDRESS",
+        help_heading = "Connection"
+    )]
     pub(crate) master: Option<String>,
     /// Run as this user
-    #[arg(short, long, global = true, value_name = "USERNAME")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "USERNAME",
+        help_heading = "Connection"
+    )]
     pub(crate) user: Option<String>,
 }
 
@@ -131,12 +143,24 @@ pub(crate) enum RuntimeArg {
     Process,
 }
 
+impl RuntimeArg {
+    /// Its name in configurations.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Process => "process",
+        }
+    }
+}
+
 /// Which part of a list to fetch.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct PageArgs<const LIMIT: i64 = 200> {
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct PageArgs {
     /// Most items to a page
-    #[arg(long, default_value_t = LIMIT, value_name = "N")]
-    limit: i64,
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    limit: Option<i64>,
     /// How many items to skip before the first page
     #[arg(
         long,
@@ -146,33 +170,25 @@ pub(crate) struct PageArgs<const LIMIT: i64 = 200> {
     )]
     offset: i64,
     /// `all` to fetch everything, `1` for a single page
-    #[arg(long, value_enum, default_value_t = PagesArg::All)]
+    #[arg(long, value_enum, default_value_t)]
     pages: PagesArg,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum PagesArg {
     #[value(name = "1")]
     One,
+    #[default]
     All,
 }
 
-impl<const LIMIT: i64> Default for PageArgs<LIMIT> {
-    fn default() -> Self {
-        Self {
-            limit: LIMIT,
-            offset: 0,
-            pages: PagesArg::All,
-        }
-    }
-}
-
-impl<const LIMIT: i64> From<PageArgs<LIMIT>> for Paging {
-    fn from(args: PageArgs<LIMIT>) -> Self {
-        Self {
-            offset: args.offset,
-            limit: Some(args.limit),
-            pages: match args.pages {
+impl PageArgs {
+    /// The part of a list whose pages have `limit` items unless the person says otherwise.
+    pub(crate) fn paging(self, limit: i64) -> Paging {
+        Paging {
+            offset: self.offset,
+            limit: Some(self.limit.unwrap_or(limit)),
+            pages: match self.pages {
                 PagesArg::One => Pages::One,
                 PagesArg::All => Pages::All,
             },
@@ -205,6 +221,7 @@ pub(crate) fn with_role(command_line: impl IntoIterator<Item = OsString>) -> Vec
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use std::fmt::Write as _;
 
     fn role(words: &[&str]) -> String {
         with_role(words.iter().map(OsString::from))
@@ -256,5 +273,26 @@ mod tests {
         assert_eq!(cli.global.user.as_deref(), Some("ada"));
         parse("det e create c.yaml . --follow").unwrap();
         parse("det c download u --output x").unwrap();
+    }
+
+    /// The help of a command and of all below it.
+    fn help_of(command: &mut clap::Command, path: &str, text: &mut String) {
+        let name = format!("{path}{}", command.get_name());
+        // Writing to a string does not fail.
+        let _ = write!(text, "===== {name}\n{}\n", command.render_long_help());
+        for below in command.get_subcommands_mut() {
+            if below.get_name() != "help" {
+                help_of(below, &format!("{name} "), text);
+            }
+        }
+    }
+
+    #[test]
+    fn the_help_is_as_committed() {
+        let mut command = Cli::command().term_width(100);
+        command.build();
+        let mut text = String::new();
+        help_of(&mut command, "", &mut text);
+        insta::assert_snapshot!("help", text);
     }
 }

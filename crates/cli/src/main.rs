@@ -14,6 +14,7 @@ mod master;
 mod model_files;
 mod output;
 mod prompt;
+mod serve;
 mod table;
 mod unpack;
 mod up;

@@ -1,4 +1,8 @@
 //! What an experiment is made of: its configuration and its files, as they are sent to the master.
+//!
+//! What `.detignore` names is left out by git's rules. The `PyPI` client differs from them in two corners, and we do not
+//! follow it there: to it a `!pattern` also brings back what other patterns took away below a directory of that name,
+//! and `dir/**` takes away the directory itself, of which we send the empty shell.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};

@@ -57,13 +57,7 @@ pub(crate) struct Listing {
 /// Header and cells hang together by columns, as tables that people read in terminals have them for long.
 const STYLE: TableStyle = TableStyle::new()
     .header_lines(ContentLineStyle::none().junction('|'))
-    .header_separator(
-        LineStyle::none()
-            .left('-')
-            .fill('-')
-            .junction('+')
-            .right('-'),
-    )
+    .header_separator(LineStyle::none().fill('-').junction('+'))
     .content_lines(ContentLineStyle::none().junction('|'));
 
 impl Listing {
@@ -144,20 +138,16 @@ mod tests {
 
     #[test]
     fn a_table_has_columns_under_headers() {
-        let expected = "\
- ID | Name
-----+----------------
- 1  | plain
- 2  | with \"quotes\",
-    | and lines";
-        let shown: Vec<String> = listing()
-            .to_table()
-            .lines()
-            .map(|line| line.trim_end().to_owned())
-            .collect();
         assert_eq!(
-            shown.join("\n").replace("-\n", "\n"),
-            expected.replace("-\n", "\n")
+            listing().to_table(),
+            [
+                " ID | Name",
+                "----+----------------",
+                " 1  | plain",
+                " 2  | with \"quotes\",",
+                "    | and lines",
+            ]
+            .join("\n")
         );
     }
 

@@ -4,9 +4,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use det_agent::{AgentOptions, RuntimeChoice, Secret};
+use det_config::master::MasterConfig;
+use det_ids::AgentId;
+use det_server::MasterOptions;
+use det_server::hub::Hub;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::args::RuntimeArg;
 use crate::error::CliError;
+use crate::output;
+use crate::serve::{self, LogTarget};
 
 /// Options of `det up`.
 #[derive(Debug, Clone, Args)]
@@ -17,6 +26,9 @@ pub(crate) struct UpArgs {
     /// Where the cluster keeps its data [default: a directory under the person's own]
     #[arg(long, value_name = "PATH")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Configuration file of the master, for all that has no option here
+    #[arg(long, value_name = "PATH")]
+    pub(crate) config_file: Option<PathBuf>,
     /// How many agents to run
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) agents: u32,
@@ -39,8 +51,102 @@ pub(crate) struct UpArgs {
 
 /// Runs a cluster until it is told to stop.
 pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
-    Err(CliError::request(format!(
-        "this build of det cannot run a cluster (port {}): the master is not linked in yet",
-        args.port
-    )))
+    let data_dir = match &args.data_dir {
+        Some(dir) => dir.clone(),
+        None => serve::default_data_dir()?,
+    };
+    let data_dir = serve::create_data_dir(&data_dir)?;
+    let files = match &args.config_file {
+        Some(path) => serve::config_files(Some(path), "")?,
+        None => Vec::new(),
+    };
+    let flags = vec![
+        ("host".to_owned(), "127.0.0.1".to_owned()),
+        ("port".to_owned(), args.port.to_string()),
+        ("data_dir".to_owned(), data_dir.display().to_string()),
+    ];
+    let environment = serve::config_environment(&MasterConfig::environment_names())?;
+    let (config, warnings) = MasterConfig::load(&files, &environment, &flags)
+        .map_err(|errors| CliError::usage(format!("the configuration cannot be used:\n{errors}")))?;
+    let hub = Hub::default();
+    let log_file = data_dir.join("det.log");
+    let log = serve::start_logging(&config.log.level, config.log.color, &LogTarget::File(&log_file), &hub)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let supervisor = serve::supervisor_path()?;
+    let options =
+        MasterOptions { config, data_dir: data_dir.clone(), allow_blank_passwords: false, hub, log };
+    let mut master = crate::master::start(options).await?;
+    let address = master.address;
+    let scheme = if master.master().tls { "https" } else { "http" };
+    let url = format!("{scheme}://{address}");
+    let shutdown = CancellationToken::new();
+    let mut agents = JoinSet::new();
+    let python_package = serve::python_package(&data_dir)?;
+    for n in 1..=args.agents {
+        let name = if args.agents == 1 { "local".to_owned() } else { format!("local-{n}") };
+        let agent_dir = data_dir.join("agents").join(&name);
+        std::fs::create_dir_all(&agent_dir).map_err(|e| CliError::file("create", &agent_dir, &e))?;
+        let mut options = AgentOptions::new(&url, AgentId(name), agent_dir, &supervisor);
+        options.token = Some(Secret::new(master.agent_token.clone()));
+        options.runtime = match args.runtime {
+            RuntimeArg::Auto => RuntimeChoice::Auto,
+            RuntimeArg::Docker => RuntimeChoice::Docker,
+            RuntimeArg::Podman => RuntimeChoice::Podman,
+            RuntimeArg::Process => RuntimeChoice::Process,
+        };
+        options.artificial_slots = args.slots.unwrap_or(0);
+        options.python.clone_from(&args.python);
+        options.python_package_dir = Some(python_package.clone());
+        options.keep_tasks_on_shutdown = args.keep_tasks;
+        options.tls.skip_verify = master.master().tls;
+        agents.spawn(det_agent::run(options, shutdown.clone()));
+    }
+    greet(&args, &url, &data_dir, master.blank_password)?;
+    let outcome = tokio::select! {
+        stopped = serve::stop_signal() => stopped,
+        () = master.wait() => Err(CliError::request(format!("the master ended; {} tells why", log_file.display()))),
+        ended = first_failure(&mut agents) => ended,
+    };
+    output::note("Stopping …");
+    shutdown.cancel();
+    while agents.join_next().await.is_some() {}
+    master.stop().await;
+    outcome?;
+    let what = if args.keep_tasks { "tasks go on; " } else { "" };
+    output::note(&format!("Stopped; {what}`det up` goes on where it was."));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for an agent to end with an error; agents that end in order are not news.
+async fn first_failure(agents: &mut JoinSet<Result<(), det_agent::AgentError>>) -> Result<(), CliError> {
+    while let Some(ended) = agents.join_next().await {
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(CliError::request(error.to_string())),
+            Err(error) => return Err(CliError::request(format!("an agent ended unexpectedly: {error}"))),
+        }
+    }
+    std::future::pending().await
+}
+
+fn greet(args: &UpArgs, url: &str, data_dir: &std::path::Path, blank: bool) -> Result<(), CliError> {
+    let slots = match args.slots {
+        Some(n) => format!("{n} slots each"),
+        None => "the devices of this machine".to_owned(),
+    };
+    output::line(&format!("The cluster runs at {url}  ({} agent(s), {slots})", args.agents))?;
+    output::line(&format!("  data       {}", data_dir.display()))?;
+    if blank {
+        output::line("  log in     det user login determined        (blank password; only this machine can reach it)")?;
+    } else {
+        output::line("  log in     det user login determined")?;
+    }
+    if !url.ends_with(":8080") || url.starts_with("https") {
+        output::line(&format!("  client     export DET_MASTER={url}"))?;
+    }
+    output::line("  try it     det experiment create CONFIG.yaml DIRECTORY --follow")?;
+    output::line("  stop       Ctrl-C")?;
+    Ok(())
 }

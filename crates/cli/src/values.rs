@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// A member as text: strings as they are, other values as JSON, nothing for null. Booleans are written as the PyPI
+/// A member as text: strings as they are, other values as JSON, nothing for null. Booleans are written as the `PyPI`
 /// client writes them, so that scripts over CSV go on working.
 pub(crate) fn text(object: &Value, member: &str) -> String {
     plain(&object[member])

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 )]
 pub struct NoConfigDir;
 
-/// The directory that holds `auth.json` and `certs.json`, the same that the PyPI client uses: `DET_DEBUG_CONFIG_PATH`
+/// The directory that holds `auth.json` and `certs.json`, the same that the `PyPI` client uses: `DET_DEBUG_CONFIG_PATH`
 /// as it stands, else `determined` under `XDG_CONFIG_HOME` (Linux) or the platform's place for settings under the
 /// home directory.
 pub fn config_dir() -> Result<PathBuf, NoConfigDir> {

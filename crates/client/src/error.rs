@@ -247,6 +247,8 @@ fn certificate_problem(problem: &rustls::CertificateError) -> String {
         Problem::NotValidForName | Problem::NotValidForNameContext { .. } => {
             "it was made for another host name (see DET_MASTER_CERT_NAME)".to_owned()
         }
+        // A certificate that vouches for itself ends here, among other oddities.
+        Problem::Other(_) => "no authority known on this machine vouches for it".to_owned(),
         other => other.to_string(),
     }
 }

@@ -49,7 +49,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, StoreError> {
     }
 }
 
-/// Runs `change` while no other program changes the file. The lock is `<path>.lock`, the one the PyPI client takes.
+/// Runs `change` while no other program changes the file. The lock is `<path>.lock`, the one the `PyPI` client takes.
 pub(crate) fn locked<T>(
     path: &Path,
     change: impl FnOnce() -> Result<T, StoreError>,

@@ -51,8 +51,8 @@ impl Client {
         loop {
             let query = query
                 .clone()
-                .with("offset", offset)
-                .with_some("limit", paging.limit);
+                .with_some("limit", paging.limit)
+                .with("offset", offset);
             let mut page = self.get(path, &query).await?;
             let Value::Array(found) = page[items].take() else {
                 return Err(ClientError::BadAnswer {

@@ -13,6 +13,10 @@ impl Query {
 
     /// Adds one parameter.
     #[must_use]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "callers hand in numbers and texts as they have them"
+    )]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.0.push((name.to_owned(), value.to_string()));
         self

@@ -199,6 +199,13 @@ impl Session {
                     master,
                 });
             }
+            Err(ClientError::NotFound { .. }) => {
+                // A master always has this route.
+                return Err(SessionError::Client(ClientError::BadAnswer {
+                    url: master.join("/api/v1/auth/login"),
+                    reason: "nobody can log in there".to_owned(),
+                }));
+            }
             Err(other) => return Err(other.into()),
         };
         let Some(token) = answer["token"].as_str().filter(|token| !token.is_empty()) else {

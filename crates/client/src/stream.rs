@@ -46,12 +46,11 @@ impl LineStream {
                 .chunk()
                 .await
                 .map_err(|error| ClientError::from_transport(&self.master, &url, &error))?;
-            match piece {
-                Some(piece) => self.lines.push(&piece),
-                None => {
-                    self.ended = true;
-                    self.lines.end();
-                }
+            if let Some(piece) = piece {
+                self.lines.push(&piece);
+            } else {
+                self.ended = true;
+                self.lines.end();
             }
             if self.lines.unfinished() > MAX_LINE {
                 return Err(self.bad("a line of the stream has no end"));

@@ -1,6 +1,6 @@
 //! The tokens that a person holds, one file for all masters.
 //!
-//! The file is the PyPI client's `auth.json`, version 2: `{"version": 2, "masters": {"<canonical master address>":
+//! The file is the `PyPI` client's `auth.json`, version 2: `{"version": 2, "masters": {"<canonical master address>":
 //! {"active_user": "<name>", "tokens": {"<name>": "<token>"}}}}`. Older versions are read: version 1 is the same with
 //! addresses as they were typed, version 0 is one master's entry without an envelope.
 
@@ -15,7 +15,7 @@ use crate::files::{self, StoreError};
 use crate::secret::Secret;
 
 /// The file of tokens. Every change reads the file, changes it and replaces it under a lock, so that several programs
-/// (and the PyPI client) can use it at once.
+/// (and the `PyPI` client) can use it at once.
 #[derive(Debug, Clone)]
 pub struct TokenStore {
     path: PathBuf,
@@ -208,7 +208,7 @@ mod tests {
         (directory, store)
     }
 
-    /// A file as the PyPI client writes it: four blanks, sorted keys.
+    /// A file as the `PyPI` client writes it: four blanks, sorted keys.
     const WRITTEN_BY_PYPI: &str = r#"{
     "masters": {
         "http://localhost:8080": {

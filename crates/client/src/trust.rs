@@ -325,7 +325,7 @@ pub fn fingerprint(pem: &str) -> Option<String> {
     Some(text)
 }
 
-/// The certificates that a person accepted, one file for all masters: the PyPI client's `certs.json`, a map from
+/// The certificates that a person accepted, one file for all masters: the `PyPI` client's `certs.json`, a map from
 /// canonical master address to PEM text.
 #[derive(Debug, Clone)]
 pub struct CertificateStore {

@@ -10,12 +10,16 @@ use crate::errors::{ConfigError, ConfigErrors};
 use crate::layers::{Schema, env_names};
 use crate::master::Log;
 use crate::schema::{
-    Checker, Kind, NATURAL_32, PORT, Section, Stage, fill_defaults, field, leaves, mask, section,
+    Checker, Kind, NATURAL_32, PORT, Section, Stage, field, fill_defaults, leaves, mask, section,
 };
 use crate::yaml::Node;
 
 /// Everything an agent is configured with; every default that does not depend on its host is filled in.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a key of the file with two values"
+)]
 pub struct AgentConfig {
     /// Log of the agent itself.
     pub log: Log,
@@ -156,13 +160,13 @@ const EMPTY: &str = "\"\"";
 static AGENT: Section = section(&[
     field("config_file", Kind::Text),
     field("log", Kind::Section(&crate::master::LOG)).or("{}"),
-    field("master_host", Kind::Custom(crate::container::not_empty)).finally(),
+    field("master_host", Kind::TextBy(crate::container::not_empty)).finally(),
     field("master_port", PORT).or("0"),
-    field("agent_id", Kind::Custom(crate::container::not_empty)),
-    field("resource_pool", Kind::Custom(crate::container::not_empty)).or("\"default\""),
+    field("agent_id", Kind::TextBy(crate::container::not_empty)),
+    field("resource_pool", Kind::TextBy(crate::container::not_empty)).or("\"default\""),
     field("container_master_host", Kind::Text),
     field("container_master_port", Kind::Int(1, 65_535)),
-    field("slot_type", Kind::Custom(slot_type)).or("\"auto\""),
+    field("slot_type", Kind::TextBy(slot_type)).or("\"auto\""),
     field("visible_gpus", Kind::Text),
     field("artificial_slots", NATURAL_32).or("0"),
     field("security", Kind::Section(&SECURITY)).or("{}"),
@@ -210,8 +214,7 @@ static TLS: Section = section(&[
 ])
 .check(tls);
 
-static HOOKS: Section =
-    section(&[field("on_connection_lost", Kind::List(&Kind::Text)).or("[]")]);
+static HOOKS: Section = section(&[field("on_connection_lost", Kind::List(&Kind::Text)).or("[]")]);
 
 static SCHEMA: Schema = Schema {
     root: &AGENT,
@@ -311,7 +314,10 @@ impl AgentConfig {
             serde_json::to_value(self).expect("maps with text keys and finite numbers are JSON");
         mask(&mut value, SCHEMA.root);
         for key in ["http_proxy", "https_proxy", "ftp_proxy"] {
-            let shown = value.get(key).and_then(Value::as_str).map(without_credentials);
+            let shown = value
+                .get(key)
+                .and_then(Value::as_str)
+                .map(without_credentials);
             if let (Some(shown), Some(members)) = (shown, value.as_object_mut()) {
                 members.insert(key.to_owned(), Value::from(shown));
             }

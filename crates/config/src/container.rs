@@ -7,9 +7,7 @@ use det_taskspec::{DeviceKind, DeviceMapping, RegistryAuth};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::schema::{
-    Checker, Field, Kind, NATURAL, PORT, POSITIVE, Section, field, section,
-};
+use crate::schema::{Checker, Field, Kind, NATURAL, PORT, POSITIVE, Section, field, section};
 use crate::storage::{PROPAGATION, absolute_path};
 use crate::units::parse_byte_size;
 use crate::yaml::{Node, Tree};
@@ -215,55 +213,87 @@ impl TaskContainerDefaults {
 
     /// Seconds that a preempted task has to stop.
     pub fn effective_preemption_timeout(&self) -> u32 {
-        self.preemption_timeout.unwrap_or(DEFAULT_PREEMPTION_TIMEOUT)
+        self.preemption_timeout
+            .unwrap_or(DEFAULT_PREEMPTION_TIMEOUT)
     }
 
     /// These defaults (of a pool) over weaker ones (of the cluster): `master-config` reference §4.2.
     #[must_use]
     pub fn over(&self, weaker: &Self) -> Self {
-        let image = |ours: &Option<String>, theirs: &Option<String>| {
-            ours.clone().or_else(|| theirs.clone())
-        };
         Self {
-            dtrain_network_interface: first(&self.dtrain_network_interface, &weaker.dtrain_network_interface),
-            nccl_port_range: first(&self.nccl_port_range, &weaker.nccl_port_range),
-            gloo_port_range: first(&self.gloo_port_range, &weaker.gloo_port_range),
+            dtrain_network_interface: first(
+                self.dtrain_network_interface.as_ref(),
+                weaker.dtrain_network_interface.as_ref(),
+            ),
+            nccl_port_range: first(
+                self.nccl_port_range.as_ref(),
+                weaker.nccl_port_range.as_ref(),
+            ),
+            gloo_port_range: first(
+                self.gloo_port_range.as_ref(),
+                weaker.gloo_port_range.as_ref(),
+            ),
             shm_size_bytes: self.shm_size_bytes.or(weaker.shm_size_bytes),
-            network_mode: first(&self.network_mode, &weaker.network_mode),
-            cpu_pod_spec: first(&self.cpu_pod_spec, &weaker.cpu_pod_spec),
-            gpu_pod_spec: first(&self.gpu_pod_spec, &weaker.gpu_pod_spec),
-            checkpoint_gc_pod_spec: first(&self.checkpoint_gc_pod_spec, &weaker.checkpoint_gc_pod_spec),
+            network_mode: first(self.network_mode.as_ref(), weaker.network_mode.as_ref()),
+            cpu_pod_spec: first(self.cpu_pod_spec.as_ref(), weaker.cpu_pod_spec.as_ref()),
+            gpu_pod_spec: first(self.gpu_pod_spec.as_ref(), weaker.gpu_pod_spec.as_ref()),
+            checkpoint_gc_pod_spec: first(
+                self.checkpoint_gc_pod_spec.as_ref(),
+                weaker.checkpoint_gc_pod_spec.as_ref(),
+            ),
             image: PerDevice {
-                cpu: image(&self.image.cpu, &weaker.image.cpu),
-                cuda: image(&self.image.cuda, &weaker.image.cuda),
-                rocm: image(&self.image.rocm, &weaker.image.rocm),
+                cpu: first(self.image.cpu.as_ref(), weaker.image.cpu.as_ref()),
+                cuda: first(self.image.cuda.as_ref(), weaker.image.cuda.as_ref()),
+                rocm: first(self.image.rocm.as_ref(), weaker.image.rocm.as_ref()),
             },
-            registry_auth: first(&self.registry_auth, &weaker.registry_auth),
+            registry_auth: first(self.registry_auth.as_ref(), weaker.registry_auth.as_ref()),
             force_pull_image: self.force_pull_image.or(weaker.force_pull_image),
             environment_variables: PerDevice {
-                cpu: variables_over(&self.environment_variables.cpu, &weaker.environment_variables.cpu),
-                cuda: variables_over(&self.environment_variables.cuda, &weaker.environment_variables.cuda),
-                rocm: variables_over(&self.environment_variables.rocm, &weaker.environment_variables.rocm),
+                cpu: variables_over(
+                    &self.environment_variables.cpu,
+                    &weaker.environment_variables.cpu,
+                ),
+                cuda: variables_over(
+                    &self.environment_variables.cuda,
+                    &weaker.environment_variables.cuda,
+                ),
+                rocm: variables_over(
+                    &self.environment_variables.rocm,
+                    &weaker.environment_variables.rocm,
+                ),
             },
             add_capabilities: set_union(&self.add_capabilities, &weaker.add_capabilities),
             drop_capabilities: set_union(&self.drop_capabilities, &weaker.drop_capabilities),
-            devices: new_ones(&self.devices, &weaker.devices, |device| device.container_path.clone()),
-            bind_mounts: new_ones(&self.bind_mounts, &weaker.bind_mounts, |mount| mount.container_path.clone()),
-            work_dir: first(&self.work_dir, &weaker.work_dir),
+            devices: new_ones(&self.devices, &weaker.devices, |device| {
+                device.container_path.clone()
+            }),
+            bind_mounts: new_ones(&self.bind_mounts, &weaker.bind_mounts, |mount| {
+                mount.container_path.clone()
+            }),
+            work_dir: first(self.work_dir.as_ref(), weaker.work_dir.as_ref()),
             slurm: Slurm {
                 slots_per_node: self.slurm.slots_per_node.or(weaker.slurm.slots_per_node),
-                gpu_type: first(&self.slurm.gpu_type, &weaker.slurm.gpu_type),
-                sbatch_args: arguments(&self.slurm.sbatch_args, &weaker.slurm.sbatch_args),
+                gpu_type: first(self.slurm.gpu_type.as_ref(), weaker.slurm.gpu_type.as_ref()),
+                sbatch_args: arguments(
+                    self.slurm.sbatch_args.as_ref(),
+                    weaker.slurm.sbatch_args.as_ref(),
+                ),
             },
             pbs: Pbs {
                 slots_per_node: self.pbs.slots_per_node.or(weaker.pbs.slots_per_node),
-                pbsbatch_args: arguments(&self.pbs.pbsbatch_args, &weaker.pbs.pbsbatch_args),
+                pbsbatch_args: arguments(
+                    self.pbs.pbsbatch_args.as_ref(),
+                    weaker.pbs.pbsbatch_args.as_ref(),
+                ),
             },
-            startup_hook: first(&self.startup_hook, &weaker.startup_hook),
+            startup_hook: first(self.startup_hook.as_ref(), weaker.startup_hook.as_ref()),
             log_policies: new_ones(&self.log_policies, &weaker.log_policies, log_policy_key),
             preemption_timeout: self.preemption_timeout.or(weaker.preemption_timeout),
             kubernetes: KubernetesDefaults {
-                max_slots_per_pod: self.kubernetes.max_slots_per_pod.or(weaker.kubernetes.max_slots_per_pod),
+                max_slots_per_pod: self
+                    .kubernetes
+                    .max_slots_per_pod
+                    .or(weaker.kubernetes.max_slots_per_pod),
             },
         }
     }
@@ -295,8 +325,8 @@ impl TaskContainerDefaults {
     }
 }
 
-fn first<T: Clone>(strong: &Option<T>, weak: &Option<T>) -> Option<T> {
-    strong.clone().or_else(|| weak.clone())
+fn first<T: Clone>(strong: Option<&T>, weak: Option<&T>) -> Option<T> {
+    strong.or(weak).cloned()
 }
 
 /// The stronger entries, then the weaker ones of other names.
@@ -327,7 +357,7 @@ fn log_policy_key(policy: &LogPolicy) -> String {
 }
 
 /// Weaker arguments first, so that the stronger ones, which come last, win.
-fn arguments(strong: &Option<Vec<String>>, weak: &Option<Vec<String>>) -> Option<Vec<String>> {
+fn arguments(strong: Option<&Vec<String>>, weak: Option<&Vec<String>>) -> Option<Vec<String>> {
     match (strong, weak) {
         (Some(strong), Some(weak)) => Some(weak.iter().chain(strong).cloned().collect()),
         (one, other) => first(one, other),
@@ -371,7 +401,9 @@ const DEFAULT_IMAGES: &str = r#"{
 pub(crate) static ENVIRONMENT: Section = section(&[
     field("image", Kind::Custom(image)).or(DEFAULT_IMAGES),
     field("environment_variables", Kind::Custom(variables)).or("{}"),
-    field("proxy_ports", Kind::List(&Kind::Section(&PROXY_PORT))).or("[]").kept(),
+    field("proxy_ports", Kind::List(&Kind::Section(&PROXY_PORT)))
+        .or("[]")
+        .kept(),
     field("ports", Kind::Map(&PORT)).or("{}"),
     field("force_pull_image", Kind::Bool).or("false"),
     field("registry_auth", Kind::Section(&REGISTRY_AUTH)),
@@ -393,15 +425,18 @@ pub(crate) fn complete_images(environment: &mut Node) {
 }
 
 pub(crate) static BIND_MOUNT: Section = section(&[
-    field("host_path", Kind::Custom(absolute_path)).always(),
-    field("container_path", Kind::Custom(container_path)).always(),
+    field("host_path", Kind::TextBy(absolute_path)).always(),
+    field("container_path", Kind::TextBy(container_path)).always(),
     field("read_only", Kind::Bool).or("false"),
     field("propagation", PROPAGATION).or("\"rprivate\""),
 ]);
 
 fn container_path(checker: &mut Checker, node: &mut Node) {
     match node.text() {
-        Some("." | "") => checker.error(node.at.as_ref(), "must be a path below the working directory, or absolute"),
+        Some("." | "") => checker.error(
+            node.at.as_ref(),
+            "must be a path below the working directory, or absolute",
+        ),
         Some(_) => {}
         None => checker.value(node, Kind::Text),
     }
@@ -427,8 +462,8 @@ pub(crate) fn not_acted_on(checker: &mut Checker, node: &Node) {
 }
 
 static DEVICE: Section = section(&[
-    field("host_path", Kind::Custom(absolute_path)).always(),
-    field("container_path", Kind::Custom(absolute_path)).always(),
+    field("host_path", Kind::TextBy(absolute_path)).always(),
+    field("container_path", Kind::TextBy(absolute_path)).always(),
     field("mode", Kind::Custom(device_mode)).or("\"mrw\""),
 ]);
 
@@ -490,7 +525,10 @@ fn per_device(checker: &mut Checker, node: &mut Node, spread: bool, item: Kind) 
         return;
     }
     let Some(members) = node.members_mut() else {
-        let message = format!("must be one value for all devices or a map of \"cpu\", \"cuda\", \"rocm\", not {}", node.kind());
+        let message = format!(
+            "must be one value for all devices or a map of \"cpu\", \"cuda\", \"rocm\", not {}",
+            node.kind()
+        );
         return checker.error(node.at.as_ref(), message);
     };
     members.retain(|_, member| !matches!(member.tree, Tree::Null));
@@ -503,7 +541,10 @@ fn per_device(checker: &mut Checker, node: &mut Node, spread: bool, item: Kind) 
             if KINDS.contains(&key.as_str()) {
                 checker.value(member, item);
             } else {
-                checker.error(member.at.as_ref(), "is not a known key; known are \"cpu\", \"cuda\", \"rocm\"");
+                checker.error(
+                    member.at.as_ref(),
+                    "is not a known key; known are \"cpu\", \"cuda\", \"rocm\"",
+                );
             }
         });
     }
@@ -585,11 +626,18 @@ fn log_policies(checker: &mut Checker, node: &mut Node) {
 
 fn log_policy(checker: &mut Checker, node: &Node) {
     let has = |key| node.get(key).is_some();
-    if !has("name") && !(has("pattern") && has("action")) {
-        checker.error(node.at.as_ref(), "needs a \"name\", or both \"pattern\" and \"action\"");
+    let complete = has("name") || (has("pattern") && has("action"));
+    if !complete {
+        checker.error(
+            node.at.as_ref(),
+            "needs a \"name\", or both \"pattern\" and \"action\"",
+        );
     }
     if let Some(action) = node.get("action").filter(|action| action.text().is_some()) {
-        let text = format!("\"{}\" is accepted and kept but not acted on yet", action.text().unwrap_or_default());
+        let text = format!(
+            "\"{}\" is accepted and kept but not acted on yet",
+            action.text().unwrap_or_default()
+        );
         checker.within("action", |checker| checker.warn(&text));
     }
 }
@@ -600,7 +648,11 @@ fn pattern(checker: &mut Checker, node: &mut Node) {
     };
     if let Err(error) = regex::Regex::new(text) {
         let reason = error.to_string();
-        let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        let reason = reason
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .trim_start_matches("error: ");
         let message = format!("is not a regular expression: {reason}");
         checker.error(node.at.as_ref(), message);
     }
@@ -621,9 +673,9 @@ fn port_range(checker: &mut Checker, node: &mut Node) {
     let Some(text) = node.text() else {
         return checker.value(node, Kind::Text);
     };
-    let bounds = text.split_once(':').and_then(|(low, high)| {
-        Some((low.parse::<u16>().ok()?, high.parse::<u16>().ok()?))
-    });
+    let bounds = text
+        .split_once(':')
+        .and_then(|(low, high)| Some((low.parse::<u16>().ok()?, high.parse::<u16>().ok()?)));
     if !text.is_empty() && !bounds.is_some_and(|(low, high)| low >= 1 && low <= high) {
         let message = format!("must be a range of ports like \"12350:12400\", not \"{text}\"");
         checker.error(node.at.as_ref(), message);
@@ -635,10 +687,10 @@ static KUBERNETES: Section = section(&[field("max_slots_per_pod", NATURAL)]).che
 /// `task_container_defaults` of the cluster, a pool or a partition. No defaults here: unset means "inherit".
 pub(crate) static TASK_CONTAINER_DEFAULTS: Section = section(&[
     field("dtrain_network_interface", Kind::Text),
-    field("nccl_port_range", Kind::Custom(port_range)),
-    field("gloo_port_range", Kind::Custom(port_range)),
+    field("nccl_port_range", Kind::TextBy(port_range)),
+    field("gloo_port_range", Kind::TextBy(port_range)),
     field("shm_size_bytes", POSITIVE),
-    field("network_mode", Kind::Custom(not_empty)),
+    field("network_mode", Kind::TextBy(not_empty)),
     field("cpu_pod_spec", Kind::Custom(crate::pod::check)).kept(),
     field("gpu_pod_spec", Kind::Custom(crate::pod::check)).kept(),
     field("checkpoint_gc_pod_spec", Kind::Custom(crate::pod::check)).kept(),

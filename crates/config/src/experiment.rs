@@ -24,8 +24,8 @@ use crate::yaml::{self, Node, Tree};
 pub use overrides::apply_overrides;
 pub use searcher::{MaxLength, Searcher};
 pub use types::{
-    CheckpointPolicy, Entrypoint, ExperimentConfig, Integrations, Length, Optimizations,
-    Profiling, Reproducibility, Resources, RetentionPolicy, WebhookSelection,
+    CheckpointPolicy, Entrypoint, ExperimentConfig, Integrations, Length, Optimizations, Profiling,
+    Reproducibility, Resources, RetentionPolicy, WebhookSelection,
 };
 
 /// A checker for documents of experiments.
@@ -144,7 +144,11 @@ impl Submitted {
                 .filter(|text| !text.is_empty())
                 .map(str::to_owned)
         };
-        let pools = match self.root.find("resources.resource_pools").map(|node| &node.tree) {
+        let pools = match self
+            .root
+            .find("resources.resource_pools")
+            .map(|node| &node.tree)
+        {
             Some(Tree::List(items)) => items
                 .iter()
                 .filter_map(|item| item.text().map(str::to_owned))
@@ -158,7 +162,9 @@ impl Submitted {
             resource_pools: pools,
             slots_per_trial: u32::try_from(self.slots()).unwrap_or(u32::MAX),
             is_single_node: matches!(
-                self.root.find("resources.is_single_node").map(|node| &node.tree),
+                self.root
+                    .find("resources.is_single_node")
+                    .map(|node| &node.tree),
                 Some(Tree::Bool(true))
             ),
         }
@@ -175,9 +181,14 @@ impl Submitted {
     ///
     /// # Errors
     /// Every mistake of the merged document: what is still missing, what does not go together.
-    pub fn complete(self, defaults: &CompletionDefaults<'_>) -> Result<ExperimentConfig, ConfigErrors> {
+    pub fn complete(
+        self,
+        defaults: &CompletionDefaults<'_>,
+    ) -> Result<ExperimentConfig, ConfigErrors> {
         let layers = [
-            defaults.task_container_defaults.experiment_layer(self.slots()),
+            defaults
+                .task_container_defaults
+                .experiment_layer(self.slots()),
             json!({"checkpoint_storage": defaults.checkpoint_storage}),
             json!({
                 "name": defaults.name,

@@ -113,11 +113,7 @@ fn from_environment(
     layer
 }
 
-fn from_flags(
-    known: &[Leaf],
-    flags: &[(String, String)],
-    errors: &mut Vec<ConfigError>,
-) -> Node {
+fn from_flags(known: &[Leaf], flags: &[(String, String)], errors: &mut Vec<ConfigError>) -> Node {
     let mut layer = Node::new(Tree::Map(BTreeMap::new()));
     for (path, value) in flags {
         match known.iter().find(|leaf| leaf.path == *path) {
@@ -125,7 +121,11 @@ fn from_flags(
                 let source = format!("--{}", path.replace(['.', '_'], "-"));
                 put(&mut layer, leaf, value, &source, errors);
             }
-            None => errors.push(ConfigError::new(path, None, "is not a key that a flag can set")),
+            None => errors.push(ConfigError::new(
+                path,
+                None,
+                "is not a key that a flag can set",
+            )),
         }
     }
     layer
@@ -134,7 +134,9 @@ fn from_flags(
 /// Sets one key of a layer from text.
 fn put(layer: &mut Node, leaf: &Leaf, text: &str, source: &str, errors: &mut Vec<ConfigError>) {
     let parsed = match leaf.kind {
-        Kind::Text | Kind::Choice(_) | Kind::Duration => Ok(Node::new(Tree::Text(text.to_owned()))),
+        Kind::Text | Kind::TextBy(_) | Kind::Choice(_) | Kind::Duration => {
+            Ok(Node::new(Tree::Text(text.to_owned())))
+        }
         _ => yaml::parse(text),
     };
     let mut node = match parsed {

@@ -17,9 +17,9 @@ use crate::schema::{MASK, fill_defaults, leaves, mask};
 
 pub(crate) use schema::LOG;
 pub use types::{
-    Authz, Database, DefaultTask, EffectiveScheduler, FittingPolicy, Log, MasterConfig,
-    Observability, ResourceManager, ResourcePool, Retention, Scheduler, SchedulerKind, Security,
-    Telemetry, TlsFiles, TokenLifespan, Webhooks,
+    Authz, DEFAULT_PRIORITY, Database, DefaultTask, EffectiveScheduler, FittingPolicy, Log,
+    MasterConfig, Observability, ResourceManager, ResourcePool, Retention, Scheduler,
+    SchedulerKind, Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
 };
 
 static SCHEMA: Schema = Schema {
@@ -85,6 +85,12 @@ impl MasterConfig {
             (0, false) => 8080,
             (port, _) => port,
         }
+    }
+
+    /// The cluster's checkpoint storage as a layer under experiments, secrets included.
+    pub fn checkpoint_storage_json(&self) -> Option<Value> {
+        let storage = self.checkpoint_storage.as_ref()?;
+        Some(serde_json::to_value(storage).expect("maps with text keys are JSON"))
     }
 
     /// The pool of this name.

@@ -25,8 +25,14 @@ const OWNED: &[(&str, &str)] = &[
     ("readinessProbe", "the system watches the task itself"),
     ("startupProbe", "the system watches the task itself"),
     ("lifecycle", "use a startup hook"),
-    ("terminationMessagePath", "the system reports how the task ended"),
-    ("terminationMessagePolicy", "the system reports how the task ended"),
+    (
+        "terminationMessagePath",
+        "the system reports how the task ended",
+    ),
+    (
+        "terminationMessagePolicy",
+        "the system reports how the task ended",
+    ),
 ];
 
 /// Checks the value of `pod_spec`.
@@ -41,7 +47,12 @@ pub(crate) fn check(checker: &mut Checker, node: &mut Node) {
     if let Some(metadata) = node.get("metadata") {
         checker.within("metadata", |checker| {
             forbid(checker, metadata, "name", "the system names its pods");
-            forbid(checker, metadata, "namespace", "bind the workspace or the pool to a namespace");
+            forbid(
+                checker,
+                metadata,
+                "namespace",
+                "bind the workspace or the pool to a namespace",
+            );
         });
     }
     let Some(spec) = node.get("spec") else {
@@ -94,7 +105,12 @@ fn container(checker: &mut Checker, node: &Node, list: &str) {
     if let Some(context) = given(node, "securityContext") {
         checker.within("securityContext", |checker| {
             for key in ["runAsUser", "runAsGroup"] {
-                forbid(checker, context, key, "use \"det user link-with-agent-user\"");
+                forbid(
+                    checker,
+                    context,
+                    key,
+                    "use \"det user link-with-agent-user\"",
+                );
             }
         });
     }
@@ -183,7 +199,10 @@ fn merge_maps(
                     at: ours.at,
                 },
                 (ours_tree, tree, _) => merge(
-                    Node { tree: ours_tree, at: ours.at },
+                    Node {
+                        tree: ours_tree,
+                        at: ours.at,
+                    },
                     Node { tree, at: node.at },
                 ),
             },

@@ -3,13 +3,15 @@
 //! Keeping the keys as data instead of code is what allows hints ("did you mean"), environment names for every leaf
 //! and one place for each default.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
+mod walk;
 
 use crate::errors::{ConfigError, ConfigErrors, Position, edit_distance};
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
+
+#[cfg(test)]
+pub(crate) use walk::assert_defaults_are_json;
+pub(crate) use walk::{Leaf, MASK, fill_defaults, leaves, mask, mask_all};
 
 /// What a value may be.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +36,8 @@ pub(crate) enum Kind {
     Map(&'static Kind),
     Section(&'static Section),
     Union(&'static Union),
+    /// Text with a rule of its own, which may also rewrite the value into its normal form.
+    TextBy(fn(&mut Checker, &mut Node)),
     /// A shape with a rule of its own, which may also rewrite the value into its normal form.
     Custom(fn(&mut Checker, &mut Node)),
 }
@@ -244,14 +248,21 @@ impl Checker {
         let mut out = String::new();
         for segment in &self.path {
             match segment {
-                Segment::Index(index) => out += &format!("[{index}]"),
+                Segment::Index(index) => {
+                    out.push('[');
+                    out.push_str(&index.to_string());
+                    out.push(']');
+                }
                 Segment::Key(key) if is_plain_key(key) => {
                     if !out.is_empty() {
                         out.push('.');
                     }
                     out += key;
                 }
-                Segment::Key(key) => out += &format!("[{key:?}]"),
+                Segment::Key(key) => {
+                    let quoted = format!("[{key:?}]");
+                    out.push_str(&quoted);
+                }
             }
         }
         out
@@ -381,7 +392,7 @@ impl Checker {
             },
             Kind::Section(section) => self.section(node, section),
             Kind::Union(union) => self.union(node, union),
-            Kind::Custom(check) => check(self, node),
+            Kind::TextBy(check) | Kind::Custom(check) => check(self, node),
         }
     }
 
@@ -392,10 +403,16 @@ impl Checker {
         match node.integer() {
             Some(value) if (min..=max).contains(&value) => node.tree = Tree::Number(value.into()),
             Some(value) if value < min => {
-                self.error(node.at.as_ref(), format!("must be at least {min}, not {value}"));
+                self.error(
+                    node.at.as_ref(),
+                    format!("must be at least {min}, not {value}"),
+                );
             }
             Some(value) => {
-                self.error(node.at.as_ref(), format!("must be at most {max}, not {value}"));
+                self.error(
+                    node.at.as_ref(),
+                    format!("must be at most {max}, not {value}"),
+                );
             }
             None => self.error(node.at.as_ref(), "must be an integer"),
         }
@@ -408,7 +425,11 @@ impl Checker {
                 let message = format!("must be one of {}, not \"{text}\"", quoted(words));
                 match closest(text, words.iter().copied()) {
                     Some(word) => {
-                        self.error_hint(node.at.as_ref(), message, format!("did you mean \"{word}\"?"));
+                        self.error_hint(
+                            node.at.as_ref(),
+                            message,
+                            format!("did you mean \"{word}\"?"),
+                        );
                     }
                     None => self.error(node.at.as_ref(), message),
                 }
@@ -457,15 +478,13 @@ impl Checker {
                 continue;
             }
             let hint = self.hint(key, names);
-            self.within(key, |checker| match hint {
-                Some(hint) => {
-                    let message = format!("is not a known key{of}");
-                    checker.error_hint(member.at.as_ref(), message, hint);
-                }
-                None => {
-                    let message = format!("is not a known key{of}; known are {}", quoted(names));
-                    checker.error(member.at.as_ref(), message);
-                }
+            let message = match hint {
+                Some(_) => format!("is not a known key{of}"),
+                None => format!("is not a known key{of}; known are {}", quoted(names)),
+            };
+            self.within(key, |checker| {
+                let error = ConfigError::new(checker.path(), member.at.as_ref(), message);
+                checker.errors.push(ConfigError { hint, ..error });
             });
         }
     }
@@ -493,23 +512,28 @@ impl Checker {
             .then(|| format!("did you mean {}?", quoted_or(&places)))
     }
 
-    fn fields(&mut self, node: &mut Node, at: Option<&Position>, fields: &'static [Field], of: &str) {
+    fn fields(
+        &mut self,
+        node: &mut Node,
+        at: Option<&Position>,
+        fields: &'static [Field],
+        of: &str,
+    ) {
         for field in fields {
-            match node.get_mut(field.name) {
-                Some(member) => self.within(field.name, |checker| {
+            if let Some(member) = node.get_mut(field.name) {
+                self.within(field.name, |checker| {
                     checker.note(field.note);
                     checker.value(member, field.kind);
-                }),
-                None => {
-                    let needed = match field.need {
-                        Need::Optional => false,
-                        Need::Always => true,
-                        Need::Finally => self.stage == Stage::Complete && field.default.is_none(),
-                    };
-                    if needed {
-                        self.error_in(field.name, at, format!("is required{of}"));
-                    }
-                }
+                });
+                continue;
+            }
+            let needed = match field.need {
+                Need::Optional => false,
+                Need::Always => true,
+                Need::Finally => self.stage == Stage::Complete && field.default.is_none(),
+            };
+            if needed {
+                self.error_in(field.name, at, format!("is required{of}"));
             }
         }
     }
@@ -529,10 +553,11 @@ impl Checker {
         }
         self.rename(node, union.aliases);
         let words = || quoted_list(union.variants.iter().map(|variant| variant.name));
-        let tag = node
-            .get(union.tag)
-            .cloned()
-            .or_else(|| union.default_tag.map(|tag| Node::new(Tree::Text(tag.to_owned()))));
+        let tag = node.get(union.tag).cloned().or_else(|| {
+            union
+                .default_tag
+                .map(|tag| Node::new(Tree::Text(tag.to_owned())))
+        });
         let Some(tag) = tag else {
             if self.stage == Stage::Complete {
                 let message = format!("is required: one of {}", words());
@@ -550,12 +575,17 @@ impl Checker {
             .iter()
             .find(|variant| tag.text() == Some(variant.name))
         else {
-            let given = tag.text().map_or_else(|| tag.kind().to_owned(), |text| format!("\"{text}\""));
+            let given = tag
+                .text()
+                .map_or_else(|| tag.kind().to_owned(), |text| format!("\"{text}\""));
             let message = format!("must be one of {}, not {given}", words());
             return self.error_in(union.tag, tag.at.as_ref(), message);
         };
         if chosen.note != Note::Nothing {
-            let text = format!("\"{}\" is accepted and kept but not acted on yet", chosen.name);
+            let text = format!(
+                "\"{}\" is accepted and kept but not acted on yet",
+                chosen.name
+            );
             self.within(union.tag, |checker| checker.warn(&text));
         }
         let names = union_names(union, Some(chosen));
@@ -610,202 +640,4 @@ fn closest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<
         .filter(|(distance, candidate)| *distance < candidate.chars().count())
         .min()
         .map(|(_, candidate)| candidate)
-}
-
-/// Reads a built-in default.
-fn default_value(json: &str) -> Value {
-    serde_json::from_str(json).expect("defaults of the schema are JSON; a test reads each")
-}
-
-/// Adds the default of every missing key.
-pub(crate) fn fill_defaults(node: &mut Node, section: &'static Section) {
-    fill_fields(node, section.fields);
-}
-
-fn fill_fields(node: &mut Node, fields: &'static [Field]) {
-    let Some(members) = node.members_mut() else {
-        return;
-    };
-    for field in fields {
-        if let Some(json) = field.default
-            && members
-                .get(field.name)
-                .is_none_or(|member| matches!(member.tree, Tree::Null))
-        {
-            members.insert(field.name.to_owned(), Node::from(&default_value(json)));
-        }
-        if let Some(member) = members.get_mut(field.name) {
-            fill_kind(member, field.kind);
-        }
-    }
-}
-
-fn fill_kind(node: &mut Node, kind: Kind) {
-    match kind {
-        Kind::Section(section) => fill_fields(node, section.fields),
-        Kind::Union(union) => {
-            if let (Some(tag), Some(members)) = (union.default_tag, node.members_mut()) {
-                members
-                    .entry(union.tag.to_owned())
-                    .or_insert_with(|| Node::new(Tree::Text(tag.to_owned())));
-            }
-            fill_fields(node, union.common);
-            let tag = node.get(union.tag).and_then(Node::text).map(str::to_owned);
-            if let Some(chosen) = union
-                .variants
-                .iter()
-                .find(|variant| tag.as_deref() == Some(variant.name))
-            {
-                fill_fields(node, chosen.fields);
-            }
-        }
-        Kind::List(item) => {
-            if let Tree::List(items) = &mut node.tree {
-                items.iter_mut().for_each(|element| fill_kind(element, *item));
-            }
-        }
-        Kind::Map(item) => {
-            if let Some(members) = node.members_mut() {
-                members.values_mut().for_each(|member| fill_kind(member, *item));
-            }
-        }
-        _ => {}
-    }
-}
-
-/// What stands in place of a secret.
-pub(crate) const MASK: &str = "********";
-
-/// Replaces every secret by [`MASK`].
-pub(crate) fn mask(value: &mut Value, section: &'static Section) {
-    mask_fields(value, section.fields);
-}
-
-fn mask_fields(value: &mut Value, fields: &'static [Field]) {
-    let Some(members) = value.as_object_mut() else {
-        return;
-    };
-    for field in fields {
-        let Some(member) = members.get_mut(field.name) else {
-            continue;
-        };
-        if field.secret {
-            mask_all(member);
-        } else {
-            mask_kind(member, field.kind);
-        }
-    }
-}
-
-fn mask_kind(value: &mut Value, kind: Kind) {
-    match kind {
-        Kind::Section(section) => mask_fields(value, section.fields),
-        Kind::Union(union) => {
-            mask_fields(value, union.common);
-            for variant in union.variants {
-                mask_fields(value, variant.fields);
-            }
-        }
-        Kind::List(item) => {
-            if let Some(items) = value.as_array_mut() {
-                items.iter_mut().for_each(|element| mask_kind(element, *item));
-            }
-        }
-        Kind::Map(item) => {
-            if let Some(members) = value.as_object_mut() {
-                members.values_mut().for_each(|member| mask_kind(member, *item));
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Replaces every scalar in a value, except nulls and empty strings, which hide nothing.
-pub(crate) fn mask_all(value: &mut Value) {
-    match value {
-        Value::Null => {}
-        Value::String(text) if text.is_empty() => {}
-        Value::Array(items) => items.iter_mut().for_each(mask_all),
-        Value::Object(members) => members.values_mut().for_each(mask_all),
-        other => *other = Value::from(MASK),
-    }
-}
-
-/// A key that can be set on its own.
-#[derive(Debug, Clone)]
-pub(crate) struct Leaf {
-    /// Dotted.
-    pub(crate) path: String,
-    pub(crate) kind: Kind,
-}
-
-/// All keys of a section and of the sections in it, unions with their tags and the keys of all their variants, and the
-/// section's own alternative names.
-pub(crate) fn leaves(section: &'static Section) -> Vec<Leaf> {
-    let mut found = BTreeMap::new();
-    collect(section.fields, "", &mut found);
-    for (old, new, _) in section.aliases {
-        if let Some(kind) = found.get(*new).copied() {
-            found.insert((*old).to_owned(), kind);
-        }
-    }
-    found
-        .into_iter()
-        .map(|(path, kind)| Leaf { path, kind })
-        .collect()
-}
-
-fn collect(fields: &'static [Field], prefix: &str, found: &mut BTreeMap<String, Kind>) {
-    for field in fields {
-        let path = if prefix.is_empty() {
-            field.name.to_owned()
-        } else {
-            format!("{prefix}.{}", field.name)
-        };
-        match field.kind {
-            Kind::Section(section) => {
-                collect(section.fields, &path, found);
-                found.insert(path, field.kind);
-            }
-            Kind::Union(union) => {
-                found.insert(format!("{path}.{}", union.tag), Kind::Text);
-                collect(union.common, &path, found);
-                for variant in union.variants {
-                    collect(variant.fields, &path, found);
-                }
-                found.insert(path, field.kind);
-            }
-            _ => {
-                found.insert(path, field.kind);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-pub(crate) fn assert_defaults_are_json(section: &'static Section) {
-    fn visit(fields: &'static [Field]) {
-        for field in fields {
-            if let Some(json) = field.default {
-                assert!(
-                    serde_json::from_str::<Value>(json).is_ok(),
-                    "default of {}: {json}",
-                    field.name
-                );
-            }
-            visit_kind(field.kind);
-        }
-    }
-    fn visit_kind(kind: Kind) {
-        match kind {
-            Kind::Section(section) => visit(section.fields),
-            Kind::Union(union) => {
-                visit(union.common);
-                union.variants.iter().for_each(|variant| visit(variant.fields));
-            }
-            Kind::List(item) | Kind::Map(item) => visit_kind(*item),
-            _ => {}
-        }
-    }
-    visit(section.fields);
 }

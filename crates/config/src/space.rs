@@ -10,9 +10,23 @@ use crate::yaml::{Node, Tree};
 /// The five types and their keys; the bool says whether the key is needed.
 const TYPES: &[(&str, &[(&str, bool)])] = &[
     ("const", &[("val", true)]),
-    ("int", &[("minval", true), ("maxval", true), ("count", false)]),
-    ("double", &[("minval", true), ("maxval", true), ("count", false)]),
-    ("log", &[("minval", true), ("maxval", true), ("base", true), ("count", false)]),
+    (
+        "int",
+        &[("minval", true), ("maxval", true), ("count", false)],
+    ),
+    (
+        "double",
+        &[("minval", true), ("maxval", true), ("count", false)],
+    ),
+    (
+        "log",
+        &[
+            ("minval", true),
+            ("maxval", true),
+            ("base", true),
+            ("count", false),
+        ],
+    ),
     ("categorical", &[("vals", true)]),
 ];
 
@@ -48,7 +62,9 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
         return Some(Hyperparameter::Group(group(checker, node)));
     };
     let Some((name, keys)) = TYPES.iter().find(|(name, _)| kind.text() == Some(name)) else {
-        let given = kind.text().map_or(kind.kind().to_owned(), |text| format!("\"{text}\""));
+        let given = kind
+            .text()
+            .map_or(kind.kind().to_owned(), |text| format!("\"{text}\""));
         checker.within("type", |checker| {
             checker.error_hint(
                 kind.at.as_ref(),
@@ -78,7 +94,9 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
         }
     }
     let parameter = typed(checker, node, name, given);
-    (checker.errors.len() == before).then_some(parameter).flatten()
+    (checker.errors.len() == before)
+        .then_some(parameter)
+        .flatten()
 }
 
 fn typed<'n>(
@@ -111,7 +129,11 @@ fn typed<'n>(
             let count = count(checker, given("count"));
             let (minval, maxval) = (minval?, maxval?);
             ordered(checker, at, minval < maxval)?;
-            Some(Hyperparameter::Int { minval, maxval, count: count? })
+            Some(Hyperparameter::Int {
+                minval,
+                maxval,
+                count: count?,
+            })
         }
         _ => {
             let minval = given("minval").and_then(|node| number(checker, "minval", node));
@@ -121,14 +143,27 @@ fn typed<'n>(
             let (minval, maxval) = (minval?, maxval?);
             ordered(checker, at, minval < maxval)?;
             if name == "double" {
-                return Some(Hyperparameter::Double { minval, maxval, count: count? });
+                return Some(Hyperparameter::Double {
+                    minval,
+                    maxval,
+                    count: count?,
+                });
             }
             let base = base?;
             if base <= 0.0 {
-                checker.error_in("base", given("base").and_then(|node| node.at.as_ref()), "must be above 0");
+                checker.error_in(
+                    "base",
+                    given("base").and_then(|node| node.at.as_ref()),
+                    "must be above 0",
+                );
                 return None;
             }
-            Some(Hyperparameter::Log { minval, maxval, base, count: count? })
+            Some(Hyperparameter::Log {
+                minval,
+                maxval,
+                base,
+                count: count?,
+            })
         }
     }
 }
@@ -237,14 +272,28 @@ fn parameter_json(parameter: &Hyperparameter) -> Value {
     };
     match parameter {
         Hyperparameter::Const(value) => json!({"type": "const", "val": value}),
-        Hyperparameter::Int { minval, maxval, count } => {
-            counted(json!({"type": "int", "minval": minval, "maxval": maxval}), count)
-        }
-        Hyperparameter::Double { minval, maxval, count } => counted(
+        Hyperparameter::Int {
+            minval,
+            maxval,
+            count,
+        } => counted(
+            json!({"type": "int", "minval": minval, "maxval": maxval}),
+            count,
+        ),
+        Hyperparameter::Double {
+            minval,
+            maxval,
+            count,
+        } => counted(
             json!({"type": "double", "minval": short(*minval), "maxval": short(*maxval)}),
             count,
         ),
-        Hyperparameter::Log { minval, maxval, base, count } => counted(
+        Hyperparameter::Log {
+            minval,
+            maxval,
+            base,
+            count,
+        } => counted(
             json!({
                 "type": "log", "minval": short(*minval), "maxval": short(*maxval), "base": short(*base),
             }),
@@ -257,7 +306,10 @@ fn parameter_json(parameter: &Hyperparameter) -> Value {
 
 /// A double as JSON, whole ones without a fraction: `10`, not `10.0`.
 pub(crate) fn short(value: f64) -> Value {
-    #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and small")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "checked to be whole and small"
+    )]
     if value.fract() == 0.0 && value.abs() < 1e15 && (value != 0.0 || value.is_sign_positive()) {
         return Value::from(value as i64);
     }

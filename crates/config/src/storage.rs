@@ -96,9 +96,11 @@ impl StorageLocation {
     /// For `shared_fs`, the part of the storage below `host_path` (empty for `host_path` itself); `None` otherwise.
     pub fn shared_fs_subdirectory(&self) -> Option<PathBuf> {
         match self {
-            Self::SharedFs { host_path, storage_path, .. } => {
-                subdirectory(host_path, storage_path.as_deref().unwrap_or(""))
-            }
+            Self::SharedFs {
+                host_path,
+                storage_path,
+                ..
+            } => subdirectory(host_path, storage_path.as_deref().unwrap_or("")),
             _ => None,
         }
     }
@@ -109,9 +111,13 @@ impl std::fmt::Debug for StorageLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = f.debug_struct(self.type_name());
         match self {
-            Self::SharedFs { host_path, storage_path, .. } => {
-                out.field("host_path", host_path).field("storage_path", storage_path)
-            }
+            Self::SharedFs {
+                host_path,
+                storage_path,
+                ..
+            } => out
+                .field("host_path", host_path)
+                .field("storage_path", storage_path),
             Self::Directory { container_path } => out.field("container_path", container_path),
             Self::S3 { bucket, prefix, .. } | Self::Gcs { bucket, prefix } => {
                 out.field("bucket", bucket).field("prefix", prefix)
@@ -135,7 +141,10 @@ pub(crate) static STORAGE: Union = Union {
     ],
     variants: &[
         variant("shared_fs", SHARED_FS),
-        variant("directory", &[field("container_path", Kind::Text).finally()]),
+        variant(
+            "directory",
+            &[field("container_path", Kind::Text).finally()],
+        ),
         variant(
             "s3",
             &[
@@ -143,7 +152,7 @@ pub(crate) static STORAGE: Union = Union {
                 field("access_key", Kind::Text).secret(),
                 field("secret_key", Kind::Text).secret(),
                 field("endpoint_url", Kind::Text),
-                field("prefix", Kind::Custom(prefix)),
+                field("prefix", Kind::TextBy(prefix)),
             ],
         )
         .kept(),
@@ -151,7 +160,7 @@ pub(crate) static STORAGE: Union = Union {
             "gcs",
             &[
                 field("bucket", Kind::Text).finally(),
-                field("prefix", Kind::Custom(prefix)),
+                field("prefix", Kind::TextBy(prefix)),
             ],
         )
         .kept(),
@@ -171,7 +180,7 @@ pub(crate) static STORAGE: Union = Union {
 };
 
 const SHARED_FS: &[Field] = &[
-    field("host_path", Kind::Custom(absolute_path)).finally(),
+    field("host_path", Kind::TextBy(absolute_path)).finally(),
     field("storage_path", Kind::Text),
     field("propagation", PROPAGATION).or("\"rprivate\""),
     field("container_path", Kind::Text).warn(IGNORED),
@@ -222,7 +231,8 @@ fn check(checker: &mut Checker, node: &Node) {
             ) && let Some(path) = storage.text()
                 && subdirectory(host, path).is_none()
             {
-                let message = format!("must be relative to, or under, \"{host}\"; \"{path}\" is outside");
+                let message =
+                    format!("must be relative to, or under, \"{host}\"; \"{path}\" is outside");
                 checker.error_in("storage_path", storage.at.as_ref(), message);
             }
         }

@@ -10,7 +10,9 @@ use std::time::Duration;
 /// A sentence that names the text and the accepted forms.
 pub fn parse_byte_size(text: &str) -> Result<u64, String> {
     let wrong = || {
-        format!("\"{text}\" is not a size; write bytes or a number with a unit, like \"64m\" or \"4 GiB\"")
+        format!(
+            "\"{text}\" is not a size; write bytes or a number with a unit, like \"64m\" or \"4 GiB\""
+        )
     };
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -57,8 +59,11 @@ pub fn parse_byte_size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// A sentence that names the text and the accepted form.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong =
-        || format!("\"{text}\" is not a duration; write a number with a unit, like \"90s\" or \"1h30m\"");
+    let wrong = || {
+        format!(
+            "\"{text}\" is not a duration; write a number with a unit, like \"90s\" or \"1h30m\""
+        )
+    };
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -193,8 +198,20 @@ mod tests {
     #[test]
     fn wrong_byte_sizes_are_refused() {
         for text in [
-            "", "giga", "1.gb", "1 gi", "1 i", "-1", "1  g", ".5g", "1.2.3", "1e3", "g", "1 x",
-            "99999999999p", "99999999.5p",
+            "",
+            "giga",
+            "1.gb",
+            "1 gi",
+            "1 i",
+            "-1",
+            "1  g",
+            ".5g",
+            "1.2.3",
+            "1e3",
+            "g",
+            "1 x",
+            "99999999999p",
+            "99999999.5p",
         ] {
             assert!(parse_byte_size(text).is_err(), "{text}");
         }
@@ -212,12 +229,27 @@ mod tests {
             ("300ms", 300),
             ("1h10m10s", 4_210_000),
         ] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
         }
-        for text in ["", "5", "s", "-1s", "1d", "1 s", "1.2.3s", "..s", "99999999999h", "9999999999999999999999s"] {
+        for text in [
+            "",
+            "5",
+            "s",
+            "-1s",
+            "1d",
+            "1 s",
+            "1.2.3s",
+            "..s",
+            "99999999999h",
+            "9999999999999999999999s",
+        ] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
-        assert_eq!(format_duration(Duration::from_secs(5_400)), "1h30m");
+        assert_eq!(format_duration(Duration::from_mins(90)), "1h30m");
         assert_eq!(format_duration(Duration::ZERO), "0s");
     }
 

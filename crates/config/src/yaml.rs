@@ -170,7 +170,9 @@ impl Node {
         at.source = Some(Arc::clone(source));
         match &mut self.tree {
             Tree::List(items) => items.iter_mut().for_each(|item| item.set_source(source)),
-            Tree::Map(members) => members.values_mut().for_each(|node| node.set_source(source)),
+            Tree::Map(members) => members
+                .values_mut()
+                .for_each(|node| node.set_source(source)),
             _ => {}
         }
     }
@@ -400,7 +402,8 @@ impl<'text> Builder<'text> {
             if matches!(next.0, Event::MappingEnd) {
                 break;
             }
-            let is_merge = matches!(&next.0, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
+            let is_merge =
+                matches!(&next.0, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
             let (key, at) = self.key(next)?;
             let value = self.expect_next()?;
             let mut node = self.node(value, depth + 1)?;
@@ -513,9 +516,7 @@ fn scalar_tree(
     tag: Option<&Tag>,
     at: &Position,
 ) -> Result<Tree, ConfigError> {
-    let resolved = || {
-        parse_scalar(text).map_err(|message| ConfigError::new("", Some(at), message))
-    };
+    let resolved = || parse_scalar(text).map_err(|message| ConfigError::new("", Some(at), message));
     let Some(tag) = tag else {
         return if matches!(style, ScalarStyle::Plain) {
             resolved()
@@ -555,7 +556,11 @@ fn json(text: &str) -> Option<Result<Node, ConfigError>> {
         Err(error) if error.is_data() => {
             let at = position(error.line(), error.column());
             let message = error.to_string();
-            let message = message.split(" at line ").next().unwrap_or(&message).to_owned();
+            let message = message
+                .split(" at line ")
+                .next()
+                .unwrap_or(&message)
+                .to_owned();
             Some(Err(ConfigError::new("", Some(&at), message)))
         }
         Err(_) => None,

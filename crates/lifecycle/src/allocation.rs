@@ -2,6 +2,68 @@
 //!
 //! It has members, one container each. What each member does is a row of its own and is handed in; the state says what
 //! the allocation as a whole is about.
+//!
+//! The table is for two members, both running; `one done` and `one failed` mean that the other still runs.
+//!
+//! ```text
+//! pending
+//!   place -> starting: assigned
+//!   preempt -> terminated, released: End
+//!   preempt timed out -> terminated, released: End
+//!   kill -> terminated, released: End
+//!   infrastructure -> terminated, infrastructure: End
+//!   stays: meet, acknowledge, one done, one failed, one lost, all done, all gone, one failed, all killed
+//! starting: running
+//!   meet -> ready
+//!   preempt -> killing, released: KillMembers
+//!   kill -> killing, released: KillMembers
+//!   infrastructure -> killing, infrastructure: KillMembers
+//!   one failed -> killing, failed: KillMembers
+//!   one lost -> killing, infrastructure: KillMembers
+//!   all done -> terminated, completed: End
+//!   all gone, one failed -> terminated, failed: End
+//!   all killed -> terminated, infrastructure: End
+//!   stays: place, acknowledge, preempt timed out, one done
+//! ready
+//!   preempt -> preempting: RaisePreemption
+//!   acknowledge -> saving
+//!   kill -> killing, released: KillMembers
+//!   infrastructure -> killing, infrastructure: KillMembers
+//!   one failed -> killing, failed: KillMembers
+//!   one lost -> killing, infrastructure: KillMembers
+//!   all done -> terminated, completed: End
+//!   all gone, one failed -> terminated, failed: End
+//!   all killed -> terminated, infrastructure: End
+//!   stays: place, meet, preempt timed out, one done
+//! preempting
+//!   acknowledge -> saving
+//!   preempt timed out -> killing, released: KillMembers
+//!   kill -> killing, released: KillMembers
+//!   infrastructure -> killing, infrastructure: KillMembers
+//!   one failed -> killing, failed: KillMembers
+//!   one lost -> killing, infrastructure: KillMembers
+//!   all done -> terminated, completed: End
+//!   all gone, one failed -> terminated, failed: End
+//!   all killed -> terminated, infrastructure: End
+//!   stays: place, meet, preempt, one done
+//! saving
+//!   preempt timed out -> killing, released: KillMembers
+//!   kill -> killing, released: KillMembers
+//!   infrastructure -> killing, infrastructure: KillMembers
+//!   one failed -> killing, failed: KillMembers
+//!   one lost -> killing, infrastructure: KillMembers
+//!   all done -> terminated, released: End
+//!   all gone, one failed -> terminated, failed: End
+//!   all killed -> terminated, infrastructure: End
+//!   stays: place, meet, preempt, acknowledge, one done
+//! killing
+//!   all done -> terminated, released: End
+//!   all gone, one failed -> terminated, released: End
+//!   all killed -> terminated, released: End
+//!   stays: place, meet, preempt, acknowledge, preempt timed out, kill, infrastructure, one done, one failed, one lost
+//! terminated
+//!   stays: place, meet, preempt, acknowledge, preempt timed out, kill, infrastructure, one done, one failed, one lost, all done, all gone, one failed, all killed
+//! ```
 
 use det_ids::ContainerId;
 use serde::{Deserialize, Serialize};
@@ -298,4 +360,136 @@ fn least_phase(members: &[Member]) -> Option<Phase> {
             MemberProgress::Ended(_) => None,
         })
         .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::table;
+
+    fn states() -> Vec<(&'static str, State)> {
+        vec![
+            ("pending", State::Pending),
+            ("starting: running", State::Starting(Phase::Running)),
+            ("ready", State::Ready),
+            ("preempting", State::Preempting),
+            ("saving", State::Saving),
+            ("killing", State::Killing { exit: AllocationExit::Released }),
+            ("terminated", State::Terminated { exit: AllocationExit::Completed }),
+        ]
+    }
+
+    fn name(state: &State) -> String {
+        match state {
+            State::Killing { exit } => format!("killing, {}", exit_name(exit)),
+            State::Terminated { exit } => format!("terminated, {}", exit_name(exit)),
+            State::Starting(phase) => format!("starting: {phase:?}").to_lowercase(),
+            other => states().iter().find(|(_, s)| s == other).map(|(n, _)| (*n).to_owned()).unwrap(),
+        }
+    }
+
+    fn exit_name(exit: &AllocationExit) -> &'static str {
+        match exit {
+            AllocationExit::Completed => "completed",
+            AllocationExit::Released => "released",
+            AllocationExit::Failed { .. } => "failed",
+            AllocationExit::Infrastructure { .. } => "infrastructure",
+        }
+    }
+
+    fn member(daemon: bool, progress: MemberProgress) -> Member {
+        Member { container: ContainerId::from("c"), daemon, progress }
+    }
+
+    fn alive() -> Member {
+        member(false, MemberProgress::Alive(Phase::Running))
+    }
+
+    fn ended(exit: MemberExit) -> Member {
+        member(false, MemberProgress::Ended(exit))
+    }
+
+    fn failed() -> Member {
+        ended(MemberExit::Failed("exit code 1".into()))
+    }
+
+    fn events() -> Vec<(&'static str, (Event, Vec<Member>))> {
+        let both = || vec![alive(), alive()];
+        let lost = || ended(MemberExit::Infrastructure("agent lost".into()));
+        let changed = |members| (Event::MembersChanged, members);
+        vec![
+            ("place", (Event::Place, both())),
+            ("meet", (Event::Meet, both())),
+            ("preempt", (Event::Preempt, both())),
+            ("acknowledge", (Event::Acknowledge, both())),
+            ("preempt timed out", (Event::PreemptTimedOut, both())),
+            ("kill", (Event::Kill, both())),
+            ("infrastructure", (Event::Infrastructure("agent disabled".into()), both())),
+            ("one done", changed(vec![ended(MemberExit::Success), alive()])),
+            ("one failed", changed(vec![failed(), alive()])),
+            ("one lost", changed(vec![alive(), lost()])),
+            ("all done", changed(vec![ended(MemberExit::Success), ended(MemberExit::Success)])),
+            ("all gone, one failed", changed(vec![failed(), ended(MemberExit::Killed)])),
+            ("all killed", changed(vec![ended(MemberExit::Killed), ended(MemberExit::Killed)])),
+        ]
+    }
+
+    #[test]
+    fn the_table_is_the_code() {
+        let printed = table::print(&states(), &events(), name, |s, (event, members)| s.clone().on(event.clone(), members));
+        table::assert_in_comment(include_str!("allocation.rs"), &printed);
+    }
+
+    #[test]
+    fn helpers_are_ended_with_the_last_worker_and_do_not_count() {
+        let helper = member(true, MemberProgress::Alive(Phase::Running));
+        let step = State::Ready.on(Event::MembersChanged, &[ended(MemberExit::Success), helper]);
+        assert_eq!(step.state, State::Killing { exit: AllocationExit::Completed });
+        assert_eq!(step.effects, [Do::KillMembers]);
+        let gone = member(true, MemberProgress::Ended(MemberExit::Killed));
+        let step = step.state.on(Event::MembersChanged, &[ended(MemberExit::Success), gone]);
+        assert_eq!(step.state, State::Terminated { exit: AllocationExit::Completed });
+    }
+
+    #[test]
+    fn the_least_advanced_member_tells_the_phase() {
+        let members = [alive(), member(false, MemberProgress::Alive(Phase::Pulling))];
+        let step = State::Starting(Phase::Assigned).on(Event::MembersChanged, &members);
+        assert_eq!(step.state.stored_name(), "PULLING");
+    }
+
+    #[test]
+    fn exit_0_after_saving_means_go_on_later_and_without_it_done() {
+        let done = [ended(MemberExit::Success)];
+        let exit = |state: State| match state.on(Event::MembersChanged, &done).state {
+            State::Terminated { exit } => exit,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(exit(State::Saving), AllocationExit::Released);
+        assert_eq!(exit(State::Preempting), AllocationExit::Completed);
+    }
+
+    proptest! {
+        #[test]
+        fn it_ends_once_and_only_when_no_member_lives(history in prop::collection::vec(0..13_usize, 0..40)) {
+            let mut state = State::Pending;
+            let mut ends = 0;
+            for index in history {
+                let (event, members) = events()[index].1.clone();
+                let waiting = state == State::Pending;
+                let step = state.on(event, &members);
+                if step.effects.contains(&Do::End) {
+                    ends += 1;
+                    let lives = members.iter().any(|m| matches!(m.progress, MemberProgress::Alive(_)));
+                    prop_assert!(waiting || !lives);
+                    prop_assert!(step.state.is_terminal());
+                }
+                state = step.state;
+            }
+            prop_assert!(ends <= 1);
+            prop_assert_eq!(ends == 1, state.is_terminal());
+        }
+    }
 }

@@ -1,4 +1,70 @@
 //! The life of an experiment (`wire-contract` reference §15.1).
+//!
+//! ```text
+//! ACTIVE
+//!   pause -> PAUSED: PauseTrials
+//!   cancel -> STOPPING_CANCELED: CloseSearch, CancelTrials
+//!   kill -> STOPPING_KILLED: CloseSearch, KillTrials
+//!   search completed -> COMPLETED: End
+//!   search canceled -> CANCELED: End
+//!   search failed -> ERROR: End
+//!   search failed, trials live -> STOPPING_ERROR: CancelTrials
+//!   stays: activate, trials ended
+//!   refuses: continue, delete, delete failed
+//! PAUSED
+//!   activate -> ACTIVE: ActivateTrials
+//!   cancel -> STOPPING_CANCELED: CloseSearch, CancelTrials
+//!   kill -> STOPPING_KILLED: CloseSearch, KillTrials
+//!   search completed -> COMPLETED: End
+//!   search canceled -> CANCELED: End
+//!   search failed -> ERROR: End
+//!   search failed, trials live -> STOPPING_ERROR: CancelTrials
+//!   stays: pause, trials ended
+//!   refuses: continue, delete, delete failed
+//! STOPPING_CANCELED
+//!   kill -> STOPPING_KILLED: KillTrials
+//!   trials ended -> CANCELED: End
+//!   stays: cancel, search completed, search canceled, search failed, search failed, trials live
+//!   refuses: pause, activate, continue, delete, delete failed
+//! STOPPING_KILLED
+//!   trials ended -> CANCELED: End
+//!   stays: cancel, kill, search completed, search canceled, search failed, search failed, trials live
+//!   refuses: pause, activate, continue, delete, delete failed
+//! STOPPING_COMPLETED
+//!   cancel -> STOPPING_CANCELED: CancelTrials
+//!   kill -> STOPPING_KILLED: KillTrials
+//!   trials ended -> COMPLETED: End
+//!   stays: search completed, search canceled, search failed, search failed, trials live
+//!   refuses: pause, activate, continue, delete, delete failed
+//! STOPPING_ERROR
+//!   cancel -> STOPPING_CANCELED: CancelTrials
+//!   kill -> STOPPING_KILLED: KillTrials
+//!   trials ended -> ERROR: End
+//!   stays: search completed, search canceled, search failed, search failed, trials live
+//!   refuses: pause, activate, continue, delete, delete failed
+//! COMPLETED
+//!   continue -> ACTIVE
+//!   delete -> DELETING: Remove
+//!   stays: cancel, kill
+//!   refuses: pause, activate, search completed, search canceled, search failed, search failed, trials live, trials ended, delete failed
+//! CANCELED
+//!   continue -> ACTIVE
+//!   delete -> DELETING: Remove
+//!   stays: cancel, kill
+//!   refuses: pause, activate, search completed, search canceled, search failed, search failed, trials live, trials ended, delete failed
+//! ERROR
+//!   continue -> ACTIVE
+//!   delete -> DELETING: Remove
+//!   stays: cancel, kill
+//!   refuses: pause, activate, search completed, search canceled, search failed, search failed, trials live, trials ended, delete failed
+//! DELETING
+//!   delete failed -> DELETE_FAILED
+//!   stays: delete
+//!   refuses: pause, activate, cancel, kill, search completed, search canceled, search failed, search failed, trials live, trials ended, continue
+//! DELETE_FAILED
+//!   delete -> DELETING: Remove
+//!   refuses: pause, activate, cancel, kill, search completed, search canceled, search failed, search failed, trials live, trials ended, continue, delete failed
+//! ```
 
 use serde::{Deserialize, Serialize};
 
@@ -260,6 +326,80 @@ impl Stop {
             Self::Canceled | Self::Killed => State::Canceled,
             Self::Completed => State::Completed,
             Self::Errored => State::Errored,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::table;
+
+    const STATES: [State; 11] = [
+        State::Active,
+        State::Paused,
+        State::Stopping(Stop::Canceled),
+        State::Stopping(Stop::Killed),
+        State::Stopping(Stop::Completed),
+        State::Stopping(Stop::Errored),
+        State::Completed,
+        State::Canceled,
+        State::Errored,
+        State::Deleting,
+        State::DeleteFailed,
+    ];
+
+    fn events() -> Vec<(&'static str, Event)> {
+        let over = |outcome, trials_live| Event::SearchOver { outcome, trials_live };
+        vec![
+            ("pause", Event::Pause),
+            ("activate", Event::Activate),
+            ("cancel", Event::Cancel),
+            ("kill", Event::Kill),
+            ("search completed", over(SearchOutcome::Completed, false)),
+            ("search canceled", over(SearchOutcome::Canceled, false)),
+            ("search failed", over(SearchOutcome::Failed, false)),
+            ("search failed, trials live", over(SearchOutcome::Failed, true)),
+            ("trials ended", Event::TrialsEnded),
+            ("continue", Event::Continue),
+            ("delete", Event::Delete),
+            ("delete failed", Event::DeleteFailed),
+        ]
+    }
+
+    #[test]
+    fn the_table_is_the_code() {
+        let states: Vec<(&str, State)> = STATES.iter().map(|s| (s.stored_name(), *s)).collect();
+        let printed = table::print(&states, &events(), |s| s.stored_name().to_owned(), |s, e| s.on(*e));
+        table::assert_in_comment(include_str!("experiment.rs"), &printed);
+    }
+
+    #[test]
+    fn every_live_experiment_can_end() {
+        for state in STATES.into_iter().filter(|s| s.is_live()) {
+            let killed = state.on(Event::Kill).unwrap().state;
+            let ended = killed.on(Event::TrialsEnded).unwrap();
+            assert!(ended.state.is_terminal(), "{state:?}");
+            assert!(ended.effects.contains(&Do::End));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_end_is_left_only_by_continue_and_delete(start in 0..STATES.len(), history in prop::collection::vec(0..12_usize, 0..40)) {
+            let mut state = STATES[start];
+            for index in history {
+                let (name, event) = events()[index];
+                if let Ok(step) = state.on(event) {
+                    if state.is_terminal() && step.state != state {
+                        prop_assert!(name == "continue" || name == "delete");
+                    }
+                    prop_assert_eq!(step.effects.contains(&Do::End), !state.is_terminal() && step.state.is_terminal());
+                    state = step.state;
+                }
+            }
         }
     }
 }

@@ -10,6 +10,8 @@
 
 pub mod allocation;
 pub mod experiment;
+#[cfg(test)]
+mod table;
 pub mod trial;
 
 /// The answer to an event: the next state, and what to do once it is stored.

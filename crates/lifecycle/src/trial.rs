@@ -1,4 +1,103 @@
 //! The life of a trial (`wire-contract` reference §15.2, `searchers` reference §6).
+//!
+//! The table is for a trial with one of two restarts used; `last failure` is one with both used.
+//!
+//! ```text
+//! active
+//!   pause -> pausing: Preempt
+//!   cancel -> stopping: canceled: Preempt
+//!   kill -> stopping: killed: Kill
+//!   stop by search -> stopping: by search: Preempt
+//!   invalid hyperparameters -> stopping: invalid: KillSoon
+//!   user requested stop -> stopping: requested: KillSoon
+//!   done -> completed: End
+//!   released -> active: Request
+//!   lost -> active: Request
+//!   failure -> active: ChargeRestart, Request
+//!   last failure -> errored: ChargeRestart, TellErrored, End
+//!   stays: activate
+//!   refuses: continue
+//! paused
+//!   activate -> active: Request
+//!   cancel -> canceled: TellCanceled, End
+//!   kill -> canceled: TellCanceled, End
+//!   stop by search -> completed: End
+//!   stays: pause
+//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure, continue
+//! pausing
+//!   activate -> active
+//!   cancel -> stopping: canceled
+//!   kill -> stopping: killed: Kill
+//!   stop by search -> stopping: by search
+//!   invalid hyperparameters -> stopping: invalid: KillSoon
+//!   user requested stop -> stopping: requested: KillSoon
+//!   done -> completed: End
+//!   released -> paused
+//!   lost -> paused
+//!   failure -> paused: ChargeRestart
+//!   last failure -> errored: ChargeRestart, TellErrored, End
+//!   stays: pause
+//!   refuses: continue
+//! stopping: canceled
+//!   kill -> stopping: killed: Kill
+//!   done -> canceled: TellCanceled, End
+//!   released -> canceled: TellCanceled, End
+//!   lost -> canceled: TellCanceled, End
+//!   failure -> canceled: TellCanceled, End
+//!   last failure -> canceled: TellCanceled, End
+//!   stays: pause, activate, cancel, stop by search, invalid hyperparameters, user requested stop
+//!   refuses: continue
+//! stopping: killed
+//!   done -> canceled: TellCanceled, End
+//!   released -> canceled: TellCanceled, End
+//!   lost -> canceled: TellCanceled, End
+//!   failure -> canceled: TellCanceled, End
+//!   last failure -> canceled: TellCanceled, End
+//!   stays: pause, activate, cancel, kill, stop by search, invalid hyperparameters, user requested stop
+//!   refuses: continue
+//! stopping: by search
+//!   cancel -> stopping: canceled
+//!   kill -> stopping: killed: Kill
+//!   invalid hyperparameters -> stopping: invalid: KillSoon
+//!   user requested stop -> stopping: requested: KillSoon
+//!   done -> completed: End
+//!   released -> completed: End
+//!   lost -> completed: End
+//!   failure -> errored: TellErrored, End
+//!   last failure -> errored: TellErrored, End
+//!   stays: pause, activate, stop by search
+//!   refuses: continue
+//! stopping: invalid
+//!   kill -> stopping: killed: Kill
+//!   done -> completed: TellInvalid, End
+//!   released -> completed: TellInvalid, End
+//!   lost -> completed: TellInvalid, End
+//!   failure -> completed: TellInvalid, End
+//!   last failure -> completed: TellInvalid, End
+//!   stays: pause, activate, cancel, stop by search, invalid hyperparameters, user requested stop
+//!   refuses: continue
+//! stopping: requested
+//!   kill -> stopping: killed: Kill
+//!   done -> completed: End
+//!   released -> completed: End
+//!   lost -> completed: End
+//!   failure -> completed: End
+//!   last failure -> completed: End
+//!   stays: pause, activate, cancel, stop by search, invalid hyperparameters, user requested stop
+//!   refuses: continue
+//! completed
+//!   continue -> active: Request
+//!   stays: pause, activate, cancel, kill, stop by search
+//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure
+//! canceled
+//!   continue -> active: Request
+//!   stays: pause, activate, cancel, kill, stop by search
+//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure
+//! errored
+//!   continue -> active: Request
+//!   stays: pause, activate, cancel, kill, stop by search
+//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure
+//! ```
 
 use serde::{Deserialize, Serialize};
 
@@ -235,6 +334,131 @@ fn after_run(wanted: State, exit: &AllocationExit, history: History) -> Step<Sta
         AllocationExit::Failed { .. } if history.restarts < history.max_restarts => go_on(true),
         AllocationExit::Failed { .. } => {
             Step::to(State::Errored, [Do::ChargeRestart, Do::TellErrored, Do::End])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::table;
+
+    const STATES: [(&str, State); 11] = [
+        ("active", State::Active),
+        ("paused", State::Paused),
+        ("pausing", State::Pausing),
+        ("stopping: canceled", State::Stopping(Stop::Canceled)),
+        ("stopping: killed", State::Stopping(Stop::Killed)),
+        ("stopping: by search", State::Stopping(Stop::BySearch)),
+        ("stopping: invalid", State::Stopping(Stop::Early(EarlyExit::InvalidHyperparameters))),
+        ("stopping: requested", State::Stopping(Stop::Early(EarlyExit::UserRequested))),
+        ("completed", State::Completed),
+        ("canceled", State::Canceled),
+        ("errored", State::Errored),
+    ];
+
+    fn failed() -> AllocationExit {
+        AllocationExit::Failed { reason: "exit code 1".into() }
+    }
+
+    fn lost() -> AllocationExit {
+        AllocationExit::Infrastructure { reason: "agent lost".into() }
+    }
+
+    fn events() -> Vec<(&'static str, (Event, u32))> {
+        let ended = Event::AllocationEnded;
+        vec![
+            ("pause", (Event::Pause, 1)),
+            ("activate", (Event::Activate, 1)),
+            ("cancel", (Event::Cancel, 1)),
+            ("kill", (Event::Kill, 1)),
+            ("stop by search", (Event::StopBySearch, 1)),
+            ("invalid hyperparameters", (Event::EarlyExit(EarlyExit::InvalidHyperparameters), 1)),
+            ("user requested stop", (Event::EarlyExit(EarlyExit::UserRequested), 1)),
+            ("done", (ended(AllocationExit::Completed), 1)),
+            ("released", (ended(AllocationExit::Released), 1)),
+            ("lost", (ended(lost()), 1)),
+            ("failure", (ended(failed()), 1)),
+            ("last failure", (ended(failed()), 2)),
+            ("continue", (Event::Continue, 1)),
+        ]
+    }
+
+    fn history(restarts: u32) -> History {
+        History { restarts, max_restarts: 2, experiment_stops: false }
+    }
+
+    fn name(state: &State) -> String {
+        STATES.iter().find(|(_, s)| s == state).map(|(n, _)| (*n).to_owned()).unwrap()
+    }
+
+    #[test]
+    fn the_table_is_the_code() {
+        let printed =
+            table::print(&STATES, &events(), name, |s, (event, restarts)| s.on(event.clone(), history(*restarts)));
+        table::assert_in_comment(include_str!("trial.rs"), &printed);
+    }
+
+    #[test]
+    fn nothing_starts_again_while_the_experiment_stops() {
+        let stopping = History { experiment_stops: true, ..history(0) };
+        for exit in [AllocationExit::Released, lost(), failed()] {
+            let step = State::Active.on(Event::AllocationEnded(exit), stopping).unwrap();
+            assert_eq!(step.state, State::Canceled);
+            assert!(!step.effects.contains(&Do::Request));
+        }
+    }
+
+    #[test]
+    fn a_trial_without_restarts_errs_at_its_first_failure() {
+        let none = History { restarts: 0, max_restarts: 0, experiment_stops: false };
+        let step = State::Active.on(Event::AllocationEnded(failed()), none).unwrap();
+        assert_eq!(step.state, State::Errored);
+        assert_eq!(step.effects, [Do::ChargeRestart, Do::TellErrored, Do::End]);
+    }
+
+    proptest! {
+        /// Plays a trial with its one allocation: whatever people, the search and the platform do, it has an allocation
+        /// exactly when its state says so, its restarts stay in bounds, and a kill ends it.
+        #[test]
+        fn a_trial_always_comes_to_an_end(history in prop::collection::vec(0..13_usize, 0..60), max_restarts in 0..3_u32) {
+            let mut state = State::Active;
+            let (mut live, mut restarts) = (true, 0);
+            let mut play = |state: &mut State, event: Event| {
+                let ends = matches!(event, Event::AllocationEnded(_));
+                if ends && !live {
+                    return Ok(());
+                }
+                let h = History { restarts, max_restarts, experiment_stops: false };
+                let Ok(step) = state.on(event, h) else { return Ok(()) };
+                if ends {
+                    live = false;
+                }
+                for effect in &step.effects {
+                    match effect {
+                        Do::Request => {
+                            prop_assert!(!live, "a second allocation");
+                            live = true;
+                        }
+                        Do::ChargeRestart => restarts += 1,
+                        Do::End => prop_assert!(!live && step.state.is_terminal()),
+                        Do::Preempt | Do::Kill | Do::KillSoon => prop_assert!(live),
+                        Do::TellErrored | Do::TellCanceled | Do::TellInvalid => {}
+                    }
+                }
+                *state = step.state;
+                prop_assert_eq!(live, !state.is_terminal() && *state != State::Paused);
+                prop_assert!(restarts <= max_restarts + 1 || *state == State::Errored || max_restarts == 0 || restarts > 0);
+                Ok(())
+            };
+            for index in history {
+                play(&mut state, events()[index].1.0.clone())?;
+            }
+            play(&mut state, Event::Kill)?;
+            play(&mut state, Event::AllocationEnded(AllocationExit::Released))?;
+            prop_assert!(state.is_terminal());
         }
     }
 }

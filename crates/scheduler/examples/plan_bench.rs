@@ -22,14 +22,46 @@ const NOW: Micros = Micros(1_000_000_000_000);
 fn main() {
     println!("{AGENTS} agents of {SLOTS} slots, {WAITING} waiting, median and worst of {REPEATS}");
     let mixed = |n: u32| [1, 1, 2, 4, 8, 16][n as usize % 6];
-    report("empty pool, mixed sizes", &pool(false), &queue(50, mixed, 0));
-    report("full pool, one slot each", &full(false), &queue(50, |_| 1, 0));
-    report("full pool, mixed sizes, five priorities", &full(false), &queue(5, mixed, 0));
-    report("full pool, preemption, 16 slots each", &full(true), &queue(50, |_| 16, 0));
-    report("full pool, preemption, mixed sizes", &full(true), &queue(5, mixed, 0));
-    report("full pool, all past the age limit", &full(false), &queue(1, mixed, 3_600));
-    report("full pool, preemption, past the age limit", &full(true), &queue(1, mixed, 3_600));
-    report("full pool, 1,000 shapes", &full(false), &queue(5, |n| 1 + n % 1_000, 0));
+    report(
+        "empty pool, mixed sizes",
+        &pool(false),
+        &queue(50, mixed, 0),
+    );
+    report(
+        "full pool, one slot each",
+        &full(false),
+        &queue(50, |_| 1, 0),
+    );
+    report(
+        "full pool, mixed sizes, five priorities",
+        &full(false),
+        &queue(5, mixed, 0),
+    );
+    report(
+        "full pool, preemption, 16 slots each",
+        &full(true),
+        &queue(50, |_| 16, 0),
+    );
+    report(
+        "full pool, preemption, mixed sizes",
+        &full(true),
+        &queue(5, mixed, 0),
+    );
+    report(
+        "full pool, all past the age limit",
+        &full(false),
+        &queue(1, mixed, 3_600),
+    );
+    report(
+        "full pool, preemption, past the age limit",
+        &full(true),
+        &queue(1, mixed, 3_600),
+    );
+    report(
+        "full pool, 1,000 shapes",
+        &full(false),
+        &queue(5, |n| 1 + n % 1_000, 0),
+    );
 }
 
 fn report(name: &str, pool: &PoolSnapshot, queue: &Queue) {
@@ -78,7 +110,9 @@ fn queue(priorities: u32, slots: impl Fn(u32) -> u32, waited_seconds: i64) -> Qu
         requests: (0..WAITING)
             .map(|n| request(format!("{n}.1"), n % jobs, slots(n), waited_seconds))
             .collect(),
-        jobs: (0..jobs).map(|n| (JobId(format!("job-{n}")), job(n))).collect(),
+        jobs: (0..jobs)
+            .map(|n| (JobId(format!("job-{n}")), job(n)))
+            .collect(),
     };
     queue.jobs.insert(
         running.0,

@@ -135,7 +135,11 @@ impl Capacity {
         {
             let instances = added.max_instances.saturating_sub(barred);
             // How many zero-slot tasks an instance takes is known once it is there; it takes one at least.
-            let size = if ask.slots == 0 { 1 } else { added.slots_per_instance };
+            let size = if ask.slots == 0 {
+                1
+            } else {
+                added.slots_per_instance
+            };
             if size > 0 && instances > 0 {
                 let present = groups.entry(size).or_default();
                 *present = (*present).max(instances);
@@ -203,10 +207,9 @@ fn unavailable(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
 }
 
 fn instances(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
-    let (slots_per_instance, max_instances) = pool
-        .settings
-        .provisionable
-        .map_or((0, 0), |added| (added.slots_per_instance, added.max_instances));
+    let (slots_per_instance, max_instances) = pool.settings.provisionable.map_or((0, 0), |added| {
+        (added.slots_per_instance, added.max_instances)
+    });
     WaitReason::WaitingForInstances {
         needed: ask.slots,
         slots_per_instance,
@@ -221,7 +224,10 @@ fn never(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
     }
     if capacity.groups.is_empty()
         && !pool.agents.is_empty()
-        && pool.agents.iter().all(|agent| ask.excluded.contains(&agent.id))
+        && pool
+            .agents
+            .iter()
+            .all(|agent| ask.excluded.contains(&agent.id))
     {
         return WaitReason::AllAgentsExcluded {
             excluded: u32::try_from(pool.agents.len()).unwrap_or(u32::MAX),
@@ -275,7 +281,11 @@ fn nearest(capacity: &Capacity, ask: &Ask<'_>, pool: &PoolSnapshot) -> Vec<u32> 
             let lowest = ask.slots.saturating_sub(NEAREST_REACH).max(below);
             below = (lowest..ask.slots).rev().find(fits).unwrap_or(below);
             let total = capacity.total();
-            let highest = ask.slots.saturating_add(NEAREST_REACH).min(total).min(above);
+            let highest = ask
+                .slots
+                .saturating_add(NEAREST_REACH)
+                .min(total)
+                .min(above);
             above = (ask.slots..=highest).find(fits).unwrap_or(above);
         }
     }

@@ -75,15 +75,16 @@ mod tests {
 
     #[test]
     fn equal_agents_come_first_then_exact_sums() {
-        let cases: &[(&str, u32, &[Group], bool, Option<&[Group]>)] = &[
+        type Case = (
+            &'static str,
+            u32,
+            &'static [Group],
+            bool,
+            Option<&'static [Group]>,
+        );
+        let cases: &[Case] = &[
             ("two sixes", 12, &[(6, 2), (4, 3)], false, Some(&[(6, 2)])),
-            (
-                "nothing divides evenly",
-                12,
-                &[(8, 2), (4, 2)],
-                false,
-                None,
-            ),
+            ("nothing divides evenly", 12, &[(8, 2), (4, 2)], false, None),
             (
                 "8+4 when uneven is allowed",
                 12,
@@ -109,7 +110,11 @@ mod tests {
             ("zero is not a gang", 0, &[(8, 1)], true, None),
         ];
         for (name, units, groups, uneven, expected) in cases {
-            assert_eq!(divide(groups, *units, *uneven).as_deref(), *expected, "{name}");
+            assert_eq!(
+                divide(groups, *units, *uneven).as_deref(),
+                *expected,
+                "{name}"
+            );
         }
     }
 }

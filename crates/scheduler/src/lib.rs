@@ -12,12 +12,14 @@
 //! # How a caller uses it
 //!
 //! The caller runs [`plan`] on every change of its input, commits the placements as running allocations, marks the
-//! preempted ones with [`Progress::PreemptedFor`] (or [`Progress::Stopping`] when no request is named), and removes an
-//! allocation's slots from the snapshot as its containers exit. Running the plan again on the result decides nothing
+//! preempted and the handed-over ones with [`Progress::PreemptedFor`] (or [`Progress::Stopping`] when no request is
+//! named), and removes an allocation's slots from the snapshot as its containers exit. Running the plan again on the result decides nothing
 //! new. Requests whose reason is [`WaitReason::ReservedFor`], or that pass the age limit
 //! ([`PoolSettings::reserve_after`]), need a run when that time comes even if nothing else changed.
 
 mod capacity;
+mod decision;
+mod future;
 mod gang;
 mod model;
 mod order;
@@ -33,5 +35,5 @@ pub use model::{
     AgentSnapshot, AgentState, Fitting, Job, Policy, PoolSettings, PoolSnapshot, Progress,
     Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState,
 };
-pub use plan::{Placement, Plan, PreemptReason, Preemption, Reservation, plan};
+pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};
 pub use reason::{AgentGroup, Behind, Holder, Holders, WaitReason};

@@ -122,12 +122,14 @@ impl<'a> Prepared<'a> {
             .collect();
         let jobs = jobs.ordered();
         let key = |request: &'a Request, job: usize| {
-            (jobs[job].order, request.requested_at, &request.allocation_id)
+            (
+                jobs[job].order,
+                request.requested_at,
+                &request.allocation_id,
+            )
         };
         requests.sort_by(|a, b| key(a.request, a.job).cmp(&key(b.request, b.job)));
-        running.sort_by(|a, b| {
-            key(&a.running.request, a.job).cmp(&key(&b.running.request, b.job))
-        });
+        running.sort_by(|a, b| key(&a.running.request, a.job).cmp(&key(&b.running.request, b.job)));
         for active in &mut running {
             claim(active, &mut agents, &ranks);
         }
@@ -143,7 +145,7 @@ impl<'a> Prepared<'a> {
 
     /// Slots of all agents as room.
     pub(crate) fn slot_space(&self) -> Space {
-        self.space(|view| view.slot_cell())
+        self.space(AgentView::slot_cell)
     }
 
     /// Auxiliary places of all agents as room. On an agent whose slots are in use, the slots decide the score;
@@ -154,8 +156,7 @@ impl<'a> Prepared<'a> {
         self.space(|view| {
             let cell = slots.cell(rank);
             rank += 1;
-            let fixed_score =
-                (cell.used > 0).then(|| Score::new(fitting, cell.free(), cell.total));
+            let fixed_score = (cell.used > 0).then(|| Score::new(fitting, cell.free(), cell.total));
             let busy = view.agent.aux_used.max(view.aux_known);
             Cell {
                 open: view.open(),

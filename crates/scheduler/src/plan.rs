@@ -16,6 +16,9 @@ pub struct Plan {
     pub place: Vec<Placement>,
     /// Running allocations to ask to stop. Those asked by an earlier plan are not repeated.
     pub preempt: Vec<Preemption>,
+    /// Stopping allocations whose room now belongs to a more important request than the one they were asked to stop
+    /// for. Nothing is to be sent to them; only the tie changes.
+    pub hand_over: Vec<HandOver>,
     /// Every other request with the reason why it waits, in queue order (slot requests and zero-slot requests
     /// interleaved by the same order).
     pub waiting: Vec<(AllocationId, WaitReason)>,
@@ -42,6 +45,15 @@ pub struct Preemption {
     pub for_allocation: Option<AllocationId>,
     /// Why.
     pub reason: PreemptReason,
+}
+
+/// Room that is being freed and changes its owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandOver {
+    /// The stopping allocation.
+    pub allocation_id: AllocationId,
+    /// The waiting request that its room is for from now on.
+    pub for_allocation: AllocationId,
 }
 
 /// Why a running allocation is to stop.
@@ -97,6 +109,7 @@ pub fn plan(pool: &PoolSnapshot, queue: &Queue, now: Micros) -> Plan {
     Plan {
         place,
         preempt: decided.preempt,
+        hand_over: decided.hand_over,
         waiting: decided.waiting,
         reservations: decided.reservations,
     }

@@ -10,7 +10,8 @@
 //! 2. **Make room** (with preemption). Each request that did not fit, in order: if it fits the *future* — what is free,
 //!    and what stopping work will free, less what earlier ones of this step count on — that is booked. Otherwise
 //!    victims are looked for among less important preemptible work. Room of an allocation that was preempted for a
-//!    request is that request's: nobody else counts on it, and so nobody is asked to stop twice over.
+//!    request is that request's: nobody less important counts on it, and a more important one that needs it takes it
+//!    over, before anybody else is asked to stop.
 //!    A request that an earlier one of its own class may stop, because one of their jobs was moved, is offered room only
 //!    after this step: else it would start now and be stopped next.
 //! 3. **Close.** If a request did not fit, less important classes start nothing (without preemption), or only work that
@@ -26,38 +27,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AllocationId, Micros};
 
-use crate::capacity::{Ask, Fate, fate};
+use crate::capacity::Fate;
+use crate::decision::{Decided, Shared, Wait};
+use crate::future::{Future, Misfits};
 use crate::model::Progress;
 use crate::order::Prepared;
-use crate::plan::{PreemptReason, Preemption, Reservation};
-use crate::reason::{Behind, Holder, Holders, WaitReason};
+use crate::plan::{HandOver, PreemptReason, Preemption, Reservation};
+use crate::reason::Behind;
 use crate::reserve::Reserver;
 use crate::space::{AgentRank, Parts, Space, spread_of};
 use crate::victims;
-
-/// Holders named in a reason.
-const HOLDERS_SHOWN: usize = 3;
-
-/// What the two runs decided.
-#[derive(Default)]
-pub(crate) struct Decided {
-    /// Request numbers and where they start.
-    pub(crate) placed: Vec<(usize, Parts)>,
-    pub(crate) preempt: Vec<Preemption>,
-    pub(crate) waiting: Vec<(AllocationId, WaitReason)>,
-    pub(crate) reservations: Vec<Reservation>,
-}
-
-/// Why a request waits, before the numbers are known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Wait {
-    Fate(WaitReason),
-    OverCap { max_slots: u32 },
-    Behind { request: usize, because: Behind },
-    ReservedFor(usize),
-    Freeing(Vec<usize>),
-    NoRoom,
-}
 
 /// Decides for slot requests, then for zero-slot requests.
 pub(crate) fn decide(prepared: &Prepared<'_>, preemption: bool, now: Micros) -> Decided {
@@ -84,220 +63,6 @@ pub(crate) fn decide(prepared: &Prepared<'_>, preemption: bool, now: Micros) -> 
     decided
 }
 
-/// What both runs share.
-struct Shared<'a> {
-    prepared: &'a Prepared<'a>,
-    /// By shape, once asked.
-    fates: Vec<Option<Fate>>,
-    /// Slots in use by job, placements of this plan included.
-    in_use: Vec<u64>,
-    /// By running allocation: whether it stops, by an earlier plan or this one.
-    stopping: Vec<bool>,
-    /// By request; `None` = placed.
-    waits: Vec<Option<Wait>>,
-}
-
-impl<'a> Shared<'a> {
-    fn new(prepared: &'a Prepared<'a>) -> Self {
-        let mut in_use = vec![0; prepared.jobs.len()];
-        for active in &prepared.running {
-            in_use[active.job] += u64::from(active.slots);
-        }
-        Self {
-            prepared,
-            fates: vec![None; prepared.shapes.len()],
-            in_use,
-            stopping: prepared
-                .running
-                .iter()
-                .map(|active| active.running.progress != Progress::Active)
-                .collect(),
-            waits: vec![None; prepared.requests.len()],
-        }
-    }
-
-    /// Where a job has more slots than its cap allows, stops its newest preemptible work until it has not.
-    fn stop_over_cap(&mut self, decided: &mut Decided) {
-        let prepared = self.prepared;
-        if prepared.jobs.iter().all(|job| job.max_slots.is_none()) {
-            return;
-        }
-        let mut going_on = vec![0_u64; prepared.jobs.len()];
-        for (active, stopping) in prepared.running.iter().zip(&self.stopping) {
-            if !stopping {
-                going_on[active.job] += u64::from(active.slots);
-            }
-        }
-        let in_use = going_on.clone();
-        let mut newest_first: Vec<usize> = (0..prepared.running.len()).collect();
-        newest_first.sort_by_key(|number| {
-            let request = &prepared.running[*number].running.request;
-            std::cmp::Reverse((request.requested_at, &request.allocation_id))
-        });
-        for number in newest_first {
-            let active = &prepared.running[number];
-            let Some(max_slots) = prepared.jobs[active.job].max_slots else {
-                continue;
-            };
-            let over = going_on[active.job] > u64::from(max_slots);
-            let can_stop = active.running.request.preemptible && !self.stopping[number];
-            if over && can_stop && active.slots > 0 {
-                going_on[active.job] -= u64::from(active.slots);
-                self.stopping[number] = true;
-                decided.preempt.push(Preemption {
-                    allocation_id: active.running.request.allocation_id.clone(),
-                    for_allocation: None,
-                    reason: PreemptReason::OverJobCap {
-                        max_slots,
-                        in_use: u32::try_from(in_use[active.job]).unwrap_or(u32::MAX),
-                    },
-                });
-            }
-        }
-    }
-
-    fn fate(&mut self, shape: usize) -> &Fate {
-        let prepared = self.prepared;
-        self.fates[shape].get_or_insert_with(|| {
-            let view = &prepared.shapes[shape];
-            let ask = Ask {
-                slots: view.slots,
-                single_agent: view.shape.single_agent,
-                excluded: view.excluded,
-            };
-            fate(prepared.pool, &ask)
-        })
-    }
-
-    /// Turns waits into reasons, with the numbers as they are after the plan.
-    fn explain(&mut self, slots: &Space, aux: &Space, decided: &mut Decided) {
-        let prepared = self.prepared;
-        let holders = self.holders(decided);
-        let mut no_room: Vec<Option<WaitReason>> = vec![None; prepared.shapes.len()];
-        let id = |request: usize| prepared.requests[request].request.allocation_id.clone();
-        for (request, wait) in std::mem::take(&mut self.waits).into_iter().enumerate() {
-            let Some(wait) = wait else { continue };
-            let waiting = &prepared.requests[request];
-            let reason = match wait {
-                Wait::Fate(reason) => reason,
-                Wait::OverCap { max_slots } => WaitReason::OverJobCap {
-                    needed: waiting.request.slots,
-                    max_slots,
-                    in_use: u32::try_from(self.in_use[waiting.job]).unwrap_or(u32::MAX),
-                },
-                Wait::Behind {
-                    request: ahead,
-                    because,
-                } => WaitReason::BehindHigherPriority {
-                    allocation: id(ahead),
-                    priority: prepared.jobs[prepared.requests[ahead].job].priority,
-                    because,
-                },
-                Wait::ReservedFor(ahead) => WaitReason::ReservedFor {
-                    allocation: id(ahead),
-                },
-                Wait::Freeing(victims) => WaitReason::WaitingForPreemption {
-                    victims: victims
-                        .into_iter()
-                        .map(|victim| prepared.running[victim].running.request.allocation_id.clone())
-                        .collect(),
-                },
-                Wait::NoRoom => no_room[waiting.shape]
-                    .get_or_insert_with(|| {
-                        let space = if waiting.request.slots == 0 { aux } else { slots };
-                        self.no_room(waiting.shape, space, &holders)
-                    })
-                    .clone(),
-            };
-            decided.waiting.push((id(request), reason));
-        }
-    }
-
-    fn no_room(&self, shape: usize, space: &Space, holders: &Holders) -> WaitReason {
-        let view = &self.prepared.shapes[shape];
-        let eligible = space
-            .cells()
-            .iter()
-            .zip(0..)
-            .filter(|(cell, agent)| cell.open && view.shape.allows(*agent));
-        let (mut free, mut largest, mut used, mut capacity) = (0_u32, 0_u32, 0_u32, 0_u32);
-        for (cell, _) in eligible {
-            free = free.saturating_add(cell.free());
-            largest = largest.max(cell.free());
-            used = used.saturating_add(cell.used);
-            capacity = capacity.saturating_add(cell.capacity);
-        }
-        if view.slots == 0 {
-            return WaitReason::AuxFull {
-                in_use: used,
-                limit: capacity,
-            };
-        }
-        WaitReason::NotEnoughFreeSlots {
-            needed: view.slots,
-            single_agent: view.shape.single_agent,
-            free_total: free,
-            largest_free_on_one_agent: largest,
-            held_by: holders.clone(),
-        }
-    }
-
-    /// Who holds most slots once the plan is applied.
-    fn holders(&self, decided: &Decided) -> Holders {
-        let running = self
-            .prepared
-            .running
-            .iter()
-            .map(|active| (active.slots, &active.running.request.allocation_id));
-        let placed = decided.placed.iter().map(|(request, _)| {
-            let request = self.prepared.requests[*request].request;
-            (request.slots, &request.allocation_id)
-        });
-        let mut holders: Vec<(u32, &AllocationId)> =
-            running.chain(placed).filter(|(slots, _)| *slots > 0).collect();
-        let order = |a: &(u32, &AllocationId), b: &(u32, &AllocationId)| {
-            b.0.cmp(&a.0).then_with(|| a.1.cmp(b.1))
-        };
-        if holders.len() > HOLDERS_SHOWN {
-            holders.select_nth_unstable_by(HOLDERS_SHOWN, order);
-            holders.truncate(HOLDERS_SHOWN);
-        }
-        holders.sort_by(order);
-        let named = holders.into_iter().map(|(slots, allocation)| Holder {
-            allocation: allocation.clone(),
-            slots,
-        });
-        Holders::new(named.collect())
-    }
-}
-
-/// Shapes known not to fit a space, until room is added to it.
-struct Misfits {
-    since: Vec<u32>,
-    epoch: u32,
-}
-
-impl Misfits {
-    fn new(shapes: usize) -> Self {
-        Self {
-            since: vec![0; shapes],
-            epoch: 1,
-        }
-    }
-
-    fn contains(&self, shape: usize) -> bool {
-        self.since[shape] == self.epoch
-    }
-
-    fn insert(&mut self, shape: usize) {
-        self.since[shape] = self.epoch;
-    }
-
-    fn clear(&mut self) {
-        self.epoch += 1;
-    }
-}
-
 /// One run: slots, or auxiliary places.
 struct Run<'a, 'b> {
     shared: &'b mut Shared<'a>,
@@ -316,16 +81,6 @@ struct Run<'a, 'b> {
     blocked: Option<usize>,
     /// First request for which room is being freed.
     freeing: Option<usize>,
-}
-
-/// Room that is free or will be.
-struct Future {
-    space: Space,
-    misfits: Misfits,
-    /// Slots by job, booked ones included.
-    in_use: Vec<u64>,
-    /// Stopping allocations by agent, least important last.
-    stopping_on: Vec<Vec<usize>>,
 }
 
 /// What belongs to the class at hand.
@@ -564,7 +319,8 @@ impl<'a, 'b> Run<'a, 'b> {
         } else if !preemptible {
             Some((blocked, Behind::NotPreemptible))
         } else {
-            self.freeing.map(|request| (request, Behind::RoomBeingFreed))
+            self.freeing
+                .map(|request| (request, Behind::RoomBeingFreed))
         }
     }
 
@@ -650,9 +406,12 @@ impl<'a, 'b> Run<'a, 'b> {
                 cell.free().saturating_add(held_back).saturating_add(*below)
             })
             .collect();
-        class
-            .reserver
-            .closest(&self.free, &within_reach, shape, &prepared.shapes[shape].shape)
+        class.reserver.closest(
+            &self.free,
+            &within_reach,
+            shape,
+            &prepared.shapes[shape].shape,
+        )
     }
 
     /// Room by agent that this class could have by preempting, stopping or not.
@@ -682,14 +441,20 @@ impl<'a, 'b> Run<'a, 'b> {
             return Parts::new();
         };
         let mut freed: BTreeMap<AgentRank, u32> = BTreeMap::new();
-        for part in victims.iter().flat_map(|victim| &prepared.running[*victim].parts) {
+        for part in victims
+            .iter()
+            .flat_map(|victim| &prepared.running[*victim].parts)
+        {
             *freed.entry(part.agent).or_default() += part.usable;
             self.free.give(part.agent, part.usable, part.held);
         }
         let waiting = &prepared.requests[request];
         let spread = spread_of(waiting.request.allocation_id.as_str());
         let fit = self.free.fit(&prepared.shapes[waiting.shape].shape, spread);
-        for part in victims.iter().flat_map(|victim| &prepared.running[*victim].parts) {
+        for part in victims
+            .iter()
+            .flat_map(|victim| &prepared.running[*victim].parts)
+        {
             self.free.take_again(part.agent, part.usable, part.held);
         }
         match fit {
@@ -726,20 +491,19 @@ impl<'a, 'b> Run<'a, 'b> {
         let Some(mut future) = self.future.take() else {
             return;
         };
-        let mut held: Vec<(AgentRank, u32)> = Vec::new();
+        let mut closed: BTreeSet<AgentRank> = BTreeSet::new();
         for request in std::mem::take(&mut class.wishes) {
             if !self.book(&mut future, class, request, decided)
                 && let Some(agents) = class.aged.get(&request)
             {
-                for &agent in agents {
-                    let units = future.space.cell(agent).free();
-                    future.space.take(agent, units);
-                    held.push((agent, units));
+                // Nobody after it counts on its agents, or stops work there only to find them reserved.
+                for &agent in agents.iter().filter(|agent| closed.insert(**agent)) {
+                    future.space.set_open(agent, false);
                 }
             }
         }
-        for (agent, units) in held {
-            future.space.give(agent, units, units);
+        for agent in closed {
+            future.space.set_open(agent, true);
             future.misfits.clear();
         }
         self.future = Some(future);
@@ -768,14 +532,15 @@ impl<'a, 'b> Run<'a, 'b> {
             return false;
         }
         let mut parts = future.fit(prepared, request);
-        if parts.is_none() {
-            if let Some(victims) = self.find_victims(future, class, request) {
-                self.ask_to_stop(&victims, request, decided);
-                future.note_stopping(prepared, &victims);
-                future.release(prepared, &victims);
-                own.extend(victims);
-                parts = future.fit(prepared, request);
-            }
+        if parts.is_none()
+            && let Some(victims) = self.find_victims(future, class, request)
+        {
+            let asked = self.take_over(&victims, request, decided);
+            self.ask_to_stop(&asked, request, decided);
+            future.note_stopping(prepared, &asked);
+            future.release(prepared, &victims);
+            own.extend(victims);
+            parts = future.fit(prepared, request);
         }
         let Some(parts) = parts else {
             return false;
@@ -809,7 +574,14 @@ impl<'a, 'b> Run<'a, 'b> {
         if by_shape && class.victimless.contains(&waiting.shape) {
             return None;
         }
-        let candidates = (0..prepared.running.len())
+        // What already stops for less important requests costs nobody anything.
+        let stopping = self
+            .ties
+            .range(request + 1..)
+            .rev()
+            .flat_map(|(_, victims)| victims.iter().rev().copied())
+            .filter(|victim| may_preempt(prepared, waiting.job, prepared.running[*victim].job));
+        let active = (0..prepared.running.len())
             .rev()
             .take_while(|number| {
                 prepared.jobs[prepared.running[*number].job].priority >= class.priority
@@ -822,11 +594,39 @@ impl<'a, 'b> Run<'a, 'b> {
                     && may_preempt(prepared, waiting.job, active.job)
             });
         let shape = &prepared.shapes[waiting.shape].shape;
+        let candidates = stopping.chain(active);
         let found = victims::search(&future.space, shape, &prepared.running, candidates);
         if found.is_none() && by_shape {
             class.victimless.insert(waiting.shape);
         }
         found
+    }
+
+    /// Ties those of `victims` that stop already to `request`; answers with the others.
+    fn take_over(
+        &mut self,
+        victims: &[usize],
+        request: usize,
+        decided: &mut Decided,
+    ) -> Vec<usize> {
+        let prepared = self.shared.prepared;
+        let (stopping, active): (Vec<usize>, Vec<usize>) = victims
+            .iter()
+            .partition(|victim| self.shared.stopping[**victim]);
+        for tied in self.ties.values_mut() {
+            tied.retain(|victim| !stopping.contains(victim));
+        }
+        decided.hand_over.extend(stopping.into_iter().map(|victim| {
+            HandOver {
+                allocation_id: prepared.running[victim]
+                    .running
+                    .request
+                    .allocation_id
+                    .clone(),
+                for_allocation: prepared.requests[request].request.allocation_id.clone(),
+            }
+        }));
+        active
     }
 
     fn ask_to_stop(&mut self, victims: &[usize], request: usize, decided: &mut Decided) {
@@ -900,43 +700,4 @@ fn may_preempt(prepared: &Prepared<'_>, job: usize, other: usize) -> bool {
             && other.order > own.order
             && other.submitted_at <= own.submitted_at
             && (own.moved || other.moved))
-}
-
-impl Future {
-    /// Room of stopping allocations, by number, becomes room of the future.
-    fn release(&mut self, prepared: &Prepared<'_>, stopping: &[usize]) {
-        for part in stopping.iter().flat_map(|number| &prepared.running[*number].parts) {
-            self.space.give(part.agent, part.usable, part.held);
-            self.misfits.clear();
-        }
-    }
-
-    fn note_stopping(&mut self, prepared: &Prepared<'_>, stopping: &[usize]) {
-        for &number in stopping {
-            for part in &prepared.running[number].parts {
-                self.stopping_on[part.agent as usize].push(number);
-            }
-        }
-    }
-
-    fn stopping_among(&self, parts: &Parts) -> Vec<usize> {
-        let numbers: BTreeSet<usize> = parts
-            .iter()
-            .flat_map(|(agent, _)| self.stopping_on[*agent as usize].iter().copied())
-            .collect();
-        numbers.into_iter().collect()
-    }
-
-    fn fit(&mut self, prepared: &Prepared<'_>, request: usize) -> Option<Parts> {
-        let waiting = &prepared.requests[request];
-        if self.misfits.contains(waiting.shape) {
-            return None;
-        }
-        let spread = spread_of(waiting.request.allocation_id.as_str());
-        let fit = self.space.fit(&prepared.shapes[waiting.shape].shape, spread);
-        if fit.is_none() {
-            self.misfits.insert(waiting.shape);
-        }
-        fit
-    }
 }

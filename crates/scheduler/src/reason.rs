@@ -330,7 +330,12 @@ fn gang_sentence(
     )?;
     for (i, group) in agents.iter().enumerate() {
         let comma = if i == 0 { "" } else { ", " };
-        write!(f, "{comma}{} of {}", count(group.agents, "agent"), count(group.slots, "slot"))?;
+        write!(
+            f,
+            "{comma}{} of {}",
+            count(group.agents, "agent"),
+            count(group.slots, "slot")
+        )?;
     }
     match nearest {
         [] => f.write_str("; choose another pool"),
@@ -382,7 +387,12 @@ fn free_sentence(
     }
     for (i, holder) in holders.iter().enumerate() {
         let lead = if i == 0 { "; held by " } else { ", " };
-        write!(f, "{lead}'{}' ({})", holder.allocation, count(holder.slots, "slot"))?;
+        write!(
+            f,
+            "{lead}'{}' ({})",
+            holder.allocation,
+            count(holder.slots, "slot")
+        )?;
     }
     f.write_str("; it starts when enough running work ends")
 }

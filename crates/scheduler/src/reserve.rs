@@ -68,7 +68,10 @@ impl Reserver {
                 capacity.saturating_sub(self.booked[*agent as usize]) >= shape.units
             })
             .max_by_key(|(agent, capacity)| {
-                ((*capacity).min(within_reach[*agent as usize]), Reverse(*agent))
+                (
+                    (*capacity).min(within_reach[*agent as usize]),
+                    Reverse(*agent),
+                )
             })
             .map(|(agent, _)| agent)
     }
@@ -93,7 +96,8 @@ impl Reserver {
         let equal = sizes
             .iter()
             .filter(|(size, agents)| {
-                shape.units.is_multiple_of(**size) && (shape.units / **size) as usize <= agents.len()
+                shape.units.is_multiple_of(**size)
+                    && (shape.units / **size) as usize <= agents.len()
             })
             .map(|(size, agents)| {
                 let chosen = &agents[..(shape.units / *size) as usize];
@@ -120,10 +124,7 @@ impl Reserver {
 }
 
 /// Agents the shape may use, with the room they have when empty.
-fn eligible<'a>(
-    space: &'a Space,
-    shape: &'a Shape,
-) -> impl Iterator<Item = (AgentRank, u32)> + 'a {
+fn eligible<'a>(space: &'a Space, shape: &'a Shape) -> impl Iterator<Item = (AgentRank, u32)> + 'a {
     space
         .cells()
         .iter()

@@ -157,6 +157,11 @@ impl Space {
         });
     }
 
+    /// Whether an agent takes new work.
+    pub(crate) fn set_open(&mut self, agent: AgentRank, open: bool) {
+        self.change(agent, |cell| cell.open = open);
+    }
+
     /// Where `shape` fits now: one agent if any holds it all, else whole agents if it may span them. `spread` varies
     /// which of several equal agents is taken.
     pub(crate) fn fit(&self, shape: &Shape, spread: u64) -> Option<Parts> {
@@ -180,7 +185,8 @@ impl Space {
             if best.is_some_and(|(so_far, _)| score.by_value(so_far).is_le()) {
                 continue;
             }
-            if let Some(agent) = rotated(agents, spread, self.cells.len()).find(|a| shape.allows(*a))
+            if let Some(agent) =
+                rotated(agents, spread, self.cells.len()).find(|a| shape.allows(*a))
             {
                 best = Some((*score, agent));
             }

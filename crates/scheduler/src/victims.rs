@@ -103,7 +103,12 @@ impl<'a> Trial<'a> {
     }
 
     fn change(&mut self, parts: &[Part], change: Change) {
-        for part in parts.iter().filter(|part| self.matters(part)).copied().collect::<Vec<_>>() {
+        for part in parts
+            .iter()
+            .filter(|part| self.matters(part))
+            .copied()
+            .collect::<Vec<_>>()
+        {
             let rank = part.agent as usize;
             self.count(rank, false);
             let room = &mut self.agents[rank];
@@ -128,7 +133,11 @@ impl<'a> Trial<'a> {
             return;
         }
         if room.free >= self.shape.units {
-            self.roomy = if present { self.roomy + 1 } else { self.roomy - 1 };
+            self.roomy = if present {
+                self.roomy + 1
+            } else {
+                self.roomy - 1
+            };
         }
         if self.shape.spans() && room.used == 0 && room.free > 0 {
             let agents = self.idle.entry(room.free).or_default();
@@ -143,7 +152,12 @@ impl<'a> Trial<'a> {
         if !self.shape.spans() {
             return false;
         }
-        let groups: Vec<Group> = self.idle.iter().rev().map(|(size, count)| (*size, *count)).collect();
+        let groups: Vec<Group> = self
+            .idle
+            .iter()
+            .rev()
+            .map(|(size, count)| (*size, *count))
+            .collect();
         divide(&groups, self.shape.units, self.space.heterogeneous()).is_some()
     }
 }

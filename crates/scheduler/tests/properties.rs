@@ -20,11 +20,26 @@ enum Event {
     End(u8),
     /// The n-th waiting request is withdrawn.
     Withdraw(u8),
-    Priority { job: u8, priority: u8 },
-    Cap { job: u8, cap: Option<u32> },
-    Move { job: u8, position: i8 },
-    Agent { agent: u8, state: AgentState },
-    Slot { agent: u8, slot: u8 },
+    Priority {
+        job: u8,
+        priority: u8,
+    },
+    Cap {
+        job: u8,
+        cap: Option<u32>,
+    },
+    Move {
+        job: u8,
+        position: i8,
+    },
+    Agent {
+        agent: u8,
+        state: AgentState,
+    },
+    Slot {
+        agent: u8,
+        slot: u8,
+    },
     /// The n-th running allocation is stopped by a person.
     Pause(u8),
     Minutes(u8),
@@ -66,7 +81,8 @@ fn starts() -> impl Strategy<Value = Start> {
 }
 
 fn events() -> impl Strategy<Value = Event> {
-    let slots = prop_oneof![3 => 0_u32..5, 2 => prop_oneof![Just(6_u32), Just(8), Just(12), Just(16)]];
+    let slots =
+        prop_oneof![3 => 0_u32..5, 2 => prop_oneof![Just(6_u32), Just(8), Just(12), Just(16)]];
     let priority = prop_oneof![Just(10_u8), Just(42), Just(42), Just(42), Just(90)];
     let kind = prop_oneof![3 => Just(Kind::Trial), 1 => Just(Kind::SingleTrial), 1 => Just(Kind::Notebook)];
     let state = prop_oneof![
@@ -129,7 +145,7 @@ fn happen(mut world: World, number: usize, event: &Event) -> World {
             if let Some(agent) = excluded {
                 traits = traits.not_on(&format!("a{agent}"));
             }
-            world = world.queued(&format!("t{number}"), *slots, traits.job(&job_name(*job)));
+            world = world.queued(&format!("t{number}"), *slots, &traits.job(&job_name(*job)));
         }
         Event::End(nth) => {
             if let Some(at) = pick(world.pool.running.len(), *nth) {

@@ -29,18 +29,37 @@ fn agent_of(world: &World, task: &str) -> String {
 
 #[test]
 fn a_request_is_divided_over_agents_as_documented() {
-    let cases: &[(&str, u32, &[u32], bool, &[usize])] = &[
+    type Case = (&'static str, u32, &'static [u32], bool, &'static [usize]);
+    let cases: &[Case] = &[
         ("the nine holds it alone", 6, &[2, 3, 9], false, &[6]),
         ("two sixes", 12, &[6, 6, 4, 4, 4], false, &[6, 6]),
-        ("12 is no multiple of 8, two fours are 8", 12, &[8, 8, 4, 4], false, &[]),
-        ("8+4 when uneven fits are allowed", 12, &[8, 8, 4, 4], true, &[8, 4]),
+        (
+            "12 is no multiple of 8, two fours are 8",
+            12,
+            &[8, 8, 4, 4],
+            false,
+            &[],
+        ),
+        (
+            "8+4 when uneven fits are allowed",
+            12,
+            &[8, 8, 4, 4],
+            true,
+            &[8, 4],
+        ),
         ("8, none of the 6, then 4", 12, &[8, 6, 4], true, &[8, 4]),
         ("nothing adds up to 10", 10, &[8, 8, 4], true, &[]),
-        ("equal agents are preferred to uneven ones", 16, &[12, 8, 8, 4], true, &[8, 8]),
+        (
+            "equal agents are preferred to uneven ones",
+            16,
+            &[12, 8, 8, 4],
+            true,
+            &[8, 8],
+        ),
         ("sixteen on two eights", 16, &[8, 8, 8], false, &[8, 8]),
     ];
     for (name, slots, agents, uneven, expected) in cases {
-        let mut world = pool().agents(agents).queued("t", *slots, prio(42));
+        let mut world = pool().agents(agents).queued("t", *slots, &prio(42));
         if *uneven {
             world = world.uneven();
         }
@@ -52,8 +71,8 @@ fn a_request_is_divided_over_agents_as_documented() {
 fn one_busy_slot_keeps_an_agent_out_of_a_gang() {
     let world = pool()
         .agents(&[8, 4, 4])
-        .running("busy", 1, prio(42).on("a0"))
-        .queued("t", 8, prio(42));
+        .running("busy", 1, &prio(42).on("a0"))
+        .queued("t", 8, &prio(42));
     assert_eq!(parts_of(&world, "t"), [4, 4]);
 }
 
@@ -61,8 +80,8 @@ fn one_busy_slot_keeps_an_agent_out_of_a_gang() {
 fn auxiliary_containers_do_not_keep_an_agent_out_of_a_gang() {
     let world = pool()
         .agents(&[4, 4])
-        .running("tb", 0, prio(42).on("a0"))
-        .queued("t", 8, prio(42));
+        .running("tb", 0, &prio(42).on("a0"))
+        .queued("t", 8, &prio(42));
     assert_eq!(parts_of(&world, "t"), [4, 4]);
 }
 
@@ -70,8 +89,8 @@ fn auxiliary_containers_do_not_keep_an_agent_out_of_a_gang() {
 fn best_fit_fills_and_worst_fit_spreads() {
     let world = pool()
         .agents(&[4, 4])
-        .running("busy", 1, prio(42).on("a0"))
-        .queued("t", 1, prio(42));
+        .running("busy", 1, &prio(42).on("a0"))
+        .queued("t", 1, &prio(42));
     assert_eq!(agent_of(&world, "t"), "a0");
     assert_eq!(agent_of(&world.worst_fit(), "t"), "a1");
 }
@@ -80,8 +99,8 @@ fn best_fit_fills_and_worst_fit_spreads() {
 fn best_fit_puts_zero_slot_work_beside_slot_work() {
     let world = pool()
         .agents(&[4, 4, 4])
-        .running("busy", 3, prio(42).on("a1"))
-        .queued("tb", 0, notebook(42));
+        .running("busy", 3, &prio(42).on("a1"))
+        .queued("tb", 0, &notebook(42));
     assert_eq!(agent_of(&world, "tb"), "a1");
 }
 
@@ -92,8 +111,8 @@ fn row_1_without_preemption_room_is_kept_empty_for_the_more_important() {
     pool()
         .agent("a", 6)
         .running_many("A", 6, 1, &prio(30))
-        .queued("A7", 1, prio(30).job("A"))
-        .queued("b", 3, prio(10))
+        .queued("A7", 1, &prio(30).job("A"))
+        .queued("b", 3, &prio(10))
         .expect(&[waits_b.clone(), waits_a.clone()])
         .then(|w| {
             w.ends("A1");
@@ -116,7 +135,7 @@ fn row_2_with_preemption_exactly_enough_is_stopped_newest_first() {
         .agent("a", 6)
         .preemption()
         .running_many("A", 6, 1, &prio(30))
-        .queued("b", 3, prio(10))
+        .queued("b", 3, &prio(10))
         .expect(&[
             preempt("A4"),
             preempt("A5"),
@@ -134,23 +153,23 @@ fn row_2_with_preemption_exactly_enough_is_stopped_newest_first() {
         .expect(&[start("b")]);
 }
 
-fn row_3(third: common::Traits) -> World {
+fn row_3(third: &common::Traits) -> World {
     pool()
         .agent("a", 6)
         .preemption()
-        .running("n", 1, notebook(60))
-        .queued("x", 6, prio(40))
+        .running("n", 1, &notebook(60))
+        .queued("x", 6, &prio(40))
         .queued("y", 3, third)
 }
 
 #[test]
 fn row_3_preemptible_work_backfills_behind_a_blocked_one() {
-    row_3(prio(50)).expect(&[wait("x", "not_enough_free_slots"), start("y")]);
+    row_3(&prio(50)).expect(&[wait("x", "not_enough_free_slots"), start("y")]);
 }
 
 #[test]
 fn row_4_backfill_makes_room_when_the_blocked_one_can_start() {
-    row_3(prio(50))
+    row_3(&prio(50))
         .expect(&[wait("x", "not_enough_free_slots"), start("y")])
         .then(|w| {
             w.ends("n");
@@ -166,7 +185,7 @@ fn row_4_backfill_makes_room_when_the_blocked_one_can_start() {
 
 #[test]
 fn row_5_what_cannot_be_preempted_does_not_backfill() {
-    let world = row_3(notebook(50)).expect(&[
+    let world = row_3(&notebook(50)).expect(&[
         wait("x", "not_enough_free_slots"),
         wait("y", "behind_higher_priority"),
     ]);
@@ -186,10 +205,10 @@ fn row_6_only_victims_that_matter_are_stopped() {
     pool()
         .agents(&[2, 2])
         .preemption()
-        .running("n", 1, notebook(80).on("a0"))
-        .running("l", 1, prio(70).on("a0"))
-        .running("m", 2, prio(60).on("a1"))
-        .queued("h", 2, prio(5).single())
+        .running("n", 1, &notebook(80).on("a0"))
+        .running("l", 1, &prio(70).on("a0"))
+        .running("m", 2, &prio(60).on("a1"))
+        .queued("h", 2, &prio(5).single())
         .expect(&[preempt("m"), wait("h", "waiting_for_preemption")]);
 }
 
@@ -199,7 +218,7 @@ fn row_7_equal_priority_is_not_preempted() {
         .agent("a", 6)
         .preemption()
         .running_many("A", 6, 1, &prio(20))
-        .queued("b", 2, prio(20))
+        .queued("b", 2, &prio(20))
         .expect(&[wait("b", "not_enough_free_slots")]);
 }
 
@@ -207,14 +226,14 @@ fn row_7_equal_priority_is_not_preempted() {
 fn row_8_zero_slot_work_does_not_wait_for_slots() {
     pool()
         .agent("a", 6)
-        .queued("tb", 0, notebook(90))
-        .queued("big", 12, prio(1))
+        .queued("tb", 0, &notebook(90))
+        .queued("big", 12, &prio(1))
         .expect(&[start("tb"), wait("big", "pool_too_small")]);
     pool()
         .agent("a", 6)
-        .running("busy", 6, prio(50))
-        .queued("tb", 0, notebook(90))
-        .queued("big", 6, prio(1))
+        .running("busy", 6, &prio(50))
+        .queued("tb", 0, &notebook(90))
+        .queued("big", 6, &prio(1))
         .expect(&[start("tb"), wait("big", "not_enough_free_slots")]);
 }
 
@@ -248,7 +267,7 @@ fn row_10_the_seven_steps() {
         .queued_many("search", 20, 1, &prio(2))
         .expect_running("search", 8)
         // 2: a more important distributed trial takes four of them.
-        .queued("dist", 4, prio(1).job("dist"))
+        .queued("dist", 4, &prio(1).job("dist"))
         .then(|w| {
             let plan = w.step();
             assert_eq!(plan.preempt.len(), 4);
@@ -257,10 +276,13 @@ fn row_10_the_seven_steps() {
         .expect_running("dist", 1);
     assert_eq!(world.count_running("search"), 4);
     // 3: a notebook waits as long as the two need more than seven.
-    let mut world = world.queued("notebook", 1, notebook(3));
+    let mut world = world.queued("notebook", 1, &notebook(3));
     world.step();
     while world.count_running("search") > 0 {
-        assert_eq!(world.is_running("notebook"), world.count_running("search") < 4);
+        assert_eq!(
+            world.is_running("notebook"),
+            world.count_running("search") < 4
+        );
         let ended = world
             .pool
             .running
@@ -276,8 +298,8 @@ fn row_10_the_seven_steps() {
     assert_eq!(world.pool.running.len(), 1);
     world
         // 5 and 6: eight slots are not free, and a notebook cannot be stopped; a smaller one fills the gap.
-        .queued("eight", 8, prio(1))
-        .queued("four", 4, prio(2))
+        .queued("eight", 8, &prio(1))
+        .queued("four", 4, &prio(2))
         .expect(&[wait("eight", "not_enough_free_slots"), start("four")])
         // 7: the notebook ends, the smaller one makes room, and comes back at the end.
         .then(|w| {
@@ -296,22 +318,30 @@ fn row_10_the_seven_steps() {
 fn later_ones_of_the_class_pass_until_the_blocked_one_is_old() {
     let young = pool()
         .agents(&[4, 4])
-        .running("r0", 3, prio(42).on("a0"))
-        .running("r1", 2, prio(42).on("a1"))
-        .queued("four", 4, prio(42).waited_minutes(1))
-        .queued("two", 2, prio(42))
-        .queued("one", 1, prio(42));
-    young.expect(&[wait("four", "not_enough_free_slots"), start("two"), start("one")]);
+        .running("r0", 3, &prio(42).on("a0"))
+        .running("r1", 2, &prio(42).on("a1"))
+        .queued("four", 4, &prio(42).waited_minutes(1))
+        .queued("two", 2, &prio(42))
+        .queued("one", 1, &prio(42));
+    young.expect(&[
+        wait("four", "not_enough_free_slots"),
+        start("two"),
+        start("one"),
+    ]);
     let old = pool()
         .agents(&[4, 4])
-        .running("r0", 3, prio(42).on("a0"))
-        .running("r1", 2, prio(42).on("a1"))
-        .queued("four", 4, prio(42).waited_minutes(11))
-        .queued("two", 2, prio(42))
-        .queued("one", 1, prio(42));
+        .running("r0", 3, &prio(42).on("a0"))
+        .running("r1", 2, &prio(42).on("a1"))
+        .queued("four", 4, &prio(42).waited_minutes(11))
+        .queued("two", 2, &prio(42))
+        .queued("one", 1, &prio(42));
     let plan = old.decide();
     assert_eq!(plan.reservations.len(), 1);
-    assert_eq!(plan.reservations[0].agents, [AgentId::from("a1")], "two slots are missing, not three");
+    assert_eq!(
+        plan.reservations[0].agents,
+        [AgentId::from("a1")],
+        "two slots are missing, not three"
+    );
     let old = old.expect(&[
         wait("four", "not_enough_free_slots"),
         wait("two", "reserved_for"),
@@ -327,17 +357,23 @@ fn later_ones_of_the_class_pass_until_the_blocked_one_is_old() {
 fn an_old_gang_collects_whole_agents() {
     let world = pool()
         .agents(&[2, 2, 2])
-        .running("r0", 2, prio(42).on("a0"))
-        .running("r1", 1, prio(42).on("a1"))
-        .running("r2", 1, prio(42).on("a2"))
-        .queued("gang", 4, prio(42).waited_minutes(10))
-        .queued("one", 1, prio(42));
+        .running("r0", 2, &prio(42).on("a0"))
+        .running("r1", 1, &prio(42).on("a1"))
+        .running("r2", 1, &prio(42).on("a2"))
+        .queued("gang", 4, &prio(42).waited_minutes(10))
+        .queued("one", 1, &prio(42));
     world
-        .expect(&[wait("gang", "not_enough_free_slots"), wait("one", "reserved_for")])
+        .expect(&[
+            wait("gang", "not_enough_free_slots"),
+            wait("one", "reserved_for"),
+        ])
         .then(|w| {
             w.ends("r1");
         })
-        .expect(&[wait("gang", "not_enough_free_slots"), wait("one", "reserved_for")])
+        .expect(&[
+            wait("gang", "not_enough_free_slots"),
+            wait("one", "reserved_for"),
+        ])
         .then(|w| {
             w.ends("r0");
         })
@@ -349,42 +385,57 @@ fn backfill_may_use_what_an_old_one_reserves() {
     pool()
         .agent("a", 6)
         .preemption()
-        .running("n", 1, notebook(60))
-        .queued("x", 6, prio(40).waited_minutes(60))
-        .queued("y", 3, prio(50))
+        .running("n", 1, &notebook(60))
+        .queued("x", 6, &prio(40).waited_minutes(60))
+        .queued("y", 3, &prio(50))
         .expect(&[wait("x", "not_enough_free_slots"), start("y")]);
 }
 
 #[test]
 fn victims_stay_with_the_one_they_stop_for() {
-    // c is more important than b, and its own victim is asked: b's room is b's.
     let world = pool()
-        .agents(&[2, 2])
+        .agents(&[2, 2, 2])
         .preemption()
-        .running("l0", 2, prio(80).on("a0"))
-        .running("l1", 2, prio(70).on("a1"))
-        .queued("b", 2, prio(20))
+        .running("l0", 2, &prio(80).on("a0"))
+        .running("l1", 2, &prio(70).on("a1"))
+        .running("l2", 2, &prio(60).on("a2"))
+        .queued("b", 2, &prio(20))
         .expect(&[preempt("l0"), wait("b", "waiting_for_preemption")])
-        .queued("c", 2, prio(10))
+        // A less important one looks for others, a more important one takes what is already on its way.
+        .queued("d", 2, &prio(30))
         .expect(&[
             preempt("l1"),
-            wait("c", "waiting_for_preemption"),
             wait("b", "waiting_for_preemption"),
-        ]);
+            wait("d", "waiting_for_preemption"),
+        ])
+        .queued("c", 2, &prio(10));
+    let plan = world.decide();
+    assert_eq!(plan.hand_over.len(), 1);
+    assert_eq!(plan.hand_over[0].allocation_id.as_str(), "l1");
+    assert_eq!(plan.hand_over[0].for_allocation.as_str(), "c");
+    let world = world.expect(&[
+        preempt("l2"),
+        wait("c", "waiting_for_preemption"),
+        wait("b", "waiting_for_preemption"),
+        wait("d", "waiting_for_preemption"),
+    ]);
     // b goes away: its victim's room is for anybody.
     world
         .then(|w| w.queue.requests.retain(|r| r.allocation_id.as_str() != "b"))
-        .queued("d", 2, prio(15))
+        .queued("e", 2, &prio(25))
         .expect(&[
             wait("c", "waiting_for_preemption"),
-            wait("d", "behind_higher_priority"),
+            wait("e", "behind_higher_priority"),
+            wait("d", "waiting_for_preemption"),
         ])
         .then(World::stopped_ones_come_back)
         .expect(&[
             start("c"),
             start("d"),
+            start("e"),
             wait("l0", "not_enough_free_slots"),
             wait("l1", "not_enough_free_slots"),
+            wait("l2", "not_enough_free_slots"),
         ]);
 }
 
@@ -393,13 +444,16 @@ fn later_ones_do_not_take_what_is_being_freed_for_an_earlier_one() {
     let world = pool()
         .agent("a", 4)
         .preemption()
-        .running("l", 2, prio(80))
-        .running("n", 1, notebook(10))
-        .queued("x", 3, prio(20))
+        .running("l", 2, &prio(80))
+        .running("n", 1, &notebook(10))
+        .queued("x", 3, &prio(20))
         .expect(&[preempt("l"), wait("x", "waiting_for_preemption")]);
     world
-        .queued("y", 1, prio(20))
-        .expect(&[wait("x", "waiting_for_preemption"), wait("y", "reserved_for")])
+        .queued("y", 1, &prio(20))
+        .expect(&[
+            wait("x", "waiting_for_preemption"),
+            wait("y", "reserved_for"),
+        ])
         .then(World::stopped_ones_come_back)
         .expect(&[
             start("x"),
@@ -413,8 +467,8 @@ fn within_a_priority_only_a_move_preempts() {
     let world = pool()
         .agent("a", 2)
         .preemption()
-        .running("early", 2, prio(42))
-        .queued("late", 2, prio(42))
+        .running("early", 2, &prio(42))
+        .queued("late", 2, &prio(42))
         .expect(&[wait("late", "not_enough_free_slots")]);
     let mut moved = world.clone();
     moved.job_mut("job of late").position = Some(0);
@@ -429,9 +483,9 @@ fn a_move_that_changes_nothing_between_two_jobs_preempts_nothing() {
     let mut world = pool()
         .agent("a", 3)
         .preemption()
-        .running("early", 1, prio(42).job("E"))
-        .running("late", 2, prio(42).job("L"))
-        .queued("early2", 1, prio(42).job("E"));
+        .running("early", 1, &prio(42).job("E"))
+        .running("late", 2, &prio(42).job("L"))
+        .queued("early2", 1, &prio(42).job("E"));
     world.job_mut("L").position = Some(world.now.0);
     world.expect(&[wait("early2", "not_enough_free_slots")]);
 }
@@ -442,7 +496,7 @@ fn lowering_a_cap_stops_the_newest_until_it_holds() {
         .agent("a", 8)
         .running_many("C", 4, 2, &prio(42))
         .then(|w| w.job_mut("C").max_slots = Some(5))
-        .queued("D", 2, prio(50));
+        .queued("D", 2, &prio(50));
     let plan = world.decide();
     assert_eq!(
         plan.preempt[0].reason,
@@ -452,45 +506,60 @@ fn lowering_a_cap_stops_the_newest_until_it_holds() {
         }
     );
     world
-        .expect(&[preempt("C4"), preempt("C3"), wait("D", "not_enough_free_slots")])
+        .expect(&[
+            preempt("C4"),
+            preempt("C3"),
+            wait("D", "not_enough_free_slots"),
+        ])
         .then(World::stopped_ones_come_back)
-        .expect(&[wait("C3", "over_job_cap"), wait("C4", "over_job_cap"), start("D")]);
+        .expect(&[
+            wait("C3", "over_job_cap"),
+            wait("C4", "over_job_cap"),
+            start("D"),
+        ]);
 }
 
 #[test]
 fn zero_slot_work_is_limited_by_agent_and_preempted_by_zero_slot_work() {
     pool()
         .agent_in("a", 4, 1, AgentState::Enabled)
-        .queued("t1", 0, notebook(42))
-        .queued("t2", 0, notebook(42))
+        .queued("t1", 0, &notebook(42))
+        .queued("t2", 0, &notebook(42))
         .expect(&[start("t1"), wait("t2", "aux_full")]);
     pool()
         .agent_in("a", 4, 1, AgentState::Enabled)
         .preemption()
-        .running("trial", 0, prio(50))
-        .running("slots", 4, prio(60))
-        .queued("better", 0, notebook(10))
+        .running("trial", 0, &prio(50))
+        .running("slots", 4, &prio(60))
+        .queued("better", 0, &notebook(10))
         .expect(&[preempt("trial"), wait("better", "waiting_for_preemption")]);
     pool()
         .agent_in("a", 4, 0, AgentState::Enabled)
-        .queued("t", 0, notebook(42))
+        .queued("t", 0, &notebook(42))
         .expect(&[wait("t", "aux_full")]);
 }
 
 #[test]
 fn agents_out_of_service_take_nothing_and_say_so() {
-    for state in [AgentState::Draining, AgentState::Disabled, AgentState::Disconnected] {
+    for state in [
+        AgentState::Draining,
+        AgentState::Disabled,
+        AgentState::Disconnected,
+    ] {
         pool()
             .agent_in("a", 4, 100, state)
-            .queued("t", 2, prio(42))
-            .queued("tb", 0, notebook(42))
-            .expect(&[wait("t", "agents_unavailable"), wait("tb", "agents_unavailable")]);
+            .queued("t", 2, &prio(42))
+            .queued("tb", 0, &notebook(42))
+            .expect(&[
+                wait("t", "agents_unavailable"),
+                wait("tb", "agents_unavailable"),
+            ]);
     }
     pool()
         .agent("a", 2)
         .draining_slot("a", 0)
-        .queued("two", 2, prio(10))
-        .queued("one", 1, prio(50))
+        .queued("two", 2, &prio(10))
+        .queued("one", 1, &prio(50))
         .expect(&[wait("two", "agents_unavailable"), start("one")]);
 }
 
@@ -500,8 +569,8 @@ fn the_less_important_wait_for_a_lost_connection_but_not_for_a_person() {
         pool()
             .agent("a", 4)
             .agent_in("b", 4, 100, state)
-            .queued("gang", 8, prio(10))
-            .queued("small", 1, prio(50))
+            .queued("gang", 8, &prio(10))
+            .queued("small", 1, &prio(50))
     };
     world(AgentState::Disconnected).expect(&[
         wait("gang", "agents_unavailable"),
@@ -514,11 +583,11 @@ fn the_less_important_wait_for_a_lost_connection_but_not_for_a_person() {
 fn impossible_requests_block_nobody() {
     pool()
         .agents(&[4, 4])
-        .queued("wide", 6, prio(1))
-        .queued("single", 8, prio(1).single())
-        .queued("huge", 16, prio(1))
-        .queued("nowhere", 1, prio(1).not_on("a0").not_on("a1"))
-        .queued("small", 1, prio(90))
+        .queued("wide", 6, &prio(1))
+        .queued("single", 8, &prio(1).single())
+        .queued("huge", 16, &prio(1))
+        .queued("nowhere", 1, &prio(1).not_on("a0").not_on("a1"))
+        .queued("small", 1, &prio(90))
         .expect(&[
             wait("wide", "gang_does_not_divide"),
             wait("single", "no_agent_large_enough"),
@@ -526,16 +595,18 @@ fn impossible_requests_block_nobody() {
             wait("nowhere", "all_agents_excluded"),
             start("small"),
         ]);
-    pool().queued("t", 1, prio(42)).expect(&[wait("t", "no_agents")]);
+    pool()
+        .queued("t", 1, &prio(42))
+        .expect(&[wait("t", "no_agents")]);
 }
 
 #[test]
 fn excluded_agents_are_passed_over() {
     pool()
         .agents(&[4, 4])
-        .running("busy", 4, prio(42).on("a1"))
-        .queued("t", 2, prio(42).not_on("a0"))
-        .queued("u", 2, prio(42))
+        .running("busy", 4, &prio(42).on("a1"))
+        .queued("t", 2, &prio(42).not_on("a0"))
+        .queued("u", 2, &prio(42))
         .expect(&[wait("t", "not_enough_free_slots"), start("u")]);
 }
 
@@ -544,9 +615,9 @@ fn room_that_stops_for_other_reasons_is_counted_on() {
     let mut world = pool()
         .agent("a", 4)
         .preemption()
-        .running("paused", 2, prio(80))
-        .running("victim", 2, prio(90))
-        .queued("x", 2, prio(10));
+        .running("paused", 2, &prio(80))
+        .running("victim", 2, &prio(90))
+        .queued("x", 2, &prio(10));
     world.pool.running[0].progress = Progress::Stopping;
     world.expect(&[wait("x", "waiting_for_preemption")]);
 }
@@ -557,24 +628,38 @@ fn what_can_never_run_is_refused_with_the_nearest_sizes() {
         let request = world.queue.requests[0].clone();
         can_ever_fit(&world.pool, &request).expect_err("it cannot fit")
     };
-    let wide = refused(pool().agents(&[8, 8, 8]).queued("t", 12, prio(42)));
+    let wide = refused(pool().agents(&[8, 8, 8]).queued("t", 12, &prio(42)));
     assert_eq!(wide.nearest, [8, 16]);
     assert_eq!(
         wide.message,
         "needs 12 slots, more than one agent has, and whole agents do not add up to that; the pool has 3 agents of \
          8 slots; ask for 8 or 16"
     );
-    let huge = refused(pool().agents(&[8, 8]).queued("t", 32, prio(42)));
-    assert_eq!((huge.nearest, huge.reason.kind()), (vec![16], "pool_too_small"));
-    let single = refused(pool().agents(&[4, 8]).queued("t", 16, prio(42).single()));
-    assert_eq!((single.nearest, single.reason.kind()), (vec![8], "no_agent_large_enough"));
-    let uneven = refused(pool().agents(&[8, 4]).uneven().queued("t", 10, prio(42)));
+    let huge = refused(pool().agents(&[8, 8]).queued("t", 32, &prio(42)));
+    assert_eq!(
+        (huge.nearest, huge.reason.kind()),
+        (vec![16], "pool_too_small")
+    );
+    let single = refused(pool().agents(&[4, 8]).queued("t", 16, &prio(42).single()));
+    assert_eq!(
+        (single.nearest, single.reason.kind()),
+        (vec![8], "no_agent_large_enough")
+    );
+    let uneven = refused(pool().agents(&[8, 4]).uneven().queued("t", 10, &prio(42)));
     assert_eq!(uneven.nearest, [8, 12]);
 
     let fits = |world: World| can_ever_fit(&world.pool, &world.queue.requests[0]).is_ok();
-    assert!(fits(pool().agent_in("a", 4, 0, AgentState::Disabled).queued("t", 4, prio(42))));
-    assert!(!fits(pool().agent_in("a", 4, 0, AgentState::Enabled).queued("t", 0, prio(42))));
-    let mut cloud = pool().queued("t", 16, prio(42));
+    assert!(fits(
+        pool()
+            .agent_in("a", 4, 0, AgentState::Disabled)
+            .queued("t", 4, &prio(42))
+    ));
+    assert!(!fits(
+        pool()
+            .agent_in("a", 4, 0, AgentState::Enabled)
+            .queued("t", 0, &prio(42))
+    ));
+    let mut cloud = pool().queued("t", 16, &prio(42));
     cloud.pool.settings.provisionable = Some(Provisionable {
         slots_per_instance: 8,
         max_instances: 2,
@@ -587,8 +672,8 @@ fn what_can_never_run_is_refused_with_the_nearest_sizes() {
 fn reasons_read_as_sentences_and_carry_numbers() {
     let world = pool()
         .agent("a", 4)
-        .running("t1", 3, prio(50))
-        .queued("t2", 2, prio(50));
+        .running("t1", 3, &prio(50))
+        .queued("t2", 2, &prio(50));
     let plan = world.decide();
     assert_eq!(
         plan.waiting[0].1.to_string(),

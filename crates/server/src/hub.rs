@@ -46,7 +46,7 @@ impl Subscription {
 }
 
 /// The hub. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Hub {
     channels: Arc<Mutex<HashMap<Topic, Weak<watch::Sender<()>>>>>,
 }

@@ -1,1 +1,304 @@
 //! The master: HTTP API, use cases and background work.
+//!
+//! A request comes in through [`http`], which speaks the wire dialect and decides nothing. It calls a use case of
+//! [`app`], which loads rows, asks the pure rooms, and writes rows and events in one transaction. What is to happen
+//! after the commit is done by [`background`] work and by the agents' connections (`rm_agents`), which look at the rows
+//! and take no input; the [`hub`] wakes them.
+//!
+//! Read [`start`] first, then [`app::Master`], then [`app::experiments`] and [`app::lifecycle`]: the life of an
+//! experiment is in these two.
+
+pub mod app;
+pub mod auth;
+pub mod background;
+pub mod error;
+pub mod http;
+pub mod hub;
+pub mod master_log;
+mod rm_agents;
+mod tls;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use det_config::master::{MasterConfig, SchedulerKind};
+use det_config::storage::{CheckpointStorage, StorageLocation};
+use det_store::users::UserRow;
+use det_store::{Store, StoreError, StoreUrl, agents, settings, users};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::metrics::{Intake, run_intake};
+use crate::app::{Inner, Master};
+use crate::auth::{Auth, client_hash, new_token, token_hash};
+use crate::hub::Hub;
+use crate::master_log::MasterLog;
+
+/// Name of the file below the data directory that holds the token agents join with.
+pub const AGENT_TOKEN_FILE: &str = "agent-token";
+
+/// What a master is started with.
+#[derive(Debug)]
+pub struct MasterOptions {
+    /// Its configuration, complete.
+    pub config: MasterConfig,
+    /// Where it keeps what it keeps: the embedded database, the agents' token, checkpoints unless configured.
+    pub data_dir: PathBuf,
+    /// Whether a blank `admin` password is allowed although the master listens on more than this machine.
+    pub allow_blank_passwords: bool,
+    /// The hub that the log below wakes.
+    pub hub: Hub,
+    /// Where the process's log lines are kept for `det master logs`.
+    pub log: MasterLog,
+}
+
+/// Why a master did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The address is taken or not ours.
+    #[error("cannot listen on {address}: {source}; choose another with --port or --host, or stop what listens there")]
+    Listen {
+        /// Which.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A blank password on an address that others reach.
+    #[error(
+        "the master would listen on {0} with a blank password for \"admin\": set security.initial_user_password (first \
+         start), change the password, or listen on 127.0.0.1"
+    )]
+    BlankPassword(String),
+    /// A file of the data directory.
+    #[error("the file \"{}\" cannot be used: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Certificate or key.
+    #[error("TLS cannot be set up from \"{}\": {message}", path.display())]
+    Tls {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// Something of ours.
+    #[error("the master could not be started: {0}")]
+    Internal(String),
+}
+
+/// A running master.
+pub struct Running {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The token agents join with.
+    pub agent_token: String,
+    /// Whether `admin` has a blank password.
+    pub blank_password: bool,
+    master: Master,
+    tasks: JoinSet<()>,
+}
+
+impl Running {
+    /// The use cases, for tests and tools in the same process.
+    pub fn master(&self) -> &Master {
+        &self.master
+    }
+
+    /// Waits until it is told to stop, or ends by itself.
+    pub async fn wait(&mut self) {
+        self.master.shutdown.cancelled().await;
+    }
+
+    /// Stops: no new requests, what is under way is finished, everything durable.
+    pub async fn stop(mut self) {
+        self.master.shutdown.cancel();
+        while self.tasks.join_next().await.is_some() {}
+        self.master.store.close().await;
+    }
+}
+
+/// Starts a master: opens the database, loads what it keeps in memory, listens, and starts its background work.
+pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
+    let MasterOptions { mut config, data_dir, allow_blank_passwords, hub, log } = options;
+    if config.checkpoint_storage.is_none() {
+        config.checkpoint_storage = Some(default_storage(&data_dir));
+    }
+    warn_of_unbuilt_schedulers(&config);
+    let url = match config.db.postgres_url() {
+        Some(url) => StoreUrl::Postgres(url),
+        None => StoreUrl::Sqlite(data_dir.join("det.db")),
+    };
+    let store = Store::open(&url).await?;
+    let cluster_id = bootstrap(&store, &config).await?;
+    let auth = Auth::load(store.clone()).await?;
+    create_users(&store, &auth, &config).await?;
+    let auth = Auth::load(store.clone()).await?;
+    let blank_password = auth.user_by_name("admin").is_some_and(|u| u.active && u.password_hash.is_none());
+    let listener = listen(&config).await?;
+    let address = listener.local_addr().map_err(|source| StartError::Listen { address: config.host.clone(), source })?;
+    if blank_password && !address.ip().is_loopback() && !allow_blank_passwords {
+        return Err(StartError::BlankPassword(address.to_string()));
+    }
+    let agent_token = agent_token(&config, &data_dir)?;
+    let (metric_intake, receiver) = Intake::new();
+    let tls = tls::acceptor(&config)?;
+    let master = Master::new(Inner {
+        store,
+        hub,
+        auth,
+        connections: rm_agents::Connections::default(),
+        config,
+        cluster_id,
+        master_id: uuid::Uuid::new_v4().to_string(),
+        agent_token_hash: token_hash(&agent_token),
+        searches: app::searches::Searches::default(),
+        summaries: app::metrics::Summaries::default(),
+        configs: app::pools::Configs::default(),
+        gatherings: app::allocations::Gatherings::default(),
+        metric_intake,
+        log,
+        shutdown: CancellationToken::new(),
+        tls: tls.is_some(),
+    });
+    let mut tasks = JoinSet::new();
+    tasks.spawn(until_shutdown(master.clone(), run_intake(master.clone(), receiver)));
+    tasks.spawn(background::schedule::run(master.clone()));
+    tasks.spawn(background::deadlines::run(master.clone()));
+    tasks.spawn(background::clean_up::run(master.clone()));
+    tasks.spawn(tls::serve(listener, tls, http::router(master.clone()), master.shutdown.clone()));
+    Ok(Running { address, agent_token, blank_password, master, tasks })
+}
+
+async fn until_shutdown(master: Master, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = work => {}
+        () = master.shutdown.cancelled() => {}
+    }
+}
+
+/// What `checkpoint_storage` is when the configuration has none: a directory below the data directory.
+fn default_storage(data_dir: &std::path::Path) -> CheckpointStorage {
+    CheckpointStorage {
+        save_experiment_best: 0,
+        save_trial_best: 1,
+        save_trial_latest: 1,
+        location: StorageLocation::SharedFs {
+            host_path: data_dir.join("checkpoints").to_string_lossy().into_owned(),
+            storage_path: None,
+            propagation: "rprivate".into(),
+        },
+    }
+}
+
+fn warn_of_unbuilt_schedulers(config: &MasterConfig) {
+    for pool in &config.resource_pools {
+        let scheduler = config.effective_scheduler(pool);
+        tracing::info!(resource_pool = pool.pool_name, scheduler = %scheduler, "scheduler in force");
+        if scheduler.kind != SchedulerKind::Priority {
+            tracing::warn!(
+                resource_pool = pool.pool_name,
+                "this scheduler is not built in this version; the pool uses the priority scheduler with preemption instead"
+            );
+        }
+    }
+}
+
+/// Gives the cluster its identity on the first start, and notes that no agent is connected.
+async fn bootstrap(store: &Store, config: &MasterConfig) -> Result<String, StoreError> {
+    let fixed = config.telemetry.cluster_id.clone();
+    store
+        .write(move |tx| {
+            Box::pin(async move {
+                agents::mark_all_disconnected(&mut tx.conn(), det_store::now()).await?;
+                if let Some(id) = settings::find(&mut tx.conn(), "cluster_id").await? {
+                    return Ok(id);
+                }
+                let id = fixed.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+                settings::set(&mut tx.conn(), "cluster_id", &id).await?;
+                Ok(id)
+            })
+        })
+        .await
+}
+
+/// The users of a fresh database: `admin` and `determined`.
+async fn create_users(store: &Store, auth: &Auth, config: &MasterConfig) -> Result<(), StartError> {
+    if !auth.users().is_empty() {
+        return Ok(());
+    }
+    let hash = auth
+        .hash_password(client_hash(&config.security.initial_user_password))
+        .await
+        .map_err(|e| StartError::Internal(e.to_string()))?;
+    store
+        .write(move |tx| {
+            Box::pin(async move {
+                for (username, admin) in [("admin", true), ("determined", false)] {
+                    let user = UserRow {
+                        id: 0,
+                        username: username.into(),
+                        display_name: String::new(),
+                        password_hash: hash.clone(),
+                        admin,
+                        active: true,
+                        agent_uid: None,
+                        agent_user: None,
+                        agent_gid: None,
+                        agent_group: None,
+                        modified_at: det_store::now(),
+                        last_auth_at: None,
+                    };
+                    users::insert(&mut tx.conn(), &user).await?;
+                }
+                Ok::<_, StoreError>(())
+            })
+        })
+        .await?;
+    Ok(())
+}
+
+async fn listen(config: &MasterConfig) -> Result<TcpListener, StartError> {
+    let address = format!("{}:{}", bracketed(&config.host), config.effective_port());
+    TcpListener::bind(&address).await.map_err(|source| StartError::Listen { address, source })
+}
+
+/// An IPv6 address in brackets, anything else as it is.
+fn bracketed(host: &str) -> String {
+    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// The token agents join with: configured, or made on the first start and kept in a file that only the owner reads.
+fn agent_token(config: &MasterConfig, data_dir: &std::path::Path) -> Result<String, StartError> {
+    if let Some(token) = config.security.agent_token.clone().filter(|t| !t.is_empty()) {
+        return Ok(token);
+    }
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = data_dir.join(AGENT_TOKEN_FILE);
+    let failed = |source| StartError::File { path: path.clone(), source };
+    match std::fs::read_to_string(&path) {
+        Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    std::fs::create_dir_all(data_dir).map_err(failed)?;
+    let token = new_token();
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed)?;
+    writeln!(file, "{token}").and_then(|()| file.sync_all()).map_err(failed)?;
+    Ok(token)
+}

@@ -33,9 +33,8 @@ pub fn acknowledge(dir: &Path, sequence: u64) -> Result<(), SpoolError> {
     let written = match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         // Created anew, never opened: a link left there by the task must not be followed.
-        _ => fs::File::create_new(&temporary).and_then(|mut file| {
-            io::Write::write_all(&mut file, sequence.to_string().as_bytes())
-        }),
+        _ => fs::File::create_new(&temporary)
+            .and_then(|mut file| io::Write::write_all(&mut file, sequence.to_string().as_bytes())),
     };
     written
         .and_then(|()| fs::rename(&temporary, &path))

@@ -45,10 +45,16 @@ pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return Decoded::Incomplete;
     };
-    let [a, b, c, d, e, f, g, h, sequence @ ..] = *header;
-    let sequence: [u8; 8] = sequence;
-    let length = u32::from_le_bytes([a, b, c, d]) as usize;
-    let sum = u32::from_le_bytes([e, f, g, h]);
+    let header = u128::from_le_bytes(*header);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "each cast takes its own bits"
+    )]
+    let (length, sum, sequence) = (
+        header as u32 as usize,
+        (header >> 32) as u32,
+        (header >> 64) as u64,
+    );
     // A record is a JSON object and never empty: zero is what a file system leaves where it lost a write.
     if length == 0 || length > MAX_PAYLOAD_BYTES {
         return Decoded::Damaged;
@@ -56,11 +62,11 @@ pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
     let Some(payload) = rest.get(..length) else {
         return Decoded::Incomplete;
     };
-    if checksum(&[&sequence, payload]) != sum {
+    if checksum(&[&sequence.to_le_bytes(), payload]) != sum {
         return Decoded::Damaged;
     }
     Decoded::Frame {
-        sequence: u64::from_le_bytes(sequence),
+        sequence,
         payload,
         bytes: HEADER_BYTES + length,
     }

@@ -81,7 +81,11 @@ impl Reader {
         result
     }
 
-    fn gather(&mut self, max_records: usize, max_bytes: usize) -> Result<Option<Batch>, SpoolError> {
+    fn gather(
+        &mut self,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> Result<Option<Batch>, SpoolError> {
         let mut batch = Batch {
             first: 0,
             records: Vec::new(),

@@ -156,8 +156,10 @@ impl Writer {
     /// Notes that the master has all records up to `sequence` and removes the segments that hold nothing else.
     pub fn acknowledge(&mut self, sequence: u64) -> Result<(), SpoolError> {
         ack::acknowledge(&self.dir, sequence)?;
-        if sequence >= self.last() && self.current.bytes > self.segment_bytes / 2 {
-            // Everything is acknowledged: begin anew rather than keep a large segment of old lines.
+        let large = self.current.bytes > self.segment_bytes / 2;
+        if sequence >= self.last() && self.current.bytes > 0 && (large || self.is_full()) {
+            // Everything is acknowledged: begin anew rather than keep a large segment of old lines, or a small one that
+            // fills a small spool and would have its writer wait for ever.
             self.rotate()?;
         }
         while let Some((first, _)) = self.closed.front().copied() {

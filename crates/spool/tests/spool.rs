@@ -1,5 +1,7 @@
 //! A spool loses nothing that was flushed and repeats nothing that was acknowledged, whatever happens to its writer.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -95,6 +97,17 @@ fn acknowledged_segments_are_removed_and_make_room() {
     assert_eq!(acknowledged(dir.path()).unwrap(), n - 1);
     let mut reader = Reader::open(dir.path()).unwrap();
     assert_eq!(drain(&mut reader), expected(n..=n));
+}
+
+#[test]
+fn a_spool_smaller_than_a_segment_has_room_again_when_all_is_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::open(dir.path(), 1).unwrap();
+    writer.append(&numbered(1)).unwrap();
+    writer.flush().unwrap();
+    assert!(writer.is_full());
+    writer.acknowledge(1).unwrap();
+    assert!(!writer.is_full());
 }
 
 #[test]

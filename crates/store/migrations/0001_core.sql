@@ -45,7 +45,7 @@ CREATE TABLE jobs (
 
 -- config = effective configuration as JSON; original_config = the text as submitted; machine = the life cycle's state
 -- with its data as JSON, of which state is the name that is filtered on. The counters and best_* are kept in step with
--- the trials in the same transactions.
+-- the trials in the same transactions. *_folded = in lower case, for searching: SQLite folds ASCII letters only.
 CREATE TABLE experiments (
     id {PK},
     job_id TEXT NOT NULL REFERENCES jobs (id),
@@ -53,7 +53,9 @@ CREATE TABLE experiments (
     project_id BIGINT NOT NULL,
     parent_id BIGINT,
     name TEXT NOT NULL,
+    name_folded TEXT NOT NULL,
     description TEXT NOT NULL,
+    description_folded TEXT NOT NULL,
     labels TEXT NOT NULL,
     notes TEXT NOT NULL,
     state TEXT NOT NULL,

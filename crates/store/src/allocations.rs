@@ -1,6 +1,6 @@
 //! Tasks, their allocations, the containers of these, and the containers' tokens.
 
-use crate::query::{Query, Value};
+use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
 /// What runs containers.
@@ -150,10 +150,14 @@ pub async fn tasks_of_trials(
     conn: &mut Conn<'_>,
     trial_ids: &[i64],
 ) -> Result<Vec<TaskRow>, StoreError> {
-    let mut query = Query::new("SELECT * FROM tasks");
-    query.any_of("trial_id", trial_ids.iter().map(|id| Value::Integer(*id)));
-    query.push(" ORDER BY created_at, id");
-    query.fetch_all(conn).await
+    let mut tasks: Vec<TaskRow> = Vec::new();
+    for ids in pieces(trial_ids) {
+        let mut query = Query::new("SELECT * FROM tasks");
+        query.any_of("trial_id", ids.iter().map(|id| Value::Integer(*id)));
+        tasks.extend(query.fetch_all::<TaskRow>(conn).await?);
+    }
+    tasks.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+    Ok(tasks)
 }
 
 /// Notes the end of a task, or (with `None`) that it goes on.
@@ -252,10 +256,14 @@ pub async fn live_of_trials(
     conn: &mut Conn<'_>,
     trial_ids: &[i64],
 ) -> Result<Vec<AllocationRow>, StoreError> {
-    let mut query = Query::new("SELECT * FROM allocations");
-    query.condition("ended_at IS NULL");
-    query.any_of("trial_id", trial_ids.iter().map(|id| Value::Integer(*id)));
-    query.fetch_all(conn).await
+    let mut live = Vec::new();
+    for ids in pieces(trial_ids) {
+        let mut query = Query::new("SELECT * FROM allocations");
+        query.condition("ended_at IS NULL");
+        query.any_of("trial_id", ids.iter().map(|id| Value::Integer(*id)));
+        live.extend(query.fetch_all(conn).await?);
+    }
+    Ok(live)
 }
 
 /// For experiments: the states of their live allocations.
@@ -263,15 +271,19 @@ pub async fn live_states_of_experiments(
     conn: &mut Conn<'_>,
     experiment_ids: &[i64],
 ) -> Result<Vec<(i64, String)>, StoreError> {
-    let mut query = Query::new(
-        "SELECT t.experiment_id, a.state FROM allocations a JOIN tasks t ON t.id = a.task_id",
-    );
-    query.condition("a.ended_at IS NULL");
-    query.any_of(
-        "t.experiment_id",
-        experiment_ids.iter().map(|id| Value::Integer(*id)),
-    );
-    query.fetch_all(conn).await
+    let mut states = Vec::new();
+    for ids in pieces(experiment_ids) {
+        let mut query = Query::new(
+            "SELECT t.experiment_id, a.state FROM allocations a JOIN tasks t ON t.id = a.task_id",
+        );
+        query.condition("a.ended_at IS NULL");
+        query.any_of(
+            "t.experiment_id",
+            ids.iter().map(|id| Value::Integer(*id)),
+        );
+        states.extend(query.fetch_all(conn).await?);
+    }
+    Ok(states)
 }
 
 /// Stores all that changes in an allocation's life.
@@ -463,5 +475,14 @@ pub async fn delete_expired_tokens(conn: &mut Conn<'_>, at: i64) -> Result<u64, 
         conn,
         "DELETE FROM container_tokens WHERE expires_at <= $1",
         at
+    )?)
+}
+
+/// Live allocations with a moment by which they must have ended.
+pub async fn with_deadline(conn: &mut Conn<'_>) -> Result<Vec<AllocationRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        AllocationRow,
+        "SELECT * FROM allocations WHERE ended_at IS NULL AND preempt_deadline IS NOT NULL"
     )?)
 }

@@ -1,6 +1,6 @@
 //! Checkpoints.
 
-use crate::query::{Query, Value};
+use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
 /// A checkpoint.
@@ -107,9 +107,13 @@ pub async fn find_all(
     conn: &mut Conn<'_>,
     uuids: &[String],
 ) -> Result<Vec<CheckpointRow>, StoreError> {
-    let mut query = Query::new("SELECT * FROM checkpoints");
-    query.any_of("uuid", uuids.iter().map(|u| Value::Text(u.clone())));
-    query.fetch_all(conn).await
+    let mut found = Vec::new();
+    for uuids in pieces(uuids) {
+        let mut query = Query::new("SELECT * FROM checkpoints");
+        query.any_of("uuid", uuids.iter().map(|u| Value::Text(u.clone())));
+        found.extend(query.fetch_all(conn).await?);
+    }
+    Ok(found)
 }
 
 /// Checkpoints that some trial was told to start from.

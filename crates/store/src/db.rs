@@ -14,7 +14,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, Postgres, Sqlite, pool::PoolConnection};
 
 use crate::migrate;
-use crate::writer::{Job, Writer};
+use crate::writer::{Job, Writer, connect_patiently};
 
 /// What can go wrong in the database.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,9 @@ pub enum StoreError {
         /// Why.
         message: String,
     },
+    /// A defect of ours: the change ended in a panic. Nothing of it is stored, and its neighbours are not disturbed.
+    #[error("a change of stored data failed unexpectedly and was undone")]
+    Panicked,
     /// The writer has ended; the master is shutting down.
     #[error("the master is shutting down")]
     Closed,
@@ -88,13 +91,22 @@ pub(crate) fn is_connection_error(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Which database, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Which database, and where. Its `Debug` form hides the password that a URL may carry.
+#[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A SQLite file below the data directory.
     Sqlite(PathBuf),
     /// A PostgreSQL database, as a `postgres://` URL.
     Postgres(String),
+}
+
+impl std::fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Sqlite(path) => f.debug_tuple("Sqlite").field(path).finish(),
+            Self::Postgres(_) => f.write_str("Postgres(…)"),
+        }
+    }
 }
 
 impl FromStr for StoreUrl {
@@ -201,6 +213,28 @@ impl OwnedConn {
             Self::Pg(c) => Conn::Pg(c),
         }
     }
+
+    /// Ends the connection. On PostgreSQL the master's lock is given back first and waited for: merely hanging up would
+    /// leave it to the server's leisure, and a master started right afterwards would find the database in use.
+    pub(crate) async fn close(self) {
+        let closed = match self {
+            Self::Lite(conn) => conn.close().await,
+            Self::Pg(mut conn) => {
+                let unlocked = sqlx::query("SELECT pg_advisory_unlock($1)")
+                    .bind(ADVISORY_LOCK)
+                    .execute(&mut conn)
+                    .await;
+                match unlocked {
+                    Ok(_) => conn.close().await,
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        if let Err(error) = closed {
+            // Everything acknowledged is committed already; the database ends the connection by itself.
+            tracing::debug!(%error, "the database connection did not end in good order");
+        }
+    }
 }
 
 /// How to open the writer's connection again after it broke.
@@ -244,8 +278,14 @@ enum Pool {
 struct Inner {
     pool: Pool,
     writer: Writer,
-    /// Holds the exclusive lock on the data directory until the store is dropped.
-    _lock: Option<File>,
+}
+
+/// How files that only the master may read are opened, made when absent.
+fn private_file_options() -> std::fs::OpenOptions {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    options
 }
 
 /// The open database. Cheap to clone.
@@ -273,10 +313,7 @@ impl Store {
             source,
         };
         std::fs::create_dir_all(directory).map_err(directory_error)?;
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
+        let lock = private_file_options()
             .open(path.with_extension("lock"))
             .map_err(directory_error)?;
         match lock.try_lock() {
@@ -286,6 +323,8 @@ impl Store {
             }
             Err(std::fs::TryLockError::Error(source)) => return Err(directory_error(source)),
         }
+        // The file holds hashes of passwords and tokens. SQLite gives its companion files the same permissions.
+        private_file_options().open(path).map_err(directory_error)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -302,12 +341,15 @@ impl Store {
             .max_connections(4)
             .idle_timeout(Duration::from_secs(60))
             .connect_lazy_with(options.clone().read_only(true));
-        let writer = Writer::start(Connector::Lite(options), OwnedConn::Lite(first));
+        let writer = Writer::start(
+            Connector::Lite(options),
+            OwnedConn::Lite(first),
+            Some(lock),
+        );
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Lite(pool),
                 writer,
-                _lock: Some(lock),
             }),
         })
     }
@@ -318,7 +360,8 @@ impl Store {
             .application_name("det master")
             .disable_statement_logging();
         let connector = Connector::Pg(Box::new(options.clone()));
-        let mut first = connector.connect().await?;
+        // A master that was killed a moment ago holds its lock until the server has noticed.
+        let mut first = connect_patiently(&connector).await?;
         if let OwnedConn::Pg(conn) = &mut first {
             migrate::run_postgres(conn).await?;
         }
@@ -327,12 +370,11 @@ impl Store {
             .max_connections(8)
             .acquire_timeout(Duration::from_secs(5))
             .connect_lazy_with(options);
-        let writer = Writer::start(connector, first);
+        let writer = Writer::start(connector, first, None);
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Pg(pool),
                 writer,
-                _lock: None,
             }),
         })
     }
@@ -364,12 +406,14 @@ impl Store {
         self.inner.writer.submit(job)
     }
 
-    /// Waits until everything submitted so far is committed or refused, then lets go of the database.
+    /// Waits until everything submitted so far is committed or refused, then lets go of the database: another master
+    /// may open it from then on. Later reads and writes answer [`StoreError::Closed`] or
+    /// [`StoreError::Unavailable`].
     pub async fn close(&self) {
-        self.inner.writer.close().await;
         match &self.inner.pool {
             Pool::Lite(pool) => pool.close().await,
             Pool::Pg(pool) => pool.close().await,
         }
+        self.inner.writer.close().await;
     }
 }

@@ -164,8 +164,8 @@ pub enum Sort {
 fn sort_column(sort: Sort) -> &'static str {
     match sort {
         Sort::Id => "e.id",
-        Sort::Description => "LOWER(e.description)",
-        Sort::Name => "LOWER(e.name)",
+        Sort::Description => "e.description_folded",
+        Sort::Name => "e.name_folded",
         Sort::StartTime => "e.created_at",
         Sort::EndTime => "e.ended_at",
         Sort::State => "e.state",
@@ -184,32 +184,27 @@ fn sort_column(sort: Sort) -> &'static str {
 fn apply(query: &mut Query, filter: &Filter) {
     if let Some(name) = &filter.name {
         query
-            .condition("LOWER(e.name) LIKE ")
+            .condition("e.name_folded LIKE ")
             .bind(Value::Text(contains_pattern(name)))
             .push(" ESCAPE '\\'");
     }
     if let Some(text) = &filter.description {
         query
-            .condition("LOWER(e.description) LIKE ")
+            .condition("e.description_folded LIKE ")
             .bind(Value::Text(contains_pattern(text)))
             .push(" ESCAPE '\\'");
     }
     for label in &filter.labels {
-        // Labels are a JSON list of strings; a label matches as its JSON spelling.
+        // Labels are a JSON list of strings. A label matches as its JSON spelling where a list's element begins: quotes
+        // inside a label have a backslash before them, never a bracket or comma. REPLACE and not LIKE, which is deaf to
+        // case on SQLite only.
         let spelled = serde_json::Value::String(label.clone()).to_string();
-        let escaped: String = spelled
-            .chars()
-            .flat_map(|c| {
-                matches!(c, '%' | '_' | '\\')
-                    .then_some('\\')
-                    .into_iter()
-                    .chain([c])
-            })
-            .collect();
         query
-            .condition("e.labels LIKE ")
-            .bind(Value::Text(format!("%{escaped}%")))
-            .push(" ESCAPE '\\'");
+            .condition("(REPLACE(e.labels, ")
+            .bind(Value::Text(format!("[{spelled}")))
+            .push(", '') <> e.labels OR REPLACE(e.labels, ")
+            .bind(Value::Text(format!(",{spelled}")))
+            .push(", '') <> e.labels)");
     }
     if let Some(owners) = &filter.owners {
         query.any_of("e.owner_id", owners.iter().map(|id| Value::Integer(*id)));
@@ -357,9 +352,9 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         (i64,),
         "INSERT INTO experiments (job_id, owner_id, project_id, parent_id, name, description, labels, notes, state, \
          machine, archived, config, original_config, searcher_name, searcher_metric, smaller_is_better, progress, \
-         created_at, trial_count, checkpoint_count, checkpoint_bytes, collected) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, $15, 0.0, $16, 0, 0, 0, $10) \
-         RETURNING id",
+         created_at, trial_count, checkpoint_count, checkpoint_bytes, collected, name_folded, description_folded) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, $15, 0.0, $16, 0, 0, 0, $10, $17, \
+         $18) RETURNING id",
         job.id.as_str(),
         job.owner_id,
         new.project_id,
@@ -375,7 +370,9 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         new.searcher_name.as_str(),
         new.searcher_metric.as_str(),
         new.smaller_is_better,
-        job.submitted_at
+        job.submitted_at,
+        new.name.to_lowercase(),
+        new.description.to_lowercase()
     )?;
     execute!(
         conn,
@@ -439,7 +436,7 @@ pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result
     Ok(())
 }
 
-/// Stores the best validation so far.
+/// Stores the best validation so far. A metric that is not a number is stored as none: the databases disagree on NaN.
 pub async fn set_best(
     conn: &mut Conn<'_>,
     id: i64,
@@ -450,7 +447,7 @@ pub async fn set_best(
         conn,
         "UPDATE experiments SET best_trial_id = $1, best_metric = $2 WHERE id = $3",
         trial_id,
-        metric,
+        metric.filter(|m| !m.is_nan()),
         id
     )?;
     Ok(())
@@ -478,11 +475,14 @@ pub async fn set_texts(
 ) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE experiments SET name = $1, description = $2, labels = $3, notes = $4 WHERE id = $5",
+        "UPDATE experiments SET name = $1, description = $2, labels = $3, notes = $4, name_folded = $5, \
+         description_folded = $6 WHERE id = $7",
         name,
         description,
         labels,
         notes,
+        name.to_lowercase(),
+        description.to_lowercase(),
         id
     )?;
     Ok(())

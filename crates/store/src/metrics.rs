@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::query::{Query, Value as Bound};
+use crate::query::{Query, Value as Bound, pieces};
 use crate::{Conn, StoreError, chunk};
 
 /// One report as it is stored.
@@ -28,6 +28,11 @@ pub struct StoredReport {
     pub report_id: Option<String>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(n: &i64) -> bool {
+    *n == 0
+}
+
 /// Statistics of one metric name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetricSummary {
@@ -45,15 +50,15 @@ pub struct MetricSummary {
     /// Highest, for numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
-    /// Whether some value was NaN or infinite: sum, min and max leave those out.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub non_finite: bool,
+    /// How many values were NaN or infinite: sum, min, max and mean leave those out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub non_finite: i64,
     /// Latest value.
     pub last: Value,
 }
 
 /// Statistics of a trial's group.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupSummary {
     /// By metric name.
     pub metrics: BTreeMap<String, MetricSummary>,
@@ -63,12 +68,19 @@ pub struct GroupSummary {
     pub run_id: i64,
 }
 
+impl Default for GroupSummary {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl GroupSummary {
     /// Of a group without reports.
     pub fn new() -> Self {
         Self {
             metrics: BTreeMap::new(),
             last_step: -1,
+            run_id: 0,
         }
     }
 
@@ -121,7 +133,7 @@ impl MetricSummary {
             sum: None,
             min: None,
             max: None,
-            non_finite: false,
+            non_finite: 0,
             last: Value::Null,
         };
         summary.add(value);
@@ -139,7 +151,7 @@ impl MetricSummary {
                 self.min = Some(self.min.map_or(n, |m| m.min(n)));
                 self.max = Some(self.max.map_or(n, |m| m.max(n)));
             } else {
-                self.non_finite = true;
+                self.non_finite += 1;
             }
         }
         self.last = value.clone();
@@ -148,7 +160,7 @@ impl MetricSummary {
     /// Mean over the finite values, for numbers.
     pub fn mean(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
-        self.sum.map(|sum| sum / self.count.max(1) as f64)
+        self.sum.map(|sum| sum / (self.count - self.non_finite).max(1) as f64)
     }
 }
 
@@ -188,7 +200,7 @@ pub async fn append(
     run_id: i64,
     reports: &[StoredReport],
 ) -> Result<(), StoreError> {
-    let steps = || reports.iter().map(|r| r.step.unwrap_or(-1));
+    let steps = || reports.iter().filter_map(|r| r.step);
     execute!(
         conn,
         "INSERT INTO metric_chunks (trial_id, group_name, run_id, first_step, last_step, reports, data) \
@@ -257,8 +269,9 @@ pub async fn run_starts(
     Ok(fetch_all!(
         conn,
         (String, i64, i64),
-        "SELECT group_name, run_id, MIN(first_step) FROM metric_chunks WHERE trial_id = $1 \
-         GROUP BY group_name, run_id ORDER BY group_name, run_id",
+        // A chunk without steps (-1) says nothing of where its run starts.
+        "SELECT group_name, run_id, COALESCE(MIN(CASE WHEN first_step >= 0 THEN first_step END), -1) \
+         FROM metric_chunks WHERE trial_id = $1 GROUP BY group_name, run_id ORDER BY group_name, run_id",
         trial_id
     )?)
 }
@@ -278,15 +291,17 @@ pub async fn summaries_of(
     conn: &mut Conn<'_>,
     trial_ids: &[i64],
 ) -> Result<BTreeMap<i64, BTreeMap<String, GroupSummary>>, StoreError> {
-    let mut query = Query::new("SELECT trial_id, group_name, document FROM metric_summaries");
-    query.any_of("trial_id", trial_ids.iter().map(|id| Bound::Integer(*id)));
     let mut all: BTreeMap<i64, BTreeMap<String, GroupSummary>> = BTreeMap::new();
-    for (trial_id, group, document) in query.fetch_all::<(i64, String, String)>(conn).await? {
-        let summary = serde_json::from_str(&document).map_err(|e| StoreError::Corrupt {
-            what: format!("metric summary of trial {trial_id}"),
-            message: e.to_string(),
-        })?;
-        all.entry(trial_id).or_default().insert(group, summary);
+    for ids in pieces(trial_ids) {
+        let mut query = Query::new("SELECT trial_id, group_name, document FROM metric_summaries");
+        query.any_of("trial_id", ids.iter().map(|id| Bound::Integer(*id)));
+        for (trial_id, group, document) in query.fetch_all::<(i64, String, String)>(conn).await? {
+            let summary = serde_json::from_str(&document).map_err(|e| StoreError::Corrupt {
+                what: format!("metric summary of trial {trial_id}"),
+                message: e.to_string(),
+            })?;
+            all.entry(trial_id).or_default().insert(group, summary);
+        }
     }
     Ok(all)
 }

@@ -105,6 +105,14 @@ impl Query {
     }
 }
 
+/// Most values of one `IN` list: SQLite takes 32,766 parameters for a statement.
+const LIST: usize = 10_000;
+
+/// `ids` in pieces that fit one statement each.
+pub(crate) fn pieces<T>(ids: &[T]) -> impl Iterator<Item = &[T]> {
+    ids.chunks(LIST)
+}
+
 /// A `LIKE` pattern that matches `text` anywhere; use with `ESCAPE '\'`.
 pub(crate) fn contains_pattern(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len() + 2);

@@ -348,7 +348,8 @@ pub async fn raise_total_batches(
     Ok(())
 }
 
-/// Stores best and latest validation.
+/// Stores best and latest validation. A metric that is not a number is stored as none (the databases disagree on NaN);
+/// the validation's own text keeps it.
 pub async fn set_validations(
     conn: &mut Conn<'_>,
     id: i64,
@@ -359,9 +360,9 @@ pub async fn set_validations(
         conn,
         "UPDATE trials SET best_metric = $1, best_validation = $2, latest_metric = $3, latest_validation = $4 \
          WHERE id = $5",
-        best.0,
+        best.0.filter(|m| !m.is_nan()),
         best.1,
-        latest.0,
+        latest.0.filter(|m| !m.is_nan()),
         latest.1,
         id
     )?;

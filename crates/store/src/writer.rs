@@ -4,9 +4,12 @@
 //! waits, and under load the cost of making things durable is shared. Each change runs under a savepoint: a refused one
 //! leaves nothing behind and does not disturb its neighbours.
 
+use std::fs::File;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -70,7 +73,12 @@ where
             let Some(change) = self.change.take() else {
                 return false;
             };
-            let outcome = change(tx).await;
+            // A defect in one use case must not end all writing. Whatever the change left half done goes with its
+            // savepoint.
+            let outcome = AssertUnwindSafe(async { change(tx).await })
+                .catch_unwind()
+                .await
+                .unwrap_or_else(|_| Err(StoreError::Panicked.into()));
             let commit = outcome.is_ok();
             self.outcome = Some(outcome);
             commit
@@ -133,9 +141,10 @@ impl Writer {
             .map_err(|_| StoreError::Closed)
     }
 
-    pub(crate) fn start(connector: Connector, conn: OwnedConn) -> Self {
+    /// Starts the writer. `lock` keeps other masters out for as long as it may still write.
+    pub(crate) fn start(connector: Connector, conn: OwnedConn, lock: Option<File>) -> Self {
         let (queue, inbox) = mpsc::unbounded_channel();
-        tokio::spawn(run(connector, conn, inbox));
+        tokio::spawn(run(connector, conn, lock, inbox));
         Self {
             queue,
             permits: Arc::new(Semaphore::new(WAITING)),
@@ -156,12 +165,17 @@ impl Writer {
     }
 }
 
-async fn run(connector: Connector, conn: OwnedConn, mut inbox: mpsc::UnboundedReceiver<Message>) {
+async fn run(
+    connector: Connector,
+    conn: OwnedConn,
+    lock: Option<File>,
+    mut inbox: mpsc::UnboundedReceiver<Message>,
+) {
     let mut conn = Some(conn);
+    let mut closing = None;
     let mut gathered = Vec::with_capacity(GROUP);
     while inbox.recv_many(&mut gathered, GROUP).await > 0 {
         let mut jobs = Vec::with_capacity(gathered.len());
-        let mut closing = None;
         for message in gathered.drain(..) {
             match message {
                 Message::Job(job) if closing.is_none() => jobs.push(job),
@@ -172,13 +186,68 @@ async fn run(connector: Connector, conn: OwnedConn, mut inbox: mpsc::UnboundedRe
         if !jobs.is_empty() {
             conn = commit_group(&connector, conn, jobs).await;
         }
-        if let Some(done) = closing {
-            inbox.close();
-            drop(conn);
-            let _ = done.send(());
-            return;
+        if closing.is_some() {
+            break;
         }
     }
+    inbox.close();
+    if let Some(conn) = conn {
+        conn.close().await;
+    }
+    drop(lock);
+    if let Some(done) = closing {
+        // Whoever asked may have stopped waiting.
+        let _ = done.send(());
+    }
+}
+
+/// A connection with a transaction begun on it.
+///
+/// A connection that broke while nobody used it is found out here and replaced, so that a restart of the database
+/// between two changes disturbs neither.
+async fn begin(connector: &Connector, conn: Option<OwnedConn>) -> Result<OwnedConn, StoreError> {
+    if let Some(mut conn) = conn {
+        match statement(&mut conn, Statement::Begin).await {
+            Ok(()) => return Ok(conn),
+            Err(error) => {
+                tracing::warn!(%error, "the database connection was lost; connecting again");
+            }
+        }
+    }
+    let mut conn = connect_patiently(connector).await?;
+    statement(&mut conn, Statement::Begin)
+        .await
+        .map_err(StoreError::Unavailable)?;
+    Ok(conn)
+}
+
+/// What became of one change of a group.
+enum Made {
+    /// Its savepoint is released; it goes with the commit.
+    Kept,
+    /// It left nothing behind; `None` when it said so itself, else the database did.
+    Undone(Option<StoreError>),
+}
+
+/// Runs one change under a savepoint. `Err` = the transaction itself is lost.
+async fn make(tx: &mut WriteTx, job: &mut dyn Job) -> Result<Made, sqlx::Error> {
+    let (effects, repairs) = (tx.after_commit.len(), tx.on_rollback.len());
+    statement(&mut tx.conn, Statement::Savepoint).await?;
+    let mut refused = None;
+    if job.run(tx).await {
+        match statement(&mut tx.conn, Statement::Release).await {
+            Ok(()) => return Ok(Made::Kept),
+            Err(error) if is_connection_error(&error) => return Err(error),
+            // PostgreSQL: a statement failed and the change went on regardless. It alone pays for that.
+            Err(error) => refused = Some(StoreError::Query(error)),
+        }
+    }
+    statement(&mut tx.conn, Statement::RollbackTo).await?;
+    tx.after_commit.truncate(effects);
+    for repair in tx.on_rollback.drain(repairs..) {
+        repair();
+    }
+    Ok(Made::Undone(refused))
 }
 
 /// Commits one group and gives the connection back if it still works.
@@ -187,66 +256,38 @@ async fn commit_group(
     conn: Option<OwnedConn>,
     jobs: Vec<Box<dyn Job>>,
 ) -> Option<OwnedConn> {
-    let mut conn = match conn {
-        Some(conn) => conn,
-        None => match reconnect(connector).await {
-            Ok(conn) => conn,
-            Err(error) => {
-                tracing::warn!(%error, "the database cannot be reached; changes are refused until it is back");
-                for job in jobs {
-                    job.answer(Some(unavailable(&error)));
-                }
-                return None;
+    let conn = match begin(connector, conn).await {
+        Ok(conn) => conn,
+        Err(error) => {
+            tracing::warn!(%error, "the database cannot be reached; changes are refused until it is back");
+            for job in jobs {
+                job.answer(Some(same(&error)));
             }
-        },
-    };
-    if let Err(error) = statement(&mut conn, Statement::Begin).await {
-        let error = StoreError::Unavailable(error);
-        for job in jobs {
-            job.answer(Some(unavailable(&error)));
+            return None;
         }
-        return None;
-    }
+    };
     let mut tx = WriteTx {
         conn,
         after_commit: Vec::new(),
         on_rollback: Vec::new(),
     };
-    let mut done = Vec::with_capacity(jobs.len());
-    let mut broken: Option<sqlx::Error> = None;
+    let mut kept = Vec::with_capacity(jobs.len());
+    let mut lost = None;
     for mut job in jobs {
-        if broken.is_some() {
-            done.push(job);
+        if lost.is_some() {
+            kept.push(job);
             continue;
         }
-        let (effects, repairs) = (tx.after_commit.len(), tx.on_rollback.len());
-        if let Err(error) = statement(&mut tx.conn, Statement::Savepoint).await {
-            broken = Some(error);
-            done.push(job);
-            continue;
-        }
-        let commit = job.run(&mut tx).await;
-        let end = if commit {
-            Statement::Release
-        } else {
-            Statement::RollbackTo
-        };
-        if let Err(error) = statement(&mut tx.conn, end).await {
-            broken = Some(error);
-            done.push(job);
-            continue;
-        }
-        if commit {
-            done.push(job);
-        } else {
-            tx.after_commit.truncate(effects);
-            for repair in tx.on_rollback.drain(repairs..) {
-                repair();
+        match make(&mut tx, &mut *job).await {
+            Ok(Made::Kept) => kept.push(job),
+            Ok(Made::Undone(refused)) => job.answer(refused),
+            Err(error) => {
+                lost = Some(error);
+                kept.push(job);
             }
-            job.answer(None);
         }
     }
-    let outcome = match broken {
+    let outcome = match lost {
         Some(error) => Err(error),
         None => statement(&mut tx.conn, Statement::Commit).await,
     };
@@ -255,7 +296,7 @@ async fn commit_group(
             for effect in tx.after_commit {
                 effect();
             }
-            for job in done {
+            for job in kept {
                 job.answer(None);
             }
             Some(tx.conn)
@@ -271,8 +312,8 @@ async fn commit_group(
             } else {
                 StoreError::Query(error)
             };
-            for job in done {
-                job.answer(Some(unavailable(&error)));
+            for job in kept {
+                job.answer(Some(same(&error)));
             }
             let mut conn = tx.conn;
             // A connection whose transaction cannot even be rolled back is replaced.
@@ -282,17 +323,18 @@ async fn commit_group(
 }
 
 /// The same failure for each caller; `sqlx::Error` cannot be cloned, so the text goes along.
-fn unavailable(error: &StoreError) -> StoreError {
+fn same(error: &StoreError) -> StoreError {
     match error {
         StoreError::DatabaseInUse => StoreError::DatabaseInUse,
         StoreError::Closed => StoreError::Closed,
+        StoreError::Panicked => StoreError::Panicked,
         StoreError::Query(inner) => StoreError::Query(sqlx::Error::Protocol(inner.to_string())),
         other => StoreError::Unavailable(sqlx::Error::Io(std::io::Error::other(other.to_string()))),
     }
 }
 
-/// Tries for about two seconds: a fast restart of the database is then a wait, not an error.
-async fn reconnect(connector: &Connector) -> Result<OwnedConn, StoreError> {
+/// Tries for about two seconds: a fast restart of the database, or of the master, is then a wait and not an error.
+pub(crate) async fn connect_patiently(connector: &Connector) -> Result<OwnedConn, StoreError> {
     let mut pause = Duration::from_millis(50);
     loop {
         match connector.connect().await {

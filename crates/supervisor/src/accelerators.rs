@@ -53,10 +53,16 @@ impl Accelerators {
 /// A zero-slot task has none, whatever the host has. Where the agent has named them for the driver, nobody else needs to
 /// be asked: `nvidia-smi` takes a good part of a second.
 pub(crate) fn inspect(env: &TaskEnv, diagnostics: &Diagnostics) -> Accelerators {
-    if env.text("DET_SLOT_IDS").is_none_or(|slots| slots.trim() == "[]") {
+    if env
+        .text("DET_SLOT_IDS")
+        .is_none_or(|slots| slots.trim() == "[]")
+    {
         return Accelerators::none();
     }
-    for (name, kind) in [("CUDA_VISIBLE_DEVICES", "cuda"), ("ROCR_VISIBLE_DEVICES", "rocm")] {
+    for (name, kind) in [
+        ("CUDA_VISIBLE_DEVICES", "cuda"),
+        ("ROCR_VISIBLE_DEVICES", "rocm"),
+    ] {
         if let Some(uuids) = env.text(name).and_then(listed_uuids) {
             return Accelerators { kind, uuids };
         }
@@ -65,13 +71,19 @@ pub(crate) fn inspect(env: &TaskEnv, diagnostics: &Diagnostics) -> Accelerators 
     if let Some(output) = ask(env, diagnostics, "nvidia-smi", &nvidia) {
         let uuids = nvidia_uuids(&output, env.text("CUDA_VISIBLE_DEVICES"));
         if !uuids.is_empty() {
-            return Accelerators { kind: "cuda", uuids };
+            return Accelerators {
+                kind: "cuda",
+                uuids,
+            };
         }
     }
     if let Some(output) = ask(env, diagnostics, "rocm-smi", &["--showuniqueid", "--json"]) {
         let uuids = rocm_uuids(&output);
         if !uuids.is_empty() {
-            return Accelerators { kind: "rocm", uuids };
+            return Accelerators {
+                kind: "rocm",
+                uuids,
+            };
         }
     }
     Accelerators::none()
@@ -80,7 +92,9 @@ pub(crate) fn inspect(env: &TaskEnv, diagnostics: &Diagnostics) -> Accelerators 
 /// The list, if it names devices by identity and not by number.
 fn listed_uuids(list: &str) -> Option<Vec<String>> {
     let uuids: Vec<String> = list.split(',').map(|uuid| uuid.trim().to_owned()).collect();
-    let named = uuids.iter().all(|uuid| uuid.starts_with("GPU-") || uuid.starts_with("MIG-"));
+    let named = uuids
+        .iter()
+        .all(|uuid| uuid.starts_with("GPU-") || uuid.starts_with("MIG-"));
     named.then_some(uuids)
 }
 
@@ -92,7 +106,9 @@ fn nvidia_uuids(output: &str, visible: Option<&str>) -> Vec<String> {
         .filter_map(|line| {
             let (index, uuid) = line.split_once(',')?;
             let (index, uuid) = (index.trim(), uuid.trim());
-            let shown = visible.as_ref().is_none_or(|v| v.contains(&index) || v.contains(&uuid));
+            let shown = visible
+                .as_ref()
+                .is_none_or(|v| v.contains(&index) || v.contains(&uuid));
             shown.then_some((index.parse().ok()?, uuid))
         })
         .collect();
@@ -123,7 +139,9 @@ fn ask(env: &TaskEnv, diagnostics: &Diagnostics, tool: &str, args: &[&str]) -> O
     match run(&mut command) {
         Ok(output) => Some(output),
         Err(error) => {
-            diagnostics.note(format!("{tool} did not say which accelerators there are: {error}"));
+            diagnostics.note(format!(
+                "{tool} did not say which accelerators there are: {error}"
+            ));
             None
         }
     }
@@ -198,19 +216,26 @@ mod tests {
 
     #[test]
     fn devices_named_by_the_agent_need_no_tool() {
-        let vars = [("DET_SLOT_IDS", "[0]"), ("CUDA_VISIBLE_DEVICES", "GPU-2,MIG-0")];
+        let vars = [
+            ("DET_SLOT_IDS", "[0]"),
+            ("CUDA_VISIBLE_DEVICES", "GPU-2,MIG-0"),
+        ];
         assert_eq!(found(&vars, "exit 1"), cuda(&["GPU-2", "MIG-0"]));
     }
 
     #[test]
     fn a_task_without_slots_or_with_a_broken_driver_has_none() {
         assert_eq!(found(&[("DET_SLOT_IDS", "[]")], TWO), Accelerators::none());
-        assert_eq!(found(&[("DET_SLOT_IDS", "[0]")], "exit 9"), Accelerators::none());
+        assert_eq!(
+            found(&[("DET_SLOT_IDS", "[0]")], "exit 9"),
+            Accelerators::none()
+        );
     }
 
     #[test]
     fn rocm_cards_are_read_by_number() {
-        let output = r#"{"card10": {"Unique ID": "0xb"}, "card2": {"Unique ID": "0xa"}, "system": {}}"#;
+        let output =
+            r#"{"card10": {"Unique ID": "0xb"}, "card2": {"Unique ID": "0xa"}, "system": {}}"#;
         assert_eq!(rocm_uuids(output), ["0xa", "0xb"]);
         assert!(rocm_uuids("no json").is_empty());
     }

@@ -1,11 +1,15 @@
 //! Control groups: bounds for a sandbox, and whether the kernel killed for memory.
+//!
+//! A sandbox's group is made below the group of the agent, never beside it: whatever bounds somebody has set for the
+//! agent hold for its tasks too. With version 2 the kernel allows that only where the agent's group is the root or holds
+//! no process itself.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// Parent of all our groups.
+/// Parent of all our groups, in the group of the agent.
 const OURS: &str = "determined";
 
 /// Reads how many processes of the caller's control group the kernel has killed for lack of memory; `None` when nobody
@@ -13,7 +17,9 @@ const OURS: &str = "determined";
 pub(crate) fn oom_kills() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let counters = oom_counter_files(&own, Path::new(ROOT));
-    counters.iter().find_map(|file| parse_oom_kills(&fs::read_to_string(file).ok()?))
+    counters
+        .iter()
+        .find_map(|file| parse_oom_kills(&fs::read_to_string(file).ok()?))
 }
 
 /// Where the counter may be, most likely first. In a container the group is often mounted at the root itself.
@@ -36,7 +42,9 @@ fn oom_counter_files(own: &str, root: &Path) -> Vec<PathBuf> {
 }
 
 fn parse_oom_kills(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "))?;
     line.trim().parse().ok()
 }
 
@@ -66,15 +74,18 @@ impl Limits {
             let mut settings = Vec::new();
             settings.extend(memory_bytes.map(|bytes| ("memory.max", bytes.to_string())));
             settings.extend(quota.map(|quota| ("cpu.max", format!("{quota} {period}"))));
-            limits.join(Path::new(ROOT), &origin(&own, ""), name, &settings, true)
+            limits.join(Path::new(ROOT), origin(&own, ""), name, &settings, true)
         } else {
             let memory = memory_bytes.map(|bytes| ("memory", "memory.limit_in_bytes", bytes));
             let cpu = quota.map(|quota| ("cpu", "cpu.cfs_quota_us", quota));
-            memory.into_iter().chain(cpu).try_for_each(|(controller, file, value)| {
-                let root = Path::new(ROOT).join(controller);
-                let settings = [(file, value.to_string())];
-                limits.join(&root, &origin(&own, controller), name, &settings, false)
-            })
+            memory
+                .into_iter()
+                .chain(cpu)
+                .try_for_each(|(controller, file, value)| {
+                    let root = Path::new(ROOT).join(controller);
+                    let settings = [(file, value.to_string())];
+                    limits.join(&root, origin(&own, controller), name, &settings, false)
+                })
         };
         match result {
             Ok(()) => Ok(limits),
@@ -88,7 +99,7 @@ impl Limits {
     fn join(
         &mut self,
         root: &Path,
-        origin: &Path,
+        origin: Option<PathBuf>,
         name: &str,
         settings: &[(&str, String)],
         unified: bool,
@@ -96,25 +107,18 @@ impl Limits {
         if settings.is_empty() {
             return Ok(());
         }
-        let parent = root.join(OURS);
+        let origin =
+            origin.ok_or_else(|| format!("this process is in no control group of {root:?}"))?;
+        let origin = root.join(origin);
+        let parent = origin.join(OURS);
         let group = parent.join(name);
-        let failed = |path: &Path, error: &io::Error| format!("could not use control group {path:?}: {error}");
-        fs::create_dir_all(&group).map_err(|error| failed(&group, &error))?;
-        if unified {
-            for dir in [root, &parent] {
-                let file = dir.join("cgroup.subtree_control");
-                fs::write(&file, "+memory +cpu").map_err(|error| failed(&file, &error))?;
-            }
+        let entered = enter(&origin, &parent, &group, settings, unified);
+        match entered {
+            Ok(()) => self.joined.push((group, origin)),
+            // What was made for nothing goes; the parent only if no other task is in it.
+            Err(_) => drop(fs::remove_dir(&group).and_then(|()| fs::remove_dir(&parent))),
         }
-        for (file, value) in settings {
-            let file = group.join(file);
-            fs::write(&file, value).map_err(|error| failed(&file, &error))?;
-        }
-        // 0 stands for the writing process.
-        let procs = group.join("cgroup.procs");
-        fs::write(&procs, "0").map_err(|error| failed(&procs, &error))?;
-        self.joined.push((group, root.join(origin)));
-        Ok(())
+        entered.map_err(|(path, error)| format!("could not use control group {path:?}: {error}"))
     }
 
     /// Goes back to where the process came from and removes the groups. They must be empty by then; one that is not
@@ -127,17 +131,36 @@ impl Limits {
     }
 }
 
+fn enter(
+    origin: &Path,
+    parent: &Path,
+    group: &Path,
+    settings: &[(&str, String)],
+    unified: bool,
+) -> Result<(), (PathBuf, io::Error)> {
+    let set = |file: PathBuf, value: &str| fs::write(&file, value).map_err(|error| (file, error));
+    fs::create_dir_all(group).map_err(|error| (group.to_owned(), error))?;
+    if unified {
+        for dir in [origin, parent] {
+            set(dir.join("cgroup.subtree_control"), "+memory +cpu")?;
+        }
+    }
+    for (file, value) in settings {
+        set(group.join(file), value)?;
+    }
+    // 0 stands for the writing process.
+    set(group.join("cgroup.procs"), "0")
+}
+
 /// Path of the process's group below the controller's root, from `/proc/self/cgroup`; the unified one has no controller.
-fn origin(own: &str, controller: &str) -> PathBuf {
-    own.lines()
-        .find_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let names = fields.next()?;
-            let path = fields.next()?;
-            let matches = names.split(',').any(|name| name == controller);
-            matches.then(|| PathBuf::from(path.trim_start_matches('/')))
-        })
-        .unwrap_or_default()
+fn origin(own: &str, controller: &str) -> Option<PathBuf> {
+    own.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let names = fields.next()?;
+        let path = fields.next()?;
+        let matches = names.split(',').any(|name| name == controller);
+        matches.then(|| PathBuf::from(path.trim_start_matches('/')))
+    })
 }
 
 #[cfg(test)]
@@ -149,24 +172,70 @@ mod tests {
         let found = oom_counter_files("0::/user.slice/x\n", Path::new("/cg"));
         assert_eq!(found[0], Path::new("/cg/user.slice/x/memory.events"));
         assert_eq!(found[1], Path::new("/cg/memory.events"));
-        let found = oom_counter_files("5:cpu,memory:/docker/1\n1:name=systemd:/\n", Path::new("/cg"));
-        assert_eq!(found[0], Path::new("/cg/memory/docker/1/memory.oom_control"));
+        let found = oom_counter_files(
+            "5:cpu,memory:/docker/1\n1:name=systemd:/\n",
+            Path::new("/cg"),
+        );
+        assert_eq!(
+            found[0],
+            Path::new("/cg/memory/docker/1/memory.oom_control")
+        );
         assert_eq!(found.len(), 2);
     }
 
     #[test]
     fn both_versions_count_alike() {
         assert_eq!(parse_oom_kills("low 0\noom 3\noom_kill 2\n"), Some(2));
-        assert_eq!(parse_oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Some(7));
+        assert_eq!(
+            parse_oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"),
+            Some(7)
+        );
         assert_eq!(parse_oom_kills("oom_kill_disable 0\n"), None);
     }
 
     #[test]
     fn a_process_finds_the_group_it_came_from() {
         let own = "4:memory:/a/b\n1:cpu,cpuacct:/c\n0::/d\n";
-        assert_eq!(origin(own, "memory"), Path::new("a/b"));
-        assert_eq!(origin(own, "cpu"), Path::new("c"));
-        assert_eq!(origin(own, ""), Path::new("d"));
-        assert_eq!(origin(own, "pids"), Path::new(""));
+        let found = |controller| origin(own, controller).map(|path| path.display().to_string());
+        assert_eq!(found("memory").as_deref(), Some("a/b"));
+        assert_eq!(found("cpu").as_deref(), Some("c"));
+        assert_eq!(found("").as_deref(), Some("d"));
+        assert_eq!(found("pids"), None);
+    }
+
+    /// Plain files take what the kernel's would: which group, which bounds, who joins.
+    #[test]
+    fn a_group_is_made_below_the_agents_own() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("agent")).unwrap();
+        let mut limits = Limits { joined: Vec::new() };
+        let settings = [("memory.limit_in_bytes", "1000".to_owned())];
+        limits
+            .join(root.path(), Some("agent".into()), "c1", &settings, false)
+            .unwrap();
+        let group = root.path().join("agent/determined/c1");
+        let read = |file: &str| fs::read_to_string(group.join(file)).unwrap();
+        assert_eq!(read("memory.limit_in_bytes"), "1000");
+        assert_eq!(read("cgroup.procs"), "0");
+        limits.leave();
+        let origin = root.path().join("agent/cgroup.procs");
+        assert_eq!(fs::read_to_string(origin).unwrap(), "0");
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_used_is_not_left_behind() {
+        let root = tempfile::tempdir().unwrap();
+        let mut limits = Limits { joined: Vec::new() };
+        // The setting's file would lie in a directory that is not there.
+        let settings = [("no/such", "1".to_owned())];
+        let error = limits
+            .join(root.path(), Some("agent".into()), "c1", &settings, false)
+            .unwrap_err();
+        assert!(error.contains("no/such"), "{error}");
+        assert!(!root.path().join("agent/determined").exists());
+        let error = limits
+            .join(root.path(), None, "c1", &settings, false)
+            .unwrap_err();
+        assert!(error.contains("no control group"), "{error}");
     }
 }

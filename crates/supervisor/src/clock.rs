@@ -55,7 +55,9 @@ mod tests {
     #[test]
     fn waits_grow_to_their_limit_and_vary_by_half() {
         let mut backoff = Backoff::new();
-        for step in [50, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 15_000, 15_000] {
+        for step in [
+            50, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 15_000, 15_000,
+        ] {
             let step = Duration::from_millis(step);
             let delay = backoff.delay();
             assert!(delay <= step && delay >= step / 2, "{delay:?} of {step:?}");

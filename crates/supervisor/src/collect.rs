@@ -115,9 +115,8 @@ impl Collector {
         }
         // The named pipes have no end: take what is in them now.
         while self.take_ready(None, Some(Duration::ZERO)) && Instant::now() < deadline {}
-        for source in &mut self.sources {
-            let (stdtype, records) = (source.stdtype, &mut self.records);
-            source.splitter.finish(|line| records.push(record(stdtype, line)));
+        for mut source in std::mem::take(&mut self.sources) {
+            self.finish(&mut source);
         }
         self.store();
     }
@@ -139,7 +138,8 @@ impl Collector {
             Ok(0) | Err(nix::errno::Errno::EINTR) => return false,
             Ok(_) => {}
             Err(error) => {
-                self.diagnostics.note(format!("could not wait for output: {error}"));
+                self.diagnostics
+                    .note(format!("could not wait for output: {error}"));
                 self.sources.clear();
                 return true;
             }
@@ -166,7 +166,10 @@ impl Collector {
     /// Reads once. `false` at the end of the stream.
     fn read(&mut self, source: &mut Source) -> bool {
         match source.file.read(&mut self.chunk) {
-            Ok(0) => false,
+            Ok(0) => {
+                self.finish(source);
+                false
+            }
             Ok(count) => {
                 let bytes = self.chunk.get(..count).unwrap_or_default();
                 let (stdtype, records) = (source.stdtype, &mut self.records);
@@ -181,11 +184,21 @@ impl Collector {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                 );
                 if !again {
-                    self.diagnostics.note(format!("could not read output: {error}"));
+                    self.diagnostics
+                        .note(format!("could not read output: {error}"));
+                    self.finish(source);
                 }
                 again
             }
         }
+    }
+
+    /// Takes a last line that has no end.
+    fn finish(&mut self, source: &mut Source) {
+        let (stdtype, records) = (source.stdtype, &mut self.records);
+        source
+            .splitter
+            .finish(|line| records.push(record(stdtype, line)));
     }
 
     fn store(&mut self) {

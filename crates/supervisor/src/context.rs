@@ -32,7 +32,9 @@ pub(crate) enum ContextError {
         path: PathBuf,
     },
     /// An entry is neither a file nor a directory.
-    #[error("the context directory holds {path:?}, which is {what}; only files and directories are allowed")]
+    #[error(
+        "the context directory holds {path:?}, which is {what}; only files and directories are allowed"
+    )]
     Kind {
         /// Name of the entry.
         path: PathBuf,
@@ -40,7 +42,9 @@ pub(crate) enum ContextError {
         what: &'static str,
     },
     /// It is too large.
-    #[error("the context directory unpacks to more than {MAX_TOTAL_BYTES} bytes or {MAX_ENTRIES} entries")]
+    #[error(
+        "the context directory unpacks to more than {MAX_TOTAL_BYTES} bytes or {MAX_ENTRIES} entries"
+    )]
     Size,
     /// A file or directory could not be written.
     #[error("could not unpack {path:?} of the context directory: {source}")]
@@ -85,7 +89,10 @@ pub(crate) fn unpack(packed: &str, targets: &[&Path]) -> Result<(), ContextError
             .read_to_end(&mut content)
             .map_err(ContextError::Archive)?;
         for target in targets {
-            written(&path, write_file(&target.join(&path), &content, mode, mtime))?;
+            written(
+                &path,
+                write_file(&target.join(&path), &content, mode, mtime),
+            )?;
         }
     }
     // Deepest first: the mode of a parent may lock its children away.
@@ -111,7 +118,10 @@ fn relative_path<R: Read>(entry: &Entry<'_, R>) -> Result<Option<PathBuf>, Conte
     }
     let path = entry.path().map_err(ContextError::Archive)?.into_owned();
     let what = match kind {
-        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse | EntryType::Directory => None,
+        EntryType::Regular
+        | EntryType::Continuous
+        | EntryType::GNUSparse
+        | EntryType::Directory => None,
         EntryType::Symlink => Some("a symbolic link"),
         EntryType::Link => Some("a hard link"),
         EntryType::Char | EntryType::Block => Some("a device"),
@@ -170,7 +180,10 @@ mod tests {
 
     impl Context {
         fn new() -> Self {
-            Self(Builder::new(GzEncoder::new(Vec::new(), Compression::fast())))
+            Self(Builder::new(GzEncoder::new(
+                Vec::new(),
+                Compression::fast(),
+            )))
         }
 
         fn entry(mut self, name: &str, kind: EntryType, mode: u32, content: &str) -> Self {
@@ -214,13 +227,22 @@ mod tests {
         fs::write(b.path().join("run.sh"), "old").unwrap();
         unpack(&packed, &[a.path(), b.path()]).unwrap();
         for dir in [a.path(), b.path()] {
-            assert_eq!(fs::read_to_string(dir.join("closed/deep/train.py")).unwrap(), "print(1)");
+            assert_eq!(
+                fs::read_to_string(dir.join("closed/deep/train.py")).unwrap(),
+                "print(1)"
+            );
             assert_eq!(fs::read_to_string(dir.join("run.sh")).unwrap(), "true");
             assert_eq!(mode(&dir.join("closed/deep/train.py")), 0o640);
             assert_eq!(mode(&dir.join("run.sh")), 0o755, "no set-user-id");
             assert_eq!(mode(&dir.join("closed")), 0o555);
-            let modified = fs::metadata(dir.join("run.sh")).unwrap().modified().unwrap();
-            assert_eq!(modified, SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
+            let modified = fs::metadata(dir.join("run.sh"))
+                .unwrap()
+                .modified()
+                .unwrap();
+            assert_eq!(
+                modified,
+                SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000)
+            );
         }
     }
 
@@ -229,8 +251,18 @@ mod tests {
         let bad = [
             ("absolute", "/etc/cron", EntryType::Regular, "outside"),
             ("parent", "../evil", EntryType::Regular, "outside"),
-            ("hidden parent", "a/../../evil", EntryType::Regular, "outside"),
-            ("symbolic link", "link", EntryType::Symlink, "a symbolic link"),
+            (
+                "hidden parent",
+                "a/../../evil",
+                EntryType::Regular,
+                "outside",
+            ),
+            (
+                "symbolic link",
+                "link",
+                EntryType::Symlink,
+                "a symbolic link",
+            ),
             ("hard link", "link", EntryType::Link, "a hard link"),
             ("device", "sda", EntryType::Block, "a device"),
             ("pipe", "pipe", EntryType::Fifo, "a named pipe"),
@@ -252,7 +284,11 @@ mod tests {
         let target = dir.path().join("target");
         fs::create_dir(&target).unwrap();
         std::os::unix::fs::symlink(&precious, target.join("train.py")).unwrap();
-        unpack(&Context::new().file("train.py", 0o644, "new").pack(), &[&target]).unwrap();
+        unpack(
+            &Context::new().file("train.py", 0o644, "new").pack(),
+            &[&target],
+        )
+        .unwrap();
         assert_eq!(fs::read_to_string(&precious).unwrap(), "keep");
     }
 

@@ -33,11 +33,7 @@ pub(crate) struct Facts {
 
 impl TaskEnv {
     /// Completes what image or agent (`base`) and script give, the script winning.
-    pub(crate) fn new(
-        base: BTreeMap<OsString, OsString>,
-        script: &Script,
-        facts: &Facts,
-    ) -> Self {
+    pub(crate) fn new(base: BTreeMap<OsString, OsString>, script: &Script, facts: &Facts) -> Self {
         let mut vars = base;
         for (name, value) in &script.env {
             vars.insert(name.into(), value.into());
@@ -172,7 +168,11 @@ pub(crate) mod tests {
     #[test]
     fn the_tasks_variables_win_over_the_images() {
         let script = script(&[("A", "task"), ("A", "later"), ("C", "task")]);
-        let env = complete(&[("A", "image"), ("B", "image")], &script, &Facts::default());
+        let env = complete(
+            &[("A", "image"), ("B", "image")],
+            &script,
+            &Facts::default(),
+        );
         assert_eq!(env.text("A"), Some("later"));
         assert_eq!(env.text("B"), Some("image"));
         assert_eq!(env.text("C"), Some("task"));

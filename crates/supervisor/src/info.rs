@@ -1,4 +1,4 @@
-//! The info files that `determined.get_cluster_info()` of the PyPI package reads.
+//! The info files that `determined.get_cluster_info()` of the harness package reads.
 //!
 //! Member names are those of the package's classes: a member too many or too few is an error there.
 
@@ -95,7 +95,9 @@ fn trial(env: &TaskEnv) -> Result<Members, SetupError> {
 
 fn required<'a>(env: &'a TaskEnv, name: &str) -> Result<&'a str, SetupError> {
     env.text(name).ok_or_else(|| {
-        SetupError::task(format!("the task's environment has no {name}, which its info files need"))
+        SetupError::task(format!(
+            "the task's environment has no {name}, which its info files need"
+        ))
     })
 }
 
@@ -110,7 +112,9 @@ fn optional(env: &TaskEnv, name: &str) -> Result<Box<RawValue>, SetupError> {
 fn number(env: &TaskEnv, name: &str) -> Result<Box<RawValue>, SetupError> {
     let value = required(env, name)?;
     let number: i64 = value.trim().parse().map_err(|_| {
-        SetupError::task(format!("the task's environment has {name}={value:?}, which is not a number"))
+        SetupError::task(format!(
+            "the task's environment has {name}={value:?}, which is not a number"
+        ))
     })?;
     raw(name, &number)
 }
@@ -119,7 +123,9 @@ fn number(env: &TaskEnv, name: &str) -> Result<Box<RawValue>, SetupError> {
 fn json(env: &TaskEnv, name: &str) -> Result<Box<RawValue>, SetupError> {
     let value = required(env, name)?;
     RawValue::from_string(value.to_owned()).map_err(|error| {
-        SetupError::task(format!("the task's environment has a {name} that is not JSON: {error}"))
+        SetupError::task(format!(
+            "the task's environment has a {name} that is not JSON: {error}"
+        ))
     })
 }
 
@@ -182,7 +188,10 @@ mod tests {
         );
         let text = fs::read_to_string(dir.path().join("trial.json")).unwrap();
         assert!(text.contains(r#""layers": 2, "lr": 1.0"#), "{text}");
-        assert_eq!(read(dir.path(), "resources.json"), json!({"gpu_uuids": ["GPU-1"]}));
+        assert_eq!(
+            read(dir.path(), "resources.json"),
+            json!({"gpu_uuids": ["GPU-1"]})
+        );
     }
 
     #[test]
@@ -191,7 +200,10 @@ mod tests {
         let error = write(dir.path(), "COMMAND", &env(&[&CLUSTER[1..]]), &[]).unwrap_err();
         assert!(error.to_string().contains("DET_MASTER"), "{error}");
         let error = write(dir.path(), "TRIAL", &env(&[&CLUSTER]), &[]).unwrap_err();
-        assert!(error.to_string().contains("DET_EXPERIMENT_CONFIG"), "{error}");
+        assert!(
+            error.to_string().contains("DET_EXPERIMENT_CONFIG"),
+            "{error}"
+        );
     }
 
     #[test]

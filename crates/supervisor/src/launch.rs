@@ -39,7 +39,11 @@ pub(crate) enum Launch {
 
 impl Launch {
     /// Decides and prepares. Expects the context in the working directory and the pool's hook in the run directory.
-    pub(crate) fn prepare(script: &Script, env: &TaskEnv, run_dir: &Path) -> Result<Self, SetupError> {
+    pub(crate) fn prepare(
+        script: &Script,
+        env: &TaskEnv,
+        run_dir: &Path,
+    ) -> Result<Self, SetupError> {
         let entrypoint = argv(&script.entrypoint)?;
         let user_hook = env.work_dir.join(USER_HOOK);
         let hooked = script.pool_startup_hook.is_some() || user_hook.is_file();
@@ -101,7 +105,9 @@ fn argv(entrypoint: &Entrypoint) -> Result<Vec<OsString>, SetupError> {
         ],
     };
     if argv.is_empty() {
-        return Err(SetupError::task("the entrypoint is an empty list; name a program to run"));
+        return Err(SetupError::task(
+            "the entrypoint is an empty list; name a program to run",
+        ));
     }
     Ok(argv.into_iter().map(OsString::from).collect())
 }
@@ -164,7 +170,10 @@ mod tests {
 
     fn direct(entrypoint: Entrypoint) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
-        let script = Script { entrypoint, ..script(&[]) };
+        let script = Script {
+            entrypoint,
+            ..script(&[])
+        };
         match prepare(&script, dir.path()).unwrap() {
             Launch::Direct { argv } => argv.into_iter().map(|a| a.into_string().unwrap()).collect(),
             Launch::Hooked { .. } => panic!("no hook was given"),
@@ -173,14 +182,27 @@ mod tests {
 
     #[test]
     fn each_form_of_entrypoint_becomes_a_command() {
-        assert_eq!(direct(Entrypoint::Shell("a | b".into())), ["sh", "-c", "a | b"]);
+        assert_eq!(
+            direct(Entrypoint::Shell("a | b".into())),
+            ["sh", "-c", "a | b"]
+        );
         let argv = vec!["a".to_owned(), "b c".to_owned()];
         assert_eq!(direct(Entrypoint::Argv(argv.clone())), argv);
         assert_eq!(
             direct(Entrypoint::TrialClass("m:T".into())),
-            ["python3", "-m", "determined.launch.torch_distributed", "--", "--trial", "m:T"]
+            [
+                "python3",
+                "-m",
+                "determined.launch.torch_distributed",
+                "--",
+                "--trial",
+                "m:T"
+            ]
         );
-        let empty = Script { entrypoint: Entrypoint::Argv(Vec::new()), ..script(&[]) };
+        let empty = Script {
+            entrypoint: Entrypoint::Argv(Vec::new()),
+            ..script(&[])
+        };
         assert!(prepare(&empty, Path::new("/nowhere")).is_err());
     }
 
@@ -216,8 +238,15 @@ mod tests {
 
     #[test]
     fn what_hooks_set_is_there_for_the_entrypoint() {
-        let output = hooked("export A=pool; umask 077", "export B=$A-user; cd /", "echo $A $B $PWD $(umask)");
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "pool pool-user / 0077");
+        let output = hooked(
+            "export A=pool; umask 077",
+            "export B=$A-user; cd /",
+            "echo $A $B $PWD $(umask)",
+        );
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout).trim(),
+            "pool pool-user / 0077"
+        );
         assert!(output.status.success());
     }
 

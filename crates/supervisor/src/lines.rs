@@ -151,12 +151,21 @@ mod tests {
 
     #[test]
     fn lines_end_as_programs_end_them() {
-        let cases: [(&str, &[&[u8]], &[&str]); 9] = [
+        type Case<'a> = (&'a str, &'a [&'a [u8]], &'a [&'a str]);
+        let cases: [Case<'_>; 9] = [
             ("newline", &[b"a\nb\n"], &["a", "b"]),
             ("no end at the end", &[b"a\nb"], &["a", "b"]),
-            ("progress bar", &[b"10%\r20%\r30%\n"], &["10%", "20%", "30%"]),
+            (
+                "progress bar",
+                &[b"10%\r20%\r30%\n"],
+                &["10%", "20%", "30%"],
+            ),
             ("windows", &[b"a\r\nb\r\n"], &["a", "b"]),
-            ("windows, cut between", &[b"a\r", b"\nb\r", b"\n"], &["a", "b"]),
+            (
+                "windows, cut between",
+                &[b"a\r", b"\nb\r", b"\n"],
+                &["a", "b"],
+            ),
             ("carriage return at a cut", &[b"a\r", b"b\n"], &["a", "b"]),
             ("empty lines", &[b"\n\na\n"], &["", "", "a"]),
             ("in pieces", &[b"a", b"b", b"c\nd"], &["abc", "d"]),
@@ -197,14 +206,23 @@ mod tests {
             (b"[rank=3] hello", line(Some(3), None, "hello")),
             (b"[rank=3]  indented", line(Some(3), None, " indented")),
             (b"[rank=0] INFO: x", line(Some(0), Some(Level::Info), "x")),
-            (b"ERROR: [7] root: x", line(None, Some(Level::Error), "[7] root: x")),
-            (b"WARNING:root:x", line(None, Some(Level::Warning), "root:x")),
+            (
+                b"ERROR: [7] root: x",
+                line(None, Some(Level::Error), "[7] root: x"),
+            ),
+            (
+                b"WARNING:root:x",
+                line(None, Some(Level::Warning), "root:x"),
+            ),
             (b"CRITICAL:", line(None, Some(Level::Critical), "")),
             (b"DEBUG: ", line(None, Some(Level::Debug), "")),
             (b"INFORMATION: x", line(None, None, "INFORMATION: x")),
             (b"an INFO: x", line(None, None, "an INFO: x")),
             (b"[rank=x] y", line(None, None, "[rank=x] y")),
-            (b"[rank=99999999999] y", line(None, None, "[rank=99999999999] y")),
+            (
+                b"[rank=99999999999] y",
+                line(None, None, "[rank=99999999999] y"),
+            ),
             (b"a\0b\xff", line(None, None, "ab\u{fffd}")),
         ];
         for (bytes, expected) in cases {

@@ -10,6 +10,11 @@
 //!
 //! Read [`run`] first, then [`sandbox`].
 
+#![expect(
+    clippy::unnecessary_debug_formatting,
+    reason = "paths in messages are quoted, and what is odd in them is escaped"
+)]
+
 mod accelerators;
 mod cgroup;
 mod clock;
@@ -47,10 +52,16 @@ fn main() -> ExitCode {
     let start = clock::now_micros();
     // Before there is a second thread: all threads inherit it.
     if let Err(error) = run::handled_signals().thread_block() {
-        return complain(&format!("det-supervisor: could not block signals: {error}\n"), 1);
+        return complain(
+            &format!("det-supervisor: could not block signals: {error}\n"),
+            1,
+        );
     }
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    let arguments: Vec<_> = arguments.iter().map(|a| a.to_str().unwrap_or_default()).collect();
+    let arguments: Vec<_> = arguments
+        .iter()
+        .map(|a| a.to_str().unwrap_or_default())
+        .collect();
     match arguments.as_slice() {
         ["run"] => run::run(run::Surroundings {
             env: std::env::vars_os().collect(),

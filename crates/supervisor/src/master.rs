@@ -81,7 +81,10 @@ impl Master {
     pub(crate) fn new(address: &Address, token: &str) -> Result<Self, String> {
         let base = address.url.trim_end_matches('/');
         if base.is_empty() {
-            return Err("the address of the master is missing from the task's environment (DET_MASTER)".into());
+            return Err(
+                "the address of the master is missing from the task's environment (DET_MASTER)"
+                    .into(),
+            );
         }
         let base = if base.contains("://") {
             base.to_owned()
@@ -100,11 +103,16 @@ impl Master {
         let config = if secure {
             // It fails only where it has been done before.
             drop(rustls::crypto::ring::default_provider().install_default());
-            config.tls_config(trust(address.cert_file.as_deref())?).build()
+            config
+                .tls_config(trust(address.cert_file.as_deref())?)
+                .build()
         } else {
             config.build()
         };
-        let name = address.cert_name.as_deref().filter(|name| secure && !name.is_empty());
+        let name = address
+            .cert_name
+            .as_deref()
+            .filter(|name| secure && !name.is_empty());
         let (base, agent) = match name {
             None => (base, Agent::new_with_config(config)),
             Some(name) => {
@@ -143,7 +151,12 @@ impl Master {
     }
 
     /// `POST path` with a JSON body; the answer's content does not matter.
-    pub(crate) fn post(&self, path: &str, body: &[u8], timeout: Duration) -> Result<(), MasterError> {
+    pub(crate) fn post(
+        &self,
+        path: &str,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<(), MasterError> {
         let url = format!("{}{path}", self.base);
         let answer = self
             .agent
@@ -184,10 +197,16 @@ fn read(url: &str, answer: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8
 fn message_in(body: &[u8]) -> String {
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let places = ["/message", "/error/message", "/error/error"];
-    let text = places.iter().find_map(|place| json.pointer(place)?.as_str());
+    let text = places
+        .iter()
+        .find_map(|place| json.pointer(place)?.as_str());
     match text {
         Some(text) => text.to_owned(),
-        None => String::from_utf8_lossy(body).trim().chars().take(300).collect(),
+        None => String::from_utf8_lossy(body)
+            .trim()
+            .chars()
+            .take(300)
+            .collect(),
     }
 }
 
@@ -272,7 +291,11 @@ mod tests {
         ] {
             assert_eq!(Master::new(&address(given), "t").unwrap().base, base);
         }
-        assert!(Master::new(&address(""), "t").unwrap_err().contains("DET_MASTER"));
+        assert!(
+            Master::new(&address(""), "t")
+                .unwrap_err()
+                .contains("DET_MASTER")
+        );
     }
 
     #[test]
@@ -292,7 +315,11 @@ mod tests {
             cert_file: Some(file.to_str().unwrap().into()),
             ..secure
         };
-        assert!(Master::new(&empty, "t").unwrap_err().contains("no PEM certificate"));
+        assert!(
+            Master::new(&empty, "t")
+                .unwrap_err()
+                .contains("no PEM certificate")
+        );
     }
 
     #[test]
@@ -321,7 +348,14 @@ mod tests {
             status,
             message: String::new(),
         };
-        for (code, passes) in [(500, true), (503, true), (429, true), (408, true), (404, false), (401, false)] {
+        for (code, passes) in [
+            (500, true),
+            (503, true),
+            (429, true),
+            (408, true),
+            (404, false),
+            (401, false),
+        ] {
             assert_eq!(status(code).may_pass(), passes, "{code}");
         }
     }

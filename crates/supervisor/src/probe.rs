@@ -103,11 +103,26 @@ mod tests {
     #[test]
     fn storage_is_found_as_the_training_library_finds_it() {
         let cases = [
-            (json!({"type": "shared_fs", "host_path": "/x"}), Some("/shared")),
-            (json!({"type": "shared_fs", "host_path": "/x", "storage_path": "a/b"}), Some("/shared/a/b")),
-            (json!({"type": "shared_fs", "host_path": "/x", "storage_path": "/x/c"}), Some("/shared/c")),
-            (json!({"type": "shared_fs", "host_path": "/x", "storage_path": null, "tensorboard_path": "t"}), Some("/shared/t")),
-            (json!({"type": "directory", "container_path": "/ckpt"}), Some("/ckpt")),
+            (
+                json!({"type": "shared_fs", "host_path": "/x"}),
+                Some("/shared"),
+            ),
+            (
+                json!({"type": "shared_fs", "host_path": "/x", "storage_path": "a/b"}),
+                Some("/shared/a/b"),
+            ),
+            (
+                json!({"type": "shared_fs", "host_path": "/x", "storage_path": "/x/c"}),
+                Some("/shared/c"),
+            ),
+            (
+                json!({"type": "shared_fs", "host_path": "/x", "storage_path": null, "tensorboard_path": "t"}),
+                Some("/shared/t"),
+            ),
+            (
+                json!({"type": "directory", "container_path": "/ckpt"}),
+                Some("/ckpt"),
+            ),
             (json!({"type": "s3", "bucket": "b"}), None),
         ];
         for (storage, expected) in cases {
@@ -134,6 +149,9 @@ mod tests {
         fs::write(&file, "").unwrap();
         let error = check(&json!({"type": "directory", "container_path": file})).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("could not create") && text.contains("uid"), "{text}");
+        assert!(
+            text.contains("could not create") && text.contains("uid"),
+            "{text}"
+        );
     }
 }

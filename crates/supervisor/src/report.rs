@@ -76,7 +76,11 @@ const MAX_DIAGNOSTICS_BYTES: usize = 1 << 20;
 impl Diagnostics {
     /// Appends to the file, or writes to standard error if it cannot be opened.
     pub(crate) fn to_file(path: &Path) -> Self {
-        let file = File::options().append(true).create(true).mode(0o600).open(path);
+        let file = File::options()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path);
         Self(Arc::new(Mutex::new(Sink {
             file: file.ok(),
             left: MAX_DIAGNOSTICS_BYTES,
@@ -124,9 +128,26 @@ mod tests {
     fn the_exit_status_is_the_shells() {
         for (exit, status) in [
             (ContainerExit::Exited { code: 7 }, 7),
-            (ContainerExit::Signaled { signal: 15, out_of_memory: false }, 143),
-            (ContainerExit::SetupFailed { code: 127, message: String::new() }, 127),
-            (ContainerExit::StartFailed { message: String::new() }, 1),
+            (
+                ContainerExit::Signaled {
+                    signal: 15,
+                    out_of_memory: false,
+                },
+                143,
+            ),
+            (
+                ContainerExit::SetupFailed {
+                    code: 127,
+                    message: String::new(),
+                },
+                127,
+            ),
+            (
+                ContainerExit::StartFailed {
+                    message: String::new(),
+                },
+                1,
+            ),
         ] {
             assert_eq!(exit_status(&exit), status);
         }

@@ -6,7 +6,9 @@
 
 use std::fs::{self, DirBuilder, File, FileType};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown, symlink};
+use std::os::unix::fs::{
+    DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown, symlink,
+};
 use std::path::{Component, Path, PathBuf};
 
 use det_taskspec::sandbox::{RUN_SUBDIR, SandboxSpec};
@@ -17,6 +19,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{chdir, chroot, pivot_root};
 
 use crate::failure::SetupError;
+use crate::report::Diagnostics;
 
 const TMP: &str = "/tmp";
 /// Where the old root stands for a moment.
@@ -38,6 +41,8 @@ pub(crate) struct RootFs<'a> {
     pub(crate) work_dir: &'a Path,
     /// User and group of the task; `None` when everything belongs to the caller anyway.
     pub(crate) owner: Option<(u32, u32)>,
+    /// Where to say what hinders nothing.
+    pub(crate) notes: &'a Diagnostics,
 }
 
 impl RootFs<'_> {
@@ -55,7 +60,13 @@ impl RootFs<'_> {
         attempt("mount /proc", &proc, || {
             make_directory(&proc)?;
             let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-            Ok(mount(Some("proc"), &proc, Some("proc"), flags, None::<&str>)?)
+            Ok(mount(
+                Some("proc"),
+                &proc,
+                Some("proc"),
+                flags,
+                None::<&str>,
+            )?)
         })?;
         let run_dir = inside(&stage, Path::new(RUN_DIR));
         attempt("mount the run directory", &run_dir, || {
@@ -96,7 +107,13 @@ impl RootFs<'_> {
         let options = format!("size={},mode=1777", self.spec.shm_size_bytes);
         attempt("mount shared memory", &shm, || {
             let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-            Ok(mount(Some("shm"), &shm, Some("tmpfs"), flags, Some(options.as_str()))?)
+            Ok(mount(
+                Some("shm"),
+                &shm,
+                Some("tmpfs"),
+                flags,
+                Some(options.as_str()),
+            )?)
         })
     }
 
@@ -113,7 +130,10 @@ impl RootFs<'_> {
         let source = Path::new(&wanted.host_path);
         if wanted.create && !source.exists() {
             attempt("create the host directory", source, || {
-                DirBuilder::new().recursive(true).mode(0o755).create(source)?;
+                DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o755)
+                    .create(source)?;
                 match self.owner {
                     Some((uid, gid)) => lchown(source, Some(uid), Some(gid)),
                     None => Ok(()),
@@ -138,12 +158,27 @@ impl RootFs<'_> {
             })?;
         attempt("mount", source, || {
             bind(source, &point)?;
-            if wanted.read_only { make_read_only(&point) } else { Ok(()) }
+            if wanted.read_only {
+                make_read_only(&point)
+            } else {
+                Ok(())
+            }
         })
     }
 
     /// Writes one of the task's files to the container directory and shows it in its place.
+    ///
+    /// Only in place of a file that the host has: nothing is created on the host. Where there is no `ssh_config`, there is
+    /// no ssh that would read one.
     fn place(&self, stage: &Path, index: usize, file: &TaskFile) -> Result<(), SetupError> {
+        let point = inside(stage, &follow_links(&without_dots(Path::new(&file.path))));
+        if !point.is_file() {
+            self.notes.note(format!(
+                "the task's file {:?} is left out: this host has no such file whose place it could take",
+                file.path
+            ));
+            return Ok(());
+        }
         let source = self.dir.join("files").join(index.to_string());
         attempt("place the task's file", Path::new(&file.path), || {
             make_directory(&self.dir.join("files"))?;
@@ -154,8 +189,6 @@ impl RootFs<'_> {
                 .open(&source)?;
             created.write_all(file.content.as_bytes())?;
             created.set_permissions(fs::Permissions::from_mode(file.mode & 0o777))?;
-            let kind = created.metadata()?.file_type();
-            let point = self.mount_point(stage, Path::new(&file.path), kind)?;
             bind(&source, &point)
         })
     }
@@ -168,7 +201,11 @@ impl RootFs<'_> {
         let target = if own { target } else { follow_links(&target) };
         let owner = self.owner.filter(|_| own);
         let point = inside(stage, &target);
-        let directory = if kind.is_dir() { Some(point.as_path()) } else { point.parent() };
+        let directory = if kind.is_dir() {
+            Some(point.as_path())
+        } else {
+            point.parent()
+        };
         make_directories(stage, directory.unwrap_or(stage), owner)?;
         if !kind.is_dir() && !point.exists() {
             File::create_new(&point)?;
@@ -177,8 +214,16 @@ impl RootFs<'_> {
     }
 }
 
-fn attempt(what: &str, path: &Path, act: impl FnOnce() -> io::Result<()>) -> Result<(), SetupError> {
-    act().map_err(|error| SetupError::host(format!("could not build the sandbox: could not {what} ({path:?}): {error}")))
+fn attempt(
+    what: &str,
+    path: &Path,
+    act: impl FnOnce() -> io::Result<()>,
+) -> Result<(), SetupError> {
+    act().map_err(|error| {
+        SetupError::host(format!(
+            "could not build the sandbox: could not {what} ({path:?}): {error}"
+        ))
+    })
 }
 
 /// A path of the sandbox below the stage.
@@ -188,21 +233,40 @@ fn inside(stage: &Path, path: &Path) -> PathBuf {
 
 fn make_stage(stage: &Path) -> io::Result<()> {
     make_directory(stage)?;
-    mount(Some("det-root"), stage, Some("tmpfs"), MsFlags::empty(), Some("size=64m,mode=755"))?;
+    mount(
+        Some("det-root"),
+        stage,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        Some("size=64m,mode=755"),
+    )?;
     // Not copied when the directory that it lies in is bound into it.
-    Ok(set_mount(stage, MsFlags::MS_UNBINDABLE)?)
+    set_mount(stage, MsFlags::MS_UNBINDABLE)
 }
 
 fn set_mount<P: ?Sized + nix::NixPath>(path: &P, flags: MsFlags) -> io::Result<()> {
-    Ok(mount(None::<&str>, path, None::<&str>, flags, None::<&str>)?)
+    Ok(mount(
+        None::<&str>,
+        path,
+        None::<&str>,
+        flags,
+        None::<&str>,
+    )?)
 }
 
 fn bind(source: &Path, target: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-    Ok(mount(Some(source), target, None::<&str>, flags, None::<&str>)?)
+    Ok(mount(
+        Some(source),
+        target,
+        None::<&str>,
+        flags,
+        None::<&str>,
+    )?)
 }
 
 /// The flags that a mount has must be named again: an unprivileged process may not take them away.
+/// Those about access times stay as they are when none is named.
 fn make_read_only(target: &Path) -> io::Result<()> {
     let has = statvfs(target)?.flags();
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
@@ -210,9 +274,6 @@ fn make_read_only(target: &Path) -> io::Result<()> {
         (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
         (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
         (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
-        (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
-        (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
-        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
     ] {
         if has.contains(present) {
             flags |= flag;
@@ -355,11 +416,7 @@ mod tests {
 
     #[test]
     fn paths_never_lead_above_the_root() {
-        for (path, plain) in [
-            ("/a/./b/../c", "/a/c"),
-            ("/../../etc", "/etc"),
-            ("a", "/a"),
-        ] {
+        for (path, plain) in [("/a/./b/../c", "/a/c"), ("/../../etc", "/etc"), ("a", "/a")] {
             assert_eq!(without_dots(Path::new(path)), Path::new(plain));
         }
     }
@@ -370,7 +427,10 @@ mod tests {
         let real = dir.path().canonicalize().unwrap();
         fs::create_dir(real.join("real")).unwrap();
         symlink(real.join("real"), real.join("link")).unwrap();
-        assert_eq!(follow_links(&real.join("link/new/sub")), real.join("real/new/sub"));
+        assert_eq!(
+            follow_links(&real.join("link/new/sub")),
+            real.join("real/new/sub")
+        );
     }
 
     #[test]

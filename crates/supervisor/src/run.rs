@@ -36,7 +36,7 @@ use crate::setup::{self, Prepared, Setup};
 use crate::ship::{Route, Shipper};
 
 /// After this long people are told that a task waits for its other containers.
-const RENDEZVOUS_WARNING: Duration = Duration::from_secs(600);
+const RENDEZVOUS_WARNING: Duration = Duration::from_mins(10);
 /// How long shipping may go on after the task's end, unless `DET_LOG_WAIT_TIME` says otherwise.
 const LOG_WAIT: Duration = Duration::from_secs(30);
 /// Reading what is left of the output takes a second at most; this is for a disk that is slower than that.
@@ -126,7 +126,10 @@ enum Stage {
     /// The shell sources the hooks.
     Hooks { pid: Pid },
     /// Waiting for the other containers.
-    Meeting { then: Next, warn_at: Option<Instant> },
+    Meeting {
+        then: Next,
+        warn_at: Option<Instant>,
+    },
     /// The entrypoint runs.
     Running { pid: Pid },
 }
@@ -143,7 +146,9 @@ enum Next {
 enum Ending {
     NotAsked,
     /// Asked to; killed when the time is over.
-    Asked { kill_at: Instant },
+    Asked {
+        kill_at: Instant,
+    },
     Killed,
 }
 
@@ -178,10 +183,18 @@ impl Task {
         diagnostics: &Diagnostics,
     ) -> Result<Self, SetupError> {
         let script = read_script(run_dir)?;
-        let env = TaskEnv::new(surroundings.env, &script, &facts(surroundings.sandbox.as_ref()));
+        let env = TaskEnv::new(
+            surroundings.env,
+            &script,
+            &facts(surroundings.sandbox.as_ref()),
+        );
         setup::make_directories(run_dir)?;
-        let log = Log::open(&run_dir.join(SPOOL_DIR), DEFAULT_CAPACITY_BYTES, diagnostics.clone())
-            .map_err(|error| SetupError::host(chain(&error)))?;
+        let log = Log::open(
+            &run_dir.join(SPOOL_DIR),
+            DEFAULT_CAPACITY_BYTES,
+            diagnostics.clone(),
+        )
+        .map_err(|error| SetupError::host(chain(&error)))?;
         let text = |name: &str| env.text(name).map(str::to_owned);
         let address = Address {
             url: text("DET_MASTER").unwrap_or_default(),
@@ -257,7 +270,10 @@ impl Task {
         self.spawn("setup", move || Event::Prepared(setup.prepare()))?;
         loop {
             let event = match self.next_deadline() {
-                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                None => self
+                    .events
+                    .recv()
+                    .map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => {
                     let left = at.saturating_duration_since(Instant::now());
                     self.events.recv_timeout(left)
@@ -274,7 +290,9 @@ impl Task {
                 Ok(Event::Met(rendezvous)) => self.on_met(&rendezvous?)?,
                 Err(RecvTimeoutError::Timeout) => self.on_deadline(),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(SetupError::host("the supervisor lost its own events; this is a bug"));
+                    return Err(SetupError::host(
+                        "the supervisor lost its own events; this is a bug",
+                    ));
                 }
             }
         }
@@ -326,7 +344,11 @@ impl Task {
         let Some(pid) = self.child() else {
             let asked_to_end = matches!(signal, Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGINT);
             return Ok(asked_to_end.then_some(ContainerExit::Signaled {
-                signal: if signal == Signal::SIGQUIT { Signal::SIGKILL } else { signal } as i32,
+                signal: if signal == Signal::SIGQUIT {
+                    Signal::SIGKILL
+                } else {
+                    signal
+                } as i32,
                 out_of_memory: false,
             }));
         };
@@ -351,7 +373,9 @@ impl Task {
         // The group may have ended a moment ago.
         match killpg(pid, signal) {
             Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
-            Err(error) => self.diagnostics.note(format!("could not send {signal} to the task: {error}")),
+            Err(error) => self
+                .diagnostics
+                .note(format!("could not send {signal} to the task: {error}")),
         }
     }
 
@@ -383,7 +407,9 @@ impl Task {
                 }
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(error) => {
-                    return Err(SetupError::host(format!("could not wait for the task: {error}")));
+                    return Err(SetupError::host(format!(
+                        "could not wait for the task: {error}"
+                    )));
                 }
             }
         }
@@ -427,7 +453,9 @@ impl Task {
                     match gate.wait() {
                         // Nobody listens any more: the task has ended.
                         Ok(key) => drop(sender.send(Event::HooksDone(key))),
-                        Err(error) => diagnostics.note(format!("could not open the start gate: {error}")),
+                        Err(error) => {
+                            diagnostics.note(format!("could not open the start gate: {error}"));
+                        }
                     }
                 });
                 waiting.map(drop).map_err(thread_failed)
@@ -475,7 +503,8 @@ impl Task {
             Next::Open { pid, key } => {
                 // A shell that has just been killed does not mind; its end is the next event.
                 if let Err(error) = key.open() {
-                    self.diagnostics.note(format!("could not open the start gate: {error}"));
+                    self.diagnostics
+                        .note(format!("could not open the start gate: {error}"));
                 }
                 pid
             }
@@ -489,7 +518,8 @@ impl Task {
             stages: self.stages,
         };
         if let Err(error) = report::write_started(&self.setup.run_dir, &started) {
-            self.diagnostics.note(format!("could not write the start report: {error}"));
+            self.diagnostics
+                .note(format!("could not write the start report: {error}"));
         }
         Ok(())
     }
@@ -512,11 +542,26 @@ impl Task {
             .spawn();
         let mut child = spawned.map_err(|error| spawn_failed(program, env, &error))?;
         let mut sources = std::mem::take(&mut self.fifos);
-        sources.extend(child.stdout.take().map(|fd| Source::pipe(fd, Stdtype::Stdout)));
-        sources.extend(child.stderr.take().map(|fd| Source::pipe(fd, Stdtype::Stderr)));
+        sources.extend(
+            child
+                .stdout
+                .take()
+                .map(|fd| Source::pipe(fd, Stdtype::Stdout)),
+        );
+        sources.extend(
+            child
+                .stderr
+                .take()
+                .map(|fd| Source::pipe(fd, Stdtype::Stderr)),
+        );
         let (child_ended, ended) = io::pipe().map_err(thread_failed)?;
-        let collector = collect::start(sources, child_ended, self.log.clone(), self.diagnostics.clone())
-            .map_err(thread_failed)?;
+        let collector = collect::start(
+            sources,
+            child_ended,
+            self.log.clone(),
+            self.diagnostics.clone(),
+        )
+        .map_err(thread_failed)?;
         self.output = Some(Output { collector, ended });
         // `reap` waits for it, together with everything else that ends here.
         Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)))
@@ -529,7 +574,8 @@ impl Task {
         if let Some(Output { collector, ended }) = self.output.take() {
             drop(ended);
             if collector.join().is_err() {
-                self.diagnostics.note("the reader of the task's output failed; this is a bug");
+                self.diagnostics
+                    .note("the reader of the task's output failed; this is a bug");
             }
         }
         let Some(child) = child else { return };
@@ -538,7 +584,9 @@ impl Task {
         if getpid() == Pid::from_raw(1) {
             match kill(Pid::from_raw(-1), Signal::SIGKILL) {
                 Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
-                Err(error) => self.diagnostics.note(format!("could not end what the task left behind: {error}")),
+                Err(error) => self
+                    .diagnostics
+                    .note(format!("could not end what the task left behind: {error}")),
             }
         }
     }
@@ -565,13 +613,22 @@ impl Task {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the shape that `map_err` wants"
+)]
 fn thread_failed(error: io::Error) -> SetupError {
-    SetupError::host(format!("could not start a thread or open a pipe for the task: {error}"))
+    SetupError::host(format!(
+        "could not start a thread or open a pipe for the task: {error}"
+    ))
 }
 
 fn spawn_failed(program: &OsStr, env: &TaskEnv, error: &io::Error) -> SetupError {
-    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    let code = if error.kind() == io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    };
     SetupError::Task {
         code,
         message: format!(
@@ -584,7 +641,11 @@ fn spawn_failed(program: &OsStr, env: &TaskEnv, error: &io::Error) -> SetupError
 
 fn read_script(run_dir: &Path) -> Result<Script, SetupError> {
     let path = run_dir.join(SCRIPT_FILE);
-    let failed = |cause: String| SetupError::host(format!("could not read the task's script {path:?}: {cause}"));
+    let failed = |cause: String| {
+        SetupError::host(format!(
+            "could not read the task's script {path:?}: {cause}"
+        ))
+    };
     let bytes = fs::read(&path).map_err(|error| failed(error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
 }
@@ -607,13 +668,18 @@ fn facts(sandbox: Option<&SandboxSpec>) -> Facts {
 /// ranks in the log, nothing else.
 fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
     let logs = run_dir.join("train/logs");
-    let pipes = [("stdout.log", Stdtype::Stdout), ("stderr.log", Stdtype::Stderr)];
+    let pipes = [
+        ("stdout.log", Stdtype::Stdout),
+        ("stderr.log", Stdtype::Stderr),
+    ];
     let made: io::Result<Vec<Source>> = pipes
         .into_iter()
         .map(|(name, stdtype)| Source::fifo(&logs.join(name), stdtype))
         .collect();
     made.unwrap_or_else(|error| {
-        diagnostics.note(format!("could not create the named pipes in {logs:?}: {error}"));
+        diagnostics.note(format!(
+            "could not create the named pipes in {logs:?}: {error}"
+        ));
         Vec::new()
     })
 }
@@ -621,31 +687,38 @@ fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
 fn forward_signals(sender: &Sender<Event>) -> Result<(), SetupError> {
     let sender = sender.clone();
     let signals = handled_signals();
-    let spawned = thread::Builder::new().name("signals".into()).spawn(move || {
-        while let Ok(signal) = signals.wait() {
-            if sender.send(Event::Signal(signal)).is_err() {
-                return;
+    let spawned = thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            while let Ok(signal) = signals.wait() {
+                if sender.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
             }
-        }
-    });
+        });
     spawned.map(drop).map_err(thread_failed)
 }
 
 /// Takes signal numbers from the process outside the sandbox; when that has ended, so does everything here.
 fn obey(mut control: Stdin, sender: &Sender<Event>) -> Result<(), SetupError> {
     let sender = sender.clone();
-    let spawned = thread::Builder::new().name("control".into()).spawn(move || {
-        let mut byte = [0];
-        while control.read_exact(&mut byte).is_ok() {
-            if let Ok(signal) = Signal::try_from(i32::from(byte[0]))
-                && sender.send(Event::Signal(signal)).is_err()
-            {
-                return;
+    let spawned = thread::Builder::new()
+        .name("control".into())
+        .spawn(move || {
+            let mut byte = [0];
+            while control.read_exact(&mut byte).is_ok() {
+                if let Ok(signal) = Signal::try_from(i32::from(byte[0]))
+                    && sender.send(Event::Signal(signal)).is_err()
+                {
+                    return;
+                }
             }
-        }
-        // The kernel does the same through the parent-death signal; it may have been too early for that.
-        #[expect(clippy::exit, reason = "ending the first process of the namespace is what ends the task")]
-        std::process::exit(137);
-    });
+            // The kernel does the same through the parent-death signal; it may have been too early for that.
+            #[expect(
+                clippy::exit,
+                reason = "ending the first process of the namespace is what ends the task"
+            )]
+            std::process::exit(137);
+        });
     spawned.map(drop).map_err(thread_failed)
 }

@@ -66,7 +66,9 @@ pub(crate) fn outside(dir: &Path, start: i64) -> ExitCode {
         Err(error) => error.into_exit(),
     };
     let status = report::exit_status(&exit);
-    notes.note(format!("the task ended without a report of its own: {exit:?}"));
+    notes.note(format!(
+        "the task ended without a report of its own: {exit:?}"
+    ));
     if let Err(error) = report::write_exit(&dir.join(RUN_SUBDIR), exit) {
         notes.note(format!("could not write the exit report: {error}"));
     }
@@ -81,9 +83,9 @@ fn reported_status(dir: &Path) -> ExitCode {
 
 /// Runs the process inside to its end. `Some` when it could not report itself.
 fn host(dir: &Path, start: i64, notes: &Diagnostics) -> Result<Option<ContainerExit>, SetupError> {
-    let dir = dir
-        .canonicalize()
-        .map_err(|error| SetupError::host(format!("there is no container directory {dir:?}: {error}")))?;
+    let dir = dir.canonicalize().map_err(|error| {
+        SetupError::host(format!("there is no container directory {dir:?}: {error}"))
+    })?;
     let spec: SandboxSpec = read_json(&dir.join(SANDBOX_FILE))?;
     let limits = limit(&dir, &spec, notes);
     let oom_before = oom_kills();
@@ -97,7 +99,8 @@ fn host(dir: &Path, start: i64, notes: &Diagnostics) -> Result<Option<ContainerE
         limits.leave();
     }
     let (status, words) = ended?;
-    let has_report = fs::symlink_metadata(dir.join(RUN_SUBDIR).join(EXIT_FILE)).is_ok_and(|m| m.is_file());
+    let has_report =
+        fs::symlink_metadata(dir.join(RUN_SUBDIR).join(EXIT_FILE)).is_ok_and(|m| m.is_file());
     if has_report {
         return Ok(None);
     }
@@ -126,7 +129,9 @@ fn limit(dir: &Path, spec: &SandboxSpec, notes: &Diagnostics) -> Option<Limits> 
     match Limits::apply(name, spec.memory_limit_bytes, spec.cpu_limit_millis) {
         Ok(limits) => Some(limits),
         Err(error) => {
-            notes.note(format!("the task runs without its memory and processor limits: {error}"));
+            notes.note(format!(
+                "the task runs without its memory and processor limits: {error}"
+            ));
             None
         }
     }
@@ -134,7 +139,8 @@ fn limit(dir: &Path, spec: &SandboxSpec, notes: &Diagnostics) -> Option<Limits> 
 
 /// Makes the namespaces that the next child will live in.
 fn make_namespaces(user: &TaskUser) -> Result<Rights, SetupError> {
-    let namespaces = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
+    // The mount namespace is made inside: this process goes on seeing the host's file system.
+    let namespaces = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
     let refused = match unshare(namespaces) {
         Ok(()) => return Ok(Rights::Root),
         Err(error) => error,
@@ -163,14 +169,20 @@ fn make_namespaces(user: &TaskUser) -> Result<Rights, SetupError> {
     ] {
         let path = Path::new("/proc/self").join(file);
         fs::write(&path, text).map_err(|error| {
-            SetupError::host(format!("cannot build a sandbox: could not write {path:?}: {error}"))
+            SetupError::host(format!(
+                "cannot build a sandbox: could not write {path:?}: {error}"
+            ))
         })?;
     }
     Ok(Rights::UserNamespace)
 }
 
 fn start_inside(dir: &Path, start: i64, rights: Rights) -> Result<Child, SetupError> {
-    let failed = |error: io::Error| SetupError::host(format!("could not start the supervisor inside the sandbox: {error}"));
+    let failed = |error: io::Error| {
+        SetupError::host(format!(
+            "could not start the supervisor inside the sandbox: {error}"
+        ))
+    };
     let log = File::options()
         .append(true)
         .create(true)
@@ -190,7 +202,8 @@ fn start_inside(dir: &Path, start: i64, rights: Rights) -> Result<Child, SetupEr
 
 /// Hands signals in until the process inside has ended.
 fn attend(child: &mut Child) -> Result<ExitStatus, SetupError> {
-    let failed = |error: io::Error| SetupError::host(format!("could not wait for the sandbox: {error}"));
+    let failed =
+        |error: io::Error| SetupError::host(format!("could not wait for the sandbox: {error}"));
     let mut control = child.stdin.take();
     loop {
         if let Some(status) = child.try_wait().map_err(failed)? {
@@ -241,7 +254,13 @@ fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
         .find(|known| known.name() == rights)
         .ok_or_else(|| SetupError::host("`inside` is for the supervisor's own use"))?;
     die_with_parent()?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| {
+        SetupError::host(format!(
+            "cannot build a sandbox: this host refuses a mount namespace: {error}"
+        ))
+    })?;
     let dir = Path::new(dir);
+    let notes = Diagnostics::to_file(&dir.join(SANDBOX_LOG_FILE));
     let spec: SandboxSpec = read_json(&dir.join(SANDBOX_FILE))?;
     let script: Script = read_json(&dir.join(RUN_SUBDIR).join(SCRIPT_FILE))?;
     let env: BTreeMap<OsString, OsString> = spec
@@ -262,6 +281,7 @@ fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
         files: &script.files,
         work_dir: &work_dir,
         owner,
+        notes: &notes,
     }
     .enter()?;
     if rights == Rights::Root {
@@ -283,8 +303,9 @@ fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
 
 /// Whoever kills the process outside kills this one, and with it everything inside.
 fn die_with_parent() -> Result<(), SetupError> {
-    set_pdeathsig(Signal::SIGKILL)
-        .map_err(|error| SetupError::host(format!("could not tie the sandbox to its parent: {error}")))
+    set_pdeathsig(Signal::SIGKILL).map_err(|error| {
+        SetupError::host(format!("could not tie the sandbox to its parent: {error}"))
+    })
 }
 
 /// Takes on the identity of the task for good.
@@ -303,7 +324,9 @@ fn become_user(user: &TaskUser) -> Result<(), SetupError> {
         .and_then(|()| setresgid(gid, gid, gid))
         .and_then(|()| setresuid(uid, uid, uid))
         .map_err(|error: Errno| {
-            SetupError::host(format!("could not become {:?} (uid {uid}, gid {gid}): {error}", user.user))
+            SetupError::host(format!(
+                "could not become {:?} (uid {uid}, gid {gid}): {error}",
+                user.user
+            ))
         })
 }
-

@@ -23,11 +23,11 @@ use crate::report::Diagnostics;
 use crate::rootfs;
 
 /// A context directory may be large and the network slow.
-const CONTEXT_TIMEOUT: Duration = Duration::from_secs(600);
+const CONTEXT_TIMEOUT: Duration = Duration::from_mins(10);
 const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The rendezvous call blocks until all containers are there. Asked anew now and then: nobody says when a master's host
 /// has gone.
-const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(120);
+const RENDEZVOUS_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What setting up needs to know.
 #[derive(Debug)]
@@ -64,8 +64,12 @@ const DIRECTORIES: [(&str, u32); 6] = [
 /// Makes the directories that everything else counts on.
 pub(crate) fn make_directories(run_dir: &Path) -> Result<(), SetupError> {
     for (name, mode) in DIRECTORIES {
-        make_directory(&run_dir.join(name), mode)
-            .map_err(|error| SetupError::host(format!("could not create {:?}: {error}", run_dir.join(name))))?;
+        make_directory(&run_dir.join(name), mode).map_err(|error| {
+            SetupError::host(format!(
+                "could not create {:?}: {error}",
+                run_dir.join(name)
+            ))
+        })?;
     }
     Ok(())
 }
@@ -89,7 +93,8 @@ impl Setup {
             let probe = self.script.storage_probe.as_ref();
             let probe = probe.map(|storage| scope.spawn(|| probe::check(storage)));
             let context = if self.script.context {
-                self.fetch_context().map(|()| context_unpacked = Some(now_micros()))
+                self.fetch_context()
+                    .map(|()| context_unpacked = Some(now_micros()))
             } else {
                 Ok(())
             };
@@ -199,7 +204,8 @@ impl Setup {
                 Ok(answer) => return Ok(answer),
                 Err(error) if error.may_pass() => {
                     if !std::mem::replace(&mut failing, true) {
-                        self.diagnostics.note(format!("could not {what} yet, trying on: {error}"));
+                        self.diagnostics
+                            .note(format!("could not {what} yet, trying on: {error}"));
                     }
                     thread::sleep(backoff.delay());
                 }
@@ -207,7 +213,9 @@ impl Setup {
                     let message = format!("could not {what}: {error}");
                     return Err(match error {
                         // The allocation is over, or its master is another: nothing about the task itself.
-                        MasterError::Status { status: 401 | 403, .. } => SetupError::host(message),
+                        MasterError::Status {
+                            status: 401 | 403, ..
+                        } => SetupError::host(message),
                         _ => SetupError::task(message),
                     });
                 }
@@ -217,10 +225,16 @@ impl Setup {
 
     /// Tells the master which accelerators there are. Nothing waits for it.
     fn report_accelerators(&self, accelerators: &Accelerators) {
-        if !matches!(self.script.task_type.as_str(), "TRIAL" | "NOTEBOOK" | "SHELL") {
+        if !matches!(
+            self.script.task_type.as_str(),
+            "TRIAL" | "NOTEBOOK" | "SHELL"
+        ) {
             return;
         }
-        let path = format!("/api/v1/allocations/{}/acceleratorData", self.script.allocation_id);
+        let path = format!(
+            "/api/v1/allocations/{}/acceleratorData",
+            self.script.allocation_id
+        );
         let body = accelerators.report(&self.env).to_string().into_bytes();
         let (master, diagnostics) = (self.master.clone(), self.diagnostics.clone());
         let spawned = thread::Builder::new().name("report".into()).spawn(move || {
@@ -237,7 +251,8 @@ impl Setup {
             }
         });
         if let Err(error) = spawned {
-            self.diagnostics.note(format!("could not report accelerators: {error}"));
+            self.diagnostics
+                .note(format!("could not report accelerators: {error}"));
         }
     }
 
@@ -255,13 +270,16 @@ impl Setup {
             std::os::unix::fs::symlink(&dir, link)
         });
         if let Err(error) = linked {
-            self.diagnostics.note(format!("could not link {link:?} to {dir:?}: {error}"));
+            self.diagnostics
+                .note(format!("could not link {link:?} to {dir:?}: {error}"));
         }
     }
 }
 
 fn joined<T>(result: thread::Result<T>) -> Result<T, SetupError> {
-    result.map_err(|_| SetupError::host("the supervisor failed while it prepared the task; this is a bug"))
+    result.map_err(|_| {
+        SetupError::host("the supervisor failed while it prepared the task; this is a bug")
+    })
 }
 
 /// Writes a file with its parents, mode and content. A file that is there already as it should be is left alone, so

@@ -49,7 +49,8 @@ impl Shipper {
     pub(crate) fn wait(&self, patience: Duration) {
         // Nothing is ever sent: the end of the thread shows as a closed channel.
         match self.done.recv_timeout(patience) {
-            Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected | mpsc::RecvTimeoutError::Timeout) => {}
+            Ok(())
+            | Err(mpsc::RecvTimeoutError::Disconnected | mpsc::RecvTimeoutError::Timeout) => {}
         }
     }
 }

@@ -40,6 +40,8 @@ use crate::runtime::process::ProcessRuntime;
 const FLUSH: Duration = Duration::from_secs(10);
 /// Pause before something of a container that cannot be removed is tried again.
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
+/// Pause before an engine that gave no answer about a container is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 const INFO: &str = "LOG_LEVEL_INFO";
 const WARNING: &str = "LOG_LEVEL_WARNING";
@@ -140,6 +142,11 @@ impl Actor {
         &self.spec.container_id
     }
 
+    /// Whether something of it may run.
+    pub(super) fn is_live(&self) -> bool {
+        self.record.phase.is_live()
+    }
+
     /// Tells the master where the container stands.
     pub(super) fn announce(&self) {
         self.report(self.record.phase.report());
@@ -188,7 +195,9 @@ impl Actor {
     }
 
     fn not_live(&self) {
-        self.shared.live.send_if_modified(|live| live.remove(&self.spec.container_id));
+        self.shared
+            .live
+            .send_if_modified(|live| live.remove(&self.spec.container_id));
     }
 
     /// Writes a phase and tells the master. A phase that cannot be written is entered all the same: the container is what
@@ -196,7 +205,10 @@ impl Actor {
     fn enter(&mut self, phase: Phase) {
         self.record.phase = phase;
         self.save();
-        self.announce();
+        // The master hears of an end once the log is out.
+        if !matches!(self.record.phase, Phase::Ended { .. }) {
+            self.announce();
+        }
     }
 
     fn save(&self) {
@@ -342,8 +354,7 @@ impl Actor {
                     agent_id: shared.options.agent_id.as_str(),
                     devices: &shared.wire_devices(),
                     proxies: &shared.options.proxies,
-                    cert_file: shared.options.tls.master_cert.as_deref(),
-                    cert_name: shared.options.tls.master_cert_name.as_deref(),
+                    tls: &shared.options.tls,
                     supervisor: &shared.options.supervisor_path,
                     bin: shared.data_dir.bin(),
                     python: &python,
@@ -469,7 +480,13 @@ impl Actor {
             }
             Ok(None) if self.record.kill.is_some() => self.fail(LaunchError::Killed),
             Ok(None) => self.launch(commands).await,
-            Err(error) => self.fail(error),
+            // It may run: nothing may be said of it, let alone started again, before that is known.
+            Err(error) => {
+                if let LaunchError::Host(message) | LaunchError::Task(message) = error {
+                    tracing::warn!(container.id = %self.spec.container_id, "{message}; asking again");
+                }
+                sleep(ASK_AGAIN).await;
+            }
         }
     }
 
@@ -593,11 +610,14 @@ impl Actor {
             RuntimeKind::Process => self.sweep_processes(None).await,
             RuntimeKind::Docker | RuntimeKind::Podman => {
                 // Only a launch can have made one; an engine that never answered is not waited for.
-                if self.record.phase == Phase::Launching {
-                    let engine = self.shared.runtimes.engine(self.record.runtime).await;
-                    if let Err(error) = engine.remove(&self.spec.container_id).await {
-                        tracing::warn!(container.id = %self.spec.container_id, "{error}");
-                    }
+                if self.record.phase != Phase::Launching {
+                    return;
+                }
+                let engine = self.shared.runtimes.engine(self.record.runtime).await;
+                // A start that failed for want of an answer may have worked. Before it is gone it has not failed.
+                while let Err(error) = engine.remove(&self.spec.container_id).await {
+                    tracing::warn!(container.id = %self.spec.container_id, "{error}; trying again");
+                    sleep(ASK_AGAIN).await;
                 }
             }
         }
@@ -610,13 +630,19 @@ impl Actor {
             _ => None,
         };
         let swept = blocking(move || {
-            shared
-                .runtimes
-                .process
-                .kill_all(process.as_ref(), id.as_str());
+            let runtime = &shared.runtimes.process;
+            runtime.kill_all(process.as_ref(), id.as_str());
+            runtime.remove(id.as_str())
         });
-        if swept.await.is_err() {
-            tracing::error!(container.id = %self.spec.container_id, "ending a task's processes broke off");
+        match swept.await {
+            Ok(Ok(())) => {}
+            // Tried again when the container is forgotten.
+            Ok(Err(error)) => {
+                tracing::debug!(container.id = %self.spec.container_id, %error, "a control group stays for now");
+            }
+            Err(_) => {
+                tracing::error!(container.id = %self.spec.container_id, "ending a task's processes broke off");
+            }
         }
     }
 
@@ -677,10 +703,7 @@ impl Actor {
         let id = &self.spec.container_id;
         if self.record.runtime != RuntimeKind::Process {
             let engine = self.shared.runtimes.engine(self.record.runtime).await;
-            engine
-                .remove(id)
-                .await
-                .map_err(|error| error.to_string())?;
+            engine.remove(id).await.map_err(|error| error.to_string())?;
         }
         let (shared, dir, id) = (self.shared.clone(), self.dir.clone(), id.clone());
         let removed = blocking(move || {

@@ -124,17 +124,77 @@ mod tests {
     fn ends_and_their_names() {
         let process = RuntimeEnd::Process;
         for (scenario, report, kill, end, expected) in [
-            ("it ended by itself", Some(exited(0)), None, &process, exited(0)),
+            (
+                "it ended by itself",
+                Some(exited(0)),
+                None,
+                &process,
+                exited(0),
+            ),
             ("it failed", Some(exited(1)), None, &process, exited(1)),
-            ("it died of a signal nobody asked for", Some(signaled(9, false)), None, &process, signaled(9, false)),
-            ("it was killed at once", Some(signaled(9, false)), Some(KillOrder::AtOnce), &process, ContainerExit::Killed),
-            ("its shell reports the signal", Some(exited(143)), ASKED, &process, ContainerExit::Killed),
-            ("it finished although asked to end", Some(exited(0)), ASKED, &process, exited(0)),
-            ("it failed although asked to end", Some(exited(7)), ASKED, &process, exited(7)),
-            ("it was killed before it could say", None, ASKED, &process, ContainerExit::Killed),
-            ("the kernel killed the task for memory", Some(signaled(9, false)), None, &engine(137, true), signaled(9, true)),
-            ("the kernel killed the supervisor for memory", None, None, &engine(137, true), signaled(9, true)),
-            ("memory ran out after it was asked to end", Some(signaled(9, true)), ASKED, &process, signaled(9, true)),
+            (
+                "it died of a signal nobody asked for",
+                Some(signaled(9, false)),
+                None,
+                &process,
+                signaled(9, false),
+            ),
+            (
+                "it was killed at once",
+                Some(signaled(9, false)),
+                Some(KillOrder::AtOnce),
+                &process,
+                ContainerExit::Killed,
+            ),
+            (
+                "its shell reports the signal",
+                Some(exited(143)),
+                ASKED,
+                &process,
+                ContainerExit::Killed,
+            ),
+            (
+                "it finished although asked to end",
+                Some(exited(0)),
+                ASKED,
+                &process,
+                exited(0),
+            ),
+            (
+                "it failed although asked to end",
+                Some(exited(7)),
+                ASKED,
+                &process,
+                exited(7),
+            ),
+            (
+                "it was killed before it could say",
+                None,
+                ASKED,
+                &process,
+                ContainerExit::Killed,
+            ),
+            (
+                "the kernel killed the task for memory",
+                Some(signaled(9, false)),
+                None,
+                &engine(137, true),
+                signaled(9, true),
+            ),
+            (
+                "the kernel killed the supervisor for memory",
+                None,
+                None,
+                &engine(137, true),
+                signaled(9, true),
+            ),
+            (
+                "memory ran out after it was asked to end",
+                Some(signaled(9, true)),
+                ASKED,
+                &process,
+                signaled(9, true),
+            ),
         ] {
             assert_eq!(name(report, kill, end, ""), expected, "{scenario}");
         }
@@ -149,6 +209,9 @@ mod tests {
         assert!(message(&RuntimeEnd::Process, "").contains("killed from outside"));
         assert!(message(&RuntimeEnd::Engine(EngineEnd::Gone), "").contains("removed"));
         let text = message(&engine(127, false), "no such file");
-        assert!(text.contains("code 127") && text.contains("no such file"), "{text}");
+        assert!(
+            text.contains("code 127") && text.contains("no such file"),
+            "{text}"
+        );
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// How long the master may be away before the rest of a log is given up.
 const PATIENCE: Duration = Duration::from_hours(1);
 /// Longest wait for one answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 /// Longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -128,8 +128,19 @@ mod tests {
 
     #[test]
     fn only_what_can_change_is_tried_again() {
-        for (status, again) in [(500, true), (503, true), (429, true), (400, false), (401, false), (404, false)] {
-            assert_eq!(is_passing(StatusCode::from_u16(status).unwrap()), again, "{status}");
+        for (status, again) in [
+            (500, true),
+            (503, true),
+            (429, true),
+            (400, false),
+            (401, false),
+            (404, false),
+        ] {
+            assert_eq!(
+                is_passing(StatusCode::from_u16(status).unwrap()),
+                again,
+                "{status}"
+            );
         }
     }
 }

@@ -120,6 +120,8 @@ pub(crate) struct Manager {
 struct Inner {
     actors: BTreeMap<ContainerId, mpsc::UnboundedSender<Command>>,
     tasks: JoinSet<()>,
+    /// The tasks are being ended: nothing is started any more.
+    is_closing: bool,
 }
 
 impl Manager {
@@ -181,11 +183,19 @@ impl Manager {
     /// Starts a container, unless it is known already.
     pub(crate) fn start(&self, spec: ContainerSpec) {
         let id = spec.container_id.clone();
-        let is_known = self
-            .lock()
-            .actors
-            .get(&id)
-            .is_some_and(|commands| !commands.is_closed());
+        let (is_known, is_closing) = {
+            let inner = self.lock();
+            let known = inner.actors.get(&id);
+            (
+                known.is_some_and(|commands| !commands.is_closed()),
+                inner.is_closing,
+            )
+        };
+        if is_closing && !is_known {
+            // The next greeting does not name it, and the master starts it again.
+            tracing::info!(container.id = %id, "not starting a container: the agent is ending");
+            return;
+        }
         if is_known {
             self.shared.outbox.repeat(&id);
             return;
@@ -221,9 +231,11 @@ impl Manager {
         }
     }
 
-    /// Ends all containers.
-    pub(crate) fn kill_all(&self, order: KillOrder) {
-        for commands in self.lock().actors.values() {
+    /// Ends all containers, and starts none from now on.
+    pub(crate) fn end_all(&self, order: KillOrder) {
+        let mut inner = self.lock();
+        inner.is_closing = true;
+        for commands in inner.actors.values() {
             // An actor that is gone has nothing left to end.
             let _ = commands.send(Command::Kill(order));
         }
@@ -239,9 +251,11 @@ impl Manager {
     fn spawn(&self, actor: Actor) {
         let id = actor.container_id().clone();
         let (sender, receiver) = mpsc::unbounded_channel();
-        self.shared.live.send_modify(|live| {
-            live.insert(id.clone());
-        });
+        if actor.is_live() {
+            self.shared.live.send_modify(|live| {
+                live.insert(id.clone());
+            });
+        }
         actor.announce();
         let mut inner = self.lock();
         while let Some(ended) = inner.tasks.try_join_next() {

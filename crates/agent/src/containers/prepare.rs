@@ -12,9 +12,9 @@ use thiserror::Error;
 
 use super::store::{ContainerDir, RuntimeKind};
 use crate::data_dir::write_atomically;
-use crate::env::{self, AgentFacts, CERT_FILE, TaskPlace};
+use crate::env::{self, AgentFacts, CERT_FILE, CertCheck, TaskPlace};
 use crate::master::MasterAddress;
-use crate::options::ProxyOptions;
+use crate::options::{ProxyOptions, TlsOptions};
 use crate::python::TaskPython;
 use crate::runtime::process::place_supervisor;
 
@@ -25,8 +25,7 @@ pub(crate) struct Ingredients<'a> {
     pub(crate) agent_id: &'a str,
     pub(crate) devices: &'a [Device],
     pub(crate) proxies: &'a ProxyOptions,
-    pub(crate) cert_file: Option<&'a Path>,
-    pub(crate) cert_name: Option<&'a str>,
+    pub(crate) tls: &'a TlsOptions,
     pub(crate) supervisor: &'a Path,
     pub(crate) bin: PathBuf,
     pub(crate) python: &'a TaskPython,
@@ -62,8 +61,14 @@ pub(crate) fn prepare(
     }
     let run = dir.run();
     owned_directory(&run, 0o700, &spec.user)?;
-    let has_cert_file = match ingredients.cert_file.filter(|_| ingredients.master.tls) {
-        None => false,
+    let tls = ingredients.tls;
+    let cert = match tls
+        .master_cert
+        .as_deref()
+        .filter(|_| ingredients.master.tls)
+    {
+        None if tls.skip_verify => CertCheck::Off,
+        None => CertCheck::Usual,
         Some(file) => {
             let to = run.join(CERT_FILE);
             for parent in [run.join("etc"), run.join("etc/ssl")] {
@@ -71,7 +76,7 @@ pub(crate) fn prepare(
             }
             let text = std::fs::read(file).map_err(access("read", file))?;
             write_atomically(&to, &text, 0o644).map_err(access("write", &to))?;
-            true
+            CertCheck::File
         }
     };
     let env = env::complete(
@@ -81,8 +86,8 @@ pub(crate) fn prepare(
             welcome: ingredients.welcome,
             agent_id: ingredients.agent_id,
             devices: ingredients.devices,
-            has_cert_file,
-            cert_name: ingredients.cert_name,
+            cert,
+            cert_name: tls.master_cert_name.as_deref(),
             proxies: ingredients.proxies,
             place: match ingredients.runtime {
                 RuntimeKind::Process => TaskPlace::HostProcess,
@@ -250,8 +255,10 @@ mod tests {
                     agent_id: "a",
                     devices: &[],
                     proxies: &ProxyOptions::default(),
-                    cert_file: Some(&cert),
-                    cert_name: None,
+                    tls: &TlsOptions {
+                        master_cert: Some(cert),
+                        ..TlsOptions::default()
+                    },
                     supervisor: &self.root.path().join("supervisor"),
                     bin: self.root.path().join("bin"),
                     python: &self.python,
@@ -280,11 +287,17 @@ mod tests {
         let path = scene.dir().run().join(SCRIPT_FILE);
         let script: Script = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!(script.env, env);
-        assert!(env.iter().any(|(name, value)| name == "DET_MASTER" && value == "http://10.0.0.1:8080"));
+        assert!(
+            env.iter()
+                .any(|(name, value)| name == "DET_MASTER" && value == "http://10.0.0.1:8080")
+        );
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path), 0o600);
         assert_eq!(mode(&scene.dir().run()), 0o700);
-        assert!(!scene.dir().run().join(CERT_FILE).exists(), "no TLS, no certificate");
+        assert!(
+            !scene.dir().run().join(CERT_FILE).exists(),
+            "no TLS, no certificate"
+        );
         let sandbox: SandboxSpec =
             serde_json::from_slice(&std::fs::read(scene.dir().sandbox()).unwrap()).unwrap();
         assert!(sandbox.private_tmp);

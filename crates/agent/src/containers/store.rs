@@ -182,7 +182,9 @@ pub(crate) enum StoreError {
 pub(crate) enum Found {
     Container(Box<(ContainerSpec, Record)>),
     /// Nothing was ever done for it: its description is not even complete.
-    Nothing { reason: StoreError },
+    Nothing {
+        reason: StoreError,
+    },
 }
 
 impl ContainerDir {
@@ -460,14 +462,20 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = ContainerDir::new(root.path(), &"c1".into()).unwrap();
         std::fs::create_dir(dir.path()).unwrap();
-        assert!(matches!(dir.load(RuntimeKind::Process), Found::Nothing { .. }));
+        assert!(matches!(
+            dir.load(RuntimeKind::Process),
+            Found::Nothing { .. }
+        ));
     }
 
     #[test]
     fn ids_that_lead_elsewhere_are_refused() {
         let root = Path::new("/data");
         for id in ["", "..", "a/b", "/etc", "a b", "a\n", &"x".repeat(200)] {
-            assert!(ContainerDir::new(root, &ContainerId::from(id)).is_err(), "{id:?}");
+            assert!(
+                ContainerDir::new(root, &ContainerId::from(id)).is_err(),
+                "{id:?}"
+            );
         }
         assert!(ContainerDir::new(root, &"0b6c-A_9".into()).is_ok());
     }
@@ -508,7 +516,11 @@ mod tests {
         let dir = ContainerDir::new(root.path(), &"c1".into()).unwrap();
         std::fs::create_dir_all(dir.run()).unwrap();
         let elsewhere = root.path().join("secret");
-        std::fs::write(&elsewhere, "{\"kind\":\"exited\",\"code\":0,\"ended_at\":1}").unwrap();
+        std::fs::write(
+            &elsewhere,
+            "{\"kind\":\"exited\",\"code\":0,\"ended_at\":1}",
+        )
+        .unwrap();
         std::os::unix::fs::symlink(&elsewhere, dir.run().join(EXIT_FILE)).unwrap();
         std::os::unix::fs::symlink(&elsewhere, dir.run().join(DIAGNOSTICS_FILE)).unwrap();
         assert_eq!(dir.exit_report(), None);

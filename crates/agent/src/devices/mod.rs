@@ -16,7 +16,7 @@ use crate::options::SlotType;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalDevice {
     pub(crate) device: Device,
-    /// Device files that a container needs for it (ROCm render nodes).
+    /// Device files that a container needs for it (render nodes of AMD GPUs).
     pub(crate) nodes: Vec<PathBuf>,
 }
 

@@ -181,9 +181,28 @@ mod tests {
         assert_eq!(
             gpus[1].instances,
             [
-                ("NVIDIA A100-SXM4-40GB MIG 3g.20gb".to_owned(), "MIG-1".to_owned()),
-                ("NVIDIA A100-SXM4-40GB MIG 1g.5gb".to_owned(), "MIG-2".to_owned()),
+                (
+                    "NVIDIA A100-SXM4-40GB MIG 3g.20gb".to_owned(),
+                    "MIG-1".to_owned()
+                ),
+                (
+                    "NVIDIA A100-SXM4-40GB MIG 1g.5gb".to_owned(),
+                    "MIG-2".to_owned()
+                ),
             ]
         );
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn library_and_tool_agree_on_a_real_host() {
+        let library = from_library().unwrap();
+        assert!(!library.is_empty());
+        let known = |gpus: Vec<FoundGpu>| -> Vec<(u32, String, String, usize)> {
+            gpus.into_iter()
+                .map(|gpu| (gpu.index, gpu.name, gpu.uuid, gpu.instances.len()))
+                .collect()
+        };
+        assert_eq!(known(library), known(from_tool()));
     }
 }

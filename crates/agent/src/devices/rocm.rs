@@ -55,11 +55,10 @@ fn from_topology(nodes: &Path, drm: &Path) -> Vec<FoundGpu> {
         let minor = property("drm_render_minor");
         let index = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
         let location = property("location_id");
-        let product = std::fs::read_to_string(
-            drm.join(format!("renderD{minor}/device/product_name")),
-        )
-        .or_else(|_| std::fs::read_to_string(node.join("name")))
-        .unwrap_or_default();
+        let product =
+            std::fs::read_to_string(drm.join(format!("renderD{minor}/device/product_name")))
+                .or_else(|_| std::fs::read_to_string(node.join("name")))
+                .unwrap_or_default();
         let unique_id = property("unique_id");
         gpus.push(FoundGpu {
             index,
@@ -104,14 +103,15 @@ fn parse_properties(text: &str) -> BTreeMap<&str, u64> {
 
 /// Reads `rocm-smi … --json`: one object per card, keys as the tool prints them.
 fn parse_tool(json: &str) -> Vec<FoundGpu> {
-    let cards: BTreeMap<String, BTreeMap<String, serde_json::Value>> =
-        match serde_json::from_str(json) {
-            Ok(cards) => cards,
-            Err(error) => {
-                tracing::warn!(%error, "rocm-smi printed what is not understood, so no AMD GPU is offered");
-                return Vec::new();
-            }
-        };
+    let cards: BTreeMap<String, BTreeMap<String, serde_json::Value>> = match serde_json::from_str(
+        json,
+    ) {
+        Ok(cards) => cards,
+        Err(error) => {
+            tracing::warn!(%error, "rocm-smi printed what is not understood, so no AMD GPU is offered");
+            return Vec::new();
+        }
+    };
     let mut gpus: Vec<FoundGpu> = cards
         .into_iter()
         .filter_map(|(card, fields)| {
@@ -159,7 +159,14 @@ mod tests {
         let gpus = parse_tool(json);
         let seen: Vec<(u32, &str, &str, &str)> = gpus
             .iter()
-            .map(|gpu| (gpu.index, gpu.name.as_str(), gpu.uuid.as_str(), gpu.serial.as_str()))
+            .map(|gpu| {
+                (
+                    gpu.index,
+                    gpu.name.as_str(),
+                    gpu.uuid.as_str(),
+                    gpu.serial.as_str(),
+                )
+            })
             .collect();
         assert_eq!(
             seen,
@@ -188,7 +195,10 @@ mod tests {
                 "1",
                 "simd_count 440\ndrm_render_minor 128\nunique_id 6667575417123456\nlocation_id 49664\ndomain 0\n",
             ),
-            ("2", "simd_count 440\ndrm_render_minor 129\nunique_id 0\nlocation_id 50688\ndomain 1\n"),
+            (
+                "2",
+                "simd_count 440\ndrm_render_minor 129\nunique_id 0\nlocation_id 50688\ndomain 1\n",
+            ),
         ] {
             std::fs::create_dir_all(nodes.join(node)).unwrap();
             std::fs::write(nodes.join(node).join("properties"), properties).unwrap();
@@ -196,10 +206,16 @@ mod tests {
         std::fs::write(nodes.join("2/name"), "gfx90a\n").unwrap();
         let gpus = from_topology(&nodes, &root.path().join("drm"));
         assert_eq!(gpus.len(), 2);
-        assert_eq!(gpus[0].uuid, format!("GPU-{:016x}", 6_667_575_417_123_456u64));
+        assert_eq!(
+            gpus[0].uuid,
+            format!("GPU-{:016x}", 6_667_575_417_123_456u64)
+        );
         assert_eq!(gpus[0].pci_bus_id, "0000:c2:00.0");
         assert_eq!(gpus[0].nodes, [PathBuf::from("/dev/dri/renderD128")]);
-        assert_eq!((gpus[1].name.as_str(), gpus[1].uuid.as_str()), ("gfx90a", "1"));
+        assert_eq!(
+            (gpus[1].name.as_str(), gpus[1].uuid.as_str()),
+            ("gfx90a", "1")
+        );
         assert_eq!(gpus[1].pci_bus_id, "0001:c6:00.0");
     }
 

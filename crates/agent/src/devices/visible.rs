@@ -89,7 +89,10 @@ mod tests {
             (Some("131"), vec![1]),
             (Some("7,no-such"), vec![]),
         ] {
-            let seen: Vec<u32> = filter(host(), visible).iter().map(|gpu| gpu.index).collect();
+            let seen: Vec<u32> = filter(host(), visible)
+                .iter()
+                .map(|gpu| gpu.index)
+                .collect();
             assert_eq!(seen, expected, "{visible:?}");
         }
     }

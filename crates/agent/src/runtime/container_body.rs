@@ -35,8 +35,12 @@ pub(super) fn build(
                 .collect(),
         ),
         labels: Some(labels(spec, context)),
-        exposed_ports: publishes(context)
-            .then(|| spec.ports.iter().map(|port| format!("{port}/tcp")).collect()),
+        exposed_ports: publishes(context).then(|| {
+            spec.ports
+                .iter()
+                .map(|port| format!("{port}/tcp"))
+                .collect()
+        }),
         host_config: Some(host_config(kind, spec, context)),
         ..ContainerCreateBody::default()
     }
@@ -200,7 +204,11 @@ fn user_mount(mount: &Mount, work_dir: &str) -> EngineMount {
     let target = if mount.container_path.starts_with('/') {
         mount.container_path.clone()
     } else {
-        format!("{}/{}", work_dir.trim_end_matches('/'), mount.container_path)
+        format!(
+            "{}/{}",
+            work_dir.trim_end_matches('/'),
+            mount.container_path
+        )
     };
     let propagation = match mount.propagation.as_str() {
         "private" => Propagation::PRIVATE,
@@ -292,7 +300,10 @@ mod tests {
     #[test]
     fn docker_gets_gpus_by_uuid_and_podman_by_cdi_name() {
         let spec = container_spec("c1", "true");
-        let devices = [device(0, DeviceKind::Cuda, &[]), device(2, DeviceKind::Cuda, &[])];
+        let devices = [
+            device(0, DeviceKind::Cuda, &[]),
+            device(2, DeviceKind::Cuda, &[]),
+        ];
         let request = |kind| {
             body(kind, &spec, &devices, "host")
                 .host_config
@@ -303,7 +314,10 @@ mod tests {
         };
         let docker = request(RuntimeKind::Docker);
         assert_eq!(docker.device_ids.unwrap(), ["GPU-0", "GPU-2"]);
-        assert_eq!(docker.capabilities.unwrap(), [["gpu", "compute", "utility"]]);
+        assert_eq!(
+            docker.capabilities.unwrap(),
+            [["gpu", "compute", "utility"]]
+        );
         let podman = request(RuntimeKind::Podman);
         assert_eq!(podman.driver.as_deref(), Some("cdi"));
         assert_eq!(
@@ -328,7 +342,10 @@ mod tests {
             .into_iter()
             .filter_map(|device| device.path_on_host)
             .collect();
-        assert_eq!(paths, ["/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD129"]);
+        assert_eq!(
+            paths,
+            ["/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD129"]
+        );
         assert_eq!(host.security_opt.unwrap(), ["seccomp=unconfined"]);
         assert_eq!(host.group_add.unwrap(), ["video"]);
     }

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use bollard::Docker;
 use bollard::errors::Error as EngineFault;
-use bollard::models::{
-    ContainerInspectResponse, ContainerStateStatusEnum, HostConfigLogConfig,
-};
+use bollard::models::{ContainerInspectResponse, ContainerStateStatusEnum, HostConfigLogConfig};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, CreateImageOptionsBuilder, KillContainerOptionsBuilder,
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
@@ -263,7 +261,10 @@ impl Engine {
     }
 
     /// How the container of this id stands.
-    pub(crate) async fn find(&self, container_id: &ContainerId) -> Result<EngineState, EngineError> {
+    pub(crate) async fn find(
+        &self,
+        container_id: &ContainerId,
+    ) -> Result<EngineState, EngineError> {
         match self
             .docker
             .inspect_container(&name(container_id), None)
@@ -284,7 +285,8 @@ impl Engine {
                 .condition("not-running")
                 .build();
             let mut answer = Box::pin(self.docker.wait_container(id, Some(options)));
-            let waited = answer.next().await;
+            // Whatever the answer, the container itself is asked next.
+            answer.next().await;
             match self.docker.inspect_container(id, None).await {
                 Err(fault) if is_absent(&fault) => return EngineEnd::Gone,
                 Ok(found) => {
@@ -296,9 +298,6 @@ impl Engine {
                         };
                     }
                     // The wait was cut short although the container runs: a time limit of a proxy or of the client.
-                    if matches!(waited, Some(Ok(_))) {
-                        continue;
-                    }
                 }
                 Err(fault) => {
                     if !said {
@@ -327,7 +326,8 @@ impl Engine {
             }) => {}
             // Podman says so with a general status.
             Err(EngineFault::DockerResponseServerError { message, .. })
-                if message.contains("not running") || message.contains("can only kill running") => {}
+                if message.contains("not running") || message.contains("can only kill running") => {
+            }
             Err(fault) => {
                 tracing::warn!("cannot send {signal} to a container: {}", sentence(&fault));
             }

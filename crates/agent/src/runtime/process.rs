@@ -43,7 +43,11 @@ impl ProcessRuntime {
     }
 
     /// Starts the supervisor of a container whose directory is complete. Blocking.
-    pub(crate) fn start(&self, dir: &ContainerDir, container_id: &str) -> io::Result<ProcessIdentity> {
+    pub(crate) fn start(
+        &self,
+        dir: &ContainerDir,
+        container_id: &str,
+    ) -> io::Result<ProcessIdentity> {
         let group = self.cgroups.group(container_id).and_then(|group| {
             group
                 .create()
@@ -81,18 +85,12 @@ impl ProcessRuntime {
     /// Ends when the process has ended. Losing this future loses nothing.
     pub(crate) async fn wait(identity: &ProcessIdentity) {
         match open(identity) {
-            Ok(Some(fd)) => match AsyncFd::with_interest(fd, Interest::READABLE) {
-                Ok(fd) => {
-                    if let Err(error) = fd.readable().await {
-                        tracing::debug!(%error, "a process descriptor cannot be waited for");
-                        poll_until_ended(identity).await;
-                    }
-                }
-                Err(error) => {
+            Ok(Some(fd)) => {
+                if let Err(error) = until_readable(fd).await {
                     tracing::debug!(%error, "a process descriptor cannot be waited for");
                     poll_until_ended(identity).await;
                 }
-            },
+            }
             Ok(None) => {}
             // A kernel before 5.3.
             Err(_) => poll_until_ended(identity).await,
@@ -213,6 +211,18 @@ fn open(identity: &ProcessIdentity) -> Result<Option<OwnedFd>, rustix::io::Errno
     }
 }
 
+/// A process descriptor becomes readable when its process ends.
+#[expect(
+    unsafe_code,
+    reason = "the runtime cannot check that a descriptor stays what it is; an owned one does"
+)]
+async fn until_readable(fd: OwnedFd) -> io::Result<()> {
+    // SAFETY: an `OwnedFd` stays open, and the same, until it is dropped, and the runtime owns it from here on.
+    let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+        .map_err(io::Error::from)?;
+    fd.readable().await.map(|_| ())
+}
+
 async fn poll_until_ended(identity: &ProcessIdentity) {
     while procfs::is_running(identity) {
         tokio::time::sleep(Duration::from_millis(250)).await;
@@ -290,7 +300,9 @@ mod tests {
         assert!(futures::poll!(wait.as_mut()).is_pending());
         ProcessRuntime::signal(&identity, Signal::SIGKILL);
         wait.await;
-        assert!(procfs::stat(identity.pid).is_none_or(|stat| stat.start_ticks != identity.start_ticks));
+        assert!(
+            procfs::stat(identity.pid).is_none_or(|stat| stat.start_ticks != identity.start_ticks)
+        );
         ProcessRuntime::signal(&identity, Signal::SIGKILL);
         ProcessRuntime::wait(&identity).await;
     }

@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn a_stat_line_is_read_past_any_program_name() {
-        let line = "4242 (a) b (c) S 1 4242 4200 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1 1\n";
+        let line =
+            "4242 (a) b (c) S 1 4242 4200 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1 1\n";
         assert_eq!(
             parse_stat(line),
             Some(Stat {

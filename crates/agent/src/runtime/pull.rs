@@ -152,15 +152,12 @@ impl PullProgress {
         let done = self.layers.values().filter(|layer| layer.done).count();
         let current: i64 = self.layers.values().map(|layer| layer.current).sum();
         let total: i64 = self.layers.values().map(|layer| layer.total).sum();
-        let mut line = format!("{done} of {} layers", self.layers.len());
-        if total > 0 {
-            line.push_str(&format!(
-                ", {} of {} MB downloaded",
-                current / 1_000_000,
-                total / 1_000_000
-            ));
+        let layers = self.layers.len();
+        if total == 0 {
+            return format!("{done} of {layers} layers");
         }
-        line
+        let (current, total) = (current / 1_000_000, total / 1_000_000);
+        format!("{done} of {layers} layers, {current} of {total} MB downloaded")
     }
 }
 
@@ -230,7 +227,10 @@ mod tests {
             "reg.example:5000": {"auth": "bWU6cHc6eA==", "identitytoken": "t"}
         }, "credsStore": "desktop"}"#;
         let hub = from_logins("determinedai/x:1", logins).unwrap();
-        assert_eq!((hub.username.as_deref(), hub.password.as_deref()), (Some("me"), Some("pw:x")));
+        assert_eq!(
+            (hub.username.as_deref(), hub.password.as_deref()),
+            (Some("me"), Some("pw:x"))
+        );
         let own = from_logins("reg.example:5000/x", logins).unwrap();
         assert_eq!(own.identitytoken.as_deref(), Some("t"));
         assert_eq!(from_logins("other.example/x", logins), None);
@@ -241,20 +241,33 @@ mod tests {
     fn progress_is_one_line_now_and_then() {
         let start = Instant::now();
         let mut progress = PullProgress::default();
-        assert_eq!(progress.update(&says("latest", "Pulling from x", 0, 0), start), None);
         assert_eq!(
-            progress.update(&says("a", "Pulling fs layer", 0, 0), start).as_deref(),
-            Some("0 of 1 layers")
+            progress.update(&says("latest", "Pulling from x", 0, 0), start),
+            None
         );
-        assert_eq!(progress.update(&says("b", "Already exists", 0, 0), start), None);
         assert_eq!(
             progress
-                .update(&says("a", "Downloading", 5_000_000, 20_000_000), start + EVERY)
+                .update(&says("a", "Pulling fs layer", 0, 0), start)
+                .as_deref(),
+            Some("0 of 1 layers")
+        );
+        assert_eq!(
+            progress.update(&says("b", "Already exists", 0, 0), start),
+            None
+        );
+        assert_eq!(
+            progress
+                .update(
+                    &says("a", "Downloading", 5_000_000, 20_000_000),
+                    start + EVERY
+                )
                 .as_deref(),
             Some("1 of 2 layers, 5 of 20 MB downloaded")
         );
         assert_eq!(
-            progress.update(&says("a", "Pull complete", 0, 0), start + EVERY * 2).as_deref(),
+            progress
+                .update(&says("a", "Pull complete", 0, 0), start + EVERY * 2)
+                .as_deref(),
             Some("2 of 2 layers, 20 of 20 MB downloaded")
         );
     }

@@ -33,7 +33,7 @@ struct ListArgs {
     #[arg(short = 'p', long, value_name = "POOL")]
     resource_pool: Option<String>,
     #[command(flatten)]
-    paging: PageArgs<100>,
+    paging: PageArgs,
     /// The end of the queue first
     #[arg(long)]
     reverse: bool,
@@ -89,7 +89,7 @@ pub(crate) async fn run(args: JobArgs, context: &Context) -> Result<(), CliError
             &api_path(["job-queues-v2"]),
             &query,
             "jobs",
-            args.paging.into(),
+            args.paging.paging(100),
         )
         .await?
         .into_iter()

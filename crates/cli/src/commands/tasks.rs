@@ -33,7 +33,7 @@ enum TaskAction {
         #[arg(long = "allocation-id", value_name = "ID")]
         allocation_ids: Vec<String>,
         #[command(flatten)]
-        logs: LogArgs,
+        logs: Box<LogArgs>,
     },
 }
 

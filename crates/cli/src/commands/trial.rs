@@ -34,7 +34,7 @@ enum TrialAction {
         /// Id of the trial
         trial_id: TrialId,
         #[command(flatten)]
-        logs: LogArgs,
+        logs: Box<LogArgs>,
     },
     /// Stop a trial at once
     Kill {
@@ -58,7 +58,7 @@ struct DescribeArgs {
     #[command(flatten)]
     format: FormatArgs,
     #[command(flatten)]
-    paging: PageArgs<1000>,
+    paging: PageArgs,
 }
 
 #[derive(Debug, Args)]
@@ -126,7 +126,7 @@ async fn describe(client: &Client, args: &DescribeArgs) -> Result<(), CliError> 
             &path(args.trial_id, "workloads"),
             &query,
             "workloads",
-            args.paging.into(),
+            args.paging.paging(1000),
         )
         .await?;
     let format = args.format.format();

@@ -10,8 +10,9 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -73,7 +74,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct StubMaster {
     address: String,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<(Mutex<Shared>, Condvar)>,
 }
 
 impl StubMaster {
@@ -95,7 +96,7 @@ impl StubMaster {
     pub fn bare() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free loopback port");
         let address = listener.local_addr().expect("a bound socket").to_string();
-        let shared = Arc::new(Mutex::new(Shared::default()));
+        let shared = Arc::new((Mutex::new(Shared::default()), Condvar::new()));
         let for_thread = Arc::clone(&shared);
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
@@ -139,12 +140,35 @@ impl StubMaster {
             .unwrap_or_else(|| panic!("nothing like {start:?} was asked: {:?}", self.lines()))
     }
 
+    /// Waits until `count` requests have a line that starts with `start`.
+    pub fn wait_for(&self, count: usize, start: &str) {
+        let end = Instant::now() + Duration::from_mins(1);
+        let mut shared = self.lock();
+        let enough = |shared: &Shared| {
+            let fitting = shared
+                .asked
+                .iter()
+                .filter(|asked| asked.line.starts_with(start));
+            fitting.count() >= count
+        };
+        while !enough(&shared) {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{start:?} was not asked {count} times");
+            shared = self
+                .shared
+                .1
+                .wait_timeout(shared, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn serve(connection: TcpStream, shared: &Mutex<Shared>) {
+fn serve(connection: TcpStream, shared: &(Mutex<Shared>, Condvar)) {
     let Ok(reading) = connection.try_clone() else {
         return;
     };
@@ -153,8 +177,10 @@ fn serve(connection: TcpStream, shared: &Mutex<Shared>) {
     while let Some(asked) = read_request(&mut reader) {
         let route = asked.line.split('?').next().unwrap_or_default().to_owned();
         let answer = {
+            let (shared, changed) = shared;
             let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
             shared.asked.push(asked);
+            changed.notify_all();
             match shared.answers.get_mut(&route) {
                 Some(Answer::InTurn(turns)) if turns.len() > 1 => turns.remove(0),
                 Some(Answer::InTurn(turns)) => turns[0].clone(),

@@ -1,0 +1,176 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn load(
+    text: &str,
+    env: &[(&str, &str)],
+    flags: &[(&str, &str)],
+) -> Result<(AgentConfig, Vec<String>), ConfigErrors> {
+    let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
+    };
+    AgentConfig::load(
+        &owned(&[("agent.yaml", text)]),
+        &owned(env).into_iter().collect(),
+        &owned(flags),
+    )
+}
+
+#[test]
+fn only_the_masters_host_is_needed() {
+    let (config, warnings) = load("master_host: m", &[], &[]).unwrap();
+    assert_eq!(warnings, Vec::<String>::new());
+    assert_eq!(config.effective_master_port(), 80);
+    assert_eq!(config.resource_pool, "default");
+    assert_eq!(
+        (config.slot_type, config.container_runtime),
+        (SlotType::Auto, Runtime::Auto)
+    );
+    assert_eq!(
+        (
+            config.agent_reconnect_attempts,
+            config.agent_reconnect_backoff
+        ),
+        (120, 5)
+    );
+    assert_eq!((config.agent_id, config.visible_gpus), (None, None));
+    assert_eq!(config.bind_port, 9090);
+    crate::schema::assert_defaults_are_json(&AGENT);
+    let message = load("", &[], &[]).unwrap_err().to_string();
+    assert!(
+        message.contains("<config>.master_host: is required"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_flag_beats_a_variable_beats_the_file_also_by_its_other_name() {
+    let text =
+        "master_host: file\ncontainer_runtime: docker\nresource_pool: file\nartificial_slots: 1";
+    let (config, _) = load(
+        text,
+        &[
+            ("DET_MASTER_HOST", "env"),
+            ("DET_RESOURCE_POOL", "007"),
+            ("DET_RUNTIME", "podman"),
+            ("DET_ARTIFICIAL_SLOTS", "3"),
+        ],
+        &[("runtime", "process"), ("master_host", "flag")],
+    )
+    .unwrap();
+    assert_eq!(config.master_host, "flag");
+    assert_eq!(config.resource_pool, "007");
+    assert_eq!(config.container_runtime, Runtime::Process);
+    assert_eq!(config.artificial_slots, 3);
+    let (config, _) = load(text, &[("DET_CONTAINER_RUNTIME", "podman")], &[]).unwrap();
+    assert_eq!(config.container_runtime, Runtime::Podman);
+}
+
+#[test]
+fn older_forms_and_visible_gpus() {
+    let (config, warnings) = load(
+        "master_host: m\nslot_type: gpu\nlabel: x\nfluent: {image: y}\nsecurity: {tls: {enabled: true}}\nimage_root: /i",
+        &[("CUDA_VISIBLE_DEVICES", "1,2")],
+        &[],
+    )
+    .unwrap();
+    assert_eq!(config.slot_type, SlotType::Cuda);
+    assert_eq!(config.visible_gpus.as_deref(), Some("1,2"));
+    assert_eq!(config.effective_master_port(), 443);
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning == "label: is ignored; use \"resource_pool\"")
+    );
+    let (config, _) = load(
+        "master_host: m",
+        &[("CUDA_VISIBLE_DEVICES", "1"), ("ROCR_VISIBLE_DEVICES", "2")],
+        &[],
+    )
+    .unwrap();
+    assert_eq!(config.visible_gpus.as_deref(), Some("2"));
+}
+
+#[test]
+fn wrong_configurations_are_refused() {
+    for (text, expected) in [
+        (
+            "slot_type: tpu",
+            "<config>.slot_type: must be one of \"auto\", \"none\", \"cuda\", \"rocm\", \"cpu\", not \"tpu\" (line 2 of agent.yaml)",
+        ),
+        (
+            "container_runtime: singularity",
+            "must be one of \"auto\", \"docker\", \"podman\", \"process\"",
+        ),
+        (
+            "security: {tls: {skip_verify: true, master_cert: x}}",
+            "<config>.security.tls.master_cert: cannot be combined with \"skip_verify\"",
+        ),
+        (
+            "security: {tls: {client_cert: x}}",
+            "<config>.security.tls.client_key: is required beside \"client_cert\"",
+        ),
+        (
+            "tls: true\napi_enabled: true",
+            "<config>.tls_cert: is required for TLS on the debug server",
+        ),
+        ("master_port: 65536", "must be at most 65535"),
+        ("agent_reconnect_attempts: -1", "must be at least 0"),
+        (
+            "agent_token: a\nagent_token_file: b",
+            "<config>.agent_token_file: cannot be combined with \"agent_token\"",
+        ),
+        (
+            "hooks: {on_connection_lost: reboot}",
+            "must be a list, not a string",
+        ),
+        ("resource_pol: x", "hint: did you mean \"resource_pool\"?"),
+    ] {
+        let message = load(&format!("master_host: m\n{text}"), &[], &[])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains(expected),
+            "{text}:\n  {message}\nlacks\n  {expected}"
+        );
+    }
+}
+
+#[test]
+fn secrets_are_hidden() {
+    let (config, _) = load(
+        "master_host: m\nagent_token: hidden\nhttp_proxy: http://u:hidden@p:1/x\nhttps_proxy: u:hidden@p\nno_proxy: a",
+        &[],
+        &[],
+    )
+    .unwrap();
+    let shown = config.to_masked_json();
+    assert!(!shown.to_string().contains("hidden") && !format!("{config:?}").contains("hidden"));
+    assert_eq!(shown["http_proxy"], "http://********@p:1/x");
+    assert_eq!(config.http_proxy, "http://u:hidden@p:1/x");
+}
+
+#[test]
+fn every_key_has_a_variable() {
+    let names = AgentConfig::environment_names();
+    for expected in [
+        "DET_MASTER_HOST",
+        "DET_SECURITY_TLS_CLIENT_CERT",
+        "DET_HOOKS_ON_CONNECTION_LOST",
+        "DET_RUNTIME",
+    ] {
+        assert!(names.iter().any(|(name, _)| name == expected), "{expected}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_loading_panic(text in "[-~?:#&*!|>'\"%{}\\[\\], a-z_0-9\n]{0,60}") {
+        let _ = load(&text, &[("DET_HOOKS", &text), ("DET_LOG", &text)], &[("security", &text)]);
+    }
+}

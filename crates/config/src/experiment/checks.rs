@@ -19,17 +19,26 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
         }
         return;
     }
-    if let Some(length) = root.get("description").and_then(Node::text).map(|text| text.chars().count())
+    if let Some(length) = root
+        .get("description")
+        .and_then(Node::text)
+        .map(|text| text.chars().count())
         && length > 255
     {
         checker.within("description", |checker| {
             checker.warn(&format!("has {length} characters; lists show 255"));
         });
     }
-    let slots = root.find("resources.slots_per_trial").and_then(Node::integer);
-    if slots.is_some_and(|slots| slots > 1) && root.find("hyperparameters.global_batch_size").is_none() {
+    let slots = root
+        .find("resources.slots_per_trial")
+        .and_then(Node::integer);
+    if slots.is_some_and(|slots| slots > 1)
+        && root.find("hyperparameters.global_batch_size").is_none()
+    {
         checker.within("hyperparameters", |checker| {
-            checker.warn("has no \"global_batch_size\", which distributed training with a trial class needs");
+            checker.warn(
+                "has no \"global_batch_size\", which distributed training with a trial class needs",
+            );
         });
     }
     entrypoint(checker, root);
@@ -45,12 +54,23 @@ fn entrypoint(checker: &mut Checker, root: &Node) {
     checker.within("entrypoint", |checker| {
         checker.warn("names a trial class, which is deprecated; use \"python3 -m determined.launch.torch_distributed\" or a script");
     });
-    let epochs = |path: &str| root.find(path).is_some_and(|length| length.get("epochs").is_some());
-    let used = ["searcher.max_length", "min_validation_period", "min_checkpoint_period"]
-        .into_iter()
-        .find(|path| epochs(path));
+    let epochs = |path: &str| {
+        root.find(path)
+            .is_some_and(|length| length.get("epochs").is_some())
+    };
+    let used = [
+        "searcher.max_length",
+        "min_validation_period",
+        "min_checkpoint_period",
+    ]
+    .into_iter()
+    .find(|path| epochs(path));
     if let Some(path) = used
-        && root.get("records_per_epoch").and_then(Node::integer).unwrap_or(0) == 0
+        && root
+            .get("records_per_epoch")
+            .and_then(Node::integer)
+            .unwrap_or(0)
+            == 0
     {
         checker.within("records_per_epoch", |checker| {
             checker.warn(&format!("is not given although \"{path}\" counts epochs; the trial class must know its epoch"));
@@ -71,7 +91,9 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
     };
     // Mistakes inside the space are reported by its own check; here they are only passed over.
     let errors = checker.errors.len();
-    let parsed = checker.within("hyperparameters", |checker| space::group(checker, hyperparameters));
+    let parsed = checker.within("hyperparameters", |checker| {
+        space::group(checker, hyperparameters)
+    });
     checker.errors.truncate(errors);
     for (path, leaf) in space::leaves(&parsed) {
         let problem = match (name, leaf) {
@@ -80,7 +102,10 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
                 Hyperparameter::Int { count: None, .. }
                 | Hyperparameter::Double { count: None, .. }
                 | Hyperparameter::Log { count: None, .. },
-            ) => ("grid search needs a \"count\" here", "add the number of points, \"count\""),
+            ) => (
+                "grid search needs a \"count\" here",
+                "add the number of points, \"count\"",
+            ),
             ("single", leaf) if !matches!(leaf, Hyperparameter::Const(_)) => (
                 "searcher \"single\" takes constants only",
                 "give one value, or choose searcher \"random\"",
@@ -125,10 +150,16 @@ pub(super) fn resources(checker: &mut Checker, node: &Node) {
         max.and_then(Node::integer),
     ) && slots.1 > max
     {
-        let message = format!("is {}, more than the {max} of \"max_slots\": no trial could ever start", slots.1);
+        let message = format!(
+            "is {}, more than the {max} of \"max_slots\": no trial could ever start",
+            slots.1
+        );
         checker.error_in("slots_per_trial", slots.0.at.as_ref(), message);
     }
-    let one = node.get("resource_pool").and_then(Node::text).is_some_and(|pool| !pool.is_empty());
+    let one = node
+        .get("resource_pool")
+        .and_then(Node::text)
+        .is_some_and(|pool| !pool.is_empty());
     if let Some(several) = node.get("resource_pools")
         && matches!(&several.tree, Tree::List(items) if !items.is_empty())
         && one
@@ -165,7 +196,13 @@ pub(super) fn profiling(checker: &mut Checker, node: &Node) {
             format!("must not be below \"begin_on_batch\", which is {begin}"),
         );
     }
-    if matches!(node.get("enabled"), Some(Node { tree: Tree::Bool(true), .. })) {
+    if matches!(
+        node.get("enabled"),
+        Some(Node {
+            tree: Tree::Bool(true),
+            ..
+        })
+    ) {
         checker.warn("is accepted and kept but not acted on yet");
     }
 }

@@ -10,7 +10,13 @@ use crate::schema::Checker;
 use crate::yaml::{Node, Tree};
 
 /// Searchers that no longer exist.
-const RETIRED: [&str; 5] = ["adaptive", "adaptive_simple", "sync_halving", "custom", "pbt"];
+const RETIRED: [&str; 5] = [
+    "adaptive",
+    "adaptive_simple",
+    "sync_halving",
+    "custom",
+    "pbt",
+];
 const LENGTHS: [&str; 3] = ["batches", "records", "epochs"];
 
 /// Rewrites what can be rewritten, with a warning each, and records the rest as mistakes.
@@ -21,7 +27,9 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
     let batches_per_step = root
         .members_mut()
         .and_then(|members| members.remove("batches_per_step"));
-    let has_searcher = root.get("searcher").is_some_and(|node| node.members().is_some());
+    let has_searcher = root
+        .get("searcher")
+        .is_some_and(|node| node.members().is_some());
     if let Some(searcher) = root.get_mut("searcher").filter(|_| has_searcher) {
         checker.within("searcher", |checker| {
             steps(checker, searcher, batches_per_step.as_ref());
@@ -58,7 +66,11 @@ fn version(checker: &mut Checker, root: &mut Node) {
     if let Some(version) = take(root, "version")
         && version.integer() != Some(0)
     {
-        checker.error_in("version", version.at.as_ref(), "is not a supported version; only 0 exists");
+        checker.error_in(
+            "version",
+            version.at.as_ref(),
+            "is not a supported version; only 0 exists",
+        );
     }
 }
 
@@ -123,7 +135,11 @@ fn removed(checker: &mut Checker, root: &mut Node) {
     if let Some(at) = hdfs {
         checker.within("checkpoint_storage", |checker| {
             checker.within("type", |checker| {
-                checker.error_hint(at.as_ref(), "\"hdfs\" was removed", "mount it and use \"shared_fs\"");
+                checker.error_hint(
+                    at.as_ref(),
+                    "\"hdfs\" was removed",
+                    "mount it and use \"shared_fs\"",
+                );
             });
         });
         take(root, "checkpoint_storage");
@@ -146,12 +162,22 @@ fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&N
                 put_length(searcher, "batches", total.into(), max_steps.at);
             }
             None => checker.within("max_steps", |checker| {
-                checker.error_hint(max_steps.at.as_ref(), "was removed", "give \"max_length\" in batches");
+                checker.error_hint(
+                    max_steps.at.as_ref(),
+                    "was removed",
+                    "give \"max_length\" in batches",
+                );
             }),
         }
     }
     for key in ["target_trial_steps", "step_budget", "steps_per_round"] {
-        refuse(checker, searcher, key, "was removed", "give \"max_length\" in batches");
+        refuse(
+            checker,
+            searcher,
+            key,
+            "was removed",
+            "give \"max_length\" in batches",
+        );
     }
 }
 
@@ -175,7 +201,10 @@ fn retired(checker: &mut Checker, searcher: &mut Node) {
         return;
     };
     if name.text().is_some_and(|name| RETIRED.contains(&name)) {
-        let message = format!("searcher \"{}\" was removed", name.text().unwrap_or_default());
+        let message = format!(
+            "searcher \"{}\" was removed",
+            name.text().unwrap_or_default()
+        );
         let at = name.at.clone();
         checker.within("name", |checker| {
             checker.error_hint(at.as_ref(), message, "use \"adaptive_asha\" or \"random\"");
@@ -217,7 +246,9 @@ fn halving_length(checker: &mut Checker, searcher: &mut Node) {
         }
         take(searcher, "max_length");
         put(searcher, "max_time", length);
-        return checker.within("max_length", |checker| checker.warn("is read as \"max_time\""));
+        return checker.within("max_length", |checker| {
+            checker.warn("is read as \"max_time\"");
+        });
     }
     let single = length.members().filter(|members| members.len() == 1);
     let Some((unit, amount)) = single
@@ -227,7 +258,9 @@ fn halving_length(checker: &mut Checker, searcher: &mut Node) {
         return;
     };
     checker.within("max_length", |checker| {
-        checker.warn(&format!("is read as \"time_metric: {unit}\" and \"max_time\""));
+        checker.warn(&format!(
+            "is read as \"time_metric: {unit}\" and \"max_time\""
+        ));
     });
     let metric = Node {
         tree: Tree::Text(unit.clone()),

@@ -61,9 +61,11 @@ fn at(path: &str, strong: Node, weak: Node) -> Node {
     }
     let place = strong.at.clone();
     let tree = match (rule(path), strong.tree, weak.tree) {
-        (Rule::NewBy(key), Tree::List(ours), Tree::List(theirs)) => Tree::List(new_by(ours, theirs, |item| {
-            item.get(key).map(|value| value.to_value().to_string())
-        })),
+        (Rule::NewBy(key), Tree::List(ours), Tree::List(theirs)) => {
+            Tree::List(new_by(ours, theirs, |item| {
+                item.get(key).map(|value| value.to_value().to_string())
+            }))
+        }
         (Rule::LogPolicies, Tree::List(ours), Tree::List(theirs)) => {
             Tree::List(new_by(ours, theirs, |item| Some(log_policy_key(item))))
         }
@@ -73,7 +75,10 @@ fn at(path: &str, strong: Node, weak: Node) -> Node {
         }
         (Rule::Set, Tree::List(ours), Tree::List(theirs)) => Tree::List(set(ours, theirs)),
         (Rule::Pod, ours, theirs) => {
-            let ours = Node { tree: ours, at: place };
+            let ours = Node {
+                tree: ours,
+                at: place,
+            };
             return crate::pod::merge(ours, Node::new(theirs));
         }
         (Rule::Space, Tree::Map(ours), Tree::Map(theirs)) => Tree::Map(space(ours, theirs)),
@@ -120,10 +125,13 @@ fn new_by(ours: Vec<Node>, theirs: Vec<Node>, key: impl Fn(&Node) -> Option<Stri
 /// What makes two log policies the same: the name, else action and pattern.
 fn log_policy_key(item: &Node) -> String {
     let part = |key: &str| item.get(key).and_then(Node::text).map(str::to_owned);
-    format!("{:?}", match part("name") {
-        Some(name) => (Some(name), None, None),
-        None => (None, part("action"), part("pattern")),
-    })
+    format!(
+        "{:?}",
+        match part("name") {
+            Some(name) => (Some(name), None, None),
+            None => (None, part("action"), part("pattern")),
+        }
+    )
 }
 
 fn set(ours: Vec<Node>, theirs: Vec<Node>) -> Vec<Node> {
@@ -145,10 +153,14 @@ fn space(
         let merged = match ours.remove(&name) {
             None => weak,
             Some(strong) => match (strong.tree, weak.tree) {
-                (Tree::Map(a), Tree::Map(b)) if !a.contains_key("type") && !b.contains_key("type") => Node {
-                    tree: Tree::Map(space(a, b)),
-                    at: strong.at,
-                },
+                (Tree::Map(a), Tree::Map(b))
+                    if !a.contains_key("type") && !b.contains_key("type") =>
+                {
+                    Node {
+                        tree: Tree::Map(space(a, b)),
+                        at: strong.at,
+                    }
+                }
                 (tree, _) => Node {
                     tree,
                     at: strong.at,

@@ -30,9 +30,11 @@ pub fn apply_overrides<S: AsRef<str>>(text: &str, overrides: &[S]) -> Result<Str
 
 fn apply(root: &mut Node, text: &str) -> Result<(), ConfigError> {
     let wrong = |message: String| ConfigError::new("", None, message);
-    let (key, value) = text
-        .split_once('=')
-        .ok_or_else(|| wrong(format!("override \"{text}\" must have the form \"key.path=value\"")))?;
+    let (key, value) = text.split_once('=').ok_or_else(|| {
+        wrong(format!(
+            "override \"{text}\" must have the form \"key.path=value\""
+        ))
+    })?;
     let segments: Vec<&str> = key.split('.').collect();
     if segments.iter().any(|segment| segment.is_empty()) {
         return Err(wrong(format!("override \"{text}\" has an empty key")));
@@ -59,7 +61,8 @@ fn parse_value(key: &str, text: &str) -> Result<Node, String> {
         return Ok(if wrap { list(vec![node]) } else { node });
     }
     if text.contains(',') {
-        let parts: Result<Vec<Node>, String> = text.split(',').map(|part| flow(part.trim())).collect();
+        let parts: Result<Vec<Node>, String> =
+            text.split(',').map(|part| flow(part.trim())).collect();
         return Ok(list(parts?));
     }
     // A bare value may hold `: ` or `#`, which YAML would take for a map or a comment.

@@ -14,7 +14,7 @@ const OLD_LOOP: &str =
     "is deprecated; it drives the training loop of old trial classes and nothing else";
 
 pub(super) static EXPERIMENT: Section = section(&[
-    field("name", Kind::Custom(not_blank)).finally(),
+    field("name", Kind::TextBy(not_blank)).finally(),
     field("description", Kind::Text),
     field("labels", Kind::List(&Kind::Text)).or("[]"),
     field("workspace", Kind::Text).or("\"\""),
@@ -26,11 +26,7 @@ pub(super) static EXPERIMENT: Section = section(&[
     field("log_policies", LOG_POLICIES).or("[]"),
     field("retention_policy", Kind::Section(&RETENTION)).kept(),
     field("perform_initial_validation", Kind::Bool).or("false"),
-    field(
-        "checkpoint_policy",
-        Kind::Choice(&["best", "all", "none"]),
-    )
-    .or("\"best\""),
+    field("checkpoint_policy", Kind::Choice(&["best", "all", "none"])).or("\"best\""),
     field("checkpoint_storage", Kind::Union(&STORAGE)).finally(),
     field("hyperparameters", Kind::Custom(crate::space::check)).or("{}"),
     field("searcher", Kind::Union(&SEARCHER)).finally(),
@@ -52,7 +48,9 @@ pub(super) static EXPERIMENT: Section = section(&[
     field("min_checkpoint_period", Kind::Custom(length))
         .or("{\"batches\": 0}")
         .warn(OLD_LOOP),
-    field("scheduling_unit", POSITIVE_32).or("100").warn(OLD_LOOP),
+    field("scheduling_unit", POSITIVE_32)
+        .or("100")
+        .warn(OLD_LOOP),
     field("records_per_epoch", NATURAL).or("0").warn(OLD_LOOP),
     field("security", Kind::Any).warn("is ignored"),
     field("tensorboard_storage", Kind::Custom(tensorboard_storage))
@@ -70,7 +68,7 @@ pub(super) static SEARCHER: Union = Union {
     tag: "name",
     default_tag: None,
     common: &[
-        field("metric", Kind::Custom(not_empty)).finally(),
+        field("metric", Kind::TextBy(not_empty)).finally(),
         field("smaller_is_better", Kind::Bool).or("true"),
         field("source_trial_id", POSITIVE),
         field("source_checkpoint_uuid", Kind::Text),
@@ -87,10 +85,7 @@ pub(super) static SEARCHER: Union = Union {
         ),
         variant(
             "grid",
-            &[
-                MAX_LENGTH,
-                field("max_concurrent_trials", NATURAL).or("16"),
-            ],
+            &[MAX_LENGTH, field("max_concurrent_trials", NATURAL).or("16")],
         ),
         variant(
             "async_halving",
@@ -129,7 +124,7 @@ pub(super) static SEARCHER: Union = Union {
     aliases: &[],
 };
 
-const TIME_METRIC: Field = field("time_metric", Kind::Custom(not_empty)).finally();
+const TIME_METRIC: Field = field("time_metric", Kind::TextBy(not_empty)).finally();
 const MAX_TIME: Field = field("max_time", POSITIVE).finally();
 const DIVISOR: Field = field("divisor", Kind::Above(1.0)).or("4");
 const MAX_LENGTH: Field = field("max_length", Kind::Custom(max_length))
@@ -172,11 +167,7 @@ static OPTIMIZATIONS: Section = section(&[
     field("average_training_metrics", Kind::Bool).or("true"),
     field("gradient_compression", Kind::Bool).or("false"),
     field("grad_updates_size_file", Kind::Text),
-    field(
-        "mixed_precision",
-        Kind::Choice(&["O0", "O1", "O2", "O3"]),
-    )
-    .or("\"O0\""),
+    field("mixed_precision", Kind::Choice(&["O0", "O1", "O2", "O3"])).or("\"O0\""),
     field("tensor_fusion_threshold", NATURAL).or("64"),
     field("tensor_fusion_cycle_time", NATURAL).or("1"),
     field("auto_tune_tensor_fusion", Kind::Bool).or("false"),
@@ -253,7 +244,10 @@ fn entrypoint(checker: &mut Checker, node: &mut Node) {
         Tree::List(items) if items.is_empty() => checker.error(at.as_ref(), "must not be empty"),
         Tree::List(_) => checker.value(node, Kind::List(&Kind::Text)),
         _ => {
-            let message = format!("must be a command line or a list of strings, not {}", node.kind());
+            let message = format!(
+                "must be a command line or a list of strings, not {}",
+                node.kind()
+            );
             checker.error(at.as_ref(), message);
         }
     }
@@ -266,15 +260,20 @@ fn length(checker: &mut Checker, node: &mut Node) {
     bounded_length(checker, node, NATURAL);
 }
 
+const EXPECTED: &str = "must have exactly one of \"batches\", \"records\", \"epochs\"";
+
 fn bounded_length(checker: &mut Checker, node: &mut Node, bound: Kind) {
     let at = node.at.clone();
-    const EXPECTED: &str = "must have exactly one of \"batches\", \"records\", \"epochs\"";
     let kind = node.kind();
     let Some(members) = node.members_mut() else {
         return checker.error(at.as_ref(), format!("{EXPECTED}, not {kind}"));
     };
     members.retain(|_, member| !matches!(member.tree, Tree::Null));
-    if members.len() != 1 || !members.keys().all(|key| LENGTH_KEYS.contains(&key.as_str())) {
+    if members.len() != 1
+        || !members
+            .keys()
+            .all(|key| LENGTH_KEYS.contains(&key.as_str()))
+    {
         return checker.error(at.as_ref(), EXPECTED);
     }
     for (key, member) in members {
@@ -296,14 +295,26 @@ fn tensorboard_storage(checker: &mut Checker, node: &mut Node) {
     if node.members().is_none() {
         return checker.value(node, Kind::AnyMap);
     }
-    for key in ["save_experiment_best", "save_trial_best", "save_trial_latest"] {
+    for key in [
+        "save_experiment_best",
+        "save_trial_best",
+        "save_trial_latest",
+    ] {
         if let Some(member) = node.get(key) {
-            checker.error_in(key, member.at.as_ref(), "is not a key of TensorBoard storage");
+            checker.error_in(
+                key,
+                member.at.as_ref(),
+                "is not a key of TensorBoard storage",
+            );
         }
     }
     let kind = node.get("type");
     if !matches!(kind.and_then(Node::text), Some("shared_fs" | "s3" | "gcs")) {
         let at = kind.and_then(|kind| kind.at.clone());
-        checker.error_in("type", at.as_ref(), "must be one of \"shared_fs\", \"s3\", \"gcs\"");
+        checker.error_in(
+            "type",
+            at.as_ref(),
+            "must be one of \"shared_fs\", \"s3\", \"gcs\"",
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The typed configuration of an experiment.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use det_taskspec::DeviceMapping;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use crate::hyperparameters::Space;
 use crate::storage::CheckpointStorage;
 
 /// Everything an experiment runs with. Later changes of templates, pools or the master do not change it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExperimentConfig {
     /// Display name, not unique.
     pub name: String,
@@ -75,6 +76,13 @@ pub struct ExperimentConfig {
     pub scheduling_unit: u32,
     /// Old training loop: records of an epoch; 0 = not given.
     pub records_per_epoch: u64,
+}
+
+impl fmt::Debug for ExperimentConfig {
+    /// Secrets are hidden.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ExperimentConfig {}", self.masked_json())
+    }
 }
 
 /// What to run.
@@ -178,6 +186,10 @@ pub struct Profiling {
 
 /// Knobs of old trial classes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a key of the document with two values"
+)]
 pub struct Optimizations {
     /// Batches between two exchanges of gradients, at least 1.
     pub aggregation_frequency: u64,

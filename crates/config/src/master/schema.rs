@@ -23,11 +23,16 @@ pub(super) static MASTER: Section = section(&[
     field("notebook_timeout", NATURAL_32),
     field("security", Kind::Section(&SECURITY)).or("{}"),
     field("checkpoint_storage", Kind::Union(&STORAGE)),
-    field("task_container_defaults", Kind::Section(&TASK_CONTAINER_DEFAULTS)).or("{}"),
-    field("host", Kind::Custom(not_empty)).or("\"0.0.0.0\""),
+    field(
+        "task_container_defaults",
+        Kind::Section(&TASK_CONTAINER_DEFAULTS),
+    )
+    .or("{}"),
+    field("host", Kind::TextBy(not_empty)).or("\"0.0.0.0\""),
     field("port", PORT).or("0"),
-    field("data_dir", Kind::Custom(not_empty)),
-    field("root", Kind::Text).warn("is ignored; the web pages and migrations are part of the executable"),
+    field("data_dir", Kind::TextBy(not_empty)),
+    field("root", Kind::Text)
+        .warn("is ignored; the web pages and migrations are part of the executable"),
     field("cache", Kind::Section(&CACHE)).kept(),
     field("launch_error", Kind::Bool).or("true"),
     field("cluster_name", Kind::Text).or("\"\""),
@@ -54,15 +59,22 @@ pub(super) static MASTER: Section = section(&[
 .check(document);
 
 static DB: Section = section(&[
-    field("url", Kind::Custom(postgres_url)).secret(),
+    field("url", Kind::TextBy(postgres_url)).secret(),
     field("user", Kind::Text),
     field("password", Kind::Text).secret(),
     field("host", Kind::Text),
-    field("port", Kind::Custom(text_port)).or("5432"),
+    field("port", Kind::TextBy(text_port)).or("5432"),
     field("name", Kind::Text),
     field(
         "ssl_mode",
-        Kind::Choice(&["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]),
+        Kind::Choice(&[
+            "disable",
+            "allow",
+            "prefer",
+            "require",
+            "verify-ca",
+            "verify-full",
+        ]),
     )
     .or("\"disable\""),
     field("ssl_root_cert", Kind::Text),
@@ -76,20 +88,25 @@ static SECURITY: Section = section(&[
     field("tls", Kind::Section(&TLS)).or("{}"),
     field("ssh", Kind::Section(&SSH)).kept(),
     field("authz", Kind::Section(&AUTHZ)).or("{}"),
-    field("initial_user_password", Kind::Custom(strong_password)).or("\"\"").secret(),
+    field("initial_user_password", Kind::TextBy(strong_password))
+        .or("\"\"")
+        .secret(),
     field("token", Kind::Section(&TOKEN)).or("{}"),
     field("agent_token", Kind::Text).secret(),
 ]);
 
 static DEFAULT_TASK: Section = section(&[
-    field("user", Kind::Custom(not_empty)).or("\"root\""),
+    field("user", Kind::TextBy(not_empty)).or("\"root\""),
     field("uid", NATURAL_32).or("0"),
-    field("group", Kind::Custom(not_empty)).or("\"root\""),
+    field("group", Kind::TextBy(not_empty)).or("\"root\""),
     field("gid", NATURAL_32).or("0"),
 ]);
 
-static TLS: Section = section(&[field("cert", Kind::Text).or("\"\""), field("key", Kind::Text).or("\"\"")])
-    .check(tls_pair);
+static TLS: Section = section(&[
+    field("cert", Kind::Text).or("\"\""),
+    field("key", Kind::Text).or("\"\""),
+])
+.check(tls_pair);
 
 static SSH: Section = section(&[
     field("key_type", Kind::Choice(&["RSA", "ECDSA", "ED25519"])).or("\"ED25519\""),
@@ -103,7 +120,9 @@ static AUTHZ: Section = section(&[
     field("fallback", MODEL).or("\"basic\""),
     field("rbac_ui_enabled", Kind::Bool).kept(),
     field("workspace_creator_assign_role", Kind::AnyMap).kept(),
-    field("strict_job_queue_control", Kind::Bool).or("false").kept(),
+    field("strict_job_queue_control", Kind::Bool)
+        .or("false")
+        .kept(),
     field("_strict_ntsc_enabled", Kind::Any).warn(IGNORED),
 ])
 .check(authz);
@@ -139,7 +158,10 @@ static WEBHOOKS: Section = section(&[
 ]);
 
 pub(super) static SCHEDULER: Section = section(&[
-    field("type", Kind::Choice(&["fair_share", "priority", "round_robin"])),
+    field(
+        "type",
+        Kind::Choice(&["fair_share", "priority", "round_robin"]),
+    ),
     field("fitting_policy", Kind::Choice(&["best", "worst"])),
     field("allow_heterogeneous_fits", Kind::Bool),
     field("preemption", Kind::Bool),
@@ -148,8 +170,16 @@ pub(super) static SCHEDULER: Section = section(&[
 .check(scheduler);
 
 const RM_ALIASES: &[(&str, &str, bool)] = &[
-    ("default_cpu_resource_pool", "default_aux_resource_pool", true),
-    ("default_gpu_resource_pool", "default_compute_resource_pool", true),
+    (
+        "default_cpu_resource_pool",
+        "default_aux_resource_pool",
+        true,
+    ),
+    (
+        "default_gpu_resource_pool",
+        "default_compute_resource_pool",
+        true,
+    ),
     ("name", "cluster_name", true),
     ("namespace", "default_namespace", true),
     ("determined_master_ip", "determined_master_host", true),
@@ -170,7 +200,9 @@ static RESOURCE_MANAGER: Union = Union {
             "agent",
             &[
                 field("scheduler", Kind::Section(&SCHEDULER)),
-                field("require_authentication", Kind::Bool).or("false").kept(),
+                field("require_authentication", Kind::Bool)
+                    .or("false")
+                    .kept(),
                 field("client_ca", Kind::Text).or("\"\"").kept(),
             ],
         ),
@@ -228,17 +260,25 @@ const HPC: &[Field] = &[
 ];
 
 static POOL: Section = section(&[
-    field("pool_name", Kind::Custom(not_empty)).always(),
+    field("pool_name", Kind::TextBy(not_empty)).always(),
     field("description", Kind::Text).or("\"\""),
     field("provider", Kind::AnyMap).kept(),
     field("scheduler", Kind::Section(&SCHEDULER)),
     field("max_aux_containers_per_agent", NATURAL_32).or("100"),
-    field("task_container_defaults", Kind::Section(&TASK_CONTAINER_DEFAULTS)),
+    field(
+        "task_container_defaults",
+        Kind::Section(&TASK_CONTAINER_DEFAULTS),
+    ),
     field("agent_reconnect_wait", Kind::Duration).or("\"10m\""),
-    field("agent_reattach_enabled", Kind::Any).warn("is ignored; agents always find their tasks again"),
+    field("agent_reattach_enabled", Kind::Any)
+        .warn("is ignored; agents always find their tasks again"),
     field("kubernetes_namespace", Kind::Text).kept(),
 ])
-.aliases(&[("max_cpu_containers_per_agent", "max_aux_containers_per_agent", true)]);
+.aliases(&[(
+    "max_cpu_containers_per_agent",
+    "max_aux_containers_per_agent",
+    true,
+)]);
 
 /// Older forms: `master-config` reference §11.
 pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
@@ -286,7 +326,9 @@ fn oldest(checker: &mut Checker, root: &mut Node) {
     for (key, node) in old {
         if node.is_some() {
             checker.within(key, |checker| {
-                checker.warn("is an old form; it is read as \"resource_manager\" and one pool \"default\"");
+                checker.warn(
+                    "is an old form; it is read as \"resource_manager\" and one pool \"default\"",
+                );
             });
         }
     }
@@ -297,14 +339,23 @@ fn oldest(checker: &mut Checker, root: &mut Node) {
             if let Some(fit) = inner.remove("fit") {
                 inner.insert("fitting_policy".into(), fit);
             }
-            if let Some(Node { tree: Tree::Map(provider), .. }) = inner.remove("resource_provider") {
+            if let Some(Node {
+                tree: Tree::Map(provider),
+                ..
+            }) = inner.remove("resource_provider")
+            {
                 manager.extend(provider);
             }
         }
-        if let Some(kind) = manager.get_mut("type").filter(|kind| kind.text() == Some("default")) {
+        if let Some(kind) = manager
+            .get_mut("type")
+            .filter(|kind| kind.text() == Some("default"))
+        {
             kind.tree = Tree::Text("agent".into());
         }
-        let has_keys = scheduler.members().is_none_or(|members| !members.is_empty());
+        let has_keys = scheduler
+            .members()
+            .is_none_or(|members| !members.is_empty());
         if has_keys {
             manager.insert("scheduler".into(), scheduler);
         }
@@ -317,7 +368,10 @@ fn oldest(checker: &mut Checker, root: &mut Node) {
             inner.insert("type".into(), kind);
         }
         let pool = map([
-            ("pool_name".to_owned(), Node::new(Tree::Text("default".into()))),
+            (
+                "pool_name".to_owned(),
+                Node::new(Tree::Text("default".into())),
+            ),
             ("provider".to_owned(), provisioner),
         ]
         .into());
@@ -329,7 +383,9 @@ fn oldest(checker: &mut Checker, root: &mut Node) {
 fn blank_types(root: &mut Node) {
     let blank = |block: &mut Node| {
         if let Some(members) = block.get_mut("scheduler").and_then(Node::members_mut)
-            && members.get("type").and_then(Node::text) == Some("")
+            && members
+                .get("type")
+                .is_some_and(|kind| kind.text() == Some("") || matches!(kind.tree, Tree::Null))
         {
             // Kept as a key: a present block with a blank type is not an absent block.
             members.insert("type".into(), Node::new(Tree::Null));
@@ -350,7 +406,8 @@ fn scheduler(checker: &mut Checker, node: &Node) {
     if let Some(kind @ ("fair_share" | "round_robin")) = node.get("type").and_then(Node::text) {
         for key in ["preemption", "default_priority"] {
             if node.get(key).is_some() {
-                let text = format!("means something only for scheduler \"priority\", not \"{kind}\"");
+                let text =
+                    format!("means something only for scheduler \"priority\", not \"{kind}\"");
                 checker.within(key, |checker| checker.warn(&text));
             }
         }
@@ -362,19 +419,31 @@ fn document(checker: &mut Checker, root: &Node) {
         return;
     }
     let pools: Vec<&Node> = match root.get("resource_pools").map(|node| &node.tree) {
-        Some(Tree::List(items)) => items.iter().filter_map(|pool| pool.get("pool_name")).collect(),
+        Some(Tree::List(items)) => items
+            .iter()
+            .filter_map(|pool| pool.get("pool_name"))
+            .collect(),
         _ => Vec::new(),
     };
     for (index, pool) in pools.iter().enumerate() {
         if pools[..index].iter().any(|other| other.tree == pool.tree) {
-            let message = format!("\"{}\" names two resource pools", pool.text().unwrap_or_default());
+            let message = format!(
+                "\"{}\" names two resource pools",
+                pool.text().unwrap_or_default()
+            );
             checker.within("resource_pools", |checker| {
-                checker.within_index(index, |checker| checker.error_in("pool_name", pool.at.as_ref(), message));
+                checker.within_index(index, |checker| {
+                    checker.error_in("pool_name", pool.at.as_ref(), message);
+                });
             });
         }
     }
     let manager = root.get("resource_manager");
-    if manager.and_then(|manager| manager.get("type")).and_then(Node::text).is_some_and(|kind| kind != "agent") {
+    if manager
+        .and_then(|manager| manager.get("type"))
+        .and_then(Node::text)
+        .is_some_and(|kind| kind != "agent")
+    {
         return;
     }
     let mut names: Vec<&str> = pools.iter().filter_map(|pool| pool.text()).collect();
@@ -384,7 +453,9 @@ fn document(checker: &mut Checker, root: &Node) {
     let none = manager.and_then(|manager| manager.get("no_default_resource_pools"));
     let none = matches!(none.map(|node| &node.tree), Some(Tree::Bool(true)));
     for key in ["default_aux_resource_pool", "default_compute_resource_pool"] {
-        let given = manager.and_then(|manager| manager.get(key)).filter(|node| node.text() != Some(""));
+        let given = manager
+            .and_then(|manager| manager.get(key))
+            .filter(|node| node.text() != Some(""));
         let (name, at) = match given {
             Some(node) => (node.text().unwrap_or_default(), node.at.as_ref()),
             None if none => continue,
@@ -394,10 +465,17 @@ fn document(checker: &mut Checker, root: &Node) {
         };
         checker.within("resource_manager", |checker| {
             if none {
-                checker.error_in(key, at, "must be left out beside \"no_default_resource_pools\"");
+                checker.error_in(
+                    key,
+                    at,
+                    "must be left out beside \"no_default_resource_pools\"",
+                );
             } else if !names.contains(&name) {
                 let known: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
-                let message = format!("names no resource pool: \"{name}\"; there are {}", known.join(", "));
+                let message = format!(
+                    "names no resource pool: \"{name}\"; there are {}",
+                    known.join(", ")
+                );
                 checker.error_in(key, at, message);
             }
         });
@@ -410,25 +488,41 @@ fn tls_pair(checker: &mut Checker, node: &Node) {
     }
     let given = |key| node.get(key).filter(|node| node.text() != Some(""));
     match (given("cert"), given("key")) {
-        (Some(cert), None) => checker.error_in("key", cert.at.as_ref(), "is required beside \"cert\""),
-        (None, Some(key)) => checker.error_in("cert", key.at.as_ref(), "is required beside \"key\""),
+        (Some(cert), None) => {
+            checker.error_in("key", cert.at.as_ref(), "is required beside \"cert\"");
+        }
+        (None, Some(key)) => {
+            checker.error_in("cert", key.at.as_ref(), "is required beside \"key\"");
+        }
         _ => {}
     }
 }
 
 fn authz(checker: &mut Checker, node: &Node) {
     if node.get("type").and_then(Node::text) == Some("rbac") {
-        checker.within("type", |checker| checker.warn("\"rbac\" is accepted and kept but not acted on yet"));
+        checker.within("type", |checker| {
+            checker.warn("\"rbac\" is accepted and kept but not acted on yet");
+        });
     }
 }
 
 fn lifespans(checker: &mut Checker, node: &Node) {
-    let days = |key| node.get(key).and_then(Node::integer).map(|days| if days < 0 { 106_751 } else { days });
+    let days = |key| {
+        node.get(key)
+            .and_then(Node::integer)
+            .map(|days| if days < 0 { 106_751 } else { days })
+    };
     if let (Some(default), Some(max)) = (days("default_lifespan_days"), days("max_lifespan_days"))
         && default > max
     {
-        let at = node.get("default_lifespan_days").and_then(|node| node.at.clone());
-        checker.error_in("default_lifespan_days", at.as_ref(), format!("must be at most the {max} of \"max_lifespan_days\""));
+        let at = node
+            .get("default_lifespan_days")
+            .and_then(|node| node.at.clone());
+        checker.error_in(
+            "default_lifespan_days",
+            at.as_ref(),
+            format!("must be at most the {max} of \"max_lifespan_days\""),
+        );
     }
 }
 
@@ -459,7 +553,10 @@ fn postgres_url(checker: &mut Checker, node: &mut Node) {
     match node.text() {
         Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {}
         // The value may hold a password, so it is not repeated.
-        Some(_) => checker.error(node.at.as_ref(), "must start with \"postgres://\"; leave it out for the embedded store"),
+        Some(_) => checker.error(
+            node.at.as_ref(),
+            "must start with \"postgres://\"; leave it out for the embedded store",
+        ),
         None => checker.value(node, Kind::Text),
     }
 }
@@ -492,7 +589,11 @@ fn strong_password(checker: &mut Checker, node: &mut Node) {
 /// Where task logs go. Only the built-in place exists.
 fn logging(checker: &mut Checker, node: &mut Node) {
     checker.value(node, Kind::AnyMap);
-    if node.get("type").and_then(Node::text).is_some_and(|kind| kind != "default") {
+    if node
+        .get("type")
+        .and_then(Node::text)
+        .is_some_and(|kind| kind != "default")
+    {
         checker.warn("is accepted and kept but not acted on yet; logs are kept by the master");
     }
     if let Some(host) = node.get("port") {

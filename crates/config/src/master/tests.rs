@@ -1,0 +1,533 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn load(text: &str) -> Result<(MasterConfig, Vec<String>), ConfigErrors> {
+    MasterConfig::load(
+        &[("master.yaml".into(), text.into())],
+        &BTreeMap::new(),
+        &[],
+    )
+}
+
+fn config(text: &str) -> MasterConfig {
+    load(text).unwrap_or_else(|e| panic!("{e}")).0
+}
+
+fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
+}
+
+#[test]
+fn nothing_configured_gives_every_default() {
+    let (config, warnings) = MasterConfig::load(&[], &BTreeMap::new(), &[]).unwrap();
+    assert_eq!(warnings, Vec::<String>::new());
+    assert_eq!(config.log.level, "info");
+    assert_eq!(config.effective_port(), 8080);
+    assert_eq!(config.db.postgres_url(), None);
+    assert_eq!(config.tensorboard_timeout, 300);
+    assert_eq!(config.notebook_timeout, None);
+    assert!(config.launch_error && !config.telemetry.enabled);
+    assert_eq!(config.resource_pools.len(), 1);
+    assert_eq!(config.resource_pools[0].pool_name, "default");
+    assert_eq!(config.resource_pools[0].max_aux_containers_per_agent, 100);
+    assert_eq!(config.resource_pools[0].agent_reconnect_wait.as_secs(), 600);
+    assert_eq!(config.security.default_task.user, "root");
+    assert_eq!(
+        config.task_container_defaults,
+        TaskContainerDefaults::default()
+    );
+    assert_eq!(config.default_aux_pool(), Some("default"));
+    crate::schema::assert_defaults_are_json(&schema::MASTER);
+    // The typed value holds nothing that reading it again would lose.
+    let value = serde_json::to_value(&config).unwrap();
+    assert_eq!(
+        serde_json::from_value::<MasterConfig>(value).unwrap(),
+        config
+    );
+}
+
+#[test]
+fn a_flag_beats_the_environment_beats_later_files_beat_earlier_ones() {
+    let files = [
+        (
+            "a.yaml".to_owned(),
+            "port: 1\ncluster_name: a\nlog: {level: debug}\ndb: {host: h, name: n, user: u}"
+                .to_owned(),
+        ),
+        (
+            "b.yaml".to_owned(),
+            "port: 2\ncluster_name: b\nenable_cors: true\n".to_owned(),
+        ),
+    ];
+    let env = env(&[
+        ("DET_PORT", "3"),
+        ("DET_CLUSTER_NAME", "5"),
+        ("DET_DB_PASSWORD", "p: [w"),
+        ("DET_DB_PORT", "6"),
+        ("DET_RESERVED_PORTS", "[1, 2]"),
+        ("DET_MASTER", "http://elsewhere"),
+    ]);
+    let flags = [("port".to_owned(), "4".to_owned())];
+    let (config, _) = MasterConfig::load(&files, &env, &flags).unwrap();
+    assert_eq!(config.port, 4);
+    assert_eq!(config.cluster_name, "5");
+    assert_eq!(config.log.level, "debug");
+    assert!(config.enable_cors);
+    assert_eq!(config.reserved_ports, [1, 2]);
+    assert_eq!(
+        config.db.postgres_url().as_deref(),
+        Some("postgres://u:p%3A%20%5Bw@h:6/n?sslmode=disable")
+    );
+}
+
+#[test]
+fn mistakes_name_the_file_the_variable_or_the_flag() {
+    let files = [("m.yaml".to_owned(), "log:\n  levle: info\n".to_owned())];
+    let env = env(&[("DET_PORT", "http")]);
+    let flags = [
+        ("launch_error".to_owned(), "maybe".to_owned()),
+        ("nowhere".to_owned(), "1".to_owned()),
+    ];
+    let message = MasterConfig::load(&files, &env, &flags)
+        .unwrap_err()
+        .to_string();
+    for expected in [
+        "<config>.log.levle: is not a known key (line 2 of m.yaml); hint: did you mean \"level\"?",
+        "<config>.port: must be an integer, not a string (from DET_PORT)",
+        "<config>.launch_error: must be true or false, not a string (from --launch-error)",
+        "<config>.nowhere: is not a key that a flag can set",
+    ] {
+        assert!(message.contains(expected), "{message}\nlacks {expected}");
+    }
+}
+
+#[test]
+fn wrong_configurations_are_refused() {
+    for (text, expected) in [
+        (
+            "security: {tls: {cert: a}}",
+            "<config>.security.tls.key: is required beside \"cert\" (line 1 of master.yaml)",
+        ),
+        (
+            "security: {initial_user_password: short}",
+            "must have at least 8 characters",
+        ),
+        (
+            "security: {token: {default_lifespan_days: 9, max_lifespan_days: 3}}",
+            "must be at most the 3",
+        ),
+        (
+            "resource_pools: [{pool_name: a}, {pool_name: a}]",
+            "<config>.resource_pools[1].pool_name: \"a\" names two resource pools",
+        ),
+        (
+            "resource_pools: [{description: a}]",
+            "<config>.resource_pools[0].pool_name: is required",
+        ),
+        (
+            "resource_pools: [{pool_name: a}, {pool_name: b}]",
+            "default_aux_resource_pool: names no resource pool: \"default\"; there are \"a\", \"b\"",
+        ),
+        (
+            "resource_manager: {default_compute_resource_pool: x}",
+            "default_compute_resource_pool: names no resource pool: \"x\"; there are \"default\"",
+        ),
+        (
+            "resource_manager: {type: nomad}",
+            "<config>.resource_manager.type: must be one of \"agent\", \"kubernetes\", \"slurm\", \"pbs\", not \"nomad\"",
+        ),
+        (
+            "resource_manager: {scheduler: {type: fifo}}",
+            "<config>.resource_manager.scheduler.type: must be one of",
+        ),
+        (
+            "resource_manager: {scheduler: {default_priority: 0}}",
+            "must be at least 1, not 0",
+        ),
+        (
+            "resource_manager: {max_slots_per_pod: 2}",
+            "max_slots_per_pod: is not a known key for type \"agent\"",
+        ),
+        (
+            "task_container_defaults: {shm_size_bytes: 0}",
+            "must be at least 1",
+        ),
+        (
+            "task_container_defaults: {network_mode: \"\"}",
+            "must not be empty",
+        ),
+        (
+            "task_container_defaults: {gloo_port_range: 9:1}",
+            "must be a range of ports",
+        ),
+        (
+            "task_container_defaults: {gpu_pod_spec: {spec: {hostNetwork: true}}}",
+            "cannot be set in a pod spec",
+        ),
+        (
+            "db: {host: h}",
+            "<config>.db.name: is required for PostgreSQL",
+        ),
+        (
+            "db: {url: \"mysql://x:secret@h\"}",
+            "must start with \"postgres://\"",
+        ),
+        (
+            "db: {url: \"postgres://x@h\", host: h}",
+            "<config>.db.url: cannot be combined",
+        ),
+        (
+            "db: {password: 12345}",
+            "must be a string, not a number (line 1 of master.yaml); hint: put it in quotes",
+        ),
+        (
+            "checkpoint_storage: {type: shared_fs}",
+            "<config>.checkpoint_storage.host_path: is required",
+        ),
+        (
+            "resource_pools: [{pool_name: default, agent_reconnect_wait: 5}]",
+            "must be a duration like \"25s\", not a number",
+        ),
+        (
+            "scheduler: {fit: best}\nresource_pools: [{pool_name: default}]",
+            "<config>.scheduler: is an old form that cannot stand beside",
+        ),
+        (
+            "resource_manager: {no_default_resource_pools: true, default_aux_resource_pool: default}",
+            "must be left out beside",
+        ),
+        ("nonsense: 1", "<config>.nonsense: is not a known key"),
+        (
+            "port: 70000",
+            "<config>.port: must be at most 65535, not 70000",
+        ),
+    ] {
+        let message = match load(text) {
+            Ok(_) => panic!("accepted: {text}"),
+            Err(errors) => errors.to_string(),
+        };
+        assert!(
+            message.contains(expected),
+            "{text}:\n  {message}\nlacks\n  {expected}"
+        );
+    }
+    let message = load("db: {url: \"mysql://x:secret@h\"}")
+        .unwrap_err()
+        .to_string();
+    assert!(!message.contains("secret"), "{message}");
+}
+
+#[test]
+fn what_is_not_built_yet_is_kept_and_said() {
+    for text in [
+        "oidc: {enabled: true, client_secret: x}",
+        "saml: {enabled: true}",
+        "scim: {enabled: true}",
+        "additional_resource_managers: [{resource_manager: {type: kubernetes}}]",
+        "resource_pools: [{pool_name: default, provider: {type: aws}}]",
+        "resource_manager: {type: kubernetes, namespace: x, slot_type: cuda}",
+        "resource_manager: {type: slurm, host: x}",
+        "retention_policy: {log_retention_days: 3}",
+        "security: {authz: {type: rbac}}",
+        "integrations: {pachyderm: {address: x}}",
+        "logging: {type: elastic, host: x, port: 1}",
+        "ui_customization: {logo_paths: {}}",
+    ] {
+        let (_, warnings) = load(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert!(
+            warnings
+                .iter()
+                .any(|warning| warning.contains("is accepted and kept but not acted on yet")),
+            "{text}: {warnings:?}"
+        );
+    }
+    assert_eq!(
+        config("oidc: {provider: okta}").kept["oidc"],
+        json!({"provider": "okta"})
+    );
+    assert_eq!(
+        config("resource_manager: {type: kubernetes, namespace: x}")
+            .resource_manager
+            .kept["default_namespace"],
+        "x"
+    );
+}
+
+#[test]
+fn schedulers_follow_the_all_or_nothing_rule() {
+    use FittingPolicy::{Best, Worst};
+    use SchedulerKind::{FairShare, Priority, RoundRobin};
+    for (name, cluster, pool, expected) in [
+        (
+            "no block at all",
+            "null",
+            "null",
+            (Priority, Best, false, 42, true),
+        ),
+        (
+            "a pool block replaces all",
+            "{type: round_robin, fitting_policy: best}",
+            "{fitting_policy: worst}",
+            (FairShare, Worst, true, 42, false),
+        ),
+        (
+            "a pool block with a type",
+            "{type: round_robin, fitting_policy: best}",
+            "{type: round_robin, fitting_policy: worst}",
+            (RoundRobin, Worst, false, 42, false),
+        ),
+        (
+            "inherited",
+            "{type: round_robin, fitting_policy: best}",
+            "null",
+            (RoundRobin, Best, false, 42, true),
+        ),
+        (
+            "an empty pool block inherits",
+            "{type: priority, preemption: true, default_priority: 7}",
+            "{}",
+            (Priority, Best, true, 7, true),
+        ),
+        (
+            "a dropped default priority",
+            "{type: priority, default_priority: 7}",
+            "{type: priority}",
+            (Priority, Best, false, 42, false),
+        ),
+        (
+            "blank type with a priority key",
+            "null",
+            "{preemption: true}",
+            (Priority, Best, true, 42, false),
+        ),
+        (
+            "blank type",
+            "null",
+            "{type: \"\"}",
+            (FairShare, Best, true, 42, false),
+        ),
+        (
+            "blank type of the cluster",
+            "{fitting_policy: worst}",
+            "null",
+            (FairShare, Worst, true, 42, true),
+        ),
+        (
+            "fair share can always interrupt",
+            "{type: fair_share}",
+            "null",
+            (FairShare, Best, true, 42, true),
+        ),
+    ] {
+        let text = format!(
+            "resource_manager: {{scheduler: {cluster}}}\nresource_pools: [{{pool_name: default, scheduler: {pool}}}]"
+        );
+        let config = config(&text);
+        let got = config.effective_scheduler(&config.resource_pools[0]);
+        assert_eq!(
+            (
+                got.kind,
+                got.fitting_policy,
+                got.preemption,
+                got.default_priority,
+                got.inherited
+            ),
+            expected,
+            "{name}"
+        );
+    }
+    let (_, warnings) = load("resource_manager: {scheduler: {type: priority, preemption: true}}\nresource_pools: [{pool_name: default, scheduler: {fitting_policy: worst}}]").unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "resource pool \"default\" has a scheduler of its own, so nothing of \"resource_manager.scheduler\" applies to it; it runs with scheduler \"fair_share\", fitting policy \"worst\""
+        ]
+    );
+}
+
+#[test]
+fn older_forms_are_translated() {
+    let (config, warnings) = load("scheduler: {fit: worst, type: priority, resource_provider: {type: default, default_cpu_resource_pool: default}}\nprovisioner: {provider: aws, region: x}").unwrap();
+    assert_eq!(
+        config
+            .resource_manager
+            .scheduler
+            .as_ref()
+            .unwrap()
+            .fitting_policy,
+        Some(FittingPolicy::Worst)
+    );
+    assert_eq!(
+        config.resource_manager.default_aux_resource_pool.as_deref(),
+        Some("default")
+    );
+    assert_eq!(
+        config.resource_pools[0].provider,
+        Some(json!({"type": "aws", "region": "x"}))
+    );
+    assert!(
+        warnings
+            .iter()
+            .any(|w| w.starts_with("scheduler: is an old form")),
+        "{warnings:?}"
+    );
+    let (config, warnings) =
+        load("resource_pools: {pool_name: only, max_cpu_containers_per_agent: 3}").unwrap();
+    assert_eq!(config.resource_pools[0].max_aux_containers_per_agent, 3);
+    assert_eq!(config.default_compute_pool(), Some("only"));
+    assert!(
+        warnings.iter().any(|w| w.contains("is a list")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_pools_task_defaults_stand_over_the_clusters() {
+    let config = config(
+        r#"
+task_container_defaults:
+  shm_size_bytes: 5
+  network_mode: host
+  force_pull_image: true
+  image: {gpu: g, cpu: c}
+  environment_variables: [A=1, B=1]
+  bind_mounts: [{host_path: /c, container_path: /x}, {host_path: /c, container_path: /y}]
+  add_capabilities: [B]
+  slurm: {sbatch_args: [c]}
+resource_pools:
+  - pool_name: default
+    task_container_defaults:
+      force_pull_image: false
+      image: {cpu: mine}
+      environment_variables: [B=2]
+      bind_mounts: [{host_path: /p, container_path: /x}]
+      add_capabilities: [A]
+      slurm: {sbatch_args: [p]}
+      startup_hook: "echo"
+"#,
+    );
+    let effective = config.effective_task_container_defaults("default");
+    assert_eq!(effective.effective_shm_size_bytes(), 5);
+    assert_eq!(effective.effective_network_mode(), "host");
+    assert_eq!(effective.effective_preemption_timeout(), 3600);
+    assert_eq!(effective.force_pull_image, Some(false));
+    assert_eq!(effective.image.cpu.as_deref(), Some("mine"));
+    assert_eq!(effective.image.cuda.as_deref(), Some("g"));
+    assert_eq!(effective.environment_variables.cpu, ["B=2", "A=1"]);
+    assert_eq!(effective.add_capabilities, ["A", "B"]);
+    assert_eq!(
+        effective.slurm.sbatch_args,
+        Some(vec!["c".to_owned(), "p".to_owned()])
+    );
+    assert_eq!(effective.startup_hook.as_deref(), Some("echo"));
+    let mounts: Vec<_> = effective
+        .bind_mounts
+        .iter()
+        .map(|m| (m.host_path.as_str(), m.container_path.as_str()))
+        .collect();
+    assert_eq!(mounts, [("/p", "/x"), ("/c", "/y")]);
+    assert_eq!(
+        config.effective_task_container_defaults("other"),
+        config.task_container_defaults
+    );
+}
+
+#[test]
+fn secrets_are_hidden() {
+    let config = config(
+        r"
+db: {user: u, password: hidden1, host: h, name: n}
+security: {initial_user_password: Hidden2hidden2, agent_token: hidden3}
+webhooks: {signing_key: hidden4}
+oidc: {client_secret: hidden5}
+checkpoint_storage: {type: s3, bucket: b, secret_key: hidden6}
+task_container_defaults: {registry_auth: {username: u, password: hidden7, serveraddress: s}}
+resource_pools: [{pool_name: default, provider: {type: aws, startup_script: hidden8}}]
+telemetry: {segment_master_key: hidden9}
+",
+    );
+    let shown = config.to_masked_json().to_string();
+    let debug = format!("{config:?}");
+    for text in [&shown, &debug] {
+        assert!(!text.to_lowercase().contains("hidden"), "{text}");
+        assert!(text.contains("********"));
+    }
+    assert_eq!(config.to_masked_json()["db"]["user"], "u");
+    let url = super::tests::config("db: {url: \"postgres://u:hidden@h/n\"}");
+    assert!(!url.to_masked_json().to_string().contains("hidden"));
+    assert_eq!(
+        url.db.postgres_url().as_deref(),
+        Some("postgres://u:hidden@h/n")
+    );
+    assert!(config.checkpoint_storage_json().unwrap()["secret_key"] == "hidden6");
+}
+
+#[test]
+fn every_key_has_a_variable() {
+    let names = MasterConfig::environment_names();
+    for expected in [
+        ("DET_DB_SSL_ROOT_CERT", "db.ssl_root_cert"),
+        ("DET_SECURITY_TLS_CERT", "security.tls.cert"),
+        (
+            "DET_RESOURCE_MANAGER_SCHEDULER_TYPE",
+            "resource_manager.scheduler.type",
+        ),
+        ("DET_CHECKPOINT_STORAGE_TYPE", "checkpoint_storage.type"),
+        (
+            "DET_SECURITY_INITIAL_USER_PASSWORD",
+            "security.initial_user_password",
+        ),
+    ] {
+        assert!(
+            names.contains(&(expected.0.to_owned(), expected.1.to_owned())),
+            "{expected:?}"
+        );
+    }
+    let (config, _) = MasterConfig::load(
+        &[],
+        &env(&[
+            ("DET_RESOURCE_MANAGER_SCHEDULER_TYPE", "round_robin"),
+            ("DET_CHECKPOINT_STORAGE", "{type: shared_fs, host_path: /a}"),
+            ("DET_CHECKPOINT_STORAGE_HOST_PATH", "/b"),
+            ("DET_SECURITY_INITIAL_USER_PASSWORD", "Passw0rd: x"),
+        ]),
+        &[],
+    )
+    .unwrap();
+    assert_eq!(
+        config.resource_manager.scheduler.unwrap().kind,
+        Some(SchedulerKind::RoundRobin)
+    );
+    assert_eq!(
+        config
+            .checkpoint_storage
+            .unwrap()
+            .location
+            .shared_fs_subdirectory(),
+        Some("".into())
+    );
+    assert_eq!(config.security.initial_user_password, "Passw0rd: x");
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_loading_panic(
+        key in prop_oneof![
+            Just("resource_manager"), Just("resource_pools"), Just("scheduler"), Just("provisioner"), Just("db"),
+            Just("task_container_defaults"), Just("security"), Just("logging"), Just("checkpoint_storage"),
+        ],
+        inner in "[a-z_]{1,12}",
+        value in "[-~?:#&*!|>'\"%{}\\[\\], a-z0-9\n]{0,20}",
+    ) {
+        for text in [value.clone(), format!("{key}: {value}"), format!("{key}: {{{inner}: {value}, type: {value}}}"),
+                     format!("{key}: [{{{inner}: {value}, scheduler: {value}}}]")] {
+            let _ = load(&text);
+            let _ = MasterConfig::load(&[], &env(&[("DET_RESOURCE_POOLS", &text), ("DET_DB", &text)]), &[]);
+        }
+    }
+}

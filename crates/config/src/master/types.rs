@@ -120,7 +120,8 @@ impl Database {
             self.port, self.ssl_mode
         );
         if let Some(path) = &self.ssl_root_cert {
-            url += &format!("&sslrootcert={}", percent_encode(path));
+            url.push_str("&sslrootcert=");
+            url.push_str(&percent_encode(path));
         }
         Some(url)
     }
@@ -282,14 +283,21 @@ impl MasterConfig {
 
     /// The pool of work with slots that names none; `None` when every task must name one.
     pub fn default_compute_pool(&self) -> Option<&str> {
-        self.default_pool(self.resource_manager.default_compute_resource_pool.as_deref())
+        self.default_pool(
+            self.resource_manager
+                .default_compute_resource_pool
+                .as_deref(),
+        )
     }
 
     fn default_pool<'a>(&'a self, configured: Option<&'a str>) -> Option<&'a str> {
         if self.resource_manager.no_default_resource_pools {
             return None;
         }
-        match (configured.filter(|name| !name.is_empty()), &self.resource_pools[..]) {
+        match (
+            configured.filter(|name| !name.is_empty()),
+            &self.resource_pools[..],
+        ) {
             (Some(name), _) => Some(name),
             (None, [only]) => Some(&only.pool_name),
             (None, _) => Some("default"),
@@ -438,7 +446,11 @@ impl fmt::Display for EffectiveScheduler {
         write!(f, "scheduler \"{kind}\", fitting policy \"{fit}\"")?;
         if self.kind == SchedulerKind::Priority {
             let preemption = if self.preemption { "with" } else { "without" };
-            write!(f, ", {preemption} preemption, default priority {}", self.default_priority)?;
+            write!(
+                f,
+                ", {preemption} preemption, default priority {}",
+                self.default_priority
+            )?;
         }
         Ok(())
     }

@@ -78,6 +78,9 @@ pub(crate) fn integral(number: &Number) -> Option<i64> {
     }
     let value = number.as_f64().filter(|_| !number.is_u64())?;
     // Whole doubles up to 2^53 convert exactly.
-    #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and small")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "checked to be whole and small"
+    )]
     (value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0).then_some(value as i64)
 }

@@ -32,7 +32,10 @@ fn scalars_mean_what_the_old_documentation_says() {
         ("0o17", json!(15)),
         ("0x", json!("0x")),
         ("0x-1", json!("0x-1")),
-        ("18446744073709551615", json!(18_446_744_073_709_551_615_u64)),
+        (
+            "18446744073709551615",
+            json!(18_446_744_073_709_551_615_u64),
+        ),
         ("yes", json!("yes")),
         ("off", json!("off")),
         ("12:30:45", json!("12:30:45")),
@@ -81,32 +84,74 @@ fn anchors_aliases_and_merge_keys_work() {
         json!({"x": 1, "z": 3})
     );
     assert_eq!(value("'<<': 1"), json!({"<<": 1}));
-    assert_eq!(value("&k key: 1\nother: *k\n"), json!({"key": 1, "other": "key"}));
+    assert_eq!(
+        value("&k key: 1\nother: *k\n"),
+        json!({"key": 1, "other": "key"})
+    );
 }
 
 #[test]
 fn json_is_read_too() {
-    assert_eq!(value("{\"a\": [1, 2.5, null]}"), json!({"a": [1, 2.5, null]}));
-    assert_eq!(value("{\n\t\"a\":\t1,\n\t\"b\": [\n\t]\n}"), json!({"a": 1, "b": []}));
+    assert_eq!(
+        value("{\"a\": [1, 2.5, null]}"),
+        json!({"a": [1, 2.5, null]})
+    );
+    assert_eq!(
+        value("{\n\t\"a\":\t1,\n\t\"b\": [\n\t]\n}"),
+        json!({"a": 1, "b": []})
+    );
     assert!(failure("{\n\t\"a\": 1,\n\t\"a\": 2}").contains("key \"a\" is given twice"));
 }
 
 #[test]
 fn what_cannot_be_read_is_refused_with_its_line() {
     for (text, expected) in [
-        ("a: 1\na: 2\n", "<config>: key \"a\" is given twice (line 2)"),
-        ("a: 1\n---\nb: 2\n", "<config>: holds several documents; one is allowed (line 2)"),
+        (
+            "a: 1\na: 2\n",
+            "<config>: key \"a\" is given twice (line 2)",
+        ),
+        (
+            "a: 1\n---\nb: 2\n",
+            "<config>: holds several documents; one is allowed (line 2)",
+        ),
         ("a: \0", "<config>: holds a NUL character (line 1)"),
-        ("x: .inf", "<config>: \".inf\" is not a finite number (line 1)"),
-        ("x: -.INF", "<config>: \"-.INF\" is not a finite number (line 1)"),
-        ("x: 1e999", "<config>: \"1e999\" is too large for a number (line 1)"),
-        ("x: !!binary aGk=", "<config>: tag \"!!binary\" is not supported (line 1)"),
-        ("x: !secret y", "<config>: tag \"!secret\" is not supported (line 1)"),
-        ("x: !!int y", "<config>: \"y\" is not what its tag \"!!int\" says (line 1)"),
+        (
+            "x: .inf",
+            "<config>: \".inf\" is not a finite number (line 1)",
+        ),
+        (
+            "x: -.INF",
+            "<config>: \"-.INF\" is not a finite number (line 1)",
+        ),
+        (
+            "x: 1e999",
+            "<config>: \"1e999\" is too large for a number (line 1)",
+        ),
+        (
+            "x: !!binary aGk=",
+            "<config>: tag \"!!binary\" is not supported (line 1)",
+        ),
+        (
+            "x: !secret y",
+            "<config>: tag \"!secret\" is not supported (line 1)",
+        ),
+        (
+            "x: !!int y",
+            "<config>: \"y\" is not what its tag \"!!int\" says (line 1)",
+        ),
         ("a: *nowhere", "<config>: is not YAML"),
-        ("a: &a [*a]", "<config>: an alias stands inside the value that it names (line 1)"),
-        ("[a]: 1", "<config>: a key must be a string, not a list or a map (line 1)"),
-        ("<<: 1", "<config>: \"<<\" takes a map or a list of maps (line 1)"),
+        (
+            "a: &a [*a]",
+            "<config>: an alias stands inside the value that it names (line 1)",
+        ),
+        (
+            "[a]: 1",
+            "<config>: a key must be a string, not a list or a map (line 1)",
+        ),
+        (
+            "<<: 1",
+            "<config>: \"<<\" takes a map or a list of maps (line 1)",
+        ),
         ("a: [1, 2", "<config>: is not YAML"),
         ("a: b: c", "<config>: is not YAML"),
     ] {
@@ -123,13 +168,15 @@ fn a_small_text_cannot_become_a_large_tree() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for i in 1..12 {
         let alias = format!("*a{}", i - 1);
-        bomb += &format!("a{i}: &a{i} [{}]\n", vec![alias; 10].join(", "));
+        let line = format!("a{i}: &a{i} [{}]\n", vec![alias; 10].join(", "));
+        bomb.push_str(&line);
     }
     assert!(failure(&bomb).contains("aliases expand to more than 100000 values"));
     assert!(failure(&"[".repeat(5000)).starts_with("<config>: is"));
     let deep = format!("{}1{}", "[".repeat(120), "]".repeat(120));
     assert!(failure(&deep).contains("nested more than 100 levels deep"));
-    let block: String = (0..150).map(|i| format!("{}k:\n", " ".repeat(i))).collect();
+    let lines: Vec<String> = (0..150).map(|i| format!("{}k:\n", " ".repeat(i))).collect();
+    let block = lines.concat();
     assert!(failure(&block).contains("nested more than 100 levels deep"));
 }
 
@@ -141,7 +188,10 @@ fn any_value() -> impl Strategy<Value = Value> {
         (-1e9..1e9).prop_map(|f: f64| json!(f)),
         ".*".prop_map(|s: String| Value::from(s.replace('\0', ""))),
         "[-~?:#&*!|>'\"%@`{}\\[\\], a-z0-9\n\t]{0,8}".prop_map(Value::from),
-        prop_oneof!["null", "true", "1e3", "0x1f", "~", "<<", "---", "...", ".inf"].prop_map(Value::from),
+        prop_oneof![
+            "null", "true", "1e3", "0x1f", "~", "<<", "---", "...", ".inf"
+        ]
+        .prop_map(Value::from),
     ];
     leaf.prop_recursive(4, 30, 5, |inner| {
         let key = "[-a-z:# <~0-9.]{0,6}";

@@ -15,16 +15,26 @@ use super::World;
 pub fn check(before: &World, plan: &Plan) {
     placements(before, plan);
     preemptions(before, plan);
+    hand_overs(before, plan);
     let mut after = before.clone();
     after.apply(plan);
     caps(before, &after);
     everybody_answered(before, plan);
     for (allocation, reason) in &plan.waiting {
         let request = find(before, allocation);
-        let told = format!("{allocation} waits because {reason:?}\n{plan:#?}\n{:#?}", before.pool);
-        assert!(true_reason(before, &after, plan, request, reason), "untrue: {told}");
+        let told = format!(
+            "{allocation} waits because {reason:?}\n{plan:#?}\n{:#?}",
+            before.pool
+        );
+        assert!(
+            true_reason(before, &after, plan, request, reason),
+            "untrue: {told}"
+        );
         let sentence = reason.to_string();
-        assert!(sentence.len() > 20 && !sentence.ends_with('.'), "{sentence}");
+        assert!(
+            sentence.len() > 20 && !sentence.ends_with('.'),
+            "{sentence}"
+        );
     }
 }
 
@@ -32,7 +42,7 @@ pub fn check(before: &World, plan: &Plan) {
 pub fn check_settled(after: &World) {
     let again = after.decide();
     assert!(
-        again.place.is_empty() && again.preempt.is_empty(),
+        again.place.is_empty() && again.preempt.is_empty() && again.hand_over.is_empty(),
         "deciding again on its own result does more: {again:#?}\n{:#?}\n{:#?}",
         after.pool,
         after.queue
@@ -62,14 +72,20 @@ fn placements(before: &World, plan: &Plan) {
                 assert!(*used <= agent.aux_limit, "aux limit of {agent_id}");
             }
             if placement.parts.len() > 1 {
-                let offered = agent.slots.iter().filter(|slot| slot.state == SlotState::Free);
+                let offered = agent
+                    .slots
+                    .iter()
+                    .filter(|slot| slot.state == SlotState::Free);
                 assert_eq!(offered.count(), slots.len(), "a gang takes whole agents");
                 assert_eq!(used_slots(agent), 0, "a gang takes unused agents");
             }
             for slot_id in slots {
                 let slot = agent.slots.iter().find(|slot| slot.id == *slot_id);
                 assert_eq!(slot.map(|slot| &slot.state), Some(&SlotState::Free));
-                assert!(given.insert((agent_id.clone(), *slot_id)), "slot given twice");
+                assert!(
+                    given.insert((agent_id.clone(), *slot_id)),
+                    "slot given twice"
+                );
             }
         }
         if !before.pool.settings.allow_heterogeneous_fits {
@@ -91,14 +107,24 @@ fn preemptions(before: &World, plan: &Plan) {
             .find(|running| running.request.allocation_id == stop.allocation_id)
             .expect("a victim runs");
         assert!(victim.request.preemptible);
-        assert_eq!(victim.progress, Progress::Active, "a stopping one is not asked again");
+        assert_eq!(
+            victim.progress,
+            Progress::Active,
+            "a stopping one is not asked again"
+        );
         let own = job(before, &victim.request);
         match (&stop.reason, &stop.for_allocation) {
             (PreemptReason::OverJobCap { max_slots, in_use }, None) => {
                 assert_eq!(own.max_slots, Some(*max_slots));
                 assert!(in_use > max_slots);
             }
-            (PreemptReason::HigherPriority { priority, own_priority }, Some(winner)) => {
+            (
+                PreemptReason::HigherPriority {
+                    priority,
+                    own_priority,
+                },
+                Some(winner),
+            ) => {
                 assert!(preemption);
                 assert!(priority < own_priority, "only less important work stops");
                 assert_eq!(job(before, find(before, winner)).priority, *priority);
@@ -112,6 +138,24 @@ fn preemptions(before: &World, plan: &Plan) {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+fn hand_overs(before: &World, plan: &Plan) {
+    for tie in &plan.hand_over {
+        let running = before.pool.running.iter();
+        let owner = running
+            .filter(|running| running.request.allocation_id == tie.allocation_id)
+            .find_map(|running| match &running.progress {
+                Progress::PreemptedFor(owner) => Some(find(before, owner)),
+                Progress::Active | Progress::Stopping => None,
+            });
+        let owner = owner.expect("only room of a waiting request is handed over");
+        let taker = find(before, &tie.for_allocation);
+        assert!(
+            order(before, taker) < order(before, owner),
+            "only to a more important one"
+        );
     }
 }
 
@@ -159,9 +203,7 @@ fn true_reason(
             !holds(before, request, &empty_sizes(before, all, |_| true))
         }
         WaitReason::AgentsUnavailable { .. } => {
-            let offered = |state: &SlotState| {
-                matches!(state, SlotState::Free | SlotState::Held(_))
-            };
+            let offered = |state: &SlotState| matches!(state, SlotState::Free | SlotState::Held(_));
             !holds(before, request, &empty_sizes(before, in_service, offered))
         }
         WaitReason::WaitingForInstances { .. } => before.pool.settings.provisionable.is_some(),
@@ -205,17 +247,26 @@ fn true_reason(
             let patience = before.pool.settings.reserve_after;
             let waited = before.now.0 - theirs.requested_at.0;
             let old = patience.is_some_and(|p| i128::from(waited) >= p.as_micros().cast_signed());
-            let freeing = before.pool.running.iter().any(|running| {
-                running.progress == Progress::PreemptedFor(allocation.clone())
-            });
+            let freeing = before
+                .pool
+                .running
+                .iter()
+                .any(|running| running.progress == Progress::PreemptedFor(allocation.clone()));
             let held = plan.reservations.iter().any(|reservation| {
                 reservation.allocation_id == *allocation
-                    && reservation.agents.iter().any(|a| !request.excluded_agents.contains(a))
+                    && reservation
+                        .agents
+                        .iter()
+                        .any(|a| !request.excluded_agents.contains(a))
             });
             let reserves =
                 order(before, theirs) < order(before, request) && (old || freeing) && held;
             // A job was moved within the priority, and its request must not start what it would stop next.
-            let stopping = after.pool.running.iter().any(|r| r.progress != Progress::Active);
+            let stopping = after
+                .pool
+                .running
+                .iter()
+                .any(|r| r.progress != Progress::Active);
             let moved = before
                 .queue
                 .jobs
@@ -242,8 +293,13 @@ fn true_reason(
             held_by,
             ..
         } => {
-            let free: Vec<u32> =
-                after.pool.agents.iter().filter(|a| in_service(a)).map(free_slots).collect();
+            let free: Vec<u32> = after
+                .pool
+                .agents
+                .iter()
+                .filter(|a| in_service(a))
+                .map(free_slots)
+                .collect();
             let true_holders = held_by.as_slice().iter().all(|holder| {
                 after.pool.running.iter().any(|running| {
                     running.request.allocation_id == holder.allocation
@@ -264,9 +320,8 @@ fn true_reason(
 fn fits_without_worse(before: &World, plan: &Plan, request: &Request) -> bool {
     let own = job(before, request).priority;
     let mut kept = plan.clone();
-    kept.place.retain(|placement| {
-        job(before, find(before, &placement.allocation_id)).priority <= own
-    });
+    kept.place
+        .retain(|placement| job(before, find(before, &placement.allocation_id)).priority <= own);
     let mut world = before.clone();
     world.apply(&kept);
     let agents: Vec<&AgentSnapshot> = world
@@ -278,8 +333,13 @@ fn fits_without_worse(before: &World, plan: &Plan, request: &Request) -> bool {
     if request.slots == 0 {
         return agents.iter().any(|agent| agent.aux_used < agent.aux_limit);
     }
-    let unused = agents.iter().filter(|a| used_slots(a) == 0).map(|a| free_slots(a));
-    agents.iter().any(|agent| free_slots(agent) >= request.slots)
+    let unused = agents
+        .iter()
+        .filter(|a| used_slots(a) == 0)
+        .map(|a| free_slots(a));
+    agents
+        .iter()
+        .any(|agent| free_slots(agent) >= request.slots)
         || sums_up(&world, request, &unused.collect::<Vec<_>>())
 }
 
@@ -293,7 +353,7 @@ fn empty_sizes(
     counted
         .map(|agent| {
             let size = agent.slots.iter().filter(|slot| slots(&slot.state)).count();
-            (u32::try_from(size).unwrap(), agent.aux_limit)
+            (number(size), agent.aux_limit)
         })
         .collect()
 }
@@ -313,8 +373,8 @@ fn sums_up(world: &World, request: &Request, sizes: &[u32]) -> bool {
     }
     let equal = sizes.iter().any(|size| {
         *size > 0
-            && request.slots % size == 0
-            && sizes.iter().filter(|other| *other == size).count() as u32 * size >= request.slots
+            && request.slots.is_multiple_of(*size)
+            && number(sizes.iter().filter(|other| *other == size).count()) * size >= request.slots
     });
     if equal || !world.pool.settings.allow_heterogeneous_fits {
         return equal;
@@ -330,8 +390,11 @@ fn free_slots(agent: &AgentSnapshot) -> u32 {
     if agent.state != AgentState::Enabled {
         return 0;
     }
-    let free = agent.slots.iter().filter(|slot| slot.state == SlotState::Free);
-    u32::try_from(free.count()).unwrap()
+    let free = agent
+        .slots
+        .iter()
+        .filter(|slot| slot.state == SlotState::Free);
+    number(free.count())
 }
 
 fn used_slots(agent: &AgentSnapshot) -> usize {
@@ -372,6 +435,14 @@ fn agent<'a>(world: &'a World, id: &AgentId) -> &'a AgentSnapshot {
 }
 
 fn find<'a>(world: &'a World, allocation: &AllocationId) -> &'a Request {
-    let found = world.queue.requests.iter().find(|r| r.allocation_id == *allocation);
+    let found = world
+        .queue
+        .requests
+        .iter()
+        .find(|r| r.allocation_id == *allocation);
     found.expect("plans name requests of the queue")
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).expect("scenarios are small")
 }

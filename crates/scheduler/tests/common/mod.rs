@@ -1,6 +1,9 @@
 //! A world to schedule in: builders that read like a sentence, a way to let time pass, and an independent judge.
 #![allow(dead_code, reason = "each test file uses its own part of this module")]
-#![allow(unreachable_pub, reason = "shared by several test binaries, exported by none")]
+#![allow(
+    unreachable_pub,
+    reason = "shared by several test binaries, exported by none"
+)]
 
 pub mod judge;
 
@@ -167,27 +170,27 @@ impl World {
         };
         self
     }
-    pub fn running(mut self, task: &str, slots: u32, traits: Traits) -> Self {
-        let request = self.request(task, slots, &traits);
+    pub fn running(mut self, task: &str, slots: u32, traits: &Traits) -> Self {
+        let request = self.request(task, slots, traits);
         let placement = self.lay_out(&request, &traits.on);
         self.occupy(request, placement);
         self
     }
-    pub fn queued(mut self, task: &str, slots: u32, traits: Traits) -> Self {
-        let request = self.request(task, slots, &traits);
+    pub fn queued(mut self, task: &str, slots: u32, traits: &Traits) -> Self {
+        let request = self.request(task, slots, traits);
         self.queue.requests.push(request);
         self
     }
     /// `count` tasks `name1`, `name2`, … of one job `name`.
     pub fn queued_many(mut self, name: &str, count: u32, slots: u32, traits: &Traits) -> Self {
         for n in 1..=count {
-            self = self.queued(&format!("{name}{n}"), slots, traits.clone().job(name));
+            self = self.queued(&format!("{name}{n}"), slots, &traits.clone().job(name));
         }
         self
     }
     pub fn running_many(mut self, name: &str, count: u32, slots: u32, traits: &Traits) -> Self {
         for n in 1..=count {
-            self = self.running(&format!("{name}{n}"), slots, traits.clone().job(name));
+            self = self.running(&format!("{name}{n}"), slots, &traits.clone().job(name));
         }
         self
     }
@@ -195,7 +198,12 @@ impl World {
     fn request(&mut self, task: &str, slots: u32, traits: &Traits) -> Request {
         self.clock += 1_000_000;
         let requested_at = Micros(self.now.0 - 3_600_000_000 / 30 + self.clock - traits.waited);
-        let job_id = JobId::from(traits.job.clone().unwrap_or_else(|| format!("job of {task}")));
+        let job_id = JobId::from(
+            traits
+                .job
+                .clone()
+                .unwrap_or_else(|| format!("job of {task}")),
+        );
         self.queue.jobs.entry(job_id.clone()).or_insert(Job {
             priority: traits.priority,
             weight: 1.0,
@@ -210,7 +218,11 @@ impl World {
             slots,
             single_agent: traits.single_agent,
             preemptible: traits.preemptible,
-            excluded_agents: traits.excluded.iter().map(|a| AgentId::from(a.as_str())).collect(),
+            excluded_agents: traits
+                .excluded
+                .iter()
+                .map(|a| AgentId::from(a.as_str()))
+                .collect(),
             requested_at,
         }
     }
@@ -237,7 +249,11 @@ impl World {
                 break;
             }
         }
-        assert_eq!(left, 0, "the scenario has no room for {}", request.allocation_id);
+        assert_eq!(
+            left, 0,
+            "the scenario has no room for {}",
+            request.allocation_id
+        );
         placement
     }
 
@@ -251,7 +267,13 @@ impl World {
             }
             for slot in &mut agent.slots {
                 if slots.contains(&slot.id) {
-                    assert_eq!(slot.state, SlotState::Free, "slot {} of {}", slot.id, agent.id);
+                    assert_eq!(
+                        slot.state,
+                        SlotState::Free,
+                        "slot {} of {}",
+                        slot.id,
+                        agent.id
+                    );
                     slot.state = SlotState::Held(id.clone());
                 }
             }
@@ -264,7 +286,11 @@ impl World {
     }
 
     pub fn agent_mut(&mut self, id: &str) -> &mut AgentSnapshot {
-        let found = self.pool.agents.iter_mut().find(|agent| agent.id.as_str() == id);
+        let found = self
+            .pool
+            .agents
+            .iter_mut()
+            .find(|agent| agent.id.as_str() == id);
         found.expect("the scenario names an agent of its pool")
     }
 
@@ -287,20 +313,36 @@ impl World {
 
     pub fn apply(&mut self, plan: &Plan) {
         for placement in &plan.place {
-            let at = self.queue.requests.iter().position(|request| {
-                request.allocation_id == placement.allocation_id
-            });
-            let request = self.queue.requests.remove(at.expect("only waiting requests start"));
+            let at = self
+                .queue
+                .requests
+                .iter()
+                .position(|request| request.allocation_id == placement.allocation_id);
+            let request = self
+                .queue
+                .requests
+                .remove(at.expect("only waiting requests start"));
             self.occupy(request, placement.parts.clone());
         }
         for stop in &plan.preempt {
-            let running = self.pool.running.iter_mut().find(|running| {
-                running.request.allocation_id == stop.allocation_id
-            });
+            let running = self
+                .pool
+                .running
+                .iter_mut()
+                .find(|running| running.request.allocation_id == stop.allocation_id);
             running.expect("only running work stops").progress = match &stop.for_allocation {
                 Some(allocation) => Progress::PreemptedFor(allocation.clone()),
                 None => Progress::Stopping,
             };
+        }
+        for tie in &plan.hand_over {
+            let running = self
+                .pool
+                .running
+                .iter_mut()
+                .find(|running| running.request.allocation_id == tie.allocation_id);
+            running.expect("only running work is handed over").progress =
+                Progress::PreemptedFor(tie.for_allocation.clone());
         }
     }
 
@@ -311,7 +353,10 @@ impl World {
             .running
             .iter()
             .position(|running| running.request.allocation_id.as_str() == task);
-        let ended = self.pool.running.remove(at.expect("only running work ends"));
+        let ended = self
+            .pool
+            .running
+            .remove(at.expect("only running work ends"));
         for (agent, slots) in &ended.placement {
             let Some(agent) = self.pool.agents.iter_mut().find(|known| known.id == *agent) else {
                 continue;
@@ -319,7 +364,11 @@ impl World {
             if slots.is_empty() {
                 agent.aux_used -= 1;
             }
-            for slot in agent.slots.iter_mut().filter(|slot| slots.contains(&slot.id)) {
+            for slot in agent
+                .slots
+                .iter_mut()
+                .filter(|slot| slots.contains(&slot.id))
+            {
                 slot.state = match slot.state.clone() {
                     SlotState::Held(_) => SlotState::Free,
                     SlotState::Draining(_) => SlotState::Draining(None),
@@ -385,7 +434,10 @@ impl World {
 
 pub fn outcomes(plan: &Plan) -> BTreeSet<Outcome> {
     let starts = plan.place.iter().map(|p| start(p.allocation_id.as_str()));
-    let stops = plan.preempt.iter().map(|p| preempt(p.allocation_id.as_str()));
+    let stops = plan
+        .preempt
+        .iter()
+        .map(|p| preempt(p.allocation_id.as_str()));
     let waits = plan
         .waiting
         .iter()

@@ -141,6 +141,7 @@ impl Master {
                             },
                         )
                         .await?;
+                    master.wake_deadlines(tx);
                     master.wake_scheduler(tx);
                     Ok::<_, AppError>(())
                 })

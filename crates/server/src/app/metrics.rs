@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use det_config::experiment::ExperimentConfig;
+use det_config::hyperparameters::SearchMethod;
 use det_searcher::Event;
 use det_store::metrics::{self, GroupSummary, StoredReport, number};
 use det_store::trials::TrialRow;
@@ -14,7 +16,6 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::app::Master;
-use crate::app::searches::config_of;
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// The group that feeds the search.
@@ -345,7 +346,7 @@ impl Master {
         if trial.ended_at.is_some() || experiment.ended_at.is_some() {
             return Ok(());
         }
-        let time_metric = config_of(&experiment)?.searcher.time_metric().map(str::to_owned);
+        let time_metric = time_metric(self.config_for(&experiment)?.as_ref());
         let time = time_metric.as_ref().and_then(|name| {
             report.metrics.get(name).and_then(number).or_else(|| {
                 #[expect(clippy::cast_precision_loss, reason = "steps stay far below 2^52")]
@@ -370,6 +371,16 @@ impl Master {
             self.log_line(tx, &trial.task_id, None, &notice).await?;
         }
         self.advance_search(tx, experiment.id, event).await
+    }
+}
+
+/// The metric that the search measures training time by, where it does.
+fn time_metric(config: &ExperimentConfig) -> Option<String> {
+    match &config.searcher.method {
+        SearchMethod::AsyncHalving { time_metric, .. } | SearchMethod::AdaptiveAsha { time_metric, .. } => {
+            Some(time_metric.clone())
+        }
+        SearchMethod::Single | SearchMethod::Random { .. } | SearchMethod::Grid { .. } => None,
     }
 }
 

@@ -12,6 +12,8 @@ pub mod jobs;
 pub mod lifecycle;
 pub mod logs;
 pub mod metrics;
+pub mod model_archive;
+pub mod pools;
 pub mod preview;
 pub mod searches;
 pub mod specs;
@@ -68,6 +70,10 @@ pub struct Inner {
     pub searches: searches::Searches,
     /// Statistics of metrics of live trials.
     pub summaries: metrics::Summaries,
+    /// Parsed configurations of live experiments.
+    pub configs: pools::Configs,
+    /// Exchanges between the containers of an allocation.
+    pub gatherings: allocations::Gatherings,
     /// Where metric reports gather.
     pub metric_intake: metrics::Intake,
     /// The master's own recent log lines.

@@ -80,7 +80,7 @@ impl IntoResponse for ApiError {
 /// A failure in mid-stream, as the stream's last line.
 pub fn stream_line(error: &AppError) -> Vec<u8> {
     log(error);
-    StreamErrorBody::new(status(error.kind).0, error.message.clone()).to_line().into()
+    StreamErrorBody::new(status(error.kind).0, error.message.clone()).to_line().unwrap_or_default()
 }
 
 /// A failure before a stream's first message: the mapped status with the stream's error object.

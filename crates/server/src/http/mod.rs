@@ -24,6 +24,7 @@ pub mod preview;
 pub mod tasks;
 pub mod trials;
 pub mod users;
+pub mod views;
 pub mod workspaces;
 
 use axum::Router;

@@ -18,6 +18,10 @@ use crate::values::{items, plain, text};
 
 /// Options of `det experiment create`.
 #[derive(Debug, Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub(crate) struct CreateArgs {
     /// Experiment configuration (YAML); - for standard input
     config_file: PathBuf,

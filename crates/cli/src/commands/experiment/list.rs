@@ -18,7 +18,7 @@ pub(crate) struct ListArgs {
     #[arg(short, long)]
     all: bool,
     /// Show the workspace and the project of each
-    #[arg(long, alias = "show-project")]
+    #[arg(long = "show_project", alias = "show-project")]
     show_project: bool,
     #[command(flatten)]
     paging: PageArgs,
@@ -52,7 +52,7 @@ pub(crate) async fn experiments(session: &Session, args: ListArgs) -> Result<(),
             &api_path(["experiments"]),
             &query,
             "experiments",
-            args.paging.into(),
+            args.paging.paging(200),
         )
         .await?;
     let mut headers = vec![
@@ -104,7 +104,7 @@ pub(crate) async fn trials(client: &Client, args: ListTrialsArgs) -> Result<(), 
             &path_below(args.experiment_id, "trials"),
             &Query::new(),
             "trials",
-            args.paging.into(),
+            args.paging.paging(200),
         )
         .await?;
     let mut listing = Listing::new([

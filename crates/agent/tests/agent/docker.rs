@@ -1,0 +1,196 @@
+//! The agent with a Docker engine and the real supervisor. Needs `DET_SUPERVISOR` (static) and `DET_TEST_IMAGE`, an image
+//! in the engine with a shell.
+
+use std::path::{Path, PathBuf};
+
+use crate::common::{Agent, FakeMaster, options, start};
+use det_agent::{AgentOptions, RuntimeChoice};
+use det_agent_proto::ContainerState;
+use det_taskspec::{ContainerExit, ContainerSpec};
+
+fn fresh() -> String {
+    det_ids::ContainerId::random().0
+}
+
+fn docker_options(master: &FakeMaster, root: &Path) -> AgentOptions {
+    let supervisor =
+        PathBuf::from(std::env::var_os("DET_SUPERVISOR").expect("DET_SUPERVISOR is set"));
+    let mut options = options(master, root, &supervisor);
+    options.runtime = RuntimeChoice::Docker;
+    options
+}
+
+fn spec(id: &str, text: &str) -> ContainerSpec {
+    let mut spec = crate::common::spec(id, text);
+    spec.image = std::env::var("DET_TEST_IMAGE").expect("DET_TEST_IMAGE is set");
+    spec
+}
+
+/// The engine's state of our container, or nothing when it has none.
+fn engine_state(id: &str) -> String {
+    let output = std::process::Command::new("/usr/bin/docker")
+        .args(["inspect", "-f", "{{.State.Status}}", &format!("det-{id}")])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
+async fn a_container_runs_reports_and_is_removed_when_forgotten() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let agent = Agent::start(docker_options(&master, root.path()));
+    master.connected().await;
+    let runtime = master.heard().hellos[0].runtime.clone();
+    // An engine is taken for what it says it is.
+    assert!(runtime == "docker" || runtime == "podman", "{runtime}");
+    let id = fresh();
+    master.say(start(spec(
+        &id,
+        "echo in a container $DET_AGENT_ID; exit 4",
+    )));
+    assert_eq!(master.exit(&id).await, ContainerExit::Exited { code: 4 });
+    let posts = format!("{:?}", master.heard().posts);
+    assert!(posts.contains("in a container agent-1"), "{posts}");
+    assert_eq!(engine_state(&id), "exited");
+    master.forget(&id, &root.path().join("data")).await;
+    assert_eq!(engine_state(&id), "");
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
+async fn a_container_is_adopted_and_killed() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let agent = Agent::start(docker_options(&master, root.path()));
+    master.connected().await;
+    let id = fresh();
+    master.say(start(spec(&id, "sleep 600")));
+    let before = master.running(&id).await;
+    agent.drop_dead().await;
+    let agent = Agent::start(docker_options(&master, root.path()));
+    master
+        .wait("the agent again", |heard| {
+            (heard.hellos.len() == 2).then_some(())
+        })
+        .await;
+    assert_eq!(master.running(&id).await, before);
+    master.kill(&id, false);
+    assert_eq!(master.exit(&id).await, ContainerExit::Killed);
+    master.forget(&id, &root.path().join("data")).await;
+    assert_eq!(engine_state(&id), "");
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
+async fn a_container_started_by_an_agent_that_died_before_it_recorded_that_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let agent = Agent::start(docker_options(&master, root.path()));
+    master.connected().await;
+    let id = fresh();
+    master.say(start(spec(&id, "sleep 600")));
+    let before = master.running(&id).await;
+    agent.drop_dead().await;
+    let record = r#"{"runtime":"docker","phase":{"phase":"launching"},"kill":null}"#;
+    let state = root
+        .path()
+        .join("data/containers")
+        .join(&id)
+        .join("state.json");
+    std::fs::write(state, record).unwrap();
+    let agent = Agent::start(docker_options(&master, root.path()));
+    master
+        .wait("the agent again", |heard| {
+            (heard.hellos.len() == 2).then_some(())
+        })
+        .await;
+    assert_eq!(master.running(&id).await, before);
+    master.forget(&id, &root.path().join("data")).await;
+    assert_eq!(engine_state(&id), "");
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
+async fn an_image_that_cannot_be_pulled_is_the_infrastructures_fault() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let agent = Agent::start(docker_options(&master, root.path()));
+    master.connected().await;
+    let id = fresh();
+    let mut spec = spec(&id, "exit 0");
+    spec.image = "127.0.0.1:9/no/such:image".into();
+    master.say(start(spec));
+    let exit = master.exit(&id).await;
+    assert!(
+        matches!(&exit, ContainerExit::StartFailed { message } if message.contains("127.0.0.1:9/no/such:image")),
+        "{exit:?}"
+    );
+    let heard = master.heard();
+    let states = &heard.states[&id.as_str().into()];
+    assert!(states.contains(&ContainerState::Pulling), "{states:?}");
+    let said = format!("{:?}", heard.agent_logs);
+    assert!(said.contains("pulling image"), "{said}");
+    master.forget(&id, &root.path().join("data")).await;
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
+async fn a_container_that_someone_removes_is_lost() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let agent = Agent::start(docker_options(&master, root.path()));
+    master.connected().await;
+    let id = fresh();
+    master.say(start(spec(&id, "sleep 600")));
+    master.running(&id).await;
+    let removed = std::process::Command::new("/usr/bin/docker")
+        .args(["rm", "-f", &format!("det-{id}")])
+        .status()
+        .unwrap();
+    assert!(removed.success());
+    let exit = master.exit(&id).await;
+    assert!(matches!(exit, ContainerExit::Lost { .. }), "{exit:?}");
+    master.forget(&id, &root.path().join("data")).await;
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
+async fn an_engine_that_restarts_is_waited_for() {
+    let Some(restart) = std::env::var_os("DET_TEST_RESTART_ENGINE") else {
+        eprintln!(
+            "SKIPPED: set DET_TEST_RESTART_ENGINE to a shell command that restarts the engine"
+        );
+        return;
+    };
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let agent = Agent::start(docker_options(&master, root.path()));
+    master.connected().await;
+    let id = fresh();
+    master.say(start(spec(&id, "sleep 600")));
+    master.running(&id).await;
+    let restarted = tokio::process::Command::new("sh")
+        .arg("-c")
+        .arg(restart)
+        .status()
+        .await
+        .unwrap();
+    assert!(restarted.success());
+    // Whether the container survives is the engine's setting; that the agent still has it in hand is ours.
+    master.kill(&id, false);
+    let exit = master.exit(&id).await;
+    assert!(
+        matches!(exit, ContainerExit::Killed | ContainerExit::Lost { .. }),
+        "{exit:?}"
+    );
+    master.forget(&id, &root.path().join("data")).await;
+    assert_eq!(engine_state(&id), "");
+    agent.shut_down().await.unwrap();
+}

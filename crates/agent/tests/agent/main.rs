@@ -1,0 +1,15 @@
+//! The agent against a fake master.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the lint knows test functions, not the helpers they call"
+)]
+#![expect(
+    clippy::print_stderr,
+    reason = "a skipped test must be seen to be skipped"
+)]
+
+mod common;
+mod docker;
+mod process;
+mod supervisor;

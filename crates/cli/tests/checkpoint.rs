@@ -1,0 +1,238 @@
+//! Listing and downloading checkpoints.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper that fails makes its test fail"
+)]
+
+mod support;
+
+use std::fs;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Value, json};
+use support::Person;
+use support::stub::{Answer, StubMaster, ok};
+
+const UUID: &str = "0b6c8d1e-0000-4000-8000-000000000001";
+
+fn checkpoint(state: &str) -> Value {
+    json!({"uuid": UUID, "state": format!("STATE_{state}"), "reportTime": "2026-11-21T10:00:00Z",
+           "metadata": {"steps_completed": 10}, "resources": {"weights": "1024", "d/": "0"},
+           "training": {"trialId": 11, "experimentId": 7, "experimentConfig": {"searcher": {"metric": "loss"}},
+                        "validationMetrics": {"avgMetrics": {"loss": 0.5}}}})
+}
+
+fn archive(entries: &[(&str, &str)]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    for (name, content) in entries {
+        let mut header = tar::Header::new_gnu();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_cksum();
+        builder.append(&header, content.as_bytes()).unwrap();
+    }
+    builder.into_inner().unwrap().finish().unwrap()
+}
+
+fn stub(state: &str, entries: &[(&str, &str)]) -> StubMaster {
+    let stub = StubMaster::start();
+    stub.on(
+        &format!("GET /api/v1/checkpoints/{UUID}"),
+        ok(json!({"checkpoint": checkpoint(state)})),
+    );
+    stub.on(
+        &format!("GET /checkpoints/{UUID}"),
+        Answer::Raw(200, "application/gzip", archive(entries)),
+    );
+    stub
+}
+
+#[test]
+fn checkpoints_are_listed() {
+    let stub = StubMaster::start();
+    let answer = || ok(json!({"checkpoints": [checkpoint("COMPLETED")]}));
+    stub.on("GET /api/v1/experiments/7/checkpoints", answer());
+    stub.on("GET /api/v1/trials/11/checkpoints", answer());
+    let person = Person::using(&stub);
+    let expected = format!(
+        "Trial ID,# of Batches,State,Validation Metric,UUID,Resources,Size\n\
+         11,10,COMPLETED,0.5,{UUID},\"d/\nweights\",1.0KB\n"
+    );
+    for words in [
+        vec!["e", "list-checkpoints", "7", "--csv"],
+        vec!["e", "lc", "7", "--best", "3", "--csv"],
+        vec!["c", "list", "7", "--csv"],
+        vec!["c", "ls", "--trial-id", "11", "--csv"],
+    ] {
+        assert_eq!(person.det(&words).ok(), expected, "{words:?}");
+    }
+    let lines = stub.lines();
+    assert_eq!(
+        lines[0],
+        "GET /api/v1/experiments/7/checkpoints?sortByAttr=SORT_BY_END_TIME"
+    );
+    assert_eq!(
+        lines[1],
+        "GET /api/v1/experiments/7/checkpoints?limit=3&sortByAttr=SORT_BY_SEARCHER_METRIC"
+    );
+    person.det(&["c", "list"]).fails(2);
+    let objects: Value =
+        serde_json::from_str(&person.det(&["c", "ls", "7", "--json"]).ok()).unwrap();
+    assert_eq!(objects[0]["uuid"], UUID);
+}
+
+#[test]
+fn a_checkpoint_is_downloaded_once() {
+    let stub = stub(
+        "COMPLETED",
+        &[("weights", "123"), ("d/more", "4"), ("metadata.json", "{}")],
+    );
+    let person = Person::using(&stub);
+    let out = person.det(&["checkpoint", "download", UUID]).ok();
+    assert!(
+        out.starts_with(&format!("Local checkpoint path:\ncheckpoints/{UUID}")),
+        "{out}"
+    );
+    let directory = person.directory().join("checkpoints").join(UUID);
+    assert_eq!(
+        fs::read_to_string(directory.join("weights")).unwrap(),
+        "123"
+    );
+    assert_eq!(fs::read_to_string(directory.join("d/more")).unwrap(), "4");
+    assert_eq!(
+        stub.last("GET /checkpoints/").headers["accept"],
+        "application/gzip"
+    );
+
+    let before = stub.lines().len();
+    let run = person.det(&["c", "download", UUID, "-q"]);
+    assert!(run.err.contains("already"), "{run:?}");
+    assert_eq!(run.ok(), format!("checkpoints/{UUID}\n"));
+    assert_eq!(
+        stub.lines().len(),
+        before + 1,
+        "only asked about, not fetched"
+    );
+}
+
+#[test]
+fn a_checkpoint_without_metadata_gets_it() {
+    let stub = stub("PARTIALLY_DELETED", &[("weights", "123")]);
+    let person = Person::using(&stub);
+    person.det(&["c", "download", UUID, "-o", "out", "-q"]).ok();
+    let metadata = fs::read_to_string(person.directory().join("out/metadata.json")).unwrap();
+    let metadata: Value = serde_json::from_str(&metadata).unwrap();
+    assert_eq!(metadata, json!({"steps_completed": 10}));
+}
+
+#[test]
+fn an_archive_that_leads_out_is_refused() {
+    let stub = stub("COMPLETED", &[("../evil", "x")]);
+    let person = Person::using(&stub);
+    let err = person
+        .det(&["c", "download", UUID, "-o", "deep/out"])
+        .fails(1);
+    assert!(
+        err.contains("\"../evil\" leads out of the directory"),
+        "{err}"
+    );
+    assert!(!person.directory().join("deep/evil").exists());
+}
+
+#[test]
+fn what_is_gone_is_not_downloaded() {
+    let stub = stub("DELETED", &[]);
+    let err = Person::using(&stub).det(&["c", "download", UUID]).fails(1);
+    assert!(err.contains("is in state DELETED"), "{err}");
+    let err = Person::using(&stub)
+        .det(&["c", "download", UUID, "--mode", "direct"])
+        .fails(2);
+    assert!(err.contains("through the master only"), "{err}");
+}
+
+#[test]
+fn the_checkpoint_of_a_trial_is_chosen() {
+    let stub = stub("COMPLETED", &[("metadata.json", "{}")]);
+    stub.on(
+        "GET /api/v1/trials/11/checkpoints",
+        ok(json!({"checkpoints": [
+            {"uuid": "gone", "state": "STATE_DELETED"},
+            checkpoint("COMPLETED"),
+        ]})),
+    );
+    let person = Person::using(&stub);
+    for (flags, query) in [
+        (
+            vec!["--latest"],
+            "sortByAttr=SORT_BY_BATCH_NUMBER&orderBy=ORDER_BY_DESC",
+        ),
+        (vec!["--best"], "sortByAttr=SORT_BY_SEARCHER_METRIC"),
+        (
+            vec!["--best", "--sort-by", "acc", "--smaller-is-better", "false"],
+            "sortByMetric=acc&orderBy=ORDER_BY_DESC",
+        ),
+    ] {
+        let mut words = vec!["trial", "download", "11", "-q"];
+        words.extend(flags);
+        assert_eq!(person.det(&words).ok(), format!("checkpoints/{UUID}\n"));
+        assert_eq!(
+            stub.last("GET /api/v1/trials/11/checkpoints").line,
+            format!("GET /api/v1/trials/11/checkpoints?{query}")
+        );
+    }
+    person
+        .det(&["t", "download", "11", "--uuid", UUID, "-q"])
+        .ok();
+    person.det(&["t", "download", "11"]).fails(2);
+    person
+        .det(&["t", "download", "11", "--best", "--latest"])
+        .fails(2);
+    person
+        .det(&["t", "download", "11", "--best", "--sort-by", "acc"])
+        .fails(2);
+    stub.on(
+        "GET /api/v1/trials/12/checkpoints",
+        ok(json!({"checkpoints": []})),
+    );
+    let err = person.det(&["t", "download", "12", "--best"]).fails(1);
+    assert!(
+        err.contains("no checkpoint that can be downloaded"),
+        "{err}"
+    );
+}
+
+#[test]
+fn the_best_checkpoints_of_an_experiment_are_downloaded() {
+    let stub = stub("COMPLETED", &[("metadata.json", "{}")]);
+    stub.on(
+        "GET /api/v1/experiments/7/checkpoints",
+        ok(json!({"checkpoints": [checkpoint("COMPLETED"), checkpoint("COMPLETED")]})),
+    );
+    let person = Person::using(&stub);
+    let out = person.det(&["e", "download", "7", "-q", "-o", "best"]).ok();
+    assert_eq!(out, format!("best/{UUID}\n"));
+    assert!(
+        person
+            .directory()
+            .join("best")
+            .join(UUID)
+            .join("metadata.json")
+            .exists()
+    );
+}
+
+#[test]
+fn a_checkpoint_is_described() {
+    let stub = stub("COMPLETED", &[]);
+    let person = Person::using(&stub);
+    let csv = person.det(&["c", "describe", UUID, "--csv"]).ok();
+    assert!(
+        csv.contains(&format!(
+            "7,11,10,2026-11-21 10:00:00+0000,{UUID},COMPLETED,"
+        )),
+        "{csv}"
+    );
+}

@@ -1,0 +1,268 @@
+//! Agents, slots, tasks, jobs, the master, and searches that are only planned.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::Person;
+use support::stub::{Answer, StubMaster, ok, stream};
+
+fn cluster() -> StubMaster {
+    let stub = StubMaster::start();
+    let slot = |id: &str, container: Value| {
+        json!({"id": id, "device": {"id": 0, "brand": "H200", "type": "TYPE_CUDA", "uuid": "u"},
+               "enabled": true, "draining": false, "container": container})
+    };
+    stub.on(
+        "GET /api/v1/agents",
+        ok(json!({"agents": [
+            {"id": "/agents/b", "version": "1", "registeredTime": "2026-11-21T10:00:00Z", "slots": {},
+             "containers": {}, "resourcePools": ["default"], "enabled": false, "draining": true, "addresses": []},
+            {"id": "a", "version": "1", "registeredTime": "2026-11-21T09:00:00Z",
+             "slots": {"0": slot("0", json!({"id": "c1"})), "1": slot("1", Value::Null)},
+             "containers": {"c1": {}}, "resourcePools": ["default"], "enabled": true, "draining": false,
+             "addresses": ["10.0.0.1"]},
+        ]})),
+    );
+    stub.on(
+        "GET /api/v1/tasks",
+        ok(json!({"allocationIdToSummary": {
+            "7.r.1": {"taskId": "7.r", "allocationId": "7.r.1", "name": "Experiment 7", "registeredTime": "2026-11-21T10:00:00Z",
+                      "resourcePool": "default", "slotsNeeded": 1, "priority": 42, "schedulerType": "priority",
+                      "resources": [{"containerId": "c1", "agentDevices": {"a": {"devices": []}}}],
+                      "proxyPorts": [{"port": 9000}, {"port": 80}]},
+            "8.r.1": {"taskId": "8.r", "allocationId": "8.r.1", "name": "Experiment 8", "registeredTime": "2026-11-21T09:00:00Z",
+                      "resourcePool": "default", "slotsNeeded": 4, "priority": 50, "schedulerType": "fair_share",
+                      "resources": [], "proxyPorts": [],
+                      "waitReason": {"kind": "noCapacity", "message": "3 more slots are needed", "since": "2026-11-21T09:00:01Z"}},
+        }})),
+    );
+    stub
+}
+
+#[test]
+fn agents_are_listed_in_every_form() {
+    let person = Person::using(&cluster());
+    let csv = person.det(&["agent", "list", "--csv"]).ok();
+    assert_eq!(
+        csv,
+        "Agent ID,Version,Registered Time,Slots,Containers,Resource Pool,Enabled,Draining,Addresses\n\
+         b,1,2026-11-21 10:00:00+0000,0,0,default,False,True,\n\
+         a,1,2026-11-21 09:00:00+0000,2,1,default,True,False,10.0.0.1\n"
+    );
+    let objects: Value = serde_json::from_str(&person.det(&["a", "ls", "--json"]).ok()).unwrap();
+    assert_eq!(objects[1]["id"], "a");
+    assert_eq!(objects[1]["num_slots"], 2);
+    assert_eq!(objects[1]["resource_pools"], "default");
+    let table = person.det(&["a", "list"]).ok();
+    assert!(table.lines().nth(1).unwrap().starts_with("---"), "{table}");
+    assert!(table.contains(" a "), "{table}");
+}
+
+#[test]
+fn agents_are_disabled_and_drained() {
+    let stub = cluster();
+    stub.on("POST /api/v1/agents/a/disable", ok(json!({})));
+    stub.on("POST /api/v1/agents/b/enable", ok(json!({})));
+    stub.on("POST /api/v1/agents/a/enable", ok(json!({})));
+    let person = Person::using(&stub);
+
+    person.det(&["agent", "disable", "a"]).ok();
+    assert_eq!(stub.last("POST /api/v1/agents/a/disable").body, "");
+    let run = person.det(&["agent", "disable", "a", "--drain", "--csv"]);
+    assert!(run.err.contains("Tasks still in progress"), "{run:?}");
+    assert!(
+        run.out.contains("7.r.1") && !run.out.contains("8.r.1"),
+        "{run:?}"
+    );
+    assert_eq!(
+        stub.last("POST /api/v1/agents/a/disable").json(),
+        json!({"drain": true})
+    );
+
+    person.det(&["agent", "enable", "--all"]).ok();
+    stub.last("POST /api/v1/agents/b/enable");
+    stub.last("POST /api/v1/agents/a/enable");
+    person.det(&["agent", "enable"]).fails(2);
+    person.det(&["agent", "enable", "a", "--all"]).fails(2);
+}
+
+#[test]
+fn slots_show_who_is_on_them() {
+    let stub = cluster();
+    stub.on("POST /api/v1/agents/a/slots/1/disable", ok(json!({})));
+    let person = Person::using(&stub);
+    assert_eq!(
+        person.det(&["slot", "list", "--csv"]).ok(),
+        "Agent ID,Resource Pool,Slot ID,Enabled,Draining,Allocation ID,Task Name,Type,Device\n\
+         a,default,0,True,False,7.r.1,Experiment 7,cuda,H200\n\
+         a,default,1,True,False,FREE,FREE,cuda,H200\n"
+    );
+    assert_eq!(
+        person.det(&["s", "disable", "a", "1"]).ok(),
+        "Disabled slot 1 of agent a\n"
+    );
+}
+
+#[test]
+fn tasks_show_why_they_wait_and_which_way_priorities_run() {
+    let person = Person::using(&cluster());
+    assert_eq!(
+        person.det(&["task", "list", "--csv"]).ok(),
+        "Task ID,Allocation ID,Name,Slots Needed,Registered Time,Agent,Priority,Resource Pool,Ports,Waiting Reason\n\
+         8.r,8.r.1,Experiment 8,4,2026-11-21 09:00:00+0000,unassigned,N/A,default,,\
+         3 more slots are needed (since 2026-11-21 09:00:01+0000)\n\
+         7.r,7.r.1,Experiment 7,1,2026-11-21 10:00:00+0000,a,42,default,\"80,9000\",\n"
+    );
+    let table = person.det(&["task"]);
+    assert_eq!(table.err, "priority: lower runs first\n");
+    let objects: Value = serde_json::from_str(&person.det(&["task", "ls", "--json"]).ok()).unwrap();
+    assert_eq!(objects["7.r.1"]["priority"], 42);
+}
+
+#[test]
+fn task_logs_take_the_beginning_of_an_id() {
+    let stub = cluster();
+    stub.on(
+        "GET /api/v1/tasks/7.r/logs",
+        stream(&[json!({"message": "hello\n"})]),
+    );
+    let person = Person::using(&stub);
+    let out = person
+        .det(&[
+            "task",
+            "logs",
+            "7",
+            "--allocation-id",
+            "7.r.1",
+            "--level",
+            "warning",
+        ])
+        .ok();
+    assert_eq!(out, "hello\n");
+    assert_eq!(
+        stub.last("GET /api/v1/tasks/7.r/logs").line,
+        "GET /api/v1/tasks/7.r/logs?allocationIds=7.r.1&follow=false&levels=LOG_LEVEL_WARNING\
+         &levels=LOG_LEVEL_ERROR&levels=LOG_LEVEL_CRITICAL"
+    );
+}
+
+#[test]
+fn the_queue_is_shown_with_the_direction_of_its_priorities() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/resource-pools",
+        ok(json!({"resourcePools": [
+            {"name": "gpu", "defaultComputePool": true, "schedulerType": "SCHEDULER_TYPE_PRIORITY"},
+            {"name": "k8s", "defaultComputePool": false, "schedulerType": "SCHEDULER_TYPE_KUBERNETES"},
+            {"name": "fair", "defaultComputePool": false, "schedulerType": "SCHEDULER_TYPE_FAIR_SHARE"},
+        ]})),
+    );
+    stub.on(
+        "GET /api/v1/job-queues-v2",
+        ok(json!({"jobs": [
+            {"full": {"jobId": "j1", "type": "TYPE_EXPERIMENT", "name": "search", "entityId": "7", "priority": 42, "weight": 1.5,
+                      "submissionTime": "2026-11-21T10:00:00Z", "allocatedSlots": 1, "requestedSlots": 4, "username": "ada",
+                      "summary": {"jobsAhead": 0, "state": "STATE_QUEUED"}, "waitReason": {"message": "no agent"}}},
+            {"limited": {"jobId": "j2", "type": "TYPE_NOTEBOOK", "priority": 1, "allocatedSlots": 1, "requestedSlots": 1,
+                         "summary": {"jobsAhead": -1, "state": "STATE_SCHEDULED"}}},
+        ], "pagination": {"endIndex": 2, "total": 2}})),
+    );
+    let person = Person::using(&stub);
+    assert_eq!(
+        person.det(&["job", "list", "--csv"]).ok(),
+        "#,ID,Type,Job Name,Priority,Submitted,Slots (acquired/needed),State,User,Waiting Reason\n\
+         0,j1,EXPERIMENT,search (7),42,2026-11-21 10:00:00+0000,1/4,QUEUED,ada,no agent\n\
+         N/A,j2,NOTEBOOK,***,1,***,1/1,SCHEDULED,***,\n"
+    );
+    assert_eq!(person.det(&["j", "ls"]).err, "priority: lower runs first\n");
+    assert_eq!(
+        person.det(&["j", "ls", "-p", "k8s"]).err,
+        "priority: higher runs first (Kubernetes)\n"
+    );
+    let fair = person.det(&["j", "ls", "-p", "fair", "--csv"]).ok();
+    assert!(
+        fair.contains(",Weight,") && fair.contains(",1.5,"),
+        "{fair}"
+    );
+    let err = person.det(&["j", "ls", "-p", "nope"]).fails(1);
+    assert!(err.contains("the pools are: gpu, k8s, fair"), "{err}");
+}
+
+#[test]
+fn a_master_tells_of_itself() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/master",
+        ok(json!({"version": "0.38.1", "clusterName": "c"})),
+    );
+    stub.on(
+        "GET /api/v1/master/config",
+        ok(json!({"config": {"port": 8080}})),
+    );
+    stub.on(
+        "GET /api/v1/master/logs",
+        stream(&[json!({"logEntry": {"timestamp": "T", "level": "LOG_LEVEL_INFO", "message": "started"}})]),
+    );
+    let person = Person::using(&stub);
+    assert!(
+        person
+            .det(&["master", "info"])
+            .ok()
+            .contains("clusterName: c")
+    );
+    assert_eq!(person.det(&["master", "config"]).ok(), "port: 8080\n");
+    let json: Value =
+        serde_json::from_str(&person.det(&["master", "config", "show", "--json"]).ok()).unwrap();
+    assert_eq!(json, json!({"port": 8080}));
+    assert_eq!(
+        person.det(&["master", "logs", "--tail", "3"]).ok(),
+        "T [LOG_LEVEL_INFO]: started\n"
+    );
+    assert!(
+        stub.lines()
+            .contains(&"GET /api/v1/master/logs?follow=false&offset=-3".to_owned())
+    );
+}
+
+#[test]
+fn a_search_is_previewed() {
+    let stub = StubMaster::start();
+    stub.on(
+        "POST /api/v1/preview-hp-search",
+        ok(
+            json!({"summary": {"config": {"name": "random", "unused": null}, "trials": [
+                {"count": 4, "unit": {"maxLength": true}},
+                {"count": 2, "unit": {"maxLength": false, "name": "batches", "value": 100}},
+            ]}}),
+        ),
+    );
+    let person = Person::using(&stub);
+    person.write("s.yaml", "searcher:\n  name: random\n  max_trials: 6\n");
+    let out = person.det(&["preview-search", "s.yaml"]).ok();
+    assert!(
+        out.starts_with("Using search configuration:\nname: random\n"),
+        "{out}"
+    );
+    assert!(
+        out.contains("4      | train to completion") && out.contains("train for 100 batches"),
+        "{out}"
+    );
+    assert_eq!(
+        stub.last("POST /api/v1/preview-hp-search").json()["config"]["searcher"]["max_trials"],
+        6
+    );
+    person.write("none.yaml", "name: x\n");
+    let err = person.det(&["preview-search", "none.yaml"]).fails(1);
+    assert!(err.contains("no \"searcher\" section"), "{err}");
+}
+
+#[test]
+fn what_the_master_has_not_built_is_passed_on() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/master/config",
+        Answer::Json(501, json!({"error": {"error": "not built"}})),
+    );
+    let err = Person::using(&stub).det(&["master", "config"]).fails(1);
+    assert!(err.contains("error: not built"), "{err}");
+}

@@ -1,0 +1,326 @@
+//! Reaching, trusting and logging in to a master.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper that fails makes its test fail"
+)]
+
+mod support;
+
+use std::fs;
+
+use serde_json::json;
+use support::Person;
+use support::stub::{Answer, StubMaster, ok};
+
+/// An address where nothing listens.
+fn nowhere() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+#[test]
+fn without_a_master_there_is_one_sentence_and_code_3() {
+    let address = nowhere();
+    let err = Person::at(&address).det(&["experiment", "list"]).fails(3);
+    assert_eq!(
+        err,
+        format!(
+            "error: could not reach a master at http://{address}: the connection was refused; \
+             start one with `det up`, or name another with -m or DET_MASTER\n"
+        )
+    );
+}
+
+#[test]
+fn wrong_usage_has_code_2() {
+    let person = Person::at(&nowhere());
+    person.det(&["experiment", "fly"]).fails(2);
+    person.det(&[]).fails(2);
+    let err = person.det(&["-m", "ftp://x", "agent", "list"]).fails(2);
+    assert!(
+        err.contains("has a scheme other than http and https"),
+        "{err}"
+    );
+    let err = person
+        .det(&["trial", "logs", "1", "--head", "1", "--tail", "1"])
+        .fails(2);
+    assert!(err.contains("cannot be used with"), "{err}");
+}
+
+#[test]
+fn a_refused_request_has_code_1_and_the_masters_words() {
+    let stub = StubMaster::start();
+    let refusal = json!({"error": {"error": "experiment 7 is paused"}, "hint": "activate it"});
+    stub.on(
+        "POST /api/v1/experiments/7/cancel",
+        Answer::Json(400, refusal),
+    );
+    let err = Person::using(&stub).det(&["e", "cancel", "7"]).fails(1);
+    assert!(
+        err.contains("error: experiment 7 is paused\nhint: activate it\n"),
+        "{err}"
+    );
+}
+
+#[test]
+fn another_kind_of_server_is_named_so() {
+    let stub = StubMaster::bare();
+    stub.on(
+        "POST /api/v1/auth/login",
+        Answer::Raw(200, "text/html", b"<html>".to_vec()),
+    );
+    let err = Person::using(&stub).det(&["agent", "list"]).fails(3);
+    assert!(
+        err.contains("gave an answer that is not a master's"),
+        "{err}"
+    );
+}
+
+#[test]
+fn flags_beat_the_environment() {
+    let stub = StubMaster::start();
+    stub.on("GET /api/v1/agents", ok(json!({"agents": []})));
+    let person = Person::at(&nowhere());
+    person.det(&["-m", stub.address(), "agent", "list"]).ok();
+    person
+        .det(&["agent", "list", "--master", stub.address()])
+        .ok();
+}
+
+#[test]
+fn logging_in_keeps_a_token_that_the_other_client_reads() {
+    let stub = StubMaster::start();
+    stub.on("GET /info", ok(json!({"version": "0.38.1"})));
+    stub.on(
+        "POST /api/v1/auth/login",
+        ok(json!({"token": "T-ADA", "user": {"username": "ada"}})),
+    );
+    let person = Person::using(&stub);
+    let run = person.det_typing(&["user", "login", "ada"], "Passw0rd\n");
+    assert!(run.err.contains("logged in to"), "{run:?}");
+    run.ok();
+    let sent = stub.last("POST /api/v1/auth/login").json();
+    assert_eq!(sent["username"], "ada");
+    assert_eq!(sent["password"], det_client::salted_hash("Passw0rd"));
+    let expected = format!(
+        r#"{{
+    "masters": {{
+        "http://{}": {{
+            "active_user": "ada",
+            "tokens": {{
+                "ada": "T-ADA"
+            }}
+        }}
+    }},
+    "version": 2
+}}"#,
+        stub.address()
+    );
+    assert_eq!(fs::read_to_string(person.tokens()).unwrap(), expected);
+
+    stub.on("GET /api/v1/agents", ok(json!({"agents": []})));
+    person.det(&["agent", "list"]).ok();
+    assert_eq!(
+        stub.last("GET /api/v1/agents").headers["authorization"],
+        "Bearer T-ADA"
+    );
+}
+
+#[test]
+fn a_wrong_password_is_told() {
+    let stub = StubMaster::start();
+    stub.on("GET /info", ok(json!({})));
+    stub.on(
+        "POST /api/v1/auth/login",
+        Answer::Json(401, json!({"error": {"error": "invalid credentials"}})),
+    );
+    let person = Person::using(&stub);
+    let err = person.det_typing(&["user", "login", "ada"], "x\n").fails(1);
+    assert!(err.contains("wrong user name or password"), "{err}");
+    assert!(!person.tokens().exists());
+    let err = person.det(&["agent", "list"]).fails(1);
+    assert!(err.contains("det user login"), "{err}");
+}
+
+#[test]
+fn a_weak_password_is_warned_about_once() {
+    let stub = StubMaster::start();
+    stub.on("GET /api/v1/agents", ok(json!({"agents": []})));
+    let person = Person::using(&stub);
+    let first = person.det(&["agent", "list", "--json"]);
+    assert!(
+        first
+            .err
+            .contains("the password of user \"determined\" is blank"),
+        "{first:?}"
+    );
+    assert_eq!(first.ok(), "[]\n");
+    let second = person.det(&["agent", "list"]);
+    assert_eq!(second.err, "");
+}
+
+#[test]
+fn logging_out_ends_and_forgets() {
+    let stub = StubMaster::start();
+    stub.on("GET /info", ok(json!({})));
+    stub.on("POST /api/v1/auth/logout", ok(json!({})));
+    let person = Person::using(&stub);
+    person
+        .det_typing(&["user", "login", "determined"], "\n")
+        .ok();
+    let run = person.det(&["u", "logout"]);
+    assert!(run.err.contains("logged out of"), "{run:?}");
+    run.ok();
+    assert_eq!(
+        stub.last("POST /api/v1/auth/logout").headers["authorization"],
+        "Bearer TOKEN"
+    );
+    let kept = fs::read_to_string(person.tokens()).unwrap();
+    assert!(
+        !kept.contains("TOKEN") && !kept.contains("active_user"),
+        "{kept}"
+    );
+    let again = person.det(&["u", "logout"]);
+    assert_eq!(again.err, "nobody was logged in\n");
+}
+
+#[test]
+fn whoami_tells_who() {
+    let stub = StubMaster::start();
+    let out = Person::using(&stub).det(&["user", "whoami"]).ok();
+    assert_eq!(out, "You are logged in as user 'determined'\n");
+}
+
+#[test]
+fn changing_ones_password_logs_in_again() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/users/determined/by-username",
+        ok(json!({"user": {"id": 2, "username": "determined"}})),
+    );
+    stub.on("PATCH /api/v1/users/2", ok(json!({"user": {}})));
+    let person = Person::using(&stub);
+    let err = person
+        .det_typing(&["user", "change-password"], "one\ntwo\n")
+        .fails(1);
+    assert!(err.contains("differ"), "{err}");
+    person
+        .det_typing(&["user", "change-password"], "N3w-secret\nN3w-secret\n")
+        .ok();
+    let hash = det_client::salted_hash("N3w-secret");
+    let sent = stub.last("PATCH /api/v1/users/2").json();
+    assert_eq!(sent, json!({"password": hash, "isHashed": true}));
+    assert_eq!(
+        stub.last("POST /api/v1/auth/login").json()["password"],
+        hash
+    );
+}
+
+#[test]
+fn users_are_listed() {
+    let stub = StubMaster::start();
+    let users = json!([
+        {"id": 1, "username": "admin", "admin": true, "active": true, "remote": false,
+         "displayName": "", "agentUserGroup": null},
+        {"id": 2, "username": "ada", "admin": false, "active": true, "remote": false, "displayName": "Ada",
+         "agentUserGroup": {"agentUid": 1000, "agentGid": 1000, "agentUser": "ada", "agentGroup": "ada"}},
+    ]);
+    stub.on(
+        "GET /api/v1/users",
+        ok(json!({"users": users, "pagination": {"endIndex": 2, "total": 2}})),
+    );
+    let out = Person::using(&stub).det(&["user", "list", "--csv"]).ok();
+    assert_eq!(
+        out,
+        "User Id,Username,Display Name,Admin,Active,Remote,Agent Uid,Agent Gid,Agent User,Agent Group\n\
+         1,admin,N/A,True,True,False,N/A,N/A,N/A,N/A\n\
+         2,ada,Ada,False,True,False,1000,1000,ada,ada\n"
+    );
+    assert_eq!(
+        stub.lines(),
+        ["GET /api/v1/users?active=true&limit=200&offset=0"]
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let person = Person::at(&nowhere());
+    // A completion script is longer than what a pipe holds, and nobody reads it.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = person.command(&["completion", "bash"]);
+    let output = command
+        .stdout(writer)
+        .stderr(std::process::Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn completion_knows_the_commands() {
+    let person = Person::at(&nowhere());
+    for shell in ["bash", "zsh", "fish"] {
+        let script = person.det(&["completion", shell]).ok();
+        assert!(script.contains("preview-search"), "{shell}");
+    }
+}
+
+#[test]
+fn version_tells_both_sides() {
+    let stub = StubMaster::bare();
+    stub.on(
+        "GET /info",
+        ok(json!({"version": "0.38.1", "master_id": "m", "cluster_id": "c", "cluster_name": "n"})),
+    );
+    let out = Person::using(&stub).det(&["version"]).ok();
+    assert!(
+        out.contains("0.38.1") && out.contains(stub.address()),
+        "{out}"
+    );
+    assert!(out.contains(env!("CARGO_PKG_VERSION")), "{out}");
+    let alone = Person::at(&nowhere()).det(&["version"]);
+    assert!(alone.out.contains(env!("CARGO_PKG_VERSION")), "{alone:?}");
+    alone.fails(3);
+    assert_eq!(
+        Person::at(&nowhere()).det(&["-v"]).ok(),
+        format!("det {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn a_password_typed_at_a_terminal_is_not_shown() {
+    use std::io::{Read, Write};
+
+    let stub = StubMaster::start();
+    stub.on("GET /info", ok(json!({})));
+    let person = Person::using(&stub);
+    let terminal = nix::pty::openpty(None, None).unwrap();
+    let mut child = person
+        .command(&["user", "login", "ada"])
+        .stdin(terminal.slave.try_clone().unwrap())
+        .stderr(terminal.slave)
+        .spawn()
+        .unwrap();
+    let mut screen = fs::File::from(terminal.master);
+    let mut shown = String::new();
+    let mut buffer = [0; 256];
+    let mut typed = false;
+    // Reading fails once the other side is closed.
+    while let Ok(read) = screen.read(&mut buffer) {
+        if read == 0 {
+            break;
+        }
+        shown.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        if !typed && shown.contains("Password for user 'ada': ") {
+            screen.write_all(b"Passw0rd\n").unwrap();
+            typed = true;
+        }
+    }
+    assert!(child.wait().unwrap().success(), "{shown}");
+    assert!(typed && !shown.contains("Passw0rd"), "{shown}");
+    let sent = stub.last("POST /api/v1/auth/login").json();
+    assert_eq!(sent["password"], det_client::salted_hash("Passw0rd"));
+}

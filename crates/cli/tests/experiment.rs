@@ -1,0 +1,641 @@
+//! Creating, watching and changing experiments.
+
+mod support;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use support::Person;
+use support::stub::{Answer, StubMaster, ok, stream};
+
+const CONFIG: &str = "# a comment that must arrive\nname: demo\nentrypoint: python3 x.py\nsearcher:\n  name: single\n  metric: loss\n";
+
+fn created(searcher: &str) -> Answer {
+    ok(json!({"experiment": {"id": 7}, "config": {"searcher": {"name": searcher}}, "warnings": []}))
+}
+
+fn experiment(state: &str) -> Answer {
+    ok(
+        json!({"experiment": {"id": 7, "state": format!("STATE_{state}"), "name": "demo", "progress": 0.5,
+                             "config": {"searcher": {"name": "random", "metric": "loss"}}}}),
+    )
+}
+
+fn trials(trials: &Value) -> Answer {
+    let count = trials.as_array().map_or(0, Vec::len);
+    ok(json!({"trials": trials, "pagination": {"endIndex": count, "total": count}}))
+}
+
+fn person(stub: &StubMaster) -> Person {
+    let person = Person::using(stub);
+    person.write("c.yaml", CONFIG);
+    person.write("model/x.py", "print(1)\n");
+    person.write("model/.detignore", "*.bin\n");
+    person.write("model/data.bin", "no");
+    person
+}
+
+#[test]
+fn the_configuration_is_sent_byte_for_byte() {
+    let stub = StubMaster::start();
+    stub.on("POST /api/v1/experiments", created("single"));
+    let person = person(&stub);
+    let run = person.det(&["experiment", "create", "c.yaml", "model", "-v"]);
+    assert!(
+        run.err.contains("  x.py\nsending 9.0B and 1 files"),
+        "{run:?}"
+    );
+    assert_eq!(run.ok(), "Created experiment 7\n");
+    let sent = stub.last("POST /api/v1/experiments").json();
+    assert_eq!(sent["config"], CONFIG);
+    assert_eq!(sent["activate"], true);
+    let files = sent["modelDefinition"].as_array().unwrap();
+    assert_eq!(files.len(), 1);
+    assert_eq!(files[0]["path"], "x.py");
+    assert_eq!(files[0]["content"], STANDARD.encode("print(1)\n"));
+}
+
+#[test]
+fn overrides_templates_and_projects_are_sent() {
+    let stub = StubMaster::start();
+    stub.on(
+        "POST /api/v1/experiments",
+        ok(json!({"experiment": {"id": 7}, "config": {}, "warnings": ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"]})),
+    );
+    let person = person(&stub);
+    let run = person.det(&[
+        "e",
+        "create",
+        "c.yaml",
+        "--paused",
+        "--config",
+        "resources.slots_per_trial=4",
+        "--config",
+        "name=other",
+        "--template",
+        "t",
+        "--project_id",
+        "3",
+        "-i",
+        "model/x.py",
+    ]);
+    assert!(
+        run.err.contains("more slots than the cluster has"),
+        "{run:?}"
+    );
+    run.ok();
+    let sent = stub.last("POST /api/v1/experiments").json();
+    assert_eq!(sent["activate"], false);
+    assert_eq!(sent["template"], "t");
+    assert_eq!(sent["projectId"], 3);
+    assert_eq!(sent["modelDefinition"][0]["path"], "x.py");
+    let config = det_config::yaml::parse(sent["config"].as_str().unwrap())
+        .unwrap()
+        .to_value();
+    assert_eq!(config["resources"]["slots_per_trial"], 4);
+    assert_eq!(config["name"], "other");
+    assert_eq!(config["searcher"]["metric"], "loss");
+}
+
+#[test]
+fn mistakes_in_ones_own_files_are_told_without_a_master() {
+    let person = Person::at("127.0.0.1:1");
+    let err = person.det(&["e", "create", "missing.yaml"]).fails(1);
+    assert!(err.contains("could not read \"missing.yaml\""), "{err}");
+    person.write("list.yaml", "- 1\n");
+    let err = person.det(&["e", "create", "list.yaml"]).fails(1);
+    assert!(err.contains("must be a YAML map"), "{err}");
+    person.write("bad.yaml", "a: [1\n");
+    let err = person.det(&["e", "create", "bad.yaml"]).fails(1);
+    assert!(err.contains("bad.yaml") && err.contains("line"), "{err}");
+    person.write("c.yaml", CONFIG);
+    let err = person.det(&["e", "create", "c.yaml", "c.yaml"]).fails(2);
+    assert!(err.contains("is a file"), "{err}");
+    let err = person
+        .det(&["e", "create", "c.yaml", "--test-mode"])
+        .fails(2);
+    assert!(err.contains("test mode"), "{err}");
+}
+
+#[test]
+fn following_a_single_run_prints_its_logs() {
+    let stub = StubMaster::start();
+    stub.on("POST /api/v1/experiments", created("single"));
+    stub.on(
+        "GET /api/v1/experiments/7/trials",
+        Answer::InTurn(vec![
+            trials(&json!([])),
+            trials(&json!([{"id": 12}, {"id": 11}])),
+        ]),
+    );
+    stub.on(
+        "GET /api/v1/experiments/7",
+        Answer::InTurn(vec![
+            experiment("QUEUED"),
+            experiment("RUNNING"),
+            experiment("COMPLETED"),
+        ]),
+    );
+    stub.on(
+        "GET /api/v1/trials/11/logs",
+        stream(&[
+            json!({"message": "first\n"}),
+            json!({"message": "second\n"}),
+        ]),
+    );
+    let run = person(&stub).det(&["e", "create", "c.yaml", "model", "-f"]);
+    assert!(
+        run.err.contains("experiment 7 has ended: COMPLETED"),
+        "{run:?}"
+    );
+    assert_eq!(run.ok(), "Created experiment 7\nfirst\nsecond\n");
+}
+
+#[test]
+fn a_lost_log_stream_goes_on_where_it_was() {
+    let stub = StubMaster::start();
+    let line = |n: u32| format!("{{\"result\":{{\"message\":\"line {n}\\n\"}}}}\n");
+    let cut = Answer::Chunks {
+        pieces: vec![line(1), line(2)],
+        cut: true,
+    };
+    let whole = Answer::Chunks {
+        pieces: vec![line(1), line(2), line(3)],
+        cut: false,
+    };
+    stub.on(
+        "GET /api/v1/trials/11/logs",
+        Answer::InTurn(vec![cut, whole]),
+    );
+    let run = Person::using(&stub).det(&["trial", "logs", "-f", "11"]);
+    assert!(run.err.contains("trying again"), "{run:?}");
+    assert_eq!(run.ok(), "line 1\nline 2\nline 3\n");
+}
+
+#[test]
+fn a_lost_log_stream_fails_when_not_followed() {
+    let stub = StubMaster::start();
+    let pieces = vec!["{\"result\":{\"message\":\"line\\n\"}}\n".to_owned()];
+    stub.on(
+        "GET /api/v1/trials/11/logs",
+        Answer::Chunks { pieces, cut: true },
+    );
+    let run = Person::using(&stub).det(&["trial", "logs", "11"]);
+    assert_eq!(run.out, "line\n");
+    run.fails(3);
+}
+
+#[test]
+fn following_a_search_shows_its_progress() {
+    let stub = StubMaster::start();
+    stub.on("POST /api/v1/experiments", created("adaptive_asha"));
+    let value = |value: f64| json!({"metrics": {"avgMetrics": {"loss": value}}});
+    stub.on(
+        "GET /api/v1/experiments/7/trials",
+        Answer::InTurn(vec![
+            trials(&json!([{"id": 1, "state": "STATE_RUNNING"}])),
+            trials(
+                &json!([{"id": 1, "state": "STATE_COMPLETED", "bestValidation": value(0.5)},
+                           {"id": 2, "state": "STATE_ERROR", "bestValidation": value(0.25)}]),
+            ),
+        ]),
+    );
+    stub.on(
+        "GET /api/v1/experiments/7",
+        Answer::InTurn(vec![experiment("RUNNING"), experiment("ERROR")]),
+    );
+    let run = person(&stub).det(&["e", "create", "c.yaml", "-f"]);
+    assert!(
+        run.err.contains(" 50% RUNNING, 1 trials (1 running)"),
+        "{run:?}"
+    );
+    assert!(
+        run.out.contains(
+            "experiment 7 has ended: ERROR, 2 trials (1 completed, 1 error), best loss 0.25 (trial 2)\n"
+        ),
+        "{run:?}"
+    );
+    run.fails(1);
+}
+
+#[test]
+fn waiting_tells_by_its_code_how_it_ended() {
+    for (last, code) in [
+        ("COMPLETED", 0),
+        ("CANCELED", 1),
+        ("ERROR", 1),
+        ("PAUSED", 1),
+    ] {
+        let stub = StubMaster::start();
+        stub.on(
+            "GET /api/v1/experiments/7",
+            Answer::InTurn(vec![experiment("RUNNING"), experiment(last)]),
+        );
+        let run = Person::using(&stub).det(&["e", "wait", "7", "--polling-interval", "0.01"]);
+        assert_eq!(run.code, code, "{last}: {run:?}");
+        assert!(run.err.to_uppercase().contains(last), "{run:?}");
+        assert_eq!(run.out, "");
+    }
+}
+
+#[test]
+fn states_are_changed_with_one_call() {
+    let stub = StubMaster::start();
+    let person = Person::using(&stub);
+    for (word, route, said) in [
+        ("pause", "pause", "Paused"),
+        ("activate", "activate", "Activated"),
+        ("unpause", "activate", "Activated"),
+        ("cancel", "cancel", "Canceled"),
+        ("kill", "kill", "Killed"),
+        ("archive", "archive", "Archived"),
+        ("unarchive", "unarchive", "Unarchived"),
+    ] {
+        let route = format!("POST /api/v1/experiments/7/{route}");
+        stub.on(&route, ok(json!({})));
+        assert_eq!(
+            person.det(&["e", word, "7"]).ok(),
+            format!("{said} experiment 7\n")
+        );
+        assert_eq!(stub.last(&route).body, "");
+    }
+}
+
+#[test]
+fn deleting_asks_first() {
+    let stub = StubMaster::start();
+    stub.on("DELETE /api/v1/experiments/7", ok(json!({})));
+    let person = Person::using(&stub);
+    let err = person.det(&["e", "delete", "7"]).fails(2);
+    assert!(err.contains("--yes"), "{err}");
+    let run = person.det_typing(&["e", "delete", "7"], "what\nno\n");
+    assert!(run.err.contains("nothing was deleted"), "{run:?}");
+    run.ok();
+    assert_eq!(stub.lines(), Vec::<String>::new());
+    assert_eq!(
+        person.det_typing(&["e", "delete", "7"], "yes\n").ok(),
+        "Deletion of experiment 7 is in progress\n"
+    );
+    person.det(&["e", "delete", "7", "--yes"]).ok();
+}
+
+#[test]
+fn continuing_sends_what_beats_the_configuration() {
+    let stub = StubMaster::start();
+    stub.on(
+        "POST /api/v1/experiments/continue",
+        ok(json!({"experiment": {"id": 7}})),
+    );
+    let person = person(&stub);
+    assert_eq!(
+        person.det(&["e", "continue", "7"]).ok(),
+        "Continued experiment 7\n"
+    );
+    assert_eq!(
+        stub.last("POST /api/v1/experiments/continue").json(),
+        json!({"id": 7, "overrideConfig": "{}\n"})
+    );
+    person
+        .det(&["e", "continue", "7", "--config", "max_restarts=3"])
+        .ok();
+    let sent = stub.last("POST /api/v1/experiments/continue").json();
+    assert!(
+        sent["overrideConfig"]
+            .as_str()
+            .unwrap()
+            .contains("max_restarts: 3"),
+        "{sent}"
+    );
+}
+
+#[test]
+fn attributes_are_set_with_one_patch() {
+    let stub = StubMaster::start();
+    stub.on("PATCH /api/v1/experiments/7", ok(json!({"experiment": {}})));
+    stub.on("PUT /api/v1/experiments/7/retain_logs", ok(json!({})));
+    let person = Person::using(&stub);
+    let cases: [(&[&str], Value); 7] = [
+        (&["name", "7", "new"], json!({"id": 7, "name": "new"})),
+        (
+            &["description", "7", "d"],
+            json!({"id": 7, "description": "d"}),
+        ),
+        (
+            &["priority", "7", "10"],
+            json!({"id": 7, "resources": {"priority": 10}}),
+        ),
+        (
+            &["weight", "7", "2.5"],
+            json!({"id": 7, "resources": {"weight": 2.5}}),
+        ),
+        (
+            &["max-slots", "7", "4"],
+            json!({"id": 7, "resources": {"maxSlots": 4}}),
+        ),
+        (
+            &["max-slots", "7", "none"],
+            json!({"id": 7, "resources": {"maxSlots": null}}),
+        ),
+        (
+            &[
+                "gc-policy",
+                "7",
+                "--save-experiment-best",
+                "1",
+                "--save-trial-best",
+                "2",
+                "--save-trial-latest",
+                "3",
+                "--yes",
+            ],
+            json!({"id": 7, "checkpointStorage": {"saveExperimentBest": 1, "saveTrialBest": 2, "saveTrialLatest": 3}}),
+        ),
+    ];
+    for (words, expected) in cases {
+        person.det(&[&["experiment", "set"], words].concat()).ok();
+        assert_eq!(stub.last("PATCH").json(), expected);
+    }
+    let said = person.det(&["e", "set", "priority", "7", "10"]).ok();
+    assert!(said.contains("lower runs first on agents"), "{said}");
+    person
+        .det(&["e", "set", "log-retention", "7", "--forever"])
+        .ok();
+    assert_eq!(
+        stub.last("PUT").json(),
+        json!({"experimentId": 7, "numDays": -1})
+    );
+    person.det(&["e", "set", "max-slots", "7", "many"]).fails(2);
+}
+
+#[test]
+fn a_gc_policy_shows_what_it_deletes_before_it_asks() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /experiments/7/preview_gc",
+        ok(json!({"metric_name": "loss", "checkpoints": [
+            {"TrialID": 3, "StepsCompleted": 10, "State": "COMPLETED", "ValidationMetrics": {"loss": 0.5},
+             "UUID": "u-1", "Resources": {"w": 1}}]})),
+    );
+    let arguments = [
+        "e",
+        "set",
+        "gc-policy",
+        "7",
+        "--save-experiment-best",
+        "0",
+        "--save-trial-best",
+        "1",
+        "--save-trial-latest",
+        "1",
+    ];
+    let run = Person::using(&stub).det_typing(&arguments, "n\n");
+    assert!(
+        run.err.contains("u-1") && run.err.contains("deletes 1 checkpoints"),
+        "{run:?}"
+    );
+    run.ok();
+    assert_eq!(
+        stub.lines(),
+        [
+            "GET /experiments/7/preview_gc?save_experiment_best=0&save_trial_best=1&save_trial_latest=1"
+        ]
+    );
+}
+
+#[test]
+fn labels_are_a_set() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/experiments/7",
+        ok(json!({"experiment": {"id": 7, "labels": ["b", "a"]}})),
+    );
+    stub.on("PATCH /api/v1/experiments/7", ok(json!({})));
+    let person = Person::using(&stub);
+    person.det(&["e", "label", "add", "7", "c"]).ok();
+    assert_eq!(
+        stub.last("PATCH").json(),
+        json!({"id": 7, "labels": ["b", "a", "c"]})
+    );
+    person.det(&["e", "label", "remove", "7", "b"]).ok();
+    assert_eq!(stub.last("PATCH").json(), json!({"id": 7, "labels": ["a"]}));
+    let patches = stub.lines().len();
+    person.det(&["e", "label", "add", "7", "a"]).ok();
+    assert_eq!(
+        stub.lines().len(),
+        patches + 1,
+        "a label that is there needs no change"
+    );
+}
+
+#[test]
+fn experiments_are_listed_in_every_form() {
+    let stub = StubMaster::start();
+    let page = |id: i64, end: i64| {
+        ok(
+            json!({"experiments": [{"id": id, "username": "ada", "name": "a, b", "forkedFrom": null, "state": "STATE_RUNNING",
+                                   "progress": 0.25, "startTime": "2026-11-21T10:00:00Z", "endTime": null,
+                                   "resourcePool": "default", "archived": false, "workspaceName": "W", "projectName": "P"}],
+                  "pagination": {"offset": end - 1, "endIndex": end, "total": 2}}),
+        )
+    };
+    stub.on(
+        "GET /api/v1/experiments",
+        Answer::InTurn(vec![page(9, 1), page(8, 2)]),
+    );
+    let person = Person::using(&stub);
+    assert_eq!(
+        person.det(&["e", "list", "--csv"]).ok(),
+        "ID,Owner,Name,Parent ID,State,Progress,Started,Ended,Resource Pool\n\
+         9,ada,\"a, b\",,RUNNING,25.0%,2026-11-21 10:00:00+0000,,default\n\
+         8,ada,\"a, b\",,RUNNING,25.0%,2026-11-21 10:00:00+0000,,default\n"
+    );
+    assert_eq!(
+        stub.lines(),
+        [
+            "GET /api/v1/experiments?archived=false&users=determined&limit=200&offset=0",
+            "GET /api/v1/experiments?archived=false&users=determined&limit=200&offset=1",
+        ]
+    );
+    let all = person
+        .det(&[
+            "e",
+            "ls",
+            "--all",
+            "--show_project",
+            "--csv",
+            "--limit",
+            "5",
+            "--pages",
+            "1",
+        ])
+        .ok();
+    assert!(
+        all.starts_with("Workspace,Project,ID,") && all.contains("W,P,8,"),
+        "{all}"
+    );
+    assert!(all.lines().next().unwrap().ends_with(",Archived"), "{all}");
+    assert_eq!(stub.lines()[2], "GET /api/v1/experiments?limit=5&offset=0");
+    let objects: Value = serde_json::from_str(&person.det(&["e", "ls", "--json"]).ok()).unwrap();
+    assert_eq!(objects[0]["id"], 8);
+    assert!(
+        person.det(&["e"]).ok().contains(" 8  | ada"),
+        "the bare group lists"
+    );
+}
+
+#[test]
+fn an_experiment_is_described_whole() {
+    let stub = StubMaster::start();
+    let about = json!({"experiment": {"id": 7, "state": "STATE_QUEUED", "name": "demo", "labels": ["b", "a"], "archived": false,
+        "waitReason": {"kind": "noCapacity", "message": "no agent has 8 slots"}}});
+    stub.on("GET /api/v1/experiments/7", ok(about));
+    stub.on(
+        "GET /api/v1/experiments/7/trials",
+        trials(&json!([{"id": 11, "state": "STATE_QUEUED", "hparams": {"lr": 0.1},
+                        "waitReason": {"message": "no agent has 8 slots", "since": "2026-11-21T10:00:00Z"}}])),
+    );
+    stub.on(
+        "GET /api/v1/trials/11/workloads",
+        ok(
+            json!({"workloads": [{"training": {"totalBatches": 5, "endTime": "2026-11-21T10:00:00Z",
+                                              "metrics": {"avgMetrics": {"loss": 0.5}}}}],
+                  "pagination": {"endIndex": 1, "total": 1}}),
+        ),
+    );
+    let person = Person::using(&stub);
+    let run = person.det(&["e", "describe", "7", "--metrics"]);
+    assert!(
+        run.err.contains("experiment 7 waits: no agent has 8 slots"),
+        "{run:?}"
+    );
+    let out = run.ok();
+    for part in [
+        "Experiment:\n",
+        "\nTrials:\n",
+        "\nWorkloads:\n",
+        "a, b",
+        "no agent has 8 slots (since 2026-11-21 10:00:00+0000)",
+        "Training Metric: loss",
+        "0.5",
+    ] {
+        assert!(out.contains(part), "{part:?} is missing in {out}");
+    }
+    let objects: Value =
+        serde_json::from_str(&person.det(&["e", "describe", "7,7", "--json"]).ok()).unwrap();
+    assert_eq!(objects[1]["experiment"]["id"], 7);
+    person.write("out/.keep", "");
+    person.det(&["e", "describe", "7", "--outdir", "out"]).ok();
+    let saved = std::fs::read_to_string(person.directory().join("out/workloads.csv")).unwrap();
+    assert!(saved.starts_with("Trial ID,# of Batches,"), "{saved}");
+}
+
+#[test]
+fn trials_and_their_logs_are_shown() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/experiments/7/trials",
+        trials(&json!([{"id": 12, "state": "STATE_COMPLETED", "hparams": {}, "totalBatchesProcessed": 5},
+                       {"id": 11, "state": "STATE_QUEUED", "hparams": {}, "waitReason": {"message": "pool is full"}}])),
+    );
+    stub.on(
+        "GET /api/v1/trials/11/logs",
+        stream(&[
+            json!({"message": "b\n", "id": "2"}),
+            json!({"message": "a\n", "id": "1"}),
+        ]),
+    );
+    let person = Person::using(&stub);
+    let csv = person.det(&["e", "lt", "7", "--csv"]).ok();
+    assert_eq!(
+        csv,
+        "Trial ID,State,H-Params,Started,Ended,# of Batches,Waiting Reason\n\
+         12,COMPLETED,{},,,5,\n11,QUEUED,{},,,,pool is full\n"
+    );
+    assert_eq!(
+        person.det(&["e", "logs", "7", "--tail", "2"]).ok(),
+        "a\nb\n"
+    );
+    assert_eq!(
+        stub.last("GET /api/v1/trials/11/logs").line,
+        "GET /api/v1/trials/11/logs?follow=false&limit=2&orderBy=ORDER_BY_DESC"
+    );
+    let lines = person.det(&["t", "logs", "11", "--json"]).ok();
+    let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!(first, json!({"message": "b\n", "id": "2"}));
+    stub.on("GET /api/v1/experiments/8/trials", trials(&json!([])));
+    let err = person.det(&["e", "logs", "8"]).fails(1);
+    assert!(err.contains("has no trial yet"), "{err}");
+}
+
+#[test]
+fn a_trial_is_described_and_killed() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/trials/11",
+        ok(json!({"trial": {"id": 11, "experimentId": 7, "state": "STATE_QUEUED", "hparams": {"lr": 0.1},
+                            "summaryMetrics": {"avg_metrics": {}}, "waitReason": {"message": "pool is full"}}})),
+    );
+    stub.on(
+        "GET /api/v1/trials/11/workloads",
+        ok(json!({"workloads": [{"checkpoint": {"totalBatches": 5, "state": "STATE_PARTIALLY_DELETED", "uuid": "u"}}],
+                  "pagination": {"endIndex": 1, "total": 1}})),
+    );
+    stub.on("POST /api/v1/trials/11/kill", ok(json!({})));
+    let person = Person::using(&stub);
+    let run = person.det(&["trial", "describe", "11"]);
+    assert!(run.err.contains("waiting: pool is full"), "{run:?}");
+    assert!(run.ok().contains("PARTIALLY_DELETED"));
+    assert!(stub.lines().contains(
+        &"GET /api/v1/trials/11/workloads?includeBatchMetrics=false&limit=1000&offset=0".to_owned()
+    ));
+    let object: Value =
+        serde_json::from_str(&person.det(&["t", "describe", "11", "--json"]).ok()).unwrap();
+    assert_eq!(object["trial"]["id"], 11);
+    assert_eq!(object["workloads"][0]["checkpoint"]["uuid"], "u");
+    assert_eq!(person.det(&["t", "kill", "11"]).ok(), "Killed trial 11\n");
+}
+
+#[test]
+fn configuration_and_files_come_back() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/experiments/7",
+        ok(json!({"experiment": {"config": {"name": "demo", "searcher": {"name": "single"}}}})),
+    );
+    stub.on(
+        "GET /api/v1/experiments/7/model_def",
+        ok(json!({"b64Tgz": STANDARD.encode(b"archive")})),
+    );
+    let person = Person::using(&stub);
+    let config = person.det(&["e", "config", "7"]).ok();
+    assert_eq!(config, "name: demo\nsearcher:\n  name: single\n");
+    person
+        .det(&["e", "download-model-def", "7", "--output-dir", "here"])
+        .ok();
+    let saved = person.directory().join("here/experiment_7_model_def.tgz");
+    assert_eq!(std::fs::read(saved).unwrap(), b"archive");
+}
+
+#[test]
+fn ctrl_c_ends_the_following_and_not_the_experiment() {
+    let stub = StubMaster::start();
+    stub.on("GET /api/v1/experiments/7", experiment("RUNNING"));
+    stub.on("GET /api/v1/experiments/7/trials", trials(&json!([])));
+    let person = Person::using(&stub);
+    let child = person
+        .command(&["e", "follow", "7"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    stub.wait_for(2, "GET /api/v1/experiments/7/trials");
+    let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).unwrap();
+    let run = support::Run::from(child.wait_with_output().unwrap());
+    let err = run.fails(130);
+    assert!(err.contains("experiment 7 goes on"), "{err}");
+    assert!(
+        !stub.lines().iter().any(|line| line.starts_with("POST")),
+        "{:?}",
+        stub.lines()
+    );
+}

@@ -1,0 +1,502 @@
+//! What is refused, and with which words.
+
+use super::*;
+
+#[test]
+fn mistakes_name_their_path_line_and_remedy() {
+    for (name, text, expected) in [
+        (
+            "grid without count",
+            searching(
+                "  name: grid\nhyperparameters:\n  a:\n    lr: {type: double, minval: 0, maxval: 1}",
+            ),
+            "<config>.hyperparameters.a.lr: grid search needs a \"count\" here (line 7); hint: add the number of points, \"count\"",
+        ),
+        (
+            "single with a choice",
+            with("hyperparameters: {lr: {type: categorical, vals: [1, 2]}}"),
+            "<config>.hyperparameters.lr: searcher \"single\" takes constants only (line 3); hint: give one value, or choose searcher \"random\"",
+        ),
+        (
+            "two warm starts",
+            searching("  name: single\n  source_trial_id: 1\n  source_checkpoint_uuid: x"),
+            "<config>.searcher.source_checkpoint_uuid: cannot be combined with \"source_trial_id\"; choose one (line 6)",
+        ),
+        (
+            "more slots than allowed",
+            with("resources: {slots_per_trial: 4, max_slots: 2}"),
+            "<config>.resources.slots_per_trial: is 4, more than the 2 of \"max_slots\": no trial could ever start (line 3)",
+        ),
+        (
+            "slots of a task",
+            with("resources: {slots: 4}"),
+            "<config>.resources.slots: is a key of notebooks, shells and commands, not of experiments (line 3); hint: use \"resources.slots_per_trial\"",
+        ),
+        (
+            "a typing error",
+            with("resoruces: {}"),
+            "<config>.resoruces: is not a known key (line 3); hint: did you mean \"resources\"?",
+        ),
+        (
+            "slots at top level",
+            with("slots: 1"),
+            "<config>.slots: is not a known key (line 3); hint: did you mean \"resources.slots_per_trial\"?",
+        ),
+        (
+            "image at top level",
+            with("image: x"),
+            "<config>.image: is not a known key (line 3); hint: did you mean \"environment.image\"?",
+        ),
+        (
+            "registry_auth at top level",
+            with("registry_auth: {}"),
+            "hint: did you mean \"environment.registry_auth\"?",
+        ),
+        (
+            "pod_spec at top level",
+            with("pod_spec: {}"),
+            "hint: did you mean \"environment.pod_spec\"?",
+        ),
+        (
+            "variables at top level",
+            with("environment_variables: []"),
+            "hint: did you mean \"environment.environment_variables\"?",
+        ),
+        (
+            "priority at top level",
+            with("priority: 1"),
+            "hint: did you mean \"resources.priority\"?",
+        ),
+        (
+            "pool at top level",
+            with("resource_pool: x"),
+            "hint: did you mean \"resources.resource_pool\"?",
+        ),
+        (
+            "a leaf of another section",
+            with("max_trials: 3"),
+            "hint: did you mean \"searcher.max_trials\"?",
+        ),
+        (
+            "a key of another searcher",
+            searching("  name: single\n  max_trials: 2"),
+            "<config>.searcher.max_trials: is not a known key for name \"single\"; known are \"name\", \"metric\"",
+        ),
+        (
+            "no entrypoint",
+            "searcher: {name: single, metric: x}".into(),
+            "<config>.entrypoint: is required: the command that trains; hint: for example \"python3 train.py\"",
+        ),
+        (
+            "no searcher",
+            "entrypoint: x".into(),
+            "<config>.searcher: is required (line 1)",
+        ),
+        (
+            "no metric",
+            "entrypoint: x\nsearcher: {name: single}".into(),
+            "<config>.searcher.metric: is required (line 2)",
+        ),
+        (
+            "no searcher name",
+            "entrypoint: x\nsearcher: {metric: x}".into(),
+            "<config>.searcher.name: is required: one of \"single\", \"random\", \"grid\", \"async_halving\", \"adaptive_asha\" (line 2)",
+        ),
+        (
+            "unknown searcher",
+            searching("  name: bayes"),
+            "<config>.searcher.name: must be one of \"single\", \"random\", \"grid\", \"async_halving\", \"adaptive_asha\", not \"bayes\" (line 4)",
+        ),
+        (
+            "removed searcher",
+            searching("  name: adaptive_simple\n  max_trials: 3"),
+            "<config>.searcher.name: searcher \"adaptive_simple\" was removed (line 4); hint: use \"adaptive_asha\" or \"random\"",
+        ),
+        (
+            "random without trials",
+            searching("  name: random"),
+            "<config>.searcher.max_trials: is required for name \"random\"",
+        ),
+        (
+            "no trials",
+            searching("  name: random\n  max_trials: 0"),
+            "<config>.searcher.max_trials: must be at least 1, not 0 (line 5)",
+        ),
+        (
+            "ASHA without time",
+            searching("  name: adaptive_asha\n  max_trials: 4"),
+            "<config>.searcher.time_metric: is required for name \"adaptive_asha\"",
+        ),
+        (
+            "ASHA with a bare length",
+            searching("  name: adaptive_asha\n  max_trials: 4\n  max_length: 10"),
+            "<config>.searcher.max_length: has no unit; ASHA needs \"time_metric\" and \"max_time\" (line 6)",
+        ),
+        (
+            "divisor of one",
+            searching("  name: async_halving\n  divisor: 1"),
+            "<config>.searcher.divisor: must be above 1, not 1 (line 5)",
+        ),
+        (
+            "a length of two units",
+            with("min_validation_period: {batches: 1, epochs: 1}"),
+            "<config>.min_validation_period: must have exactly one of \"batches\", \"records\", \"epochs\" (line 3)",
+        ),
+        (
+            "a length of no unit",
+            with("min_checkpoint_period: {}"),
+            "must have exactly one of",
+        ),
+        (
+            "a negative length",
+            with("min_checkpoint_period: {batches: -1}"),
+            "<config>.min_checkpoint_period.batches: must be at least 0, not -1",
+        ),
+        (
+            "a training length of nothing",
+            searching("  name: single\n  max_length: {batches: 0}"),
+            "<config>.searcher.max_length.batches: must be at least 1",
+        ),
+        (
+            "a boolean as text",
+            with("debug: \"true\""),
+            "<config>.debug: must be true or false, not a string (line 3); hint: write true without quotes",
+        ),
+        (
+            "an old boolean",
+            with("debug: yes"),
+            "hint: write true without quotes",
+        ),
+        (
+            "a fraction",
+            with("max_restarts: 1.5"),
+            "<config>.max_restarts: must be an integer (line 3)",
+        ),
+        (
+            "a misspelt word",
+            with("checkpoint_policy: bets"),
+            "<config>.checkpoint_policy: must be one of \"best\", \"all\", \"none\", not \"bets\" (line 3); hint: did you mean \"best\"?",
+        ),
+        (
+            "version 1",
+            with("version: 1"),
+            "<config>.version: is not a supported version; only 0 exists (line 3)",
+        ),
+        (
+            "internal",
+            with("internal: {native: 1}"),
+            "<config>.internal: was removed (line 3); hint: remove it",
+        ),
+        (
+            "hdfs",
+            with("checkpoint_storage: {type: hdfs, hdfs_url: x}"),
+            "\"hdfs\" was removed (line 3); hint: mount it and use \"shared_fs\"",
+        ),
+        (
+            "old packages",
+            with("environment: {runtime_packages: [x]}"),
+            "<config>.environment.runtime_packages: was removed",
+        ),
+        (
+            "steps without their size",
+            searching("  name: single\n  max_steps: 5"),
+            "<config>.searcher.max_steps: was removed",
+        ),
+        (
+            "step budget",
+            searching("  name: single\n  step_budget: 5"),
+            "<config>.searcher.step_budget: was removed",
+        ),
+        (
+            "batches_per_step alone",
+            "entrypoint: x\nbatches_per_step: 5".into(),
+            "<config>.batches_per_step: was removed",
+        ),
+        (
+            "relative host path",
+            with("bind_mounts: [{host_path: x, container_path: y}]"),
+            "<config>.bind_mounts[0].host_path: must be an absolute path, not \"x\" (line 3)",
+        ),
+        (
+            "mount over the work directory",
+            with("bind_mounts: [{host_path: /x, container_path: .}]"),
+            "<config>.bind_mounts[0].container_path: must be a path below",
+        ),
+        (
+            "mount without a target",
+            with("bind_mounts: [{host_path: /x}]"),
+            "<config>.bind_mounts[0].container_path: is required (line 3)",
+        ),
+        (
+            "unknown propagation",
+            with("bind_mounts: [{host_path: /x, container_path: y, propagation: up}]"),
+            "propagation: must be one of",
+        ),
+        (
+            "bad device",
+            with("resources: {devices: [\"/dev/a\"]}"),
+            "<config>.resources.devices[0]: must be \"/host:/container[:mode]\", not \"/dev/a\" (line 3)",
+        ),
+        (
+            "bad device mode",
+            with("resources: {devices: [\"/dev/a:/dev/b:x\"]}"),
+            "<config>.resources.devices[0].mode: must be made of",
+        ),
+        (
+            "bad size",
+            with("resources: {shm_size: giga}"),
+            "<config>.resources.shm_size: \"giga\" is not a size",
+        ),
+        (
+            "priority out of range",
+            with("resources: {priority: 100}"),
+            "<config>.resources.priority: must be at most 99, not 100",
+        ),
+        (
+            "weight of nothing",
+            with("resources: {weight: 0}"),
+            "<config>.resources.weight: must be above 0, not 0",
+        ),
+        (
+            "both pools",
+            with("resources: {resource_pool: a, resource_pools: [b]}"),
+            "<config>.resources.resource_pools: cannot be combined",
+        ),
+        (
+            "project alone",
+            with("project: p"),
+            "<config>.workspace: is required beside \"project\" (line 3)",
+        ),
+        (
+            "workspace alone",
+            with("workspace: p"),
+            "<config>.project: is required beside \"workspace\" (line 3)",
+        ),
+        (
+            "reversed profiling",
+            with("profiling: {begin_on_batch: 5, end_after_batch: 2}"),
+            "<config>.profiling.end_after_batch: must not be below \"begin_on_batch\", which is 5 (line 3)",
+        ),
+        (
+            "storage outside",
+            with("checkpoint_storage: {type: shared_fs, host_path: /tmp, storage_path: /tmpfoo}"),
+            "<config>.checkpoint_storage.storage_path: must be relative to, or under, \"/tmp\"; \"/tmpfoo\" is outside (line 3)",
+        ),
+        (
+            "climbing prefix",
+            with("checkpoint_storage: {type: s3, bucket: b, prefix: x/../y}"),
+            "must not climb out of the bucket",
+        ),
+        (
+            "azure with both",
+            with(
+                "checkpoint_storage: {type: azure, container: c, connection_string: a, credential: b}",
+            ),
+            "<config>.checkpoint_storage.credential: cannot be combined with \"connection_string\" (line 3)",
+        ),
+        (
+            "azure with two places",
+            with(
+                "checkpoint_storage: {type: azure, container: c, connection_string: a, account_url: b}",
+            ),
+            "choose exactly one of",
+        ),
+        (
+            "azure with none",
+            with("checkpoint_storage: {type: azure, container: c}"),
+            "choose exactly one of",
+        ),
+        (
+            "s3 without bucket",
+            with("checkpoint_storage: {type: s3}"),
+            "<config>.checkpoint_storage.bucket: is required for type \"s3\" (line 3)",
+        ),
+        (
+            "key of another storage",
+            with("checkpoint_storage: {type: s3, bucket: b, host_path: /x}"),
+            "<config>.checkpoint_storage.host_path: is not a known key for type \"s3\"",
+        ),
+        (
+            "unknown storage",
+            with("checkpoint_storage: {type: ftp}"),
+            "<config>.checkpoint_storage.type: must be one of \"shared_fs\", \"directory\", \"s3\", \"gcs\", \"azure\", not \"ftp\"",
+        ),
+        (
+            "bad pattern",
+            with("log_policies: [{name: x, pattern: \"(\"}]"),
+            "<config>.log_policies[0].pattern: is not a regular expression",
+        ),
+        (
+            "empty policy",
+            with("log_policies: [{}]"),
+            "<config>.log_policies[0]: needs a \"name\", or both \"pattern\" and \"action\" (line 3)",
+        ),
+        (
+            "policy named twice",
+            with("log_policies: [{name: x}, {name: x}]"),
+            "<config>.log_policies[1].name: \"x\" names two log policies (line 3)",
+        ),
+        (
+            "unknown action",
+            with("log_policies: [{name: x, pattern: y, action: reboot}]"),
+            "<config>.log_policies[0].action: must be one of",
+        ),
+        (
+            "retention out of range",
+            with("retention_policy: {log_retention_days: 40000}"),
+            "must be at most 32767",
+        ),
+        (
+            "empty retention",
+            with("retention_policy: {}"),
+            "<config>.retention_policy.log_retention_days: is required",
+        ),
+        (
+            "blank name",
+            with("name: \"  \""),
+            "<config>.name: must not be blank (line 3)",
+        ),
+        (
+            "empty entrypoint",
+            "entrypoint: []\nsearcher: {name: single, metric: x}".into(),
+            "<config>.entrypoint: must not be empty (line 1)",
+        ),
+        (
+            "entrypoint of numbers",
+            "entrypoint: [1]\nsearcher: {name: single, metric: x}".into(),
+            "<config>.entrypoint[0]: must be a string, not a number (line 1)",
+        ),
+        (
+            "bad variable",
+            with("environment: {environment_variables: [{A: 1}]}"),
+            "<config>.environment.environment_variables[0]: must be \"NAME=VALUE\" or \"NAME\", not a map (line 3)",
+        ),
+        (
+            "variables of a new device",
+            with("environment: {environment_variables: {tpu: []}}"),
+            "known are \"cpu\", \"cuda\", \"rocm\"",
+        ),
+        (
+            "bad port",
+            with("environment: {proxy_ports: [{proxy_port: 0}]}"),
+            "proxy_port: must be at least 1, not 0",
+        ),
+        (
+            "data is no map",
+            with("data: [1]"),
+            "<config>.data: must be a map, not a list",
+        ),
+        (
+            "host network in a pod",
+            with("environment: {pod_spec: {spec: {hostNetwork: true}}}"),
+            "<config>.environment.pod_spec.spec.hostNetwork: cannot be set in a pod spec (line 3); hint: set \"task_container_defaults.network_mode\"",
+        ),
+        (
+            "image in the task's container",
+            with(
+                "environment: {pod_spec: {spec: {containers: [{name: determined-container, image: x}]}}}",
+            ),
+            "containers[0].image: cannot be set in a pod spec",
+        ),
+        (
+            "tensorboard storage with counts",
+            with("tensorboard_storage: {type: s3, save_trial_best: 1}"),
+            "is not a key of TensorBoard storage",
+        ),
+        (
+            "a list",
+            "- 1".into(),
+            "<config>: must be a map, not a list (line 1)",
+        ),
+        (
+            "nothing",
+            String::new(),
+            "<config>: must be a map, not null",
+        ),
+    ] {
+        let message = failure(&text);
+        assert!(
+            message.contains(expected),
+            "{name}:\n  {message}\nlacks\n  {expected}"
+        );
+    }
+}
+
+#[test]
+fn hyperparameters_are_checked_to_the_leaf() {
+    for (space, expected) in [
+        (
+            "{type: int, minval: 2, maxval: 2}",
+            "<config>.hyperparameters.x: \"minval\" must be below \"maxval\" (line 3)",
+        ),
+        (
+            "{type: int, minval: 1.5, maxval: 2}",
+            "<config>.hyperparameters.x.minval: must be an integer, not 1.5",
+        ),
+        (
+            "{type: int, minval: 1}",
+            "<config>.hyperparameters.x.maxval: is required for a hyperparameter of type \"int\"",
+        ),
+        (
+            "{type: double, minval: 2, maxval: 1}",
+            "\"minval\" must be below \"maxval\"",
+        ),
+        (
+            "{type: double, minval: a, maxval: 1}",
+            "minval: must be a number, not a string",
+        ),
+        (
+            "{type: log, minval: 1, maxval: 2}",
+            "<config>.hyperparameters.x.base: is required",
+        ),
+        (
+            "{type: log, minval: 1, maxval: 2, base: 0}",
+            "base: must be above 0",
+        ),
+        (
+            "{type: int, minval: 1, maxval: 2, count: 0}",
+            "count: must be an integer of at least 1, not 0",
+        ),
+        (
+            "{type: categorical, vals: []}",
+            "vals: must hold at least one value",
+        ),
+        (
+            "{type: categorical, vals: 5}",
+            "vals: must be a list, not a number",
+        ),
+        ("{type: const}", "val: is required"),
+        (
+            "{type: normal, mean: 1}",
+            "<config>.hyperparameters.x.type: must be one of \"const\", \"int\", \"double\", \"log\", \"categorical\", not \"normal\"",
+        ),
+        (
+            "{type: const, val: 1, note: 2}",
+            "note: is not a key of a hyperparameter of type \"const\"",
+        ),
+        (
+            "{y: {z: {type: int}}}",
+            "<config>.hyperparameters.x.y.z.minval: is required",
+        ),
+    ] {
+        let text = format!(
+            "{}\nhyperparameters: {{x: {space}}}",
+            "entrypoint: x\nsearcher: {name: random, max_trials: 1, metric: m}"
+        );
+        let message = failure(&text);
+        assert!(
+            message.contains(expected),
+            "{space}:\n  {message}\nlacks\n  {expected}"
+        );
+    }
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once_in_the_order_of_the_text() {
+    let errors = Submitted::parse(
+        "max_restarts: -1\nnonsense: 1\nsearcher:\n  name: random\n  max_trials: x\n",
+    )
+    .unwrap_err();
+    let lines: Vec<Option<u32>> = errors.0.iter().map(|error| error.line).collect();
+    assert_eq!(lines, [Some(1), Some(2), Some(5)]);
+}

@@ -1,0 +1,217 @@
+//! Walks over the schema that do not check: defaults, secrets, leaves.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{Field, Kind, Section};
+use crate::yaml::{Node, Tree};
+
+/// Reads a built-in default.
+fn default_value(json: &str) -> Value {
+    serde_json::from_str(json).expect("defaults of the schema are JSON; a test reads each")
+}
+
+/// Adds the default of every missing key.
+pub(crate) fn fill_defaults(node: &mut Node, section: &'static Section) {
+    fill_fields(node, section.fields);
+}
+
+fn fill_fields(node: &mut Node, fields: &'static [Field]) {
+    let Some(members) = node.members_mut() else {
+        return;
+    };
+    for field in fields {
+        if let Some(json) = field.default
+            && members
+                .get(field.name)
+                .is_none_or(|member| matches!(member.tree, Tree::Null))
+        {
+            members.insert(field.name.to_owned(), Node::from(&default_value(json)));
+        }
+        if let Some(member) = members.get_mut(field.name) {
+            fill_kind(member, field.kind);
+        }
+    }
+}
+
+fn fill_kind(node: &mut Node, kind: Kind) {
+    match kind {
+        Kind::Section(section) => fill_fields(node, section.fields),
+        Kind::Union(union) => {
+            if let (Some(tag), Some(members)) = (union.default_tag, node.members_mut()) {
+                members
+                    .entry(union.tag.to_owned())
+                    .or_insert_with(|| Node::new(Tree::Text(tag.to_owned())));
+            }
+            fill_fields(node, union.common);
+            let tag = node.get(union.tag).and_then(Node::text).map(str::to_owned);
+            if let Some(chosen) = union
+                .variants
+                .iter()
+                .find(|variant| tag.as_deref() == Some(variant.name))
+            {
+                fill_fields(node, chosen.fields);
+            }
+        }
+        Kind::List(item) => {
+            if let Tree::List(items) = &mut node.tree {
+                for element in items {
+                    fill_kind(element, *item);
+                }
+            }
+        }
+        Kind::Map(item) => {
+            if let Some(members) = node.members_mut() {
+                for member in members.values_mut() {
+                    fill_kind(member, *item);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What stands in place of a secret.
+pub(crate) const MASK: &str = "********";
+
+/// Replaces every secret by [`MASK`].
+pub(crate) fn mask(value: &mut Value, section: &'static Section) {
+    mask_fields(value, section.fields);
+}
+
+fn mask_fields(value: &mut Value, fields: &'static [Field]) {
+    let Some(members) = value.as_object_mut() else {
+        return;
+    };
+    for field in fields {
+        let Some(member) = members.get_mut(field.name) else {
+            continue;
+        };
+        if field.secret {
+            mask_all(member);
+        } else {
+            mask_kind(member, field.kind);
+        }
+    }
+}
+
+fn mask_kind(value: &mut Value, kind: Kind) {
+    match kind {
+        Kind::Section(section) => mask_fields(value, section.fields),
+        Kind::Union(union) => {
+            mask_fields(value, union.common);
+            for variant in union.variants {
+                mask_fields(value, variant.fields);
+            }
+        }
+        Kind::List(item) => {
+            if let Some(items) = value.as_array_mut() {
+                for element in items {
+                    mask_kind(element, *item);
+                }
+            }
+        }
+        Kind::Map(item) => {
+            if let Some(members) = value.as_object_mut() {
+                for member in members.values_mut() {
+                    mask_kind(member, *item);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Replaces every scalar in a value, except nulls and empty strings, which hide nothing.
+pub(crate) fn mask_all(value: &mut Value) {
+    match value {
+        Value::Null => {}
+        Value::String(text) if text.is_empty() => {}
+        Value::Array(items) => items.iter_mut().for_each(mask_all),
+        Value::Object(members) => members.values_mut().for_each(mask_all),
+        other => *other = Value::from(MASK),
+    }
+}
+
+/// A key that can be set on its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Leaf {
+    /// Dotted.
+    pub(crate) path: String,
+    pub(crate) kind: Kind,
+}
+
+/// All keys of a section and of the sections in it, unions with their tags and the keys of all their variants, and the
+/// section's own alternative names.
+pub(crate) fn leaves(section: &'static Section) -> Vec<Leaf> {
+    let mut found = BTreeMap::new();
+    collect(section.fields, "", &mut found);
+    for (old, new, _) in section.aliases {
+        if let Some(kind) = found.get(*new).copied() {
+            found.insert((*old).to_owned(), kind);
+        }
+    }
+    found
+        .into_iter()
+        .map(|(path, kind)| Leaf { path, kind })
+        .collect()
+}
+
+fn collect(fields: &'static [Field], prefix: &str, found: &mut BTreeMap<String, Kind>) {
+    for field in fields {
+        let path = if prefix.is_empty() {
+            field.name.to_owned()
+        } else {
+            format!("{prefix}.{}", field.name)
+        };
+        match field.kind {
+            Kind::Section(section) => {
+                collect(section.fields, &path, found);
+                found.insert(path, field.kind);
+            }
+            Kind::Union(union) => {
+                found.insert(format!("{path}.{}", union.tag), Kind::Text);
+                collect(union.common, &path, found);
+                for variant in union.variants {
+                    collect(variant.fields, &path, found);
+                }
+                found.insert(path, field.kind);
+            }
+            _ => {
+                found.insert(path, field.kind);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn assert_defaults_are_json(section: &'static Section) {
+    fn visit(fields: &'static [Field]) {
+        for field in fields {
+            if let Some(json) = field.default {
+                assert!(
+                    serde_json::from_str::<Value>(json).is_ok(),
+                    "default of {}: {json}",
+                    field.name
+                );
+            }
+            visit_kind(field.kind);
+        }
+    }
+    fn visit_kind(kind: Kind) {
+        match kind {
+            Kind::Section(section) => visit(section.fields),
+            Kind::Union(union) => {
+                visit(union.common);
+                union
+                    .variants
+                    .iter()
+                    .for_each(|variant| visit(variant.fields));
+            }
+            Kind::List(item) | Kind::Map(item) => visit_kind(*item),
+            _ => {}
+        }
+    }
+    visit(section.fields);
+}

@@ -1,0 +1,234 @@
+//! What the runs of a rule share, and how their outcome is told.
+
+use det_ids::AllocationId;
+
+use crate::capacity::{Ask, Fate, fate};
+use crate::model::Progress;
+use crate::order::Prepared;
+use crate::plan::{HandOver, PreemptReason, Preemption, Reservation};
+use crate::reason::{Behind, Holder, Holders, WaitReason};
+use crate::space::{Parts, Space};
+
+/// Holders named in a reason.
+const HOLDERS_SHOWN: usize = 3;
+
+/// What the two runs decided.
+#[derive(Default)]
+pub(crate) struct Decided {
+    /// Request numbers and where they start.
+    pub(crate) placed: Vec<(usize, Parts)>,
+    pub(crate) preempt: Vec<Preemption>,
+    pub(crate) hand_over: Vec<HandOver>,
+    pub(crate) waiting: Vec<(AllocationId, WaitReason)>,
+    pub(crate) reservations: Vec<Reservation>,
+}
+
+/// Why a request waits, before the numbers are known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Fate(WaitReason),
+    OverCap { max_slots: u32 },
+    Behind { request: usize, because: Behind },
+    ReservedFor(usize),
+    Freeing(Vec<usize>),
+    NoRoom,
+}
+
+/// What both runs share.
+pub(crate) struct Shared<'a> {
+    pub(crate) prepared: &'a Prepared<'a>,
+    /// By shape, once asked.
+    pub(crate) fates: Vec<Option<Fate>>,
+    /// Slots in use by job, placements of this plan included.
+    pub(crate) in_use: Vec<u64>,
+    /// By running allocation: whether it stops, by an earlier plan or this one.
+    pub(crate) stopping: Vec<bool>,
+    /// By request; `None` = placed.
+    pub(crate) waits: Vec<Option<Wait>>,
+}
+
+impl<'a> Shared<'a> {
+    pub(crate) fn new(prepared: &'a Prepared<'a>) -> Self {
+        let mut in_use = vec![0; prepared.jobs.len()];
+        for active in &prepared.running {
+            in_use[active.job] += u64::from(active.slots);
+        }
+        Self {
+            prepared,
+            fates: vec![None; prepared.shapes.len()],
+            in_use,
+            stopping: prepared
+                .running
+                .iter()
+                .map(|active| active.running.progress != Progress::Active)
+                .collect(),
+            waits: vec![None; prepared.requests.len()],
+        }
+    }
+
+    /// Where a job has more slots than its cap allows, stops its newest preemptible work until it has not.
+    pub(crate) fn stop_over_cap(&mut self, decided: &mut Decided) {
+        let prepared = self.prepared;
+        if prepared.jobs.iter().all(|job| job.max_slots.is_none()) {
+            return;
+        }
+        let mut going_on = vec![0_u64; prepared.jobs.len()];
+        for (active, stopping) in prepared.running.iter().zip(&self.stopping) {
+            if !stopping {
+                going_on[active.job] += u64::from(active.slots);
+            }
+        }
+        let in_use = going_on.clone();
+        let mut newest_first: Vec<usize> = (0..prepared.running.len()).collect();
+        newest_first.sort_by_key(|number| {
+            let request = &prepared.running[*number].running.request;
+            std::cmp::Reverse((request.requested_at, &request.allocation_id))
+        });
+        for number in newest_first {
+            let active = &prepared.running[number];
+            let Some(max_slots) = prepared.jobs[active.job].max_slots else {
+                continue;
+            };
+            let over = going_on[active.job] > u64::from(max_slots);
+            let can_stop = active.running.request.preemptible && !self.stopping[number];
+            if over && can_stop && active.slots > 0 {
+                going_on[active.job] -= u64::from(active.slots);
+                self.stopping[number] = true;
+                decided.preempt.push(Preemption {
+                    allocation_id: active.running.request.allocation_id.clone(),
+                    for_allocation: None,
+                    reason: PreemptReason::OverJobCap {
+                        max_slots,
+                        in_use: u32::try_from(in_use[active.job]).unwrap_or(u32::MAX),
+                    },
+                });
+            }
+        }
+    }
+
+    pub(crate) fn fate(&mut self, shape: usize) -> &Fate {
+        let prepared = self.prepared;
+        self.fates[shape].get_or_insert_with(|| {
+            let view = &prepared.shapes[shape];
+            let ask = Ask {
+                slots: view.slots,
+                single_agent: view.shape.single_agent,
+                excluded: view.excluded,
+            };
+            fate(prepared.pool, &ask)
+        })
+    }
+
+    /// Turns waits into reasons, with the numbers as they are after the plan.
+    pub(crate) fn explain(&mut self, slots: &Space, aux: &Space, decided: &mut Decided) {
+        let prepared = self.prepared;
+        let holders = self.holders(decided);
+        let mut no_room: Vec<Option<WaitReason>> = vec![None; prepared.shapes.len()];
+        let id = |request: usize| prepared.requests[request].request.allocation_id.clone();
+        for (request, wait) in std::mem::take(&mut self.waits).into_iter().enumerate() {
+            let Some(wait) = wait else { continue };
+            let waiting = &prepared.requests[request];
+            let reason = match wait {
+                Wait::Fate(reason) => reason,
+                Wait::OverCap { max_slots } => WaitReason::OverJobCap {
+                    needed: waiting.request.slots,
+                    max_slots,
+                    in_use: u32::try_from(self.in_use[waiting.job]).unwrap_or(u32::MAX),
+                },
+                Wait::Behind {
+                    request: ahead,
+                    because,
+                } => WaitReason::BehindHigherPriority {
+                    allocation: id(ahead),
+                    priority: prepared.jobs[prepared.requests[ahead].job].priority,
+                    because,
+                },
+                Wait::ReservedFor(ahead) => WaitReason::ReservedFor {
+                    allocation: id(ahead),
+                },
+                Wait::Freeing(victims) => WaitReason::WaitingForPreemption {
+                    victims: victims
+                        .into_iter()
+                        .map(|victim| {
+                            prepared.running[victim]
+                                .running
+                                .request
+                                .allocation_id
+                                .clone()
+                        })
+                        .collect(),
+                },
+                Wait::NoRoom => no_room[waiting.shape]
+                    .get_or_insert_with(|| {
+                        let space = if waiting.request.slots == 0 {
+                            aux
+                        } else {
+                            slots
+                        };
+                        self.no_room(waiting.shape, space, &holders)
+                    })
+                    .clone(),
+            };
+            decided.waiting.push((id(request), reason));
+        }
+    }
+
+    fn no_room(&self, shape: usize, space: &Space, holders: &Holders) -> WaitReason {
+        let view = &self.prepared.shapes[shape];
+        let eligible = space
+            .cells()
+            .iter()
+            .zip(0..)
+            .filter(|(cell, agent)| cell.open && view.shape.allows(*agent));
+        let (mut free, mut largest, mut used, mut capacity) = (0_u32, 0_u32, 0_u32, 0_u32);
+        for (cell, _) in eligible {
+            free = free.saturating_add(cell.free());
+            largest = largest.max(cell.free());
+            used = used.saturating_add(cell.used);
+            capacity = capacity.saturating_add(cell.capacity);
+        }
+        if view.slots == 0 {
+            return WaitReason::AuxFull {
+                in_use: used,
+                limit: capacity,
+            };
+        }
+        WaitReason::NotEnoughFreeSlots {
+            needed: view.slots,
+            single_agent: view.shape.single_agent,
+            free_total: free,
+            largest_free_on_one_agent: largest,
+            held_by: holders.clone(),
+        }
+    }
+
+    /// Who holds most slots once the plan is applied.
+    fn holders(&self, decided: &Decided) -> Holders {
+        let running = self
+            .prepared
+            .running
+            .iter()
+            .map(|active| (active.slots, &active.running.request.allocation_id));
+        let placed = decided.placed.iter().map(|(request, _)| {
+            let request = self.prepared.requests[*request].request;
+            (request.slots, &request.allocation_id)
+        });
+        let mut holders: Vec<(u32, &AllocationId)> = running
+            .chain(placed)
+            .filter(|(slots, _)| *slots > 0)
+            .collect();
+        let order = |a: &(u32, &AllocationId), b: &(u32, &AllocationId)| {
+            b.0.cmp(&a.0).then_with(|| a.1.cmp(b.1))
+        };
+        if holders.len() > HOLDERS_SHOWN {
+            holders.select_nth_unstable_by(HOLDERS_SHOWN, order);
+            holders.truncate(HOLDERS_SHOWN);
+        }
+        holders.sort_by(order);
+        let named = holders.into_iter().map(|(slots, allocation)| Holder {
+            allocation: allocation.clone(),
+            slots,
+        });
+        Holders::new(named.collect())
+    }
+}

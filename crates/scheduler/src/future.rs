@@ -1,0 +1,87 @@
+//! Room as it will be when stopping work has ended.
+
+use std::collections::BTreeSet;
+
+use crate::order::Prepared;
+use crate::space::{Parts, Space, spread_of};
+
+/// Shapes known not to fit a space, until room is added to it.
+pub(crate) struct Misfits {
+    since: Vec<u32>,
+    epoch: u32,
+}
+
+impl Misfits {
+    pub(crate) fn new(shapes: usize) -> Self {
+        Self {
+            since: vec![0; shapes],
+            epoch: 1,
+        }
+    }
+
+    pub(crate) fn contains(&self, shape: usize) -> bool {
+        self.since[shape] == self.epoch
+    }
+
+    pub(crate) fn insert(&mut self, shape: usize) {
+        self.since[shape] = self.epoch;
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.epoch += 1;
+    }
+}
+
+/// Room that is free or will be.
+pub(crate) struct Future {
+    pub(crate) space: Space,
+    pub(crate) misfits: Misfits,
+    /// Slots by job, booked ones included.
+    pub(crate) in_use: Vec<u64>,
+    /// Stopping allocations by agent, least important last.
+    pub(crate) stopping_on: Vec<Vec<usize>>,
+}
+
+impl Future {
+    /// Room of stopping allocations, by number, becomes room of the future.
+    pub(crate) fn release(&mut self, prepared: &Prepared<'_>, stopping: &[usize]) {
+        for part in stopping
+            .iter()
+            .flat_map(|number| &prepared.running[*number].parts)
+        {
+            self.space.give(part.agent, part.usable, part.held);
+            self.misfits.clear();
+        }
+    }
+
+    pub(crate) fn note_stopping(&mut self, prepared: &Prepared<'_>, stopping: &[usize]) {
+        for &number in stopping {
+            for part in &prepared.running[number].parts {
+                self.stopping_on[part.agent as usize].push(number);
+            }
+        }
+    }
+
+    pub(crate) fn stopping_among(&self, parts: &Parts) -> Vec<usize> {
+        let numbers: BTreeSet<usize> = parts
+            .iter()
+            .flat_map(|(agent, _)| self.stopping_on[*agent as usize].iter().copied())
+            .collect();
+        numbers.into_iter().collect()
+    }
+
+    pub(crate) fn fit(&mut self, prepared: &Prepared<'_>, request: usize) -> Option<Parts> {
+        let waiting = &prepared.requests[request];
+        if self.misfits.contains(waiting.shape) {
+            return None;
+        }
+        let spread = spread_of(waiting.request.allocation_id.as_str());
+        let fit = self
+            .space
+            .fit(&prepared.shapes[waiting.shape].shape, spread);
+        if fit.is_none() {
+            self.misfits.insert(waiting.shape);
+        }
+        fit
+    }
+}

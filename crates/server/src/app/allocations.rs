@@ -1,0 +1,287 @@
+//! What running tasks ask: preemption, meeting their peers, readiness, exchange.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use det_agent_proto::ContainerState;
+use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_store::allocations::{self, ContainerRow};
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+use crate::app::Master;
+use crate::app::agents::slot_set;
+use crate::app::containers::observed;
+use crate::app::lifecycle::{Cause, allocation_state};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+use crate::hub::Topic;
+
+/// The longest that a poll is held.
+const LONGEST_POLL: Duration = Duration::from_secs(600);
+
+/// How the containers of an allocation find each other; element *i* belongs to rank *i*.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendezvous {
+    /// Host addresses.
+    pub addresses: Vec<String>,
+    /// The asking container's rank.
+    pub rank: i64,
+    /// Slots of each.
+    pub slots: Vec<i64>,
+}
+
+/// Exchanges under way: by allocation, what each member gave.
+#[derive(Clone, Default)]
+pub struct Gatherings {
+    inner: Arc<Mutex<HashMap<String, HashMap<String, Value>>>>,
+}
+
+impl Master {
+    /// Whether the allocation is to save and exit: waits up to `timeout` for a yes.
+    pub async fn preemption_signal(&self, actor: &Actor, allocation_id: &str, timeout: Duration) -> AppResult<bool> {
+        require_form(allocation_id)?;
+        actor.require_allocation(allocation_id)?;
+        let deadline = Instant::now() + timeout.min(LONGEST_POLL);
+        let mut changes = self.hub.subscribe(Topic::Allocation(allocation_id.to_owned()));
+        loop {
+            let row = {
+                let mut conn = self.store.read().await?;
+                allocations::find(&mut conn.conn(), allocation_id).await?
+            };
+            let Some(row) = row else { return Ok(false) };
+            match allocation_state(&row)? {
+                AllocationState::Preempting | AllocationState::Saving => return Ok(true),
+                AllocationState::Terminated { .. } => return Ok(false),
+                AllocationState::Pending
+                | AllocationState::Starting(_)
+                | AllocationState::Ready
+                | AllocationState::Killing { .. } => {}
+            }
+            tokio::select! {
+                woken = timeout_at(deadline, changes.changed()) => {
+                    if woken.is_err() {
+                        return Ok(false);
+                    }
+                }
+                () = self.shutdown.cancelled() => return Ok(false),
+            }
+        }
+    }
+
+    /// The task says that it saves and exits.
+    pub async fn ack_preemption(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+        self.task_says(actor, allocation_id, AllocationEvent::Acknowledge).await
+    }
+
+    /// A launcher of the task was told from outside to end: the same as a preemption.
+    pub async fn pending_preemption(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+        self.task_says(actor, allocation_id, AllocationEvent::Preempt).await
+    }
+
+    /// The task's service is up.
+    pub async fn allocation_ready(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+        self.task_says(actor, allocation_id, AllocationEvent::Meet).await
+    }
+
+    /// The task's service is not up yet: nothing follows from it for tasks without a service.
+    pub async fn allocation_waiting(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+        require_form(allocation_id)?;
+        actor.require_allocation(allocation_id)?;
+        let mut conn = self.store.read().await?;
+        match allocations::find(&mut conn.conn(), allocation_id).await? {
+            Some(_) => Ok(()),
+            None => Err(AppError::not_found("allocation", allocation_id)),
+        }
+    }
+
+    async fn task_says(&self, actor: &Actor, allocation_id: &str, event: AllocationEvent) -> AppResult<()> {
+        require_form(allocation_id)?;
+        actor.require_allocation(allocation_id)?;
+        let (master, id, cause) = (self.clone(), allocation_id.to_owned(), Cause::actor(actor.name()));
+        self.store
+            .write(move |tx| Box::pin(async move { master.allocation_event(tx, &id, event, &cause).await }))
+            .await
+    }
+
+    /// Notes that a container has come to the meeting, and waits until all have. A second call of the same container
+    /// replaces the first.
+    pub async fn rendezvous(&self, actor: &Actor, allocation_id: &str, container_id: &str) -> AppResult<Rendezvous> {
+        require_form(allocation_id)?;
+        actor.require_allocation(allocation_id)?;
+        let mut changes = self.hub.subscribe(Topic::Allocation(allocation_id.to_owned()));
+        let (master, allocation, container) = (self.clone(), allocation_id.to_owned(), container_id.to_owned());
+        let cause = Cause::actor(actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut rows = allocations::containers(&mut tx.conn(), &allocation).await?;
+                    let Some(row) = rows.iter_mut().find(|r| r.id == container) else {
+                        return Err(AppError::not_found("container", &container));
+                    };
+                    if !row.joined {
+                        row.joined = true;
+                        allocations::update_container(&mut tx.conn(), row).await?;
+                    }
+                    let (hub, topic) = (master.hub.clone(), Topic::Allocation(allocation.clone()));
+                    tx.after_commit(move || hub.notify(&topic));
+                    if rows.iter().all(|r| r.joined) {
+                        master.allocation_event(tx, &allocation, AllocationEvent::Meet, &cause).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await?;
+        loop {
+            let (row, containers) = {
+                let mut conn = self.store.read().await?;
+                (
+                    allocations::find(&mut conn.conn(), allocation_id).await?,
+                    allocations::containers(&mut conn.conn(), allocation_id).await?,
+                )
+            };
+            let Some(row) = row else { return Err(AppError::not_found("allocation", allocation_id)) };
+            if let Some(meeting) = meeting(&containers, container_id)? {
+                return Ok(meeting);
+            }
+            if row.ended_at.is_some() {
+                return Err(AppError::precondition(format!(
+                    "allocation \"{allocation_id}\" has ended before all its containers met"
+                )));
+            }
+            tokio::select! {
+                () = changes.changed() => {}
+                () = self.shutdown.cancelled() => {
+                    return Err(AppError::new(crate::error::ErrorKind::Unavailable, "the master is stopping")
+                        .hint("ask again; nothing is lost"));
+                }
+            }
+        }
+    }
+
+    /// Marks a container as a helper that does not keep the allocation alive. Of a lone container this is ignored.
+    pub async fn mark_daemon(&self, actor: &Actor, allocation_id: &str, container_id: &str) -> AppResult<()> {
+        require_form(allocation_id)?;
+        actor.require_allocation(allocation_id)?;
+        let (master, allocation, container) = (self.clone(), allocation_id.to_owned(), container_id.to_owned());
+        let cause = Cause::actor(actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut rows = allocations::containers(&mut tx.conn(), &allocation).await?;
+                    let alone = rows.len() == 1;
+                    let Some(row) = rows.iter_mut().find(|r| r.id == container) else {
+                        return Err(AppError::not_found("container", &container));
+                    };
+                    if alone || row.daemon {
+                        return Ok(());
+                    }
+                    row.daemon = true;
+                    allocations::update_container(&mut tx.conn(), row).await?;
+                    master.allocation_event(tx, &allocation, AllocationEvent::MembersChanged, &cause).await
+                })
+            })
+            .await
+    }
+
+    /// Stores what a container says of its accelerators.
+    pub async fn accelerator_data(
+        &self,
+        actor: &Actor,
+        allocation_id: &str,
+        container_id: &str,
+        data: Value,
+    ) -> AppResult<()> {
+        require_form(allocation_id)?;
+        actor.require_allocation(allocation_id)?;
+        let (allocation, container) = (allocation_id.to_owned(), container_id.to_owned());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let rows = allocations::containers(&mut tx.conn(), &allocation).await?;
+                    let alone = rows.len() == 1;
+                    let Some(mut row) = rows.into_iter().find(|r| r.id == container || alone) else {
+                        return Err(AppError::not_found("container", &container));
+                    };
+                    row.accelerators = Some(data.to_string());
+                    allocations::update_container(&mut tx.conn(), &row).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Waits until `peers` members have given something, and gives each all of it. Joining again under the same id
+    /// replaces what was given. Lives in memory: after a restart of the master the members ask again.
+    pub async fn all_gather(
+        &self,
+        actor: &Actor,
+        allocation_id: &str,
+        request_uuid: String,
+        peers: usize,
+        data: Value,
+    ) -> AppResult<Vec<Value>> {
+        require_form(allocation_id)?;
+        actor.require_allocation(allocation_id)?;
+        if peers == 0 || peers > 65_536 {
+            return Err(AppError::invalid(format!("field \"numPeers\" must be 1 to 65536, found {peers}")));
+        }
+        let topic = Topic::Allocation(allocation_id.to_owned());
+        let mut changes = self.hub.subscribe(topic.clone());
+        let lock = || self.gatherings.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        lock().entry(allocation_id.to_owned()).or_default().insert(request_uuid, data);
+        self.hub.notify(&topic);
+        loop {
+            let complete = lock()
+                .get(allocation_id)
+                .filter(|given| given.len() >= peers)
+                .map(|given| given.values().cloned().collect::<Vec<_>>());
+            if let Some(all) = complete {
+                return Ok(all);
+            }
+            let row = {
+                let mut conn = self.store.read().await?;
+                allocations::find(&mut conn.conn(), allocation_id).await?
+            };
+            if row.is_none_or(|r| r.ended_at.is_some()) {
+                lock().remove(allocation_id);
+                return Err(AppError::precondition(format!("allocation \"{allocation_id}\" has ended")));
+            }
+            tokio::select! {
+                () = changes.changed() => {}
+                () = self.shutdown.cancelled() => {
+                    return Err(AppError::new(crate::error::ErrorKind::Unavailable, "the master is stopping"));
+                }
+            }
+        }
+    }
+}
+
+/// `<task>.<n>`, or a clear refusal.
+fn require_form(allocation_id: &str) -> AppResult<()> {
+    match det_ids::AllocationId::from(allocation_id).split() {
+        Some(_) => Ok(()),
+        None => Err(AppError::invalid(format!(
+            "\"{}\" is not an allocation id: it must be TASK.NUMBER",
+            allocation_id.escape_debug()
+        ))),
+    }
+}
+
+/// Where everybody is, once all have come and their addresses are known.
+fn meeting(containers: &[ContainerRow], container_id: &str) -> AppResult<Option<Rendezvous>> {
+    let (mut addresses, mut slots, mut rank) = (Vec::new(), Vec::new(), None);
+    for row in containers {
+        let Some(ContainerState::Running { host_address, .. }) = observed(row)? else { return Ok(None) };
+        if !row.joined {
+            return Ok(None);
+        }
+        if row.id == container_id {
+            rank = Some(row.member);
+        }
+        addresses.push(host_address);
+        slots.push(i64::try_from(slot_set(&row.slots)?.len()).unwrap_or(i64::MAX));
+    }
+    Ok(rank.map(|rank| Rendezvous { addresses, rank, slots }))
+}

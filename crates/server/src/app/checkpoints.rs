@@ -1,0 +1,611 @@
+//! Checkpoints: taking reports in, changing them, deleting their files, sending them.
+//!
+//! Files go before rows: a row that says "deleted" never leaves files behind, and whatever stops half way is finished by
+//! doing it again.
+
+pub mod archive;
+pub mod glob;
+pub mod joined;
+pub mod policy;
+pub mod reports;
+pub mod storage;
+mod zip;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+
+use bytes::Bytes;
+use det_config::experiment::ExperimentConfig;
+use det_store::checkpoints::CheckpointRow;
+use det_store::events::NewEvent;
+use det_store::experiments::ExperimentRow;
+use det_store::{StoreError, WriteTx, allocations, checkpoints, experiments, trials};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use crate::app::Master;
+use crate::app::checkpoints::archive::{ChannelWriter, Format};
+use crate::app::checkpoints::glob::Pattern;
+use crate::app::checkpoints::storage::Storage;
+use crate::app::searches::config_of;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+use crate::hub::Topic;
+
+/// The key of a checkpoint's metadata that names its step.
+pub const STEPS: &str = "steps_completed";
+/// Checkpoints asked for or changed in one statement or transaction.
+const BATCH: usize = 1000;
+/// Pieces of an archive that wait to be sent.
+const PIECES: usize = 8;
+
+/// A checkpoint that a task has stored.
+#[derive(Debug, Clone, Default)]
+pub struct CheckpointReport {
+    /// Chosen by the task.
+    pub uuid: String,
+    /// Task that wrote it.
+    pub task_id: String,
+    /// Attempt that wrote it; `None` = the one that reports.
+    pub allocation_id: Option<String>,
+    /// With `steps_completed`.
+    pub metadata: Map<String, Value>,
+    /// Path to bytes; directories end in `/`.
+    pub resources: BTreeMap<String, i64>,
+    /// Microseconds; `None` = now.
+    pub reported_at: Option<i64>,
+}
+
+/// What is left of a checkpoint's files; `None` = as it was.
+pub type Left = Option<BTreeMap<String, i64>>;
+
+impl Master {
+    /// Takes in a checkpoint; a repeated report changes nothing.
+    pub async fn report_checkpoint(&self, actor: &Actor, report: CheckpointReport) -> AppResult<()> {
+        let row = checked(report)?;
+        actor.require_task(&row.task_id)?;
+        let (master, actor) = (self.clone(), actor.clone());
+        self.store.write(move |tx| Box::pin(async move { master.report_in(tx, row, &actor).await })).await
+    }
+
+    async fn report_in(&self, tx: &mut WriteTx, mut row: CheckpointRow, actor: &Actor) -> AppResult<()> {
+        if let Some(known) = checkpoints::find(&mut tx.conn(), &row.uuid).await? {
+            return same_report(&known, &row);
+        }
+        let task = allocations::find_task(&mut tx.conn(), &row.task_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("task", &row.task_id))?;
+        let Some(trial_id) = task.trial_id else {
+            return Err(AppError::invalid(format!(
+                "field \"taskId\": task \"{}\" runs no trial, and only trials have checkpoints",
+                task.id
+            )));
+        };
+        let trial = trials::find(&mut tx.conn(), trial_id).await?.ok_or_else(|| AppError::not_found("trial", trial_id))?;
+        if let Actor::Task(task) = actor {
+            let allocation = allocations::find(&mut tx.conn(), &task.allocation_id)
+                .await?
+                .ok_or_else(|| AppError::not_found("allocation", &task.allocation_id))?;
+            if allocation.run_id != trial.run_id {
+                return Err(AppError::precondition(format!(
+                    "run {} of trial {trial_id} is over: run {} has taken its place, and checkpoints of an older run \
+                     are not taken any more",
+                    allocation.run_id, trial.run_id
+                )));
+            }
+            row.allocation_id = Some(task.allocation_id.clone());
+        }
+        let experiment = experiments::find(&mut tx.conn(), trial.experiment_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+        row.trial_id = Some(trial_id);
+        row.experiment_id = Some(experiment.id);
+        checkpoints::insert(&mut tx.conn(), &row).await?;
+        self.recount(tx, &row).await?;
+        self.record(
+            tx,
+            NewEvent {
+                actor: &actor.name(),
+                subject_kind: "checkpoint",
+                subject_id: row.uuid.clone(),
+                kind: "created",
+                to: Some(&row.state),
+                detail: Some(
+                    json!({"experimentId": experiment.id, "trialId": trial_id, "steps": row.steps, "bytes": row.bytes})
+                        .to_string(),
+                ),
+                ..Default::default()
+            },
+        )
+        .await?;
+        if experiment.ended_at.is_some() {
+            // It came after the policy was applied: once more.
+            experiments::set_collected(&mut tx.conn(), experiment.id, false).await?;
+            let hub = self.hub.clone();
+            tx.after_commit(move || hub.notify(&Topic::CleanUp));
+        }
+        Ok(())
+    }
+
+    async fn recount(&self, tx: &mut WriteTx, row: &CheckpointRow) -> Result<(), StoreError> {
+        if let Some(trial_id) = row.trial_id {
+            trials::recount_checkpoints(&mut tx.conn(), trial_id).await?;
+        }
+        if let Some(experiment_id) = row.experiment_id {
+            experiments::recount_checkpoints(&mut tx.conn(), experiment_id).await?;
+        }
+        Ok(())
+    }
+
+    /// A checkpoint.
+    pub async fn checkpoint(&self, uuid: &str) -> AppResult<CheckpointRow> {
+        check_uuid("checkpointUuid", uuid)?;
+        let mut conn = self.store.read().await?;
+        checkpoints::find(&mut conn.conn(), uuid).await?.ok_or_else(|| AppError::not_found("checkpoint", uuid))
+    }
+
+    /// Replaces a checkpoint's metadata; its step stays what it is.
+    pub async fn set_checkpoint_metadata(
+        &self,
+        actor: &Actor,
+        uuid: &str,
+        mut metadata: Map<String, Value>,
+    ) -> AppResult<CheckpointRow> {
+        check_uuid("checkpointUuid", uuid)?;
+        let (uuid, actor) = (uuid.to_owned(), actor.clone());
+        let master = self.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut row = checkpoints::find(&mut tx.conn(), &uuid)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("checkpoint", &uuid))?;
+                    require(&actor, &row)?;
+                    metadata.insert(STEPS.into(), json!(row.steps));
+                    row.metadata = Value::Object(metadata).to_string();
+                    checkpoints::update(&mut tx.conn(), &row).await?;
+                    master
+                        .record(
+                            tx,
+                            NewEvent {
+                                actor: &actor.name(),
+                                subject_kind: "checkpoint",
+                                subject_id: row.uuid.clone(),
+                                kind: "changed",
+                                reason: Some("its metadata were replaced"),
+                                ..Default::default()
+                            },
+                        )
+                        .await?;
+                    Ok(row)
+                })
+            })
+            .await
+    }
+
+    /// Takes note of what is left of checkpoints whose files somebody else has deleted.
+    pub async fn patch_checkpoints(&self, actor: &Actor, changes: Vec<(String, Left)>) -> AppResult<()> {
+        for (index, (uuid, left)) in changes.iter().enumerate() {
+            check_uuid(&format!("checkpoints[{index}].uuid"), uuid)?;
+            check_sizes(&format!("checkpoints[{index}].resources.resources"), left.iter().flatten())?;
+        }
+        let (master, actor) = (self.clone(), actor.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    for (uuid, left) in changes {
+                        let row = checkpoints::find(&mut tx.conn(), &uuid)
+                            .await?
+                            .ok_or_else(|| AppError::not_found("checkpoint", &uuid))?;
+                        require(&actor, &row)?;
+                        if let Some(left) = left {
+                            master.note_left(tx, row, left, &actor.name(), None).await?;
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Stores what is left of a checkpoint's files: nothing = deleted, less = partially deleted, the same = no change.
+    pub(crate) async fn note_left(
+        &self,
+        tx: &mut WriteTx,
+        mut row: CheckpointRow,
+        left: BTreeMap<String, i64>,
+        actor: &str,
+        reason: Option<&str>,
+    ) -> AppResult<()> {
+        if left == resources(&row)? && (!left.is_empty() || row.state == "DELETED") {
+            return Ok(());
+        }
+        let before = std::mem::replace(
+            &mut row.state,
+            if left.is_empty() { "DELETED" } else { "PARTIALLY_DELETED" }.to_owned(),
+        );
+        row.bytes = total(&left);
+        row.resources = serde_json::to_string(&left).map_err(AppError::internal)?;
+        checkpoints::update(&mut tx.conn(), &row).await?;
+        self.recount(tx, &row).await?;
+        self.record(
+            tx,
+            NewEvent {
+                actor,
+                subject_kind: "checkpoint",
+                subject_id: row.uuid.clone(),
+                kind: "state",
+                from: Some(&before),
+                to: Some(&row.state),
+                reason,
+                ..Default::default()
+            },
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// Deletes checkpoints: files, then rows.
+    pub async fn delete_checkpoints(&self, actor: &Actor, uuids: Vec<String>) -> AppResult<()> {
+        self.remove_checkpoint_files(actor, uuids, vec!["**/*".to_owned()]).await
+    }
+
+    /// Deletes the files of checkpoints that match any of the patterns.
+    pub async fn remove_checkpoint_files(
+        &self,
+        actor: &Actor,
+        uuids: Vec<String>,
+        globs: Vec<String>,
+    ) -> AppResult<()> {
+        if uuids.is_empty() {
+            return Err(AppError::invalid("field \"checkpointUuids\" is empty: name at least one checkpoint"));
+        }
+        for (index, uuid) in uuids.iter().enumerate() {
+            check_uuid(&format!("checkpointUuids[{index}]"), uuid)?;
+        }
+        let patterns = patterns(&globs)?;
+        let rows = self.deletable(actor, &uuids).await?;
+        let (master, actor) = (self.clone(), actor.name());
+        // Its own task: a client that goes away does not leave files deleted and rows unchanged.
+        tokio::spawn(async move { master.remove_files(rows, patterns, &actor, Some("a person asked for it")).await })
+            .await
+            .map_err(AppError::internal)?
+    }
+
+    /// The checkpoints with these ids, if each is there and may be deleted.
+    async fn deletable(&self, actor: &Actor, uuids: &[String]) -> AppResult<Vec<CheckpointRow>> {
+        let wanted: BTreeSet<String> = uuids.iter().cloned().collect();
+        let wanted: Vec<String> = wanted.into_iter().collect();
+        let mut conn = self.store.read().await?;
+        let mut rows = Vec::with_capacity(wanted.len());
+        for batch in wanted.chunks(BATCH) {
+            rows.extend(checkpoints::find_all(&mut conn.conn(), batch).await?);
+        }
+        let found: BTreeSet<&str> = rows.iter().map(|r| r.uuid.as_str()).collect();
+        if let Some(missing) = wanted.iter().find(|uuid| !found.contains(uuid.as_str())) {
+            return Err(AppError::not_found("checkpoint", missing));
+        }
+        for row in &rows {
+            require(actor, row)?;
+        }
+        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn()).await?.into_iter().collect();
+        if let Some(row) = rows.iter().find(|row| sources.contains(&row.uuid)) {
+            return Err(in_use(&row.uuid));
+        }
+        Ok(rows)
+    }
+
+    /// Deletes matching files and stores what is left, experiment by experiment. Goes on after a failure and then gives
+    /// the first one.
+    pub(crate) async fn remove_files(
+        &self,
+        rows: Vec<CheckpointRow>,
+        patterns: Vec<Pattern>,
+        actor: &str,
+        reason: Option<&'static str>,
+    ) -> AppResult<()> {
+        let mut by_experiment: BTreeMap<i64, Vec<CheckpointRow>> = BTreeMap::new();
+        for row in rows.into_iter().filter(|row| row.state != "DELETED") {
+            let Some(experiment) = row.experiment_id else {
+                return Err(AppError::precondition(format!("checkpoint \"{}\" belongs to no experiment", row.uuid)));
+            };
+            by_experiment.entry(experiment).or_default().push(row);
+        }
+        let mut failure = None;
+        for (experiment, rows) in by_experiment {
+            let storage = Storage::of(&self.stored_config(experiment).await?)?;
+            for batch in rows.chunks(BATCH) {
+                let (storage, batch, patterns) = (storage.clone(), batch.to_vec(), patterns.clone());
+                let (left, failed) = tokio::task::spawn_blocking(move || remove_each(&storage, batch, &patterns))
+                    .await
+                    .map_err(AppError::internal)?;
+                self.store_left(left, actor, reason).await?;
+                failure = failure.or(failed);
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    async fn store_left(
+        &self,
+        left: Vec<(String, BTreeMap<String, i64>)>,
+        actor: &str,
+        reason: Option<&'static str>,
+    ) -> AppResult<()> {
+        if left.is_empty() {
+            return Ok(());
+        }
+        let (master, actor) = (self.clone(), actor.to_owned());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    for (uuid, left) in left {
+                        // The row may have changed, or gone with its experiment, while the files were deleted.
+                        if let Some(row) = checkpoints::find(&mut tx.conn(), &uuid).await? {
+                            master.note_left(tx, row, left, &actor, reason).await?;
+                        }
+                    }
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    async fn stored_config(&self, experiment_id: i64) -> AppResult<ExperimentConfig> {
+        Ok(config_of(&self.stored_experiment(experiment_id).await?)?)
+    }
+
+    async fn stored_experiment(&self, id: i64) -> AppResult<ExperimentRow> {
+        let mut conn = self.store.read().await?;
+        experiments::find(&mut conn.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))
+    }
+
+    /// A checkpoint's files as an archive, in pieces. An error after the first piece ends the pieces with it.
+    pub async fn checkpoint_archive(
+        &self,
+        uuid: &str,
+        format: Format,
+    ) -> AppResult<mpsc::Receiver<std::io::Result<Bytes>>> {
+        let row = self.checkpoint(uuid).await?;
+        let gone = || {
+            AppError::not_found("files of checkpoint", uuid)
+                .hint("they were deleted, or the master's host does not see the checkpoint storage")
+        };
+        if row.state == "DELETED" {
+            return Err(gone());
+        }
+        let experiment = row.experiment_id.ok_or_else(|| AppError::not_found("experiment of checkpoint", uuid))?;
+        let storage = Storage::of(&self.stored_config(experiment).await?)?;
+        let uuid = row.uuid.clone();
+        let opened = tokio::task::spawn_blocking(move || -> AppResult<_> {
+            let Some(directory) = storage.open(&uuid)? else { return Ok(None) };
+            let entries = storage::list(directory.as_fd()).map_err(AppError::internal)?;
+            Ok(Some((directory, entries)))
+        })
+        .await
+        .map_err(AppError::internal)??;
+        let (directory, entries) = opened.ok_or_else(gone)?;
+        let (sender, receiver) = mpsc::channel(PIECES);
+        tokio::task::spawn_blocking(move || {
+            let out = ChannelWriter::new(sender.clone());
+            if let Err(error) = archive::write(directory.as_fd(), &entries, format, out) {
+                tracing::warn!(checkpoint.uuid = row.uuid, %error, "an archive of a checkpoint could not be sent whole");
+                // A receiver that has gone needs no error.
+                let _ = sender.blocking_send(Err(error));
+            }
+        });
+        Ok(receiver)
+    }
+}
+
+/// A checkpoint that some trial started from stays.
+pub(crate) fn in_use(uuid: &str) -> AppError {
+    AppError::precondition(format!("checkpoint \"{uuid}\" cannot be deleted: a trial was started from it"))
+        .hint("delete the experiments that started from it first")
+}
+
+fn require(actor: &Actor, row: &CheckpointRow) -> AppResult<()> {
+    match row.trial_id {
+        Some(trial_id) => actor.require_trial(trial_id),
+        None => actor.require_task(&row.task_id),
+    }
+}
+
+/// Deletes files of one storage after the other; gives what is left of those that went well, and the first failure.
+fn remove_each(
+    storage: &Storage,
+    rows: Vec<CheckpointRow>,
+    patterns: &[Pattern],
+) -> (Vec<(String, BTreeMap<String, i64>)>, Option<AppError>) {
+    let (mut left, mut failure) = (Vec::new(), None);
+    for row in rows {
+        match storage.remove_matching(&row.uuid, patterns) {
+            Ok(now) if now.is_empty() || lacks_files(&row, &now) => left.push((row.uuid, now)),
+            Ok(_) => {}
+            Err(error) => {
+                failure.get_or_insert(error);
+            }
+        }
+    }
+    (left, failure)
+}
+
+/// Whether files that the row knows are not there. What was deleted by an earlier attempt counts as well; what the
+/// reporter did not list does not.
+fn lacks_files(row: &CheckpointRow, now: &BTreeMap<String, i64>) -> bool {
+    resources(row).is_ok_and(|known| known.keys().any(|path| !path.ends_with('/') && !now.contains_key(path)))
+}
+
+/// The patterns, checked.
+pub(crate) fn patterns(globs: &[String]) -> AppResult<Vec<Pattern>> {
+    if globs.is_empty() {
+        return Err(AppError::invalid("field \"checkpointGlobs\" is empty: name at least one pattern")
+            .hint("\"**/*\" means all files"));
+    }
+    let one = |(index, text): (usize, &String)| {
+        Pattern::parse(text).map_err(|why| {
+            AppError::invalid(format!("field \"checkpointGlobs[{index}]\": \"{}\" {why}", text.escape_debug()))
+        })
+    };
+    globs.iter().enumerate().map(one).collect()
+}
+
+fn check_uuid(field: &str, uuid: &str) -> AppResult<()> {
+    if uuid.len() == 36 && Uuid::try_parse(uuid).is_ok() {
+        Ok(())
+    } else {
+        Err(AppError::invalid(format!("field \"{field}\" must be a UUID, found \"{}\"", uuid.escape_debug())))
+    }
+}
+
+fn check_sizes<'a>(field: &str, resources: impl Iterator<Item = (&'a String, &'a i64)>) -> AppResult<()> {
+    for (path, size) in resources {
+        if *size < 0 {
+            return Err(AppError::invalid(format!(
+                "field \"{field}\": the size of \"{}\" must be 0 or more, found {size}",
+                path.escape_debug()
+            )));
+        }
+        if path.contains('\0') {
+            return Err(AppError::invalid(format!("field \"{field}\": a path must not contain NUL")));
+        }
+    }
+    Ok(())
+}
+
+fn total(resources: &BTreeMap<String, i64>) -> i64 {
+    resources.values().fold(0, |sum, size| sum.saturating_add(*size))
+}
+
+/// A report as a row, without what only the database knows.
+fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
+    check_uuid("uuid", &report.uuid)?;
+    if report.task_id.is_empty() {
+        return Err(AppError::invalid("field \"taskId\" is missing: a checkpoint belongs to a task"));
+    }
+    let steps = match report.metadata.get(STEPS) {
+        None | Some(Value::Null) => {
+            return Err(AppError::invalid(format!("field \"metadata.{STEPS}\" is missing")));
+        }
+        Some(value) => value.as_i64().filter(|steps| *steps >= 0).ok_or_else(|| {
+            AppError::invalid(format!("field \"metadata.{STEPS}\" must be a whole number of 0 or more, found {value}"))
+        })?,
+    };
+    check_sizes("resources", report.resources.iter())?;
+    Ok(CheckpointRow {
+        uuid: report.uuid,
+        experiment_id: None,
+        trial_id: None,
+        task_id: report.task_id,
+        allocation_id: report.allocation_id.filter(|id| !id.is_empty()),
+        state: "COMPLETED".into(),
+        steps,
+        bytes: total(&report.resources),
+        metadata: Value::Object(report.metadata).to_string(),
+        resources: serde_json::to_string(&report.resources).map_err(AppError::internal)?,
+        reported_at: report.reported_at.unwrap_or_else(det_store::now),
+    })
+}
+
+/// What a second report of a known checkpoint means: nothing if it says the same, a conflict otherwise. Of a checkpoint
+/// whose files have been deleted meanwhile, a late repeat is nothing either.
+fn same_report(known: &CheckpointRow, again: &CheckpointRow) -> AppResult<()> {
+    let conflict = |what: &str| {
+        Err(AppError::new(
+            ErrorKind::Conflict,
+            format!("checkpoint \"{}\" was reported before with {what}", known.uuid),
+        ))
+    };
+    if known.task_id != again.task_id {
+        return conflict("another task");
+    }
+    if known.steps != again.steps {
+        return conflict(&format!("{STEPS} {}, now with {}", known.steps, again.steps));
+    }
+    if known.state == "COMPLETED" && resources(known)? != resources(again)? {
+        return conflict("other files");
+    }
+    Ok(())
+}
+
+/// The files of a checkpoint: path to bytes.
+pub fn resources(row: &CheckpointRow) -> Result<BTreeMap<String, i64>, StoreError> {
+    serde_json::from_str(&row.resources).map_err(|e| StoreError::Corrupt {
+        what: format!("resources of checkpoint {}", row.uuid),
+        message: e.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "0b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
+
+    fn report() -> CheckpointReport {
+        let Value::Object(metadata) = json!({"steps_completed": 3, "framework": "x"}) else { panic!("an object") };
+        CheckpointReport {
+            uuid: UUID.into(),
+            task_id: "1.a".into(),
+            metadata,
+            resources: BTreeMap::from([("d/".into(), 0), ("d/m.pt".into(), 26)]),
+            reported_at: Some(7),
+            ..CheckpointReport::default()
+        }
+    }
+
+    #[test]
+    fn a_report_gives_the_step_and_the_size() {
+        let row = checked(report()).unwrap();
+        assert_eq!((row.steps, row.bytes, row.state.as_str(), row.reported_at), (3, 26, "COMPLETED", 7));
+    }
+
+    #[test]
+    fn mistakes_are_named_by_their_field() {
+        let with = |change: fn(&mut CheckpointReport)| {
+            let mut report = report();
+            change(&mut report);
+            checked(report).unwrap_err().message
+        };
+        for (message, expected) in [
+            (with(|r| r.uuid = "x/y".into()), "field \"uuid\" must be a UUID, found \"x/y\""),
+            (with(|r| r.task_id.clear()), "field \"taskId\" is missing: a checkpoint belongs to a task"),
+            (with(|r| r.metadata.clear()), "field \"metadata.steps_completed\" is missing"),
+            (
+                with(|r| {
+                    r.metadata.insert(STEPS.into(), json!("many"));
+                }),
+                "field \"metadata.steps_completed\" must be a whole number of 0 or more, found \"many\"",
+            ),
+            (
+                with(|r| {
+                    r.resources.insert("m".into(), -1);
+                }),
+                "field \"resources\": the size of \"m\" must be 0 or more, found -1",
+            ),
+        ] {
+            assert_eq!(message, expected);
+        }
+    }
+
+    #[test]
+    fn a_repeat_is_nothing_and_a_contradiction_is_a_conflict() {
+        let known = checked(report()).unwrap();
+        same_report(&known, &checked(report()).unwrap()).unwrap();
+        let other_files = CheckpointReport { resources: BTreeMap::new(), ..report() };
+        let error = same_report(&known, &checked(other_files.clone()).unwrap()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Conflict);
+        let deleted = CheckpointRow { state: "DELETED".into(), resources: "{}".into(), ..known.clone() };
+        same_report(&deleted, &checked(report()).unwrap()).unwrap();
+        let other_task = CheckpointReport { task_id: "2.b".into(), ..report() };
+        assert_eq!(same_report(&known, &checked(other_task).unwrap()).unwrap_err().kind, ErrorKind::Conflict);
+    }
+
+    #[test]
+    fn patterns_are_checked_before_anything_is_deleted() {
+        assert!(patterns(&[]).unwrap_err().message.starts_with("field \"checkpointGlobs\""));
+        let error = patterns(&["a".into(), "../b".into()]).unwrap_err();
+        assert!(error.message.starts_with("field \"checkpointGlobs[1]\": \"../b\" leads out"), "{}", error.message);
+    }
+}

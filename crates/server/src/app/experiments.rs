@@ -1,0 +1,698 @@
+//! Experiments: creating, steering, changing, ending them.
+
+use std::collections::BTreeSet;
+
+use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
+use det_config::hyperparameters::SearchMethod;
+use det_ids::{AllocationId, JobId, Micros, TaskId};
+use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::trial::TrialEvent;
+use det_scheduler::{Request, can_ever_fit};
+use det_searcher::{Action, Event as SearchEvent, Search};
+use det_store::events::NewEvent;
+use det_store::experiments::{ExperimentRow, JobRow, NewExperiment};
+use det_store::{WriteTx, experiments, trials};
+use serde_json::{Value, json};
+
+use crate::app::Master;
+use crate::app::lifecycle::{Cause, experiment_state, machine_text, trial_state};
+use crate::app::model_archive::{self, ContextFile};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// A submission.
+#[derive(Debug, Clone, Default)]
+pub struct NewExperimentRequest {
+    /// Configuration, YAML or JSON.
+    pub config: String,
+    /// Model definition.
+    pub files: Vec<ContextFile>,
+    /// Whether its trials may start.
+    pub activate: bool,
+    /// Project; overrides the configuration's when above 1.
+    pub project_id: Option<i64>,
+    /// Experiment it is forked from; without files, its files are used.
+    pub parent_id: Option<i64>,
+    /// Template to lay the configuration over.
+    pub template: Option<String>,
+    /// Check only.
+    pub validate_only: bool,
+    /// Whether it only reports, and something else runs it.
+    pub unmanaged: bool,
+}
+
+/// What came of a submission.
+#[derive(Debug, Clone)]
+pub struct CreatedExperiment {
+    /// Its number; `None` when it was only checked.
+    pub id: Option<i64>,
+    /// Effective configuration, secrets hidden.
+    pub config: Value,
+    /// What the person should know.
+    pub warnings: Vec<String>,
+    /// Whether it asks for more slots than there are now.
+    pub slots_exceeded: bool,
+}
+
+/// Changes of a person; `None` = as it is.
+#[derive(Debug, Clone, Default)]
+pub struct ExperimentPatch {
+    /// Display name; must not be blank.
+    pub name: Option<String>,
+    /// Free text.
+    pub description: Option<String>,
+    /// Free text.
+    pub notes: Option<String>,
+    /// Replaces all labels.
+    pub labels: Option<Vec<String>>,
+    /// Most slots in use at once.
+    pub max_slots: Option<i64>,
+    /// 1 to 99, lower first.
+    pub priority: Option<i64>,
+    /// Above 0.
+    pub weight: Option<f64>,
+    /// Checkpoint policy.
+    pub save_experiment_best: Option<i64>,
+    /// Checkpoint policy.
+    pub save_trial_best: Option<i64>,
+    /// Checkpoint policy.
+    pub save_trial_latest: Option<i64>,
+}
+
+/// A change of a job's place or share.
+#[derive(Debug, Clone, PartialEq)]
+pub enum JobChange {
+    /// 1 to 99, lower first.
+    Priority(i64),
+    /// Above 0.
+    Weight(f64),
+    /// Another pool.
+    ResourcePool(String),
+    /// Most slots in use at once; `None` = no cap.
+    MaxSlots(Option<i64>),
+}
+
+/// A checked submission.
+struct Checked {
+    config: ExperimentConfig,
+    warnings: Vec<String>,
+    slots_exceeded: bool,
+    search: Search,
+}
+
+impl Master {
+    /// Checks a submission and, unless only that is asked, stores it with its search and first trials.
+    pub async fn create_experiment(&self, actor: &Actor, request: NewExperimentRequest) -> AppResult<CreatedExperiment> {
+        if request.unmanaged {
+            return Err(AppError::new(ErrorKind::NotBuilt, "experiments that run outside the cluster are not built in this version"));
+        }
+        if let Some(template) = &request.template
+            && !template.is_empty()
+        {
+            return Err(AppError::new(ErrorKind::NotBuilt, format!("template \"{template}\": templates are not built in this version"))
+                .hint("put the template's keys into the configuration"));
+        }
+        if let Some(project) = request.project_id.filter(|p| *p > 1) {
+            return Err(AppError::not_found("project", project).hint("this version has one project: 1, Uncategorized"));
+        }
+        let checked = self.check(&request).await?;
+        let shown = checked.config.masked_json();
+        if request.validate_only {
+            return Ok(CreatedExperiment {
+                id: None,
+                config: shown,
+                warnings: checked.warnings,
+                slots_exceeded: checked.slots_exceeded,
+            });
+        }
+        let archive = match (request.parent_id, request.files.is_empty()) {
+            (Some(parent), true) => self.parent_archive(parent).await?,
+            _ => {
+                let files = request.files;
+                tokio::task::spawn_blocking(move || model_archive::pack(&files)).await.map_err(AppError::internal)??
+            }
+        };
+        let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
+        let state = if request.activate { ExperimentState::Active } else { ExperimentState::Paused };
+        let config = &checked.config;
+        let new = NewExperiment {
+            job: JobRow {
+                id: JobId::random().0,
+                kind: "experiment".into(),
+                owner_id: actor.user().id,
+                resource_pool: config.resources.resource_pool.clone(),
+                priority: i64::from(
+                    config.resources.priority.unwrap_or_else(|| self.default_priority(&config.resources.resource_pool)),
+                ),
+                weight: config.resources.weight,
+                max_slots: config.resources.max_slots.map(i64::from),
+                position: None,
+                submitted_at: det_store::now(),
+            },
+            project_id: 1,
+            parent_id: request.parent_id,
+            name: config.name.clone(),
+            description: config.description.clone().unwrap_or_default(),
+            labels: serde_json::to_string(&config.labels).map_err(AppError::internal)?,
+            state: state.stored_name().to_owned(),
+            machine: machine_text(&state)?,
+            config: config.to_json().to_string(),
+            original_config: request.config,
+            searcher_name: method_name(&config.searcher.method).to_owned(),
+            searcher_metric: config.searcher.metric.clone(),
+            smaller_is_better: config.searcher.smaller_is_better,
+            model_definition: archive,
+        };
+        let (master, actor) = (self.clone(), actor.name());
+        let id = self
+            .store
+            .write(move |tx| {
+                Box::pin(async move { master.store_experiment(tx, new, checked.search, state, &actor).await })
+            })
+            .await?;
+        Ok(CreatedExperiment { id: Some(id), config: shown, warnings, slots_exceeded })
+    }
+
+    async fn store_experiment(
+        &self,
+        tx: &mut WriteTx,
+        new: NewExperiment,
+        mut search: Search,
+        state: ExperimentState,
+        actor: &str,
+    ) -> AppResult<i64> {
+        let id = experiments::insert(&mut tx.conn(), &new).await?;
+        self.record(
+            tx,
+            NewEvent {
+                actor,
+                subject_kind: "experiment",
+                subject_id: id.to_string(),
+                kind: "created",
+                to: Some(state.stored_name()),
+                ..Default::default()
+            },
+        )
+        .await?;
+        let actions = search.start();
+        self.store_new_search(tx, id, search).await?;
+        let row = experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+        self.carry_out(tx, &row, actions).await?;
+        self.wake_scheduler(tx);
+        Ok(id)
+    }
+
+    /// Parses, completes and checks a submission against the cluster.
+    async fn check(&self, request: &NewExperimentRequest) -> AppResult<Checked> {
+        let submitted = Submitted::parse(&request.config).map_err(config_error)?;
+        let mut warnings = submitted.warnings.clone();
+        let placement = submitted.placement();
+        for (what, given) in [("workspace", &placement.workspace), ("project", &placement.project)] {
+            if let Some(name) = given
+                && name != "Uncategorized"
+            {
+                return Err(AppError::not_found(what, name)
+                    .hint(format!("this version has one {what}: Uncategorized; leave \"{what}\" out")));
+            }
+        }
+        let pool = match &placement.resource_pool {
+            Some(pool) => pool.clone(),
+            None => {
+                let default =
+                    if placement.slots_per_trial == 0 { self.default_aux_pool() } else { self.default_compute_pool() };
+                default.ok_or_else(|| {
+                    AppError::invalid("resources.resource_pool is missing, and this cluster has no default pool")
+                        .hint(format!("choose one of: {}", self.pool_names().join(", ")))
+                })?
+            }
+        };
+        if !self.pool_names().contains(&pool) {
+            return Err(AppError::invalid(format!("resources.resource_pool: pool \"{pool}\" does not exist"))
+                .hint(format!("choose one of: {}", self.pool_names().join(", "))));
+        }
+        let container_defaults = self.container_defaults(&pool);
+        let storage = self.config.checkpoint_storage.as_ref().map(|s| serde_json::to_value(s)).transpose();
+        let defaults = CompletionDefaults {
+            name: generated_name(),
+            experiment_seed: u32::try_from(det_store::now() / 1_000_000 & i64::from(u32::MAX)).unwrap_or(0),
+            checkpoint_storage: storage.map_err(AppError::internal)?,
+            task_container_defaults: &container_defaults,
+            default_priority: Some(self.default_priority(&pool)),
+            managed: true,
+        };
+        let mut config = submitted.complete(&defaults).map_err(config_error)?;
+        config.resources.resource_pool.clone_from(&pool);
+        let slots_exceeded = self.check_capacity(&pool, &config, &mut warnings).await?;
+        let seed = config.reproducibility.experiment_seed;
+        let search = Search::new(&config.searcher, &config.hyperparameters, seed)
+            .map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
+        Ok(Checked { config, warnings, slots_exceeded, search })
+    }
+
+    /// Refuses what no present or provisionable capacity can ever hold (design, settled point 9); with
+    /// `launch_error: false` it is a warning.
+    async fn check_capacity(
+        &self,
+        pool: &str,
+        config: &ExperimentConfig,
+        warnings: &mut Vec<String>,
+    ) -> AppResult<bool> {
+        let snapshot = self.pool_snapshot(pool).await?;
+        // A pool whose agents have not joined yet cannot say no: the request waits with its reason.
+        if snapshot.agents.is_empty() {
+            warnings.push(format!("resource pool \"{pool}\" has no agents yet; the trials wait for one"));
+            return Ok(config.resources.slots_per_trial > 0);
+        }
+        let request = Request {
+            allocation_id: AllocationId("submission".into()),
+            task_id: TaskId("submission".into()),
+            job_id: JobId("submission".into()),
+            slots: config.resources.slots_per_trial,
+            single_agent: config.resources.is_single_node.unwrap_or(false),
+            preemptible: true,
+            excluded_agents: BTreeSet::new(),
+            requested_at: Micros(0),
+        };
+        let Err(never) = can_ever_fit(&snapshot, &request) else { return Ok(false) };
+        let message = format!("resources.slots_per_trial: resource pool \"{pool}\": {never}");
+        if self.config.launch_error {
+            let error = AppError::invalid(message);
+            return Err(if never.nearest.is_empty() {
+                error
+            } else {
+                let sizes: Vec<String> = never.nearest.iter().map(u32::to_string).collect();
+                error.hint(format!("sizes that fit: {}", sizes.join(", ")))
+            });
+        }
+        warnings.push(message);
+        Ok(true)
+    }
+
+    async fn parent_archive(&self, parent: i64) -> AppResult<Vec<u8>> {
+        let mut conn = self.store.read().await?;
+        let row = experiments::find(&mut conn.conn(), parent)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", parent))?;
+        if row.archived {
+            return Err(AppError::precondition(format!("experiment {parent} is archived and cannot be forked"))
+                .hint(format!("unarchive it first: det experiment unarchive {parent}")));
+        }
+        experiments::model_definition(&mut conn.conn(), parent)
+            .await?
+            .ok_or_else(|| AppError::not_found("model definition of experiment", parent))
+    }
+
+    async fn steer(&self, actor: &Actor, id: i64, event: ExperimentEvent) -> AppResult<()> {
+        let (master, cause) = (self.clone(), Cause::actor(actor.name()));
+        self.store
+            .write(move |tx| Box::pin(async move { master.experiment_event(tx, id, event, &cause).await }))
+            .await
+    }
+
+    /// Its trials save, give their slots back, and wait.
+    pub async fn pause_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+        self.steer(actor, id, ExperimentEvent::Pause).await
+    }
+
+    /// Its trials may run.
+    pub async fn activate_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+        self.steer(actor, id, ExperimentEvent::Activate).await
+    }
+
+    /// Its trials save and end.
+    pub async fn cancel_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+        self.steer(actor, id, ExperimentEvent::Cancel).await
+    }
+
+    /// Its trials end at once.
+    pub async fn kill_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+        self.steer(actor, id, ExperimentEvent::Kill).await
+    }
+
+    /// Removes an ended experiment with its checkpoints; goes on in the background.
+    pub async fn delete_experiment(&self, actor: &Actor, id: i64) -> AppResult<()> {
+        self.steer(actor, id, ExperimentEvent::Delete).await
+    }
+
+    /// Hides or shows an ended experiment.
+    pub async fn archive_experiment(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
+        let (master, actor) = (self.clone(), actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row =
+                        experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+                    if archived {
+                        experiment_state(&row)?.may_archive().map_err(|r| AppError::precondition(r.message))?;
+                    }
+                    if row.archived == archived {
+                        return Ok(());
+                    }
+                    experiments::set_archived(&mut tx.conn(), id, archived).await?;
+                    master
+                        .record(
+                            tx,
+                            NewEvent {
+                                actor: &actor,
+                                subject_kind: "experiment",
+                                subject_id: id.to_string(),
+                                kind: if archived { "archived" } else { "unarchived" },
+                                ..Default::default()
+                            },
+                        )
+                        .await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Goes on with an ended experiment: trials that did not complete run again from their newest checkpoints. Only
+    /// single, random and grid searches can, and only a single one takes changed settings.
+    pub async fn continue_experiment(&self, actor: &Actor, id: i64, override_config: &str) -> AppResult<()> {
+        let change = parse_override(override_config)?;
+        let (master, cause) = (self.clone(), Cause::actor(actor.name()));
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row =
+                        experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+                    master.continue_in(tx, row, change, &cause).await
+                })
+            })
+            .await
+    }
+
+    async fn continue_in(&self, tx: &mut WriteTx, row: ExperimentRow, change: Value, cause: &Cause) -> AppResult<()> {
+        let id = row.id;
+        let mut config = self.config_for(&row)?.as_ref().clone();
+        let single = matches!(config.searcher.method, SearchMethod::Single);
+        if !matches!(
+            config.searcher.method,
+            SearchMethod::Single | SearchMethod::Random { .. } | SearchMethod::Grid { .. }
+        ) {
+            return Err(AppError::precondition(format!(
+                "experiment {id} cannot be continued: only single, random and grid searches can, and its search is {}",
+                row.searcher_name
+            )));
+        }
+        let changed = change.as_object().is_some_and(|c| !c.is_empty());
+        if changed && !single {
+            return Err(AppError::invalid("only experiments with a single search can be continued with another configuration")
+                .hint("leave the override out, or fork the experiment"));
+        }
+        if changed {
+            let over = Submitted::from_value(&change).map_err(config_error)?;
+            let under = Submitted::from_value(&config.to_json()).map_err(config_error)?;
+            let defaults = CompletionDefaults {
+                name: config.name.clone(),
+                experiment_seed: config.reproducibility.experiment_seed,
+                checkpoint_storage: None,
+                task_container_defaults: &self.container_defaults(&config.resources.resource_pool),
+                default_priority: config.resources.priority,
+                managed: true,
+            };
+            config = over.over(under).complete(&defaults).map_err(config_error)?;
+            experiments::set_config(&mut tx.conn(), id, &config.to_json().to_string()).await?;
+        }
+        self.configs.forget(id);
+        self.experiment_event(tx, id, ExperimentEvent::Continue, cause).await?;
+        experiments::clear_end(&mut tx.conn(), id).await?;
+        let row = experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+        // The search runs again from its seed; its trials are found by the names it gives them (searchers reference §5).
+        let mut search =
+            Search::new(&config.searcher, &config.hyperparameters, config.reproducibility.experiment_seed)
+                .map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
+        let mut waiting: Vec<Action> = search.start();
+        let mut new = Vec::new();
+        let mut resumed = 0;
+        while let Some(action) = waiting.pop() {
+            let Action::Create { request_id, .. } = &action else { continue };
+            let Some(trial) = trials::find_by_request(&mut tx.conn(), id, request_id.as_str()).await? else {
+                new.push(action);
+                continue;
+            };
+            if trial_state(&trial)? == det_lifecycle::trial::TrialState::Completed && !single {
+                waiting.extend(search.on(SearchEvent::Ended { request_id: request_id.clone() }));
+            } else {
+                self.trial_event(tx, trial.id, TrialEvent::Continue, cause).await?;
+                resumed += 1;
+            }
+        }
+        if resumed == 0 && new.is_empty() {
+            return Err(AppError::precondition(format!(
+                "experiment {id} cannot be continued: all its trials have completed"
+            )));
+        }
+        self.store_new_search(tx, id, search).await?;
+        self.carry_out(tx, &row, new).await
+    }
+
+    /// Changes texts, labels, resources and checkpoint policy.
+    pub async fn patch_experiment(&self, actor: &Actor, id: i64, patch: ExperimentPatch) -> AppResult<()> {
+        let (master, actor) = (self.clone(), actor.name());
+        self.store
+            .write(move |tx| Box::pin(async move { master.patch_in(tx, id, patch, &actor).await }))
+            .await
+    }
+
+    async fn patch_in(&self, tx: &mut WriteTx, id: i64, patch: ExperimentPatch, actor: &str) -> AppResult<()> {
+        let row = experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+        let text = |field: &str, value: &Option<String>, old: &str| -> AppResult<String> {
+            match value {
+                Some(v) if v.contains('\0') => Err(AppError::invalid(format!("field \"{field}\" must not contain NUL"))),
+                Some(v) => Ok(v.clone()),
+                None => Ok(old.to_owned()),
+            }
+        };
+        let name = text("name", &patch.name, &row.name)?;
+        if name.trim().is_empty() {
+            return Err(AppError::invalid("field \"name\" must not be blank"));
+        }
+        let labels = match &patch.labels {
+            Some(labels) => {
+                if labels.iter().any(|l| l.contains('\0') || l.trim().is_empty()) {
+                    return Err(AppError::invalid("field \"labels\": a label must not be blank and must not contain NUL"));
+                }
+                let set: BTreeSet<&String> = labels.iter().collect();
+                serde_json::to_string(&set).map_err(AppError::internal)?
+            }
+            None => row.labels.clone(),
+        };
+        let description = text("description", &patch.description, &row.description)?;
+        let notes = text("notes", &patch.notes, &row.notes)?;
+        experiments::set_texts(&mut tx.conn(), id, &name, &description, &labels, &notes).await?;
+        let changes: Vec<JobChange> = [
+            patch.priority.map(JobChange::Priority),
+            patch.weight.map(JobChange::Weight),
+            patch.max_slots.map(|n| JobChange::MaxSlots(Some(n))),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if !changes.is_empty() && !experiment_state(&row)?.is_live() {
+            return Err(AppError::not_found("live experiment", id)
+                .hint("resources can be changed only while the experiment is active or paused"));
+        }
+        for change in changes {
+            self.change_job_in(tx, &row, change, actor).await?;
+        }
+        let policy = [
+            ("save_experiment_best", patch.save_experiment_best),
+            ("save_trial_best", patch.save_trial_best),
+            ("save_trial_latest", patch.save_trial_latest),
+        ];
+        if policy.iter().any(|(_, v)| v.is_some()) {
+            let current = experiments::find(&mut tx.conn(), id).await?.map_or(row.config, |r| r.config);
+            let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
+            for (key, value) in policy {
+                if let Some(value) = value {
+                    let value = u32::try_from(value)
+                        .map_err(|_| AppError::invalid(format!("field \"checkpointStorage.{key}\" must be 0 or more, found {value}")))?;
+                    config["checkpoint_storage"][key] = json!(value);
+                }
+            }
+            experiments::set_config(&mut tx.conn(), id, &config.to_string()).await?;
+            experiments::set_collected(&mut tx.conn(), id, false).await?;
+            let (hub, configs) = (self.hub.clone(), self.configs.clone());
+            tx.after_commit(move || {
+                configs.forget(id);
+                hub.notify(&crate::hub::Topic::CleanUp);
+            });
+        }
+        self.record(
+            tx,
+            NewEvent {
+                actor,
+                subject_kind: "experiment",
+                subject_id: id.to_string(),
+                kind: "changed",
+                ..Default::default()
+            },
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// Changes a job's place or share; effective at once.
+    pub async fn update_job(&self, actor: &Actor, job_id: &str, change: JobChange) -> AppResult<()> {
+        let (master, job_id, actor) = (self.clone(), job_id.to_owned(), actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = experiments::find_by_job(&mut tx.conn(), &job_id)
+                        .await?
+                        .filter(|r| experiment_state(r).is_ok_and(ExperimentState::is_live))
+                        .ok_or_else(|| AppError::not_found("job", &job_id))?;
+                    master.change_job_in(tx, &row, change, &actor).await
+                })
+            })
+            .await
+    }
+
+    async fn change_job_in(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        change: JobChange,
+        actor: &str,
+    ) -> AppResult<()> {
+        let mut job = experiments::job(&mut tx.conn(), &row.job_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+        let current = experiments::find(&mut tx.conn(), row.id).await?.map_or_else(|| row.config.clone(), |r| r.config);
+        let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
+        match &change {
+            JobChange::Priority(priority) => {
+                if !(1..=99).contains(priority) {
+                    return Err(AppError::invalid(format!(
+                        "a priority must be 1 to 99 (lower goes first), found {priority}"
+                    )));
+                }
+                if job.priority != *priority {
+                    job.priority = *priority;
+                    job.position = None;
+                }
+                config["resources"]["priority"] = json!(priority);
+            }
+            JobChange::Weight(weight) => {
+                if !weight.is_finite() || *weight <= 0.0 {
+                    return Err(AppError::invalid(format!("a weight must be above 0, found {weight}")));
+                }
+                job.weight = *weight;
+                config["resources"]["weight"] = json!(weight);
+            }
+            JobChange::MaxSlots(slots) => {
+                if let Some(slots) = slots {
+                    let per_trial = config["resources"]["slots_per_trial"].as_i64().unwrap_or(0);
+                    if *slots < per_trial || *slots > i64::from(u32::MAX) {
+                        return Err(AppError::invalid(format!(
+                            "max_slots must be at least slots_per_trial ({per_trial}), found {slots}"
+                        )));
+                    }
+                }
+                job.max_slots = *slots;
+                config["resources"]["max_slots"] = json!(slots);
+            }
+            JobChange::ResourcePool(pool) => {
+                if !self.pool_names().contains(pool) {
+                    return Err(AppError::invalid(format!("resource pool \"{pool}\" does not exist"))
+                        .hint(format!("choose one of: {}", self.pool_names().join(", "))));
+                }
+                if job.resource_pool == *pool {
+                    return Err(AppError::invalid(format!("the job is in resource pool \"{pool}\" already")));
+                }
+                job.resource_pool.clone_from(pool);
+                job.position = None;
+                config["resources"]["resource_pool"] = json!(pool);
+            }
+        }
+        experiments::update_job(&mut tx.conn(), &job).await?;
+        experiments::set_config(&mut tx.conn(), row.id, &config.to_string()).await?;
+        let (configs, id) = (self.configs.clone(), row.id);
+        tx.after_commit(move || configs.forget(id));
+        self.configs.forget(id);
+        if matches!(change, JobChange::ResourcePool(_)) {
+            self.move_trials(tx, row, &Cause { actor: actor.to_owned(), reason: Some("its job moves to another resource pool".into()) })
+                .await?;
+        }
+        self.record(
+            tx,
+            NewEvent {
+                actor,
+                subject_kind: "job",
+                subject_id: job.id.clone(),
+                kind: "changed",
+                detail: Some(json!({"priority": job.priority, "weight": job.weight, "maxSlots": job.max_slots, "resourcePool": job.resource_pool}).to_string()),
+                ..Default::default()
+            },
+        )
+        .await?;
+        self.wake_scheduler(tx);
+        Ok(())
+    }
+
+    /// Running trials save, exit and ask again in the pool that the job is in now; waiting ones ask again at once.
+    async fn move_trials(&self, tx: &mut WriteTx, row: &ExperimentRow, cause: &Cause) -> AppResult<()> {
+        use det_lifecycle::allocation::AllocationEvent;
+        for trial in trials::live_of_experiment(&mut tx.conn(), row.id).await? {
+            if let Some(live) = det_store::allocations::live_of_task(&mut tx.conn(), &trial.task_id).await? {
+                self.allocation_event(tx, &live.id, AllocationEvent::Preempt, cause).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Mistakes in a configuration as one answer: the text lists all, and each is there by itself.
+pub fn config_error(errors: det_config::errors::ConfigErrors) -> AppError {
+    let mut error = AppError::invalid(format!("the experiment's configuration cannot be used:\n{errors}"));
+    error.details = errors
+        .0
+        .iter()
+        .map(|e| json!({"path": e.path, "message": e.message, "line": e.line, "column": e.column, "hint": e.hint}))
+        .collect();
+    error
+}
+
+fn parse_override(text: &str) -> AppResult<Value> {
+    if text.trim().is_empty() {
+        return Ok(json!({}));
+    }
+    let value = Submitted::parse(text).map_err(config_error)?.to_value();
+    for key in ["workspace", "project"] {
+        if value.get(key).is_some_and(|v| !v.is_null()) {
+            return Err(AppError::invalid(format!("{key} cannot be changed when an experiment is continued")));
+        }
+    }
+    Ok(value)
+}
+
+fn method_name(method: &SearchMethod) -> &'static str {
+    match method {
+        SearchMethod::Single => "single",
+        SearchMethod::Random { .. } => "random",
+        SearchMethod::Grid { .. } => "grid",
+        SearchMethod::AsyncHalving { .. } => "async_halving",
+        SearchMethod::AdaptiveAsha { .. } => "adaptive_asha",
+    }
+}
+
+/// A name for an experiment that brings none: `Experiment (adjective-colour-animal)`.
+fn generated_name() -> String {
+    const FIRST: [&str; 16] = [
+        "brave", "calm", "clever", "eager", "fair", "fond", "gentle", "glad", "keen", "kind", "lively", "merry", "neat",
+        "proud", "quick", "wise",
+    ];
+    const SECOND: [&str; 16] = [
+        "amber", "azure", "bronze", "coral", "crimson", "emerald", "golden", "indigo", "ivory", "jade", "lilac", "ochre",
+        "pearl", "ruby", "silver", "teal",
+    ];
+    const THIRD: [&str; 16] = [
+        "badger", "crane", "dolphin", "falcon", "fox", "heron", "ibex", "lynx", "marten", "otter", "owl", "panda",
+        "raven", "seal", "tern", "wren",
+    ];
+    let bits: [u8; 3] = rand::random();
+    let pick = |words: [&'static str; 16], byte: u8| words[usize::from(byte) % words.len()];
+    format!("Experiment ({}-{}-{})", pick(FIRST, bits[0]), pick(SECOND, bits[1]), pick(THIRD, bits[2]))
+}

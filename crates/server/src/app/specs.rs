@@ -1,0 +1,340 @@
+//! What a trial's container runs: the experiment's configuration, made into a container specification.
+
+use std::collections::BTreeSet;
+
+use det_config::experiment::{Entrypoint as ConfiguredEntrypoint, ExperimentConfig};
+use det_config::container::TaskContainerDefaults;
+use det_config::storage::StorageLocation;
+use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
+use det_store::agents;
+use det_store::allocations::{self, AllocationRow, ContainerRow};
+use det_store::experiments::{self, ExperimentRow};
+use det_store::trials::{self, TrialRow};
+use det_taskspec::{
+    ContainerSpec, DeviceKind, Entrypoint, Mount, RUN_DIR, SHARED_FS_DIR, Script, TaskUser,
+};
+use serde_json::json;
+
+use crate::app::Master;
+use crate::app::agents::{devices, slot_set};
+use crate::auth::{User, new_token, token_hash};
+use crate::error::{AppError, AppResult};
+
+/// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
+const GRACE_SECONDS: u32 = 10;
+/// Port that every trial container publishes; marks its host address (`task-environment` reference §8).
+const RENDEZVOUS_PORT: u16 = 1734;
+/// First ports of the four kinds that training uses, and the step between two allocations on one host. With this step
+/// no two kinds of two allocations meet.
+const SSH_PORT: u16 = 12_350;
+const PROCESS_PORT_1: u16 = 12_360;
+const PROCESS_PORT_2: u16 = 12_365;
+const C10D_PORT: u16 = 29_400;
+const PORT_STEP: u16 = 20;
+
+/// What a container's specification is made from.
+struct Parts<'a> {
+    container: &'a ContainerRow,
+    allocation: &'a AllocationRow,
+    trial: &'a TrialRow,
+    experiment: &'a ExperimentRow,
+    config: &'a ExperimentConfig,
+    defaults: &'a TaskContainerDefaults,
+    owner: &'a User,
+    members: usize,
+    kind: DeviceKind,
+    slots: &'a BTreeSet<u32>,
+    port_offset: u16,
+}
+
+impl Master {
+    /// The specification of a container that is to run, with a fresh token; `None` if it is not to run any more.
+    pub(crate) async fn container_spec(&self, container_id: &str) -> AppResult<Option<ContainerSpec>> {
+        let mut conn = self.store.read().await?;
+        let conn = &mut conn.conn();
+        let Some(container) = allocations::find_container(conn, container_id).await? else { return Ok(None) };
+        if container.ended_at.is_some() || container.desired != "run" {
+            return Ok(None);
+        }
+        let Some(allocation) = allocations::find(conn, &container.allocation_id).await? else { return Ok(None) };
+        let Some(trial_id) = allocation.trial_id else { return Ok(None) };
+        let Some(trial) = trials::find(conn, trial_id).await? else { return Ok(None) };
+        let Some(experiment) = experiments::find(conn, trial.experiment_id).await? else { return Ok(None) };
+        let Some(agent) = agents::find(conn, &container.agent_id).await? else { return Ok(None) };
+        let members = allocations::containers(conn, &allocation.id).await?;
+        let config = self.config_for(&experiment)?;
+        let defaults = self.container_defaults(&allocation.resource_pool);
+        let owner = self
+            .auth
+            .user(experiment.owner_id)
+            .ok_or_else(|| AppError::not_found("user", experiment.owner_id))?;
+        let slots = slot_set(&container.slots)?;
+        let kind = devices(&agent)?.iter().find(|d| slots.contains(&d.id.0)).map_or(DeviceKind::Cpu, |d| d.kind);
+        // All members use the same ports: those of the chief's lowest slot on its agent.
+        let chief = members.first().map_or(Ok(BTreeSet::new()), |m| slot_set(&m.slots))?;
+        let port_offset = self.port_offset(chief.first().copied(), &allocation.id);
+        let token = new_token();
+        let user_token = self.auth.start_session(owner.id).await?;
+        let parts = Parts {
+            container: &container,
+            allocation: &allocation,
+            trial: &trial,
+            experiment: &experiment,
+            config: &config,
+            defaults: &defaults,
+            owner: &owner,
+            members: members.len(),
+            kind,
+            slots: &slots,
+            port_offset,
+        };
+        let spec = self.build(&parts, token.clone(), user_token)?;
+        let (hash, allocation_id) = (token_hash(&token), allocation.id.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    allocations::insert_token(&mut tx.conn(), &hash, &allocation_id).await?;
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await?;
+        Ok(Some(spec))
+    }
+
+    /// Distance of this allocation's ports from the first ones, free of reserved ports.
+    fn port_offset(&self, lowest_slot: Option<u32>, allocation_id: &str) -> u16 {
+        let start = match lowest_slot {
+            Some(slot) => u16::try_from(slot % 400).unwrap_or(0),
+            // Without slots nothing is exclusive: spread by name.
+            None => 400 + u16::try_from(allocation_id.bytes().fold(0_u32, |h, b| (h * 31 + u32::from(b)) % 100)).unwrap_or(0),
+        };
+        (start..start + 100)
+            .map(|n| n * PORT_STEP)
+            .find(|offset| {
+                let ports = trial_ports(*offset).map(|(_, port)| port);
+                !self.config.reserved_ports.iter().any(|reserved| ports.contains(reserved))
+            })
+            .unwrap_or(start * PORT_STEP)
+    }
+
+    fn build(&self, parts: &Parts<'_>, token: String, user_token: String) -> AppResult<ContainerSpec> {
+        let Parts { container, allocation, trial, experiment, config, defaults, owner, .. } = parts;
+        let environment = &config.environment;
+        let work_dir = defaults.work_dir.clone().unwrap_or_else(|| format!("{RUN_DIR}/workdir"));
+        let mut ports = vec![RENDEZVOUS_PORT];
+        ports.extend(trial_ports(parts.port_offset).map(|(_, port)| port));
+        ports.extend(environment.proxy_ports.iter().map(|p| p.proxy_port));
+        ports.extend(environment.ports.values().copied());
+        let user = task_user(owner, &self.config.security.default_task);
+        let devices = config.resources.devices.iter().chain(defaults.devices.iter());
+        Ok(ContainerSpec {
+            container_id: ContainerId(container.id.clone()),
+            allocation_id: AllocationId(allocation.id.clone()),
+            task_id: TaskId(trial.task_id.clone()),
+            description: format!("trial {} of experiment {}", trial.id, experiment.id),
+            image: environment.image.get(parts.kind).clone(),
+            force_pull_image: environment.force_pull_image,
+            registry_auth: environment.registry_auth.clone(),
+            user,
+            slots: parts.slots.iter().copied().map(SlotId).collect(),
+            mounts: mounts(config)?,
+            shm_size_bytes: config.resources.shm_size,
+            network_mode: if parts.members > 1 {
+                "host".into()
+            } else {
+                defaults.effective_network_mode().to_owned()
+            },
+            ports,
+            devices: devices.cloned().collect(),
+            add_capabilities: environment.add_capabilities.clone(),
+            drop_capabilities: environment.drop_capabilities.clone(),
+            script: Script {
+                task_type: "TRIAL".into(),
+                allocation_id: AllocationId(allocation.id.clone()),
+                task_id: TaskId(trial.task_id.clone()),
+                container_id: ContainerId(container.id.clone()),
+                env: self.environment(parts, &token, &user_token, &work_dir)?,
+                work_dir,
+                context: true,
+                pool_startup_hook: defaults.startup_hook.clone().filter(|h| !h.trim().is_empty()),
+                rendezvous: true,
+                storage_probe: Some(serde_json::to_value(&config.checkpoint_storage).map_err(AppError::internal)?),
+                entrypoint: entrypoint(config)?,
+                files: Vec::new(),
+                token,
+                grace_seconds: GRACE_SECONDS,
+            },
+        })
+    }
+
+    /// Environment variables that do not depend on the agent; the user's own come last but cannot be `DET_*`.
+    fn environment(
+        &self,
+        parts: &Parts<'_>,
+        token: &str,
+        user_token: &str,
+        work_dir: &str,
+    ) -> AppResult<Vec<(String, String)>> {
+        let Parts { container, allocation, trial, experiment, config, defaults, owner, .. } = parts;
+        let mut env: Vec<(String, String)> = Vec::new();
+        let user = config.environment.environment_variables.get(parts.kind);
+        for variable in user {
+            let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
+            if name.starts_with("DET_") {
+                continue;
+            }
+            let value = expand(value, &env);
+            env.push((name.to_owned(), value));
+        }
+        let mut set = |name: &str, value: String| env.push((name.to_owned(), value));
+        set("DET_CLUSTER_ID", self.cluster_id.clone());
+        set("DET_MASTER_ID", self.master_id.clone());
+        set("DET_TASK_ID", trial.task_id.clone());
+        set("DET_ALLOCATION_ID", allocation.id.clone());
+        set("DET_RESOURCES_ID", container.id.clone());
+        set("DET_CONTAINER_ID", container.id.clone());
+        set("DET_RESOURCES_TYPE", "docker-container".into());
+        set("DET_SESSION_TOKEN", token.to_owned());
+        set("DET_USER_TOKEN", user_token.to_owned());
+        set("DET_USER", owner.username.clone());
+        set("DET_TASK_TYPE", "TRIAL".into());
+        set("DET_WORKDIR", work_dir.to_owned());
+        set("DET_RUN_DIR", RUN_DIR.into());
+        set(
+            "DET_TASK_LOGGING_METADATA",
+            json!({"task_id": trial.task_id, "allocation_id": allocation.id}).to_string(),
+        );
+        set("PYTHONUSERBASE", format!("{RUN_DIR}/pythonuserbase"));
+        set("DET_SEGMENT_ENABLED", "false".into());
+        set("DET_EXPERIMENT_ID", experiment.id.to_string());
+        set("DET_TRIAL_ID", trial.id.to_string());
+        set("DET_TRIAL_RUN_ID", allocation.run_id.to_string());
+        set("DET_TRIAL_SEED", trial.seed.to_string());
+        set("DET_EXPERIMENT_CONFIG", experiment.config.clone());
+        set("DET_HPARAMS", trial.hparams.clone());
+        set("DET_STEPS_COMPLETED", trial.latest_checkpoint_steps.unwrap_or(0).to_string());
+        if let Some(checkpoint) = trial.latest_checkpoint.as_ref().or(trial.warm_start_checkpoint.as_ref()) {
+            set("DET_LATEST_CHECKPOINT", checkpoint.clone());
+        }
+        for (name, port) in trial_ports(parts.port_offset) {
+            set(name, port.to_string());
+        }
+        if let Some(interface) = &defaults.dtrain_network_interface {
+            set("DET_INTER_NODE_NETWORK_INTERFACE", interface.clone());
+        }
+        if let Some(range) = &defaults.gloo_port_range {
+            set("GLOO_PORT_RANGE", range.clone());
+        }
+        if config.debug {
+            set("DET_DEBUG", "true".into());
+        }
+        Ok(env)
+    }
+}
+
+/// The training ports of an allocation with their variables.
+fn trial_ports(offset: u16) -> [(&'static str, u16); 4] {
+    [
+        ("DTRAIN_SSH_PORT", SSH_PORT + offset),
+        ("INTER_TRAIN_PROCESS_COMM_PORT_1", PROCESS_PORT_1 + offset),
+        ("INTER_TRAIN_PROCESS_COMM_PORT_2", PROCESS_PORT_2 + offset),
+        ("C10D_PORT", C10D_PORT + offset / PORT_STEP),
+    ]
+}
+
+/// Replaces `$NAME` and `${NAME}` by earlier variables; an unknown one stays as it is.
+fn expand(value: &str, earlier: &[(String, String)]) -> String {
+    let look_up = |name: &str| earlier.iter().rev().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+    let mut out = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let (name, whole) = match after.strip_prefix('{').and_then(|a| a.split_once('}')) {
+            Some((name, _)) => (name, name.len() + 2),
+            None => {
+                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+                (&after[..end], end)
+            }
+        };
+        match look_up(name) {
+            Some(value) => out.push_str(&value),
+            None => out.push_str(&rest[at..=at + whole]),
+        }
+        rest = &after[whole..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn entrypoint(config: &ExperimentConfig) -> AppResult<Entrypoint> {
+    match &config.entrypoint {
+        Some(ConfiguredEntrypoint::Shell(text)) if config.is_trial_class() => Ok(Entrypoint::TrialClass(text.clone())),
+        Some(ConfiguredEntrypoint::Shell(text)) => Ok(Entrypoint::Shell(text.clone())),
+        Some(ConfiguredEntrypoint::Argv(argv)) => Ok(Entrypoint::Argv(argv.clone())),
+        None => Err(AppError::invalid("the experiment has no entrypoint")),
+    }
+}
+
+fn mounts(config: &ExperimentConfig) -> AppResult<Vec<Mount>> {
+    let mut mounts: Vec<Mount> = config
+        .bind_mounts
+        .iter()
+        .map(|m| Mount {
+            host_path: m.host_path.clone(),
+            container_path: m.container_path.clone(),
+            read_only: m.read_only,
+            propagation: m.propagation.clone(),
+            create: false,
+        })
+        .collect();
+    if let StorageLocation::SharedFs { host_path, propagation, .. } = &config.checkpoint_storage.location {
+        mounts.push(Mount {
+            host_path: host_path.clone(),
+            container_path: SHARED_FS_DIR.into(),
+            read_only: false,
+            propagation: propagation.clone(),
+            create: true,
+        });
+    }
+    Ok(mounts)
+}
+
+/// The Unix identity of a user's tasks.
+pub fn task_user(owner: &User, default: &det_config::master::DefaultTask) -> TaskUser {
+    let number = |n: i64| u32::try_from(n).ok();
+    match (owner.agent_uid.and_then(number), owner.agent_gid.and_then(number)) {
+        (Some(uid), Some(gid)) => TaskUser {
+            user: owner.agent_user.clone().unwrap_or_else(|| owner.username.clone()),
+            uid,
+            group: owner.agent_group.clone().unwrap_or_else(|| owner.username.clone()),
+            gid,
+        },
+        _ => TaskUser { user: default.user.clone(), uid: default.uid, group: default.group.clone(), gid: default.gid },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_refer_to_earlier_ones() {
+        let earlier = [("A".to_owned(), "1".to_owned()), ("A".to_owned(), "2".to_owned())];
+        for (given, expected) in
+            [("$A", "2"), ("${A}x", "2x"), ("$B", "$B"), ("a$", "a$"), ("$A$A-", "22-"), ("${B}", "${B}"), ("plain", "plain")]
+        {
+            assert_eq!(expand(given, &earlier), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn ports_of_neighbours_do_not_meet() {
+        let mut seen = BTreeSet::new();
+        for n in 0..400 {
+            for (name, port) in trial_ports(n * PORT_STEP) {
+                assert!(seen.insert(port), "{name} {port} of allocation {n}");
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Trials: what people do to them and what their code says.
+
+use det_config::experiment::ExperimentConfig;
+use det_lifecycle::trial::{EarlyExit, TrialEvent};
+use det_searcher::Event as SearchEvent;
+use det_store::{WriteTx, checkpoints, experiments, trials};
+use serde_json::{Map, Value};
+
+use crate::app::Master;
+use crate::app::lifecycle::Cause;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// Longest state that code may say of itself.
+const RUNNER_STATE_CHARS: usize = 255;
+
+impl Master {
+    /// Ends a trial at once.
+    pub async fn kill_trial(&self, actor: &Actor, id: i64) -> AppResult<()> {
+        let (master, cause) = (self.clone(), Cause::actor(actor.name()));
+        self.store
+            .write(move |tx| Box::pin(async move { master.trial_event(tx, id, TrialEvent::Kill, &cause).await }))
+            .await
+    }
+
+    /// How far the trial says it is: a fraction, or (not `is_raw`) units of the searcher's length.
+    pub async fn report_progress(&self, actor: &Actor, trial_id: i64, progress: f64, is_raw: bool) -> AppResult<()> {
+        actor.require_trial(trial_id)?;
+        if !progress.is_finite() || progress < 0.0 {
+            return Err(AppError::invalid(format!("field \"progress\" must be a number of 0 or more, found {progress}")));
+        }
+        let master = self.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let trial = trials::find(&mut tx.conn(), trial_id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+                    let experiment = experiments::find(&mut tx.conn(), trial.experiment_id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+                    let fraction = if is_raw {
+                        progress
+                    } else {
+                        length_units(master.config_for(&experiment)?.as_ref()).map_or(progress, |units| progress / units)
+                    }
+                    .clamp(0.0, 1.0);
+                    trials::set_progress(&mut tx.conn(), trial_id, fraction).await?;
+                    if trial.ended_at.is_some() {
+                        return Ok(());
+                    }
+                    let request_id = det_ids::RequestId(trial.request_id);
+                    master
+                        .advance_search(tx, experiment.id, SearchEvent::Progress { request_id, fraction })
+                        .await
+                })
+            })
+            .await
+    }
+
+    /// The trial's code says that it ends early. A repeat changes nothing.
+    pub async fn report_early_exit(&self, actor: &Actor, trial_id: i64, reason: EarlyExit) -> AppResult<()> {
+        actor.require_trial(trial_id)?;
+        let (master, cause) = (self.clone(), Cause::actor(actor.name()));
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let trial = trials::find(&mut tx.conn(), trial_id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+                    if trial.ended_at.is_some() {
+                        return Ok(());
+                    }
+                    master.trial_event(tx, trial_id, TrialEvent::EarlyExit(reason), &cause).await
+                })
+            })
+            .await
+    }
+
+    /// What the trial's code says it does: `training`, `validating`, …
+    pub async fn set_runner_state(&self, actor: &Actor, trial_id: i64, state: &str) -> AppResult<()> {
+        actor.require_trial(trial_id)?;
+        if state.chars().count() > RUNNER_STATE_CHARS || state.contains('\0') {
+            return Err(AppError::invalid(format!(
+                "field \"state\" must be at most {RUNNER_STATE_CHARS} characters without NUL"
+            )));
+        }
+        let state = state.to_owned();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if trials::find(&mut tx.conn(), trial_id).await?.is_none() {
+                        return Err(AppError::not_found("trial", trial_id));
+                    }
+                    trials::set_runner_state(&mut tx.conn(), trial_id, &state).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// Merges metadata into the run's and gives the result.
+    pub async fn set_run_metadata(
+        &self,
+        actor: &Actor,
+        trial_id: i64,
+        metadata: Map<String, Value>,
+    ) -> AppResult<Map<String, Value>> {
+        actor.require_trial(trial_id)?;
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if trials::find(&mut tx.conn(), trial_id).await?.is_none() {
+                        return Err(AppError::not_found("trial", trial_id));
+                    }
+                    let text = serde_json::to_string(&metadata).map_err(AppError::internal)?;
+                    trials::set_metadata(&mut tx.conn(), trial_id, &text).await?;
+                    Ok(metadata)
+                })
+            })
+            .await
+    }
+
+    /// The trial's code begins to report.
+    pub async fn start_run(&self, actor: &Actor, trial_id: i64) -> AppResult<()> {
+        actor.require_trial(trial_id)?;
+        let mut conn = self.store.read().await?;
+        match trials::find(&mut conn.conn(), trial_id).await? {
+            Some(_) => Ok(()),
+            None => Err(AppError::not_found("trial", trial_id)),
+        }
+    }
+
+    /// The checkpoint that a new trial starts from, if its configuration names one.
+    pub(crate) async fn warm_start_checkpoint(
+        &self,
+        tx: &mut WriteTx,
+        config: &ExperimentConfig,
+    ) -> AppResult<Option<String>> {
+        if let Some(uuid) = &config.searcher.source_checkpoint_uuid {
+            let found = checkpoints::find(&mut tx.conn(), uuid).await?;
+            return match found {
+                Some(c) if c.state == "COMPLETED" => Ok(Some(uuid.clone())),
+                Some(_) => Err(AppError::invalid(format!(
+                    "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"
+                ))),
+                None => Err(AppError::invalid(format!("searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" not found"))),
+            };
+        }
+        let Some(id) = config.searcher.source_trial_id else { return Ok(None) };
+        let trial = trials::find(&mut tx.conn(), id)
+            .await?
+            .ok_or_else(|| AppError::invalid(format!("searcher.source_trial_id: trial {id} not found")))?;
+        match trial.latest_checkpoint {
+            Some(uuid) => Ok(Some(uuid)),
+            None => Err(AppError::invalid(format!("searcher.source_trial_id: trial {id} has no complete checkpoint"))),
+        }
+    }
+
+    /// Seconds that a trial has to save and exit.
+    pub(crate) async fn preemption_timeout(&self, tx: &mut WriteTx, trial_id: i64) -> AppResult<u32> {
+        let Some(trial) = trials::find(&mut tx.conn(), trial_id).await? else { return Ok(3600) };
+        let Some(experiment) = experiments::find(&mut tx.conn(), trial.experiment_id).await? else { return Ok(3600) };
+        Ok(self.config_for(&experiment)?.preemption_timeout)
+    }
+}
+
+/// The length of a trial in the searcher's units, where the configuration gives one.
+fn length_units(config: &ExperimentConfig) -> Option<f64> {
+    use det_config::experiment::{Length, MaxLength};
+    use det_config::hyperparameters::SearchMethod;
+    let units = match (&config.searcher.method, &config.searcher.max_length) {
+        (SearchMethod::AsyncHalving { max_time, .. } | SearchMethod::AdaptiveAsha { max_time, .. }, _) => *max_time,
+        (_, Some(MaxLength::Unitless(n))) => *n,
+        (_, Some(MaxLength::Length(Length::Batches(n) | Length::Records(n) | Length::Epochs(n)))) => *n,
+        (_, None) => return None,
+    };
+    #[expect(clippy::cast_precision_loss, reason = "lengths stay far below 2^52")]
+    (units > 0).then_some(units as f64)
+}

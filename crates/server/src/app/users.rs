@@ -1,0 +1,348 @@
+//! Users: who there is, adding and changing them.
+
+use std::sync::Arc;
+
+use det_store::users::UserRow;
+
+use crate::app::Master;
+use crate::auth::{Actor, User, client_hash};
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// Longest user or display name, in characters.
+const LONGEST_NAME: usize = 255;
+/// Length of the client's hash of a password: SHA-512 in hexadecimal.
+const CLIENT_HASH_LENGTH: usize = 128;
+
+/// A password as it was sent.
+#[derive(Clone)]
+pub struct NewPassword {
+    /// The text; empty = a blank password.
+    pub text: String,
+    /// Whether the client has applied its hash to it already.
+    pub is_hashed: bool,
+}
+
+impl NewPassword {
+    /// The client's hash of it.
+    fn client_hash(self) -> AppResult<String> {
+        if !self.is_hashed {
+            return Ok(client_hash(&self.text));
+        }
+        let is_hash = self.text.len() == CLIENT_HASH_LENGTH && self.text.bytes().all(|b| b.is_ascii_hexdigit());
+        if self.text.is_empty() || is_hash {
+            return Ok(self.text.to_ascii_lowercase());
+        }
+        Err(AppError::invalid(format!(
+            "field \"password\" must be {CLIENT_HASH_LENGTH} hexadecimal digits when \"isHashed\" is true"
+        ))
+        .hint("send the password itself with \"isHashed\" false"))
+    }
+}
+
+/// Unix identity of a user's tasks; all parts unset = the cluster's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnixIdentity {
+    /// User id.
+    pub uid: Option<i64>,
+    /// User name.
+    pub user: Option<String>,
+    /// Group id.
+    pub gid: Option<i64>,
+    /// Group name.
+    pub group: Option<String>,
+}
+
+impl UnixIdentity {
+    fn of(user: &UserRow) -> Self {
+        Self {
+            uid: user.agent_uid,
+            user: user.agent_user.clone(),
+            gid: user.agent_gid,
+            group: user.agent_group.clone(),
+        }
+    }
+
+    /// Blank names are the same as none; ids must be ids.
+    fn checked(self) -> AppResult<Self> {
+        for (field, id) in [("agentUid", self.uid), ("agentGid", self.gid)] {
+            if id.is_some_and(|id| u32::try_from(id).is_err()) {
+                return Err(AppError::invalid(format!(
+                    "field \"agentUserGroup.{field}\" must be 0 to {}, found {}",
+                    u32::MAX,
+                    id.unwrap_or_default()
+                )));
+            }
+        }
+        let name = |text: Option<String>| text.filter(|t| !t.is_empty());
+        let (user, group) = (name(self.user), name(self.group));
+        for (field, text) in [("agentUser", &user), ("agentGroup", &group)] {
+            if text.as_ref().is_some_and(|t| t.contains([':', '/', '\n', '\0'])) {
+                return Err(AppError::invalid(format!(
+                    "field \"agentUserGroup.{field}\" must be a Unix name without \":\", \"/\" and line ends"
+                )));
+            }
+        }
+        // Ids without names, or the other way round, cannot be used to start a process.
+        let identity = Self { uid: self.uid, user, gid: self.gid, group };
+        let parts = [identity.uid.is_some(), identity.user.is_some(), identity.gid.is_some(), identity.group.is_some()];
+        if parts.iter().any(|p| *p) && !parts.iter().all(|p| *p) {
+            return Err(AppError::invalid(
+                "field \"agentUserGroup\" must have all of agentUid, agentUser, agentGid and agentGroup, or none of them",
+            ));
+        }
+        Ok(identity)
+    }
+
+    fn write_to(self, row: &mut UserRow) {
+        row.agent_uid = self.uid;
+        row.agent_user = self.user;
+        row.agent_gid = self.gid;
+        row.agent_group = self.group;
+    }
+}
+
+/// A user to add.
+#[derive(Clone)]
+pub struct NewUser {
+    /// Name for logging in.
+    pub username: String,
+    /// Name for people; may be empty.
+    pub display_name: String,
+    /// Whether an administrator.
+    pub admin: bool,
+    /// Whether allowed to log in.
+    pub active: bool,
+    /// Unix identity of its tasks.
+    pub identity: UnixIdentity,
+    /// First password.
+    pub password: NewPassword,
+    /// Whether it may log in only elsewhere; refused, since there is no elsewhere.
+    pub remote: bool,
+}
+
+/// Changes of a user; `None` leaves things as they are.
+#[derive(Clone, Default)]
+pub struct UserPatch {
+    /// Name for logging in.
+    pub username: Option<String>,
+    /// Name for people; empty clears it.
+    pub display_name: Option<String>,
+    /// Whether an administrator.
+    pub admin: Option<bool>,
+    /// Whether allowed to log in.
+    pub active: Option<bool>,
+    /// Unix identity of its tasks.
+    pub identity: Option<UnixIdentity>,
+    /// New password.
+    pub password: Option<NewPassword>,
+    /// Whether it may log in only elsewhere.
+    pub remote: Option<bool>,
+}
+
+/// What to list.
+#[derive(Debug, Clone, Default)]
+pub struct UserFilter {
+    /// Part of the user or display name, in any letter case; empty = all.
+    pub name: String,
+    /// Only active ones, or only others.
+    pub active: Option<bool>,
+    /// Only administrators, or only others.
+    pub admin: Option<bool>,
+}
+
+/// Only people may change users: a task acts for its owner, but must not be able to take over the owner's account.
+fn require_person<'a>(actor: &'a Actor, to_do: &str) -> AppResult<&'a User> {
+    match actor {
+        Actor::User(user) => Ok(user),
+        Actor::Task(task) => Err(AppError::new(
+            ErrorKind::Forbidden,
+            format!("task \"{}\" may not {to_do}: only people may", task.task_id),
+        )),
+    }
+}
+
+fn checked_username(name: &str) -> AppResult<String> {
+    let refuse = |why: &str| Err(AppError::invalid(format!("user name \"{}\" {why}", name.escape_debug())));
+    if name.trim().is_empty() {
+        return Err(AppError::invalid("field \"username\" must not be blank"));
+    }
+    if name.trim() != name {
+        return refuse("must not begin or end with a space");
+    }
+    if name.chars().count() > LONGEST_NAME {
+        return refuse(&format!("is too long: at most {LONGEST_NAME} characters are allowed"));
+    }
+    // A "/" could not be addressed by any client afterwards.
+    if name.contains('/') || name.chars().any(char::is_control) {
+        return refuse("must not contain \"/\" or control characters");
+    }
+    Ok(name.to_owned())
+}
+
+fn checked_display_name(name: &str) -> AppResult<String> {
+    if name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
+        return Err(AppError::invalid(format!(
+            "field \"displayName\" must have at most {LONGEST_NAME} characters and no control characters"
+        )));
+    }
+    Ok(name.trim().to_owned())
+}
+
+fn refuse_remote(remote: bool) -> AppResult<()> {
+    if remote {
+        return Err(AppError::invalid("users with an external login are not built: field \"remote\" must be false"));
+    }
+    Ok(())
+}
+
+impl Master {
+    /// Users that match, by number.
+    pub fn list_users(&self, filter: &UserFilter) -> Vec<User> {
+        let wanted = filter.name.to_lowercase();
+        let mut users = self.auth.users();
+        users.retain(|user| {
+            filter.active.is_none_or(|active| user.active == active)
+                && filter.admin.is_none_or(|admin| user.admin == admin)
+                && (user.username.to_lowercase().contains(&wanted) || user.display_name.to_lowercase().contains(&wanted))
+        });
+        users
+    }
+
+    /// A user by number.
+    pub fn user(&self, id: i64) -> AppResult<User> {
+        self.auth.user(id).ok_or_else(|| AppError::not_found("user", id))
+    }
+
+    /// A user by login name.
+    pub fn user_by_name(&self, name: &str) -> AppResult<User> {
+        self.auth.user_by_name(name).ok_or_else(|| AppError::not_found("user", name.escape_debug()))
+    }
+
+    /// Adds a user.
+    pub async fn create_user(&self, actor: &Actor, new: NewUser) -> AppResult<User> {
+        require_person(actor, "add users")?;
+        actor.require_admin("add users")?;
+        refuse_remote(new.remote)?;
+        let username = checked_username(&new.username)?;
+        let mut row = UserRow {
+            id: 0,
+            username,
+            display_name: checked_display_name(&new.display_name)?,
+            password_hash: self.auth.hash_password(new.password.client_hash()?).await?,
+            admin: new.admin,
+            active: new.active,
+            agent_uid: None,
+            agent_user: None,
+            agent_gid: None,
+            agent_group: None,
+            modified_at: det_store::now(),
+            last_auth_at: None,
+        };
+        new.identity.checked()?.write_to(&mut row);
+        self.auth.save_user(row, false, actor).await
+    }
+
+    /// Changes a user. People may change their own display name and password; everything else is for administrators.
+    /// A new password, and a deactivation, end the user's sessions.
+    pub async fn change_user(&self, actor: &Actor, id: i64, patch: UserPatch) -> AppResult<User> {
+        let asking = require_person(actor, "change users")?.clone();
+        let before = self.user(id)?;
+        let own = asking.id == id;
+        if !own {
+            actor.require_admin(&format!("change user \"{}\"", before.username))?;
+        }
+        let mut row = UserRow::clone(&before);
+        if let Some(name) = patch.display_name {
+            row.display_name = checked_display_name(&name)?;
+        }
+        if let Some(remote) = patch.remote {
+            refuse_remote(remote)?;
+        }
+        let mut for_administrators = Vec::new();
+        if let Some(name) = patch.username.filter(|name| *name != before.username) {
+            for_administrators.push("user name");
+            row.username = self.free_username(&name)?;
+        }
+        if let Some(admin) = patch.admin.filter(|admin| *admin != before.admin) {
+            for_administrators.push("administrator flag");
+            row.admin = admin;
+        }
+        if let Some(active) = patch.active.filter(|active| *active != before.active) {
+            for_administrators.push("activity");
+            row.active = active;
+        }
+        if let Some(identity) = patch.identity {
+            let identity = identity.checked()?;
+            if identity != UnixIdentity::of(&before) {
+                for_administrators.push("Unix identity");
+                identity.write_to(&mut row);
+            }
+        }
+        if !for_administrators.is_empty() {
+            let what = for_administrators.join(" and ");
+            actor.require_admin(&format!("change the {what} of user \"{}\"", before.username))?;
+        }
+        self.keep_an_administrator(&before, &row)?;
+        let password_changes = patch.password.is_some();
+        if let Some(password) = patch.password {
+            row.password_hash = self.auth.hash_password(password.client_hash()?).await?;
+        }
+        row.modified_at = det_store::now();
+        let end_sessions = password_changes || (before.active && !row.active);
+        self.auth.save_user(row, end_sessions, actor).await
+    }
+
+    fn free_username(&self, name: &str) -> AppResult<String> {
+        let name = checked_username(name)?;
+        if self.auth.user_by_name(&name).is_some() {
+            return Err(AppError::new(ErrorKind::Conflict, format!("user \"{name}\" exists already")));
+        }
+        Ok(name)
+    }
+
+    /// Without an administrator nobody could make one again.
+    fn keep_an_administrator(&self, before: &Arc<UserRow>, after: &UserRow) -> AppResult<()> {
+        let serves = |user: &UserRow| user.admin && user.active;
+        if !serves(before) || serves(after) || self.auth.users().iter().any(|u| u.id != after.id && serves(u)) {
+            return Ok(());
+        }
+        Err(AppError::precondition(format!(
+            "user \"{}\" is the last active administrator and must stay one",
+            before.username
+        ))
+        .hint("make another user an administrator first"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_client_could_address_are_refused() {
+        assert_eq!(checked_username("ada lovelace").unwrap(), "ada lovelace");
+        for bad in ["", "  ", " ada", "ada ", "a/b", "a\nb", &"x".repeat(256)] {
+            assert!(checked_username(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_hashed_password_must_be_a_hash() {
+        let hashed = |text: &str| NewPassword { text: text.into(), is_hashed: true }.client_hash();
+        assert_eq!(hashed("").unwrap(), "");
+        assert_eq!(hashed(&"AB".repeat(64)).unwrap(), "ab".repeat(64));
+        assert!(hashed("secret").is_err());
+        assert_eq!(NewPassword { text: "secret".into(), is_hashed: false }.client_hash().unwrap().len(), 128);
+    }
+
+    #[test]
+    fn a_unix_identity_is_whole_or_absent() {
+        let whole = UnixIdentity { uid: Some(7), user: Some("ada".into()), gid: Some(8), group: Some("staff".into()) };
+        assert_eq!(whole.clone().checked().unwrap(), whole);
+        let blank = UnixIdentity { user: Some(String::new()), ..UnixIdentity::default() };
+        assert_eq!(blank.checked().unwrap(), UnixIdentity::default());
+        assert!(UnixIdentity { uid: Some(7), ..UnixIdentity::default() }.checked().is_err());
+        assert!(UnixIdentity { uid: Some(-1), ..whole.clone() }.checked().is_err());
+        assert!(UnixIdentity { user: Some("a:b".into()), ..whole }.checked().is_err());
+    }
+}

@@ -1,0 +1,102 @@
+//! What is due at a moment: preempted work that did not exit in time, agents that stayed away, expired tokens.
+//!
+//! Sleeps until the next due moment, or until somebody sets an earlier one.
+
+use std::time::Duration;
+
+use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_store::{allocations, users};
+
+use crate::app::Master;
+use crate::app::lifecycle::{Cause, allocation_state};
+use crate::error::{AppError, AppResult};
+use crate::hub::Topic;
+
+/// Expired sessions and tokens are swept this often.
+const SWEEP: Duration = Duration::from_secs(3600);
+/// After a failed round (the database is away), try again after this long.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Watches until the master stops.
+pub async fn run(master: Master) {
+    let mut changes = master.hub.subscribe(Topic::Deadlines);
+    let mut swept: Option<tokio::time::Instant> = None;
+    loop {
+        if swept.is_none_or(|at| at.elapsed() >= SWEEP) {
+            match sweep(&master).await {
+                Ok(()) => swept = Some(tokio::time::Instant::now()),
+                Err(error) => tracing::warn!(%error, cause = ?error.cause, "expired tokens could not be removed"),
+            }
+        }
+        let wait = match round(&master).await {
+            Ok(next) => next.map_or(SWEEP, |at| {
+                let micros = u64::try_from(at.saturating_sub(det_store::now())).unwrap_or(0);
+                Duration::from_micros(micros).clamp(Duration::from_millis(1), SWEEP)
+            }),
+            Err(error) => {
+                tracing::warn!(%error, cause = ?error.cause, "looking after deadlines failed; it is repeated");
+                RETRY
+            }
+        };
+        tokio::select! {
+            () = changes.changed() => {}
+            () = tokio::time::sleep(wait) => {}
+            () = master.shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Does what is due and gives the next due moment.
+async fn round(master: &Master) -> AppResult<Option<i64>> {
+    let next_agent = master.give_up_lost_agents().await?;
+    let next_allocation = end_overdue(master).await?;
+    Ok(next_agent.into_iter().chain(next_allocation).min())
+}
+
+/// Removes sessions and tokens that have expired.
+async fn sweep(master: &Master) -> AppResult<()> {
+    let now = det_store::now();
+    master
+        .store
+        .write(move |tx| {
+            Box::pin(async move {
+                users::delete_expired_sessions(&mut tx.conn(), now).await?;
+                allocations::delete_expired_tokens(&mut tx.conn(), now).await?;
+                Ok::<_, AppError>(())
+            })
+        })
+        .await
+}
+
+async fn end_overdue(master: &Master) -> AppResult<Option<i64>> {
+    let now = det_store::now();
+    let due = {
+        let mut conn = master.store.read().await?;
+        allocations::with_deadline(&mut conn.conn()).await?
+    };
+    let next = due.iter().filter_map(|row| row.preempt_deadline).filter(|at| *at > now).min();
+    for row in due.into_iter().filter(|row| row.preempt_deadline.is_some_and(|at| at <= now)) {
+        let handler = master.clone();
+        master
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let Some(mut row) = allocations::find(&mut tx.conn(), &row.id).await? else { return Ok(()) };
+                    if row.preempt_deadline.is_none_or(|at| at > now) || row.ended_at.is_some() {
+                        return Ok(());
+                    }
+                    row.preempt_deadline = None;
+                    allocations::update(&mut tx.conn(), &row).await?;
+                    let (event, reason) = match allocation_state(&row)? {
+                        AllocationState::Preempting | AllocationState::Saving => {
+                            (AllocationEvent::PreemptTimedOut, "it did not exit in time after it was asked to")
+                        }
+                        _ => (AllocationEvent::Kill, "it did not exit in time after it said that it ends"),
+                    };
+                    handler.allocation_event(tx, &row.id, event, &Cause::master(reason)).await
+                })
+            })
+            .await?;
+    }
+    Ok(next)
+}

@@ -1,0 +1,207 @@
+//! Agents and slots, and the WebSocket that agents open.
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use det_api_types::agents::{
+    Agent, AgentSortBy, DisableAgentRequest, DisableAgentResponse, DisableSlotRequest, DisableSlotResponse,
+    EnableAgentResponse, EnableSlotResponse, GetAgentResponse, GetAgentsQuery, GetAgentsResponse, GetSlotResponse,
+    GetSlotsResponse, Slot,
+};
+use det_api_types::page::OrderBy;
+use det_store::{agents, allocations};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Master;
+use crate::app::agents::Service;
+use crate::auth::token_hash;
+use crate::error::{AppError, AppResult, ErrorKind};
+use crate::http::error::ApiError;
+use crate::http::extract::{Caller, WireBody, WireQuery, session_token};
+use crate::http::respond::{Answer, message};
+use crate::http::views;
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(get_agents))
+        .routes(routes!(get_agent))
+        .routes(routes!(enable_agent))
+        .routes(routes!(disable_agent))
+        .routes(routes!(get_slots))
+        .routes(routes!(get_slot))
+        .routes(routes!(enable_slot))
+        .routes(routes!(disable_slot))
+}
+
+/// An agent and one of its slots, from a path.
+type SlotPath = Result<Path<(String, String)>, PathRejection>;
+
+fn slot_path(path: SlotPath) -> AppResult<(String, u32)> {
+    let Path((agent_id, slot)) = path.map_err(|_| AppError::invalid("the address of this request cannot be read"))?;
+    // Clients send the last part of a slot's key, which other masters write with leading zeros.
+    match slot.parse() {
+        Ok(number) => Ok((agent_id, number)),
+        Err(_) => Err(AppError::invalid(format!(
+            "\"{}\" in the request's address must be the number of a slot",
+            slot.escape_debug()
+        ))),
+    }
+}
+
+async fn read_agent(master: &Master, agent_id: &str) -> AppResult<Agent> {
+    let mut conn = master.store.read().await?;
+    let Some(row) = agents::find(&mut conn.conn(), agent_id).await? else {
+        return Err(AppError::not_found("agent", agent_id.escape_debug()));
+    };
+    let live = allocations::live_containers_of_agent(&mut conn.conn(), agent_id).await?;
+    Ok(views::agents::agent(&row, &live.iter().collect::<Vec<_>>())?)
+}
+
+async fn read_slot(master: &Master, agent_id: &str, slot: u32) -> AppResult<Slot> {
+    let mut agent = read_agent(master, agent_id).await?;
+    agent
+        .slots
+        .remove(&slot.to_string())
+        .ok_or_else(|| AppError::not_found("slot", format!("{}/{slot}", agent_id.escape_debug())))
+}
+
+/// All agents, connected or expected back.
+#[utoipa::path(get, path = "/api/v1/agents", operation_id = "GetAgents", tag = "agents",
+    params(GetAgentsQuery), responses((status = 200, body = GetAgentsResponse)))]
+async fn get_agents(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    WireQuery(query): WireQuery<GetAgentsQuery>,
+) -> Answer {
+    let (mut rows, live) = {
+        let mut conn = master.store.read().await?;
+        let rows = agents::list(&mut conn.conn()).await?;
+        (rows, allocations::live_containers(&mut conn.conn()).await?)
+    };
+    if query.sort_by == AgentSortBy::Time {
+        rows.sort_by(|a, b| (a.registered_at, &a.id).cmp(&(b.registered_at, &b.id)));
+    }
+    if query.order_by == OrderBy::Desc {
+        rows.reverse();
+    }
+    let (rows, pagination) = views::paging::slice(rows, query.offset, query.limit);
+    let mut agents = views::agents::agents(&rows, &live)?;
+    for agent in &mut agents {
+        if query.exclude_slots {
+            agent.slots.clear();
+        }
+        if query.exclude_containers {
+            agent.containers.clear();
+            for slot in agent.slots.values_mut() {
+                slot.container = None;
+            }
+        }
+    }
+    message(&GetAgentsResponse { agents, pagination })
+}
+
+/// One agent.
+#[utoipa::path(get, path = "/api/v1/agents/{agentId}", operation_id = "GetAgent", tag = "agents",
+    params(("agentId" = String, Path, description = "the agent")),
+    responses((status = 200, body = GetAgentResponse)))]
+async fn get_agent(State(master): State<Master>, Caller(_): Caller, Path(agent_id): Path<String>) -> Answer {
+    message(&GetAgentResponse { agent: read_agent(&master, &agent_id).await? })
+}
+
+/// Lets an agent take work again. For administrators.
+#[utoipa::path(post, path = "/api/v1/agents/{agentId}/enable", operation_id = "EnableAgent", tag = "agents",
+    params(("agentId" = String, Path, description = "the agent")),
+    responses((status = 200, body = EnableAgentResponse)))]
+async fn enable_agent(State(master): State<Master>, Caller(actor): Caller, Path(agent_id): Path<String>) -> Answer {
+    master.set_agent_service(&actor, &agent_id, Service::Enable).await?;
+    message(&EnableAgentResponse { agent: read_agent(&master, &agent_id).await? })
+}
+
+/// Takes an agent out of service: its work is killed, or finished first with `drain`. For administrators.
+#[utoipa::path(post, path = "/api/v1/agents/{agentId}/disable", operation_id = "DisableAgent", tag = "agents",
+    params(("agentId" = String, Path, description = "the agent")),
+    request_body = DisableAgentRequest,
+    responses((status = 200, body = DisableAgentResponse)))]
+async fn disable_agent(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(agent_id): Path<String>,
+    WireBody(body): WireBody<DisableAgentRequest>,
+) -> Answer {
+    master.set_agent_service(&actor, &agent_id, service(body.drain)).await?;
+    message(&DisableAgentResponse { agent: read_agent(&master, &agent_id).await? })
+}
+
+fn service(drain: bool) -> Service {
+    if drain { Service::Drain } else { Service::Disable }
+}
+
+/// The slots of an agent.
+#[utoipa::path(get, path = "/api/v1/agents/{agentId}/slots", operation_id = "GetSlots", tag = "agents",
+    params(("agentId" = String, Path, description = "the agent")),
+    responses((status = 200, body = GetSlotsResponse)))]
+async fn get_slots(State(master): State<Master>, Caller(_): Caller, Path(agent_id): Path<String>) -> Answer {
+    let agent = read_agent(&master, &agent_id).await?;
+    message(&GetSlotsResponse { slots: views::agents::in_order(agent.slots) })
+}
+
+/// One slot of an agent.
+#[utoipa::path(get, path = "/api/v1/agents/{agentId}/slots/{slotId}", operation_id = "GetSlot", tag = "agents",
+    params(("agentId" = String, Path, description = "the agent"), ("slotId" = String, Path, description = "the slot's number")),
+    responses((status = 200, body = GetSlotResponse)))]
+async fn get_slot(State(master): State<Master>, Caller(_): Caller, path: SlotPath) -> Answer {
+    let (agent_id, slot) = slot_path(path)?;
+    message(&GetSlotResponse { slot: read_slot(&master, &agent_id, slot).await? })
+}
+
+/// Lets a slot take work again. For administrators.
+#[utoipa::path(post, path = "/api/v1/agents/{agentId}/slots/{slotId}/enable", operation_id = "EnableSlot", tag = "agents",
+    params(("agentId" = String, Path, description = "the agent"), ("slotId" = String, Path, description = "the slot's number")),
+    responses((status = 200, body = EnableSlotResponse)))]
+async fn enable_slot(State(master): State<Master>, Caller(actor): Caller, path: SlotPath) -> Answer {
+    let (agent_id, slot) = slot_path(path)?;
+    master.set_slot_service(&actor, &agent_id, slot, Service::Enable).await?;
+    message(&EnableSlotResponse { slot: read_slot(&master, &agent_id, slot).await? })
+}
+
+/// Takes a slot out of service: its work is killed, or finished first with `drain`. For administrators.
+#[utoipa::path(post, path = "/api/v1/agents/{agentId}/slots/{slotId}/disable", operation_id = "DisableSlot", tag = "agents",
+    params(("agentId" = String, Path, description = "the agent"), ("slotId" = String, Path, description = "the slot's number")),
+    request_body = DisableSlotRequest,
+    responses((status = 200, body = DisableSlotResponse)))]
+async fn disable_slot(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    path: SlotPath,
+    WireBody(body): WireBody<DisableSlotRequest>,
+) -> Answer {
+    let (agent_id, slot) = slot_path(path)?;
+    master.set_slot_service(&actor, &agent_id, slot, service(body.drain)).await?;
+    message(&DisableSlotResponse { slot: read_slot(&master, &agent_id, slot).await? })
+}
+
+/// The WebSocket of an agent, which must show the cluster's agent token.
+pub async fn connect(
+    State(master): State<Master>,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Response {
+    // Both sides of the comparison are SHA-256 hashes: how long it takes says nothing about the token.
+    let allowed = session_token(&headers).is_some_and(|token| token_hash(&token) == master.agent_token_hash);
+    if !allowed {
+        return ApiError(
+            AppError::new(ErrorKind::Unauthenticated, "this agent's token is not the one of this cluster")
+                .hint("start the agent with the token that the master shows its administrators, see --agent-token"),
+        )
+        .into_response();
+    }
+    match upgrade {
+        Ok(upgrade) => upgrade.on_upgrade(move |socket| crate::rm_agents::connection::serve(master, socket)),
+        Err(_) => ApiError(AppError::invalid("agents connect here with a WebSocket; this request is none")).into_response(),
+    }
+}

@@ -1,0 +1,272 @@
+//! What running tasks tell and ask about their allocation. Most calls come with the allocation's own token.
+
+use std::time::Duration;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use det_api_types::allocations::{
+    AckAllocationPreemptionSignalRequest, AllocationAllGatherRequest, AllocationAllGatherResponse,
+    AllocationPendingPreemptionSignalRequest, AllocationPreemptionSignalQuery, AllocationPreemptionSignalResponse,
+    AllocationReadyRequest, AllocationRendezvousInfoResponse, AllocationWaitingRequest, GetAllocationResponse,
+    MarkAllocationResourcesDaemonRequest, PostAllocationAcceleratorDataRequest, PostAllocationProxyAddressRequest,
+    RendezvousInfo,
+};
+use det_api_types::page::Empty;
+use det_api_types::wire::Object;
+use det_ids::AllocationId;
+use det_store::allocations::{self, AllocationRow};
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Master;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+use crate::http::extract::{Caller, WireBody, WireQuery};
+use crate::http::respond::{Answer, empty, message};
+use crate::http::views;
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(get_allocation))
+        .routes(routes!(post_accelerator_data))
+        .routes(routes!(rendezvous))
+        .routes(routes!(preemption_signal))
+        .routes(routes!(ack_preemption))
+        .routes(routes!(pending_preemption))
+        .routes(routes!(ready))
+        .routes(routes!(waiting))
+        .routes(routes!(daemon))
+        .routes(routes!(all_gather))
+        .routes(routes!(proxy_address))
+        .routes(routes!(notify_container_running))
+}
+
+/// An allocation and one of its containers, from a path.
+type ContainerPath = Result<Path<(String, String)>, PathRejection>;
+
+fn container_path(path: ContainerPath) -> AppResult<(String, String)> {
+    path.map(|Path(ids)| ids).map_err(|_| AppError::invalid("the address of this request cannot be read"))
+}
+
+async fn find(master: &Master, allocation_id: &str) -> AppResult<AllocationRow> {
+    if AllocationId::from(allocation_id).split().is_none() {
+        return Err(AppError::invalid(format!(
+            "\"{}\" is not an allocation id: it must be TASK.NUMBER",
+            allocation_id.escape_debug()
+        )));
+    }
+    let mut conn = master.store.read().await?;
+    allocations::find(&mut conn.conn(), allocation_id)
+        .await?
+        .ok_or_else(|| AppError::not_found("allocation", allocation_id.escape_debug()))
+}
+
+/// Whether the caller may act for an allocation that exists.
+async fn require(master: &Master, actor: &Actor, allocation_id: &str) -> AppResult<()> {
+    find(master, allocation_id).await?;
+    actor.require_allocation(allocation_id)
+}
+
+/// One allocation.
+#[utoipa::path(get, path = "/api/v1/allocations/{allocationId}", operation_id = "GetAllocation", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation")),
+    responses((status = 200, body = GetAllocationResponse)))]
+async fn get_allocation(State(master): State<Master>, Caller(_): Caller, Path(id): Path<String>) -> Answer {
+    let row = find(&master, &id).await?;
+    message(&GetAllocationResponse { allocation: views::tasks::allocation(&row)? })
+}
+
+/// A container tells what it found for accelerators.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/acceleratorData",
+    operation_id = "PostAllocationAcceleratorData", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation")),
+    request_body = PostAllocationAcceleratorDataRequest, responses((status = 200, body = Empty)))]
+async fn post_accelerator_data(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(id): Path<String>,
+    WireBody(body): WireBody<PostAllocationAcceleratorDataRequest>,
+) -> Answer {
+    let row = find(&master, &id).await?;
+    let mut data = body.accelerator_data;
+    // What the rows know better than the container.
+    data.allocation_id.clone_from(&row.id);
+    data.task_id = row.task_id;
+    data.resource_pool = row.resource_pool;
+    let container_id = data.container_id.clone();
+    let data = serde_json::to_value(&data).map_err(AppError::internal)?;
+    master.accelerator_data(&actor, &id, &container_id, data).await?;
+    empty()
+}
+
+/// A container comes to the meeting; the answer comes when all have.
+#[utoipa::path(get, path = "/api/v1/allocations/{allocationId}/resources/{resourcesId}/rendezvous",
+    operation_id = "AllocationRendezvousInfo", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation"), ("resourcesId" = String, Path, description = "the container")),
+    responses((status = 200, body = AllocationRendezvousInfoResponse)))]
+async fn rendezvous(State(master): State<Master>, Caller(actor): Caller, path: ContainerPath) -> Answer {
+    let (allocation_id, container_id) = container_path(path)?;
+    let met = master.rendezvous(&actor, &allocation_id, &container_id).await?;
+    message(&AllocationRendezvousInfoResponse {
+        rendezvous_info: RendezvousInfo { addresses: met.addresses, rank: met.rank, slots: met.slots },
+    })
+}
+
+/// Whether the allocation is to save and exit: at once when it is, else when it becomes so or the time is over.
+#[utoipa::path(get, path = "/api/v1/allocations/{allocationId}/signals/preemption",
+    operation_id = "AllocationPreemptionSignal", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation"), AllocationPreemptionSignalQuery),
+    responses((status = 200, body = AllocationPreemptionSignalResponse)))]
+async fn preemption_signal(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(id): Path<String>,
+    WireQuery(query): WireQuery<AllocationPreemptionSignalQuery>,
+) -> Answer {
+    let seconds = u64::try_from(query.timeout_seconds.unwrap_or(0)).unwrap_or(0);
+    let preempt = master.preemption_signal(&actor, &id, Duration::from_secs(seconds)).await?;
+    message(&AllocationPreemptionSignalResponse { preempt })
+}
+
+/// The task says that it saves and will exit.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/signals/ack_preemption",
+    operation_id = "AckAllocationPreemptionSignal", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation")),
+    request_body = AckAllocationPreemptionSignalRequest, responses((status = 200, body = Empty)))]
+async fn ack_preemption(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(id): Path<String>,
+    WireBody(_): WireBody<AckAllocationPreemptionSignalRequest>,
+) -> Answer {
+    require(&master, &actor, &id).await?;
+    master.ack_preemption(&actor, &id).await?;
+    empty()
+}
+
+/// The task was told from outside to end: the same as a preemption.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/signals/pending_preemption",
+    operation_id = "AllocationPendingPreemptionSignal", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation")),
+    request_body = AllocationPendingPreemptionSignalRequest, responses((status = 200, body = Empty)))]
+async fn pending_preemption(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(id): Path<String>,
+    WireBody(_): WireBody<AllocationPendingPreemptionSignalRequest>,
+) -> Answer {
+    require(&master, &actor, &id).await?;
+    master.pending_preemption(&actor, &id).await?;
+    empty()
+}
+
+/// The task's service is up.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/ready", operation_id = "AllocationReady", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation")),
+    request_body = AllocationReadyRequest, responses((status = 200, body = Empty)))]
+async fn ready(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(id): Path<String>,
+    WireBody(_): WireBody<AllocationReadyRequest>,
+) -> Answer {
+    require(&master, &actor, &id).await?;
+    master.allocation_ready(&actor, &id).await?;
+    empty()
+}
+
+/// The task's service is not up yet.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/waiting", operation_id = "AllocationWaiting", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation")),
+    request_body = AllocationWaitingRequest, responses((status = 200, body = Empty)))]
+async fn waiting(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(id): Path<String>,
+    WireBody(_): WireBody<AllocationWaitingRequest>,
+) -> Answer {
+    master.allocation_waiting(&actor, &id).await?;
+    empty()
+}
+
+/// A container is a helper that does not keep the allocation alive.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/resources/{resourcesId}/daemon",
+    operation_id = "MarkAllocationResourcesDaemon", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation"), ("resourcesId" = String, Path, description = "the container")),
+    request_body = MarkAllocationResourcesDaemonRequest, responses((status = 200, body = Empty)))]
+async fn daemon(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    path: ContainerPath,
+    WireBody(_): WireBody<MarkAllocationResourcesDaemonRequest>,
+) -> Answer {
+    let (allocation_id, container_id) = container_path(path)?;
+    master.mark_daemon(&actor, &allocation_id, &container_id).await?;
+    empty()
+}
+
+/// Members exchange data; the answer comes when all have given theirs.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/all_gather",
+    operation_id = "AllocationAllGather", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation")),
+    request_body = AllocationAllGatherRequest, responses((status = 200, body = AllocationAllGatherResponse)))]
+async fn all_gather(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(id): Path<String>,
+    WireBody(body): WireBody<AllocationAllGatherRequest>,
+) -> Answer {
+    gather(&master, &actor, &id, body).await
+}
+
+/// Members on a cluster of another manager say that their container runs; the answer comes when all have. The request
+/// is that of an exchange with a few more members, which nothing here needs.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/notify_container_running",
+    operation_id = "NotifyContainerRunning", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation")),
+    request_body = AllocationAllGatherRequest, responses((status = 200, body = AllocationAllGatherResponse)))]
+async fn notify_container_running(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(id): Path<String>,
+    WireBody(body): WireBody<AllocationAllGatherRequest>,
+) -> Answer {
+    gather(&master, &actor, &id, body).await
+}
+
+async fn gather(master: &Master, actor: &Actor, id: &str, body: AllocationAllGatherRequest) -> Answer {
+    require(master, actor, id).await?;
+    let Some(uuid) = body.request_uuid.filter(|uuid| !uuid.is_empty()) else {
+        return Err(AppError::invalid("field \"requestUuid\" must name the member that asks").into());
+    };
+    let peers = body.num_peers.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    let Some(peers) = peers else {
+        return Err(AppError::invalid("field \"numPeers\" must be the number of members, at least 1").into());
+    };
+    let given = master.all_gather(actor, id, uuid, peers, body.data.into_value()).await?;
+    let data = given
+        .into_iter()
+        .map(|value| match value {
+            Value::Object(members) => Object(members),
+            other => Object::from_iter([("value".to_owned(), other)]),
+        })
+        .collect();
+    message(&AllocationAllGatherResponse { data })
+}
+
+/// A task tells where its services are reached. Agents have told that already, so there is nothing to do with it.
+#[utoipa::path(post, path = "/api/v1/allocations/{allocationId}/proxy_address",
+    operation_id = "PostAllocationProxyAddress", tag = "allocations",
+    params(("allocationId" = String, Path, description = "the allocation")),
+    request_body = PostAllocationProxyAddressRequest, responses((status = 200, body = Empty)))]
+async fn proxy_address(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(id): Path<String>,
+    WireBody(_): WireBody<PostAllocationProxyAddressRequest>,
+) -> Answer {
+    require(&master, &actor, &id).await?;
+    empty()
+}

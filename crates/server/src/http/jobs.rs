@@ -1,0 +1,159 @@
+//! The job queue and resource pools.
+
+use axum::extract::State;
+use det_api_types::jobs::{
+    GetJobQueueStatsQuery, GetJobQueueStatsResponse, GetJobsQuery, GetJobsResponse, GetJobsV2Response, Job, RbacJob,
+    RpQueueStat, UpdateJobQueueRequest,
+};
+use det_api_types::page::{Empty, OrderBy, Pagination};
+use det_api_types::pools::{GetResourcePoolsQuery, GetResourcePoolsResponse};
+use det_store::{agents, allocations};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Master;
+use crate::app::jobs::QueueChange;
+use crate::error::AppResult;
+use crate::http::extract::{Caller, WireBody, WireQuery};
+use crate::http::respond::{Answer, empty, message};
+use crate::http::views;
+
+/// Jobs on a page when no limit is given.
+const DEFAULT_LIMIT: i64 = 100;
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(get_jobs, update_job_queue))
+        .routes(routes!(get_jobs_v2))
+        .routes(routes!(get_job_queue_stats))
+        .routes(routes!(get_resource_pools))
+}
+
+async fn page(master: &Master, query: &GetJobsQuery) -> AppResult<(Vec<Job>, Pagination)> {
+    let pool = master.pool_or_default(&query.resource_pool)?;
+    let mut queue = master.job_queue(Some(&pool)).await?;
+    if !query.states.is_empty() {
+        queue.retain(|entry| query.states.contains(&views::jobs::summary(entry).state));
+    }
+    if query.order_by == OrderBy::Desc {
+        queue.reverse();
+    }
+    let limit = if query.limit == 0 { DEFAULT_LIMIT } else { query.limit };
+    let (queue, pagination) = views::paging::slice(queue, query.offset, limit);
+    let jobs = queue.iter().map(views::jobs::job).collect::<Result<_, _>>()?;
+    Ok((jobs, Pagination { limit: query.limit, ..pagination }))
+}
+
+/// Jobs of a pool in the order in which they are served.
+#[utoipa::path(get, path = "/api/v1/job-queues", operation_id = "GetJobs", tag = "jobs",
+    params(GetJobsQuery), responses((status = 200, body = GetJobsResponse)))]
+async fn get_jobs(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    WireQuery(query): WireQuery<GetJobsQuery>,
+) -> Answer {
+    let (jobs, pagination) = page(&master, &query).await?;
+    message(&GetJobsResponse { pagination, jobs })
+}
+
+/// Jobs of a pool in the order in which they are served, in the form that can hide some of their particulars.
+#[utoipa::path(get, path = "/api/v1/job-queues-v2", operation_id = "GetJobsV2", tag = "jobs",
+    params(GetJobsQuery), responses((status = 200, body = GetJobsV2Response)))]
+async fn get_jobs_v2(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    WireQuery(query): WireQuery<GetJobsQuery>,
+) -> Answer {
+    let (jobs, pagination) = page(&master, &query).await?;
+    let jobs = jobs.into_iter().map(|job| RbacJob { full: Some(job), limited: None }).collect();
+    message(&GetJobsV2Response { pagination, jobs })
+}
+
+/// Counts over the queues of pools. Times spent in the queue by day are not built: `aggregates` is empty.
+#[utoipa::path(get, path = "/api/v1/job-queues/stats", operation_id = "GetJobQueueStats", tag = "jobs",
+    params(GetJobQueueStatsQuery), responses((status = 200, body = GetJobQueueStatsResponse)))]
+async fn get_job_queue_stats(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    WireQuery(query): WireQuery<GetJobQueueStatsQuery>,
+) -> Answer {
+    let pools = if query.resource_pools.is_empty() {
+        master.pool_names()
+    } else {
+        query.resource_pools.iter().map(|name| master.pool_or_default(name)).collect::<AppResult<_>>()?
+    };
+    let queue = master.job_queue(None).await?;
+    let results = pools
+        .into_iter()
+        .map(|pool| RpQueueStat {
+            stats: views::jobs::stats(queue.iter().filter(|entry| entry.job.resource_pool == pool)),
+            resource_pool: pool,
+            aggregates: Vec::new(),
+        })
+        .collect();
+    message(&GetJobQueueStatsResponse { results })
+}
+
+/// Changes priority, share or pool of jobs.
+#[utoipa::path(post, path = "/api/v1/job-queues", operation_id = "UpdateJobQueue", tag = "jobs",
+    request_body = UpdateJobQueueRequest, responses((status = 200, body = Empty)))]
+async fn update_job_queue(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(body): WireBody<UpdateJobQueueRequest>,
+) -> Answer {
+    let given = |text: &Option<String>| text.as_ref().is_some_and(|t| !t.is_empty());
+    let changes = body
+        .updates
+        .into_iter()
+        .map(|update| QueueChange {
+            moves: given(&update.ahead_of) || given(&update.behind_of),
+            job_id: update.job_id,
+            priority: update.priority,
+            weight: update.weight.map(|weight| weight.0),
+            resource_pool: update.resource_pool,
+        })
+        .collect();
+    master.change_queue(&actor, changes).await?;
+    empty()
+}
+
+/// Resource pools, in the order of the configuration.
+#[utoipa::path(get, path = "/api/v1/resource-pools", operation_id = "GetResourcePools", tag = "jobs",
+    params(GetResourcePoolsQuery), responses((status = 200, body = GetResourcePoolsResponse)))]
+async fn get_resource_pools(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    WireQuery(query): WireQuery<GetResourcePoolsQuery>,
+) -> Answer {
+    let (agents, containers) = {
+        let mut conn = master.store.read().await?;
+        let agents = agents::list(&mut conn.conn()).await?;
+        (agents, allocations::live_containers(&mut conn.conn()).await?)
+    };
+    let queue = master.job_queue(None).await?;
+    // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
+    let default_compute = master.pool_or_default("")?;
+    let default_aux = master.default_aux_pool();
+    let pools = master
+        .config
+        .resource_pools
+        .iter()
+        .map(|configured| {
+            let name = &configured.pool_name;
+            views::jobs::pool(views::jobs::PoolParts {
+                configured,
+                settings: master.pool_settings(name),
+                default_compute: *name == default_compute,
+                default_aux: Some(name) == default_aux.as_ref(),
+                agents: &agents,
+                containers: &containers,
+                stats: views::jobs::stats(queue.iter().filter(|entry| entry.job.resource_pool == *name)),
+                metadata: master.config.resource_manager.metadata.clone(),
+            })
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let (resource_pools, pagination) = views::paging::slice(pools, query.offset, query.limit);
+    message(&GetResourcePoolsResponse { resource_pools, pagination })
+}

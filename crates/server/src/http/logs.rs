@@ -1,0 +1,539 @@
+//! Logs of tasks and trials: shipping them in, reading and following them.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use det_api_types::logs::{
+    LogFieldsQuery, LogLevel, LogsQuery, PostTaskLogsRequest, TaskLog, TaskLogsFieldsResponse, TaskLogsResponse,
+    TrialLogsFieldsResponse, TrialLogsResponse, UnmanagedLog,
+};
+use det_api_types::page::{Empty, OrderBy};
+use det_api_types::wire::{Salvaged, Timestamp};
+use det_store::logs::LogLine;
+use det_store::{allocations, trials};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Master;
+use crate::app::logs::{LogFields, LogFilter, Reading, Search, SpoolBatch};
+use crate::error::{AppError, AppResult};
+use crate::http::error::before_stream;
+use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::respond::{Answer, empty, line, message, stream};
+use crate::http::tasks::find_task;
+use crate::http::views;
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(post_task_logs))
+        .routes(routes!(post_unmanaged_logs))
+        .routes(routes!(task_logs))
+        .routes(routes!(trial_logs))
+        .routes(routes!(task_logs_fields))
+        .routes(routes!(trial_logs_fields))
+}
+
+/// What is stored of a text: without the character that databases refuse, with exactly one line end.
+fn stored_text(text: &str) -> String {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    format!("{}\n", text.replace('\0', ""))
+}
+
+fn stored_level(level: Option<LogLevel>) -> Option<String> {
+    level.filter(|level| *level != LogLevel::Unspecified).map(|level| level.as_str().to_owned())
+}
+
+/// An identity of where a line comes from; blank is the same as none.
+fn stored_id(id: Option<String>) -> Option<String> {
+    id.map(|id| id.replace('\0', "")).filter(|id| !id.is_empty())
+}
+
+fn stored_line(record: TaskLog, now: i64) -> LogLine {
+    LogLine {
+        at: record.timestamp.map_or(now, Timestamp::micros),
+        log: stored_text(&record.log),
+        level: stored_level(record.level),
+        stdtype: stored_id(record.stdtype),
+        source: stored_id(record.source),
+        rank_id: record.rank_id,
+        allocation_id: stored_id(record.allocation_id),
+        container_id: stored_id(record.container_id),
+        agent_id: stored_id(record.agent_id),
+    }
+}
+
+/// Takes in log records of one task. Records that cannot be read are dropped, the rest is kept.
+#[utoipa::path(post, path = "/api/v1/task/logs", operation_id = "PostTaskLogs", tag = "logs",
+    request_body = PostTaskLogsRequest, responses((status = 200, body = Empty)))]
+async fn post_task_logs(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(body): WireBody<PostTaskLogsRequest>,
+) -> Answer {
+    let Some(batch) = batch(body)? else { return empty() };
+    actor.require_task(&batch.task_id)?;
+    master.append_logs(batch.task_id, batch.lines, batch.spool).await?;
+    empty()
+}
+
+struct Batch {
+    task_id: String,
+    lines: Vec<LogLine>,
+    spool: Option<SpoolBatch>,
+}
+
+/// What a request comes to; `None` when none of its records can be read.
+fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
+    if body.logs.is_empty() {
+        return Err(AppError::invalid("field \"logs\" must have at least one record"));
+    }
+    let now = det_store::now();
+    let mut task: Option<String> = None;
+    let mut lines = Vec::with_capacity(body.logs.len());
+    for (index, record) in body.logs.into_iter().enumerate() {
+        let record = match record {
+            Salvaged::Read(record) => record,
+            Salvaged::Unreadable(error) => {
+                tracing::debug!(index, %error, "a log record could not be read");
+                // The lines of a spool are counted: a dropped one must not shift those behind it.
+                if body.spool.is_some() {
+                    lines.push(LogLine {
+                        at: now,
+                        log: format!("a log record could not be read: {error}\n"),
+                        level: Some(LogLevel::Warning.as_str().to_owned()),
+                        source: Some("master".into()),
+                        ..LogLine::default()
+                    });
+                }
+                continue;
+            }
+        };
+        if record.id.is_some() {
+            return Err(AppError::invalid(format!("field \"logs[{index}].id\" must not be set: the master numbers records")));
+        }
+        match &task {
+            None if record.task_id.is_empty() => {
+                return Err(AppError::invalid(format!("field \"logs[{index}].taskId\" must name a task")));
+            }
+            None => task = Some(record.task_id.clone()),
+            Some(task) if *task != record.task_id => {
+                return Err(AppError::invalid(format!(
+                    "field \"logs[{index}].taskId\" is \"{}\", and an earlier record is of task \"{task}\": send the \
+                     records of each task by themselves",
+                    record.task_id.escape_debug()
+                )));
+            }
+            Some(_) => {}
+        }
+        lines.push(stored_line(record, now));
+    }
+    let Some(task_id) = task else { return Ok(None) };
+    let spool = body
+        .spool
+        .map(|spool| match i64::try_from(spool.first) {
+            Ok(first @ 1..) if !spool.id.is_empty() => {
+                // Under the task's own name, so that no task can touch the spool of another.
+                Ok(SpoolBatch { id: format!("{task_id}/{}", spool.id), first })
+            }
+            _ => Err(AppError::invalid("field \"spool\" must have an id and a first sequence number of at least 1")),
+        })
+        .transpose()?;
+    Ok(Some(Batch { task_id, lines, spool }))
+}
+
+/// What became of the records of `POST /task-logs`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+struct UnmanagedLogsTaken {
+    /// Records stored.
+    stored: usize,
+    /// Records that could not be read or stored.
+    dropped: usize,
+}
+
+/// Takes in log records of trials that run outside the cluster. The sender gives up for good on any other status than
+/// 200, so records that cannot be stored are counted, not refused.
+#[utoipa::path(post, path = "/task-logs", operation_id = "PostUnmanagedLogs", tag = "logs",
+    request_body = Vec<UnmanagedLog>, responses((status = 200, body = UnmanagedLogsTaken)))]
+async fn post_unmanaged_logs(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(records): WireBody<Vec<Salvaged<UnmanagedLog>>>,
+) -> Answer {
+    let all = records.len();
+    let mut taken = UnmanagedLogsTaken::default();
+    for (task_id, lines) in unmanaged_lines(records, det_store::now()) {
+        let count = lines.len();
+        let stored = match actor.require_task(&task_id) {
+            Ok(()) => master.append_logs(task_id.clone(), lines, None).await,
+            Err(refused) => Err(refused),
+        };
+        match stored {
+            Ok(()) => taken.stored += count,
+            Err(error) => {
+                tracing::warn!(task.id = task_id, lines = count, %error, cause = ?error.cause, "log lines were dropped");
+            }
+        }
+    }
+    taken.dropped = all - taken.stored;
+    message(&taken)
+}
+
+/// Lines by task. The client stamps all records of a run with the time of its start: a time that every record of a task
+/// repeats is not theirs, and the time of arrival is nearer.
+fn unmanaged_lines(records: Vec<Salvaged<UnmanagedLog>>, now: i64) -> BTreeMap<String, Vec<LogLine>> {
+    let mut of_task: BTreeMap<String, Vec<LogLine>> = BTreeMap::new();
+    for record in records.into_iter().filter_map(Salvaged::read).filter(|record| !record.task_id.is_empty()) {
+        let line = TaskLog {
+            id: None,
+            task_id: String::new(),
+            allocation_id: record.allocation_id,
+            agent_id: record.agent_id,
+            container_id: record.container_id,
+            rank_id: record.rank_id.or(record.rank),
+            timestamp: record.timestamp,
+            level: record.level,
+            log: record.log,
+            source: record.source,
+            stdtype: record.stdtype,
+        };
+        of_task.entry(record.task_id).or_default().push(stored_line(line, now));
+    }
+    for lines in of_task.values_mut() {
+        let first = lines.first().map_or(now, |line| line.at);
+        if lines.iter().all(|line| line.at == first) {
+            for line in lines {
+                line.at = now;
+            }
+        }
+    }
+    of_task
+}
+
+/// How a log is to be read, as it was asked for.
+fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
+    let limit = match usize::try_from(query.limit) {
+        Ok(0) => None,
+        Ok(limit) => Some(limit),
+        Err(_) => return Err(AppError::invalid(format!("field \"limit\" must be at least 0, found {}", query.limit))),
+    };
+    let reading = match (query.follow, query.order_by, limit) {
+        (true, _, Some(_)) => {
+            return Err(AppError::invalid("a followed log has no limit: leave out \"limit\" or \"follow\""));
+        }
+        (true, OrderBy::Desc, None) => {
+            return Err(AppError::invalid("a followed log comes oldest first: leave out \"orderBy\" or \"follow\""));
+        }
+        (true, OrderBy::Unspecified | OrderBy::Asc, None) => Reading::Follow,
+        (false, OrderBy::Desc, limit) => Reading::Backward { limit },
+        (false, OrderBy::Unspecified | OrderBy::Asc, limit) => Reading::Forward { limit },
+    };
+    let search = match (query.search_text.is_empty(), query.enable_regex) {
+        (true, _) => None,
+        (false, false) => Some(Search::Substring(query.search_text.to_lowercase())),
+        (false, true) => Some(Search::Regex(regex::Regex::new(&query.search_text).map_err(|error| {
+            AppError::invalid(format!("field \"searchText\" is not a regular expression: {error}"))
+        })?)),
+    };
+    let filter = LogFilter {
+        allocation_ids: query.allocation_ids,
+        agent_ids: query.agent_ids,
+        container_ids: query.container_ids,
+        rank_ids: query.rank_ids,
+        levels: query.levels.into_iter().map(|level| level.as_str().to_owned()).collect(),
+        stdtypes: query.stdtypes,
+        sources: query.sources,
+        before: query.timestamp_before.map(Timestamp::micros),
+        after: query.timestamp_after.map(Timestamp::micros),
+        search,
+    };
+    Ok((filter, reading))
+}
+
+/// Streams the logs of `tasks`; `encode` makes a line of the stream of a line of the log.
+async fn stream_logs(
+    master: Master,
+    tasks: Vec<String>,
+    query: LogsQuery,
+    encode: impl Fn(String, i64, LogLine) -> AppResult<Bytes> + Send + 'static,
+) -> Response {
+    let (filter, reading) = match reading(query) {
+        Ok(asked) => asked,
+        Err(error) => return before_stream(error),
+    };
+    let shutdown = master.shutdown.clone();
+    let (lines_out, mut lines) = mpsc::channel(2);
+    let (out, messages) = mpsc::channel(4);
+    // Both end when the log has been sent, or when the stream is dropped: then the second drops the first one's channel.
+    tokio::spawn(async move { master.read_logs(tasks, filter, reading, lines_out).await });
+    tokio::spawn(async move {
+        loop {
+            let batch = tokio::select! {
+                batch = lines.recv() => batch,
+                () = out.closed() => return,
+            };
+            let Some(batch) = batch else { return };
+            let encoded = batch.and_then(|batch| {
+                let mut text = Vec::new();
+                for (task_id, id, line) in batch {
+                    text.extend_from_slice(&encode(task_id, id, line)?);
+                }
+                Ok(Bytes::from(text))
+            });
+            if out.send(encoded).await.is_err() {
+                return;
+            }
+        }
+    });
+    stream(messages, shutdown).await
+}
+
+async fn require_task(master: &Master, task_id: &str) -> AppResult<()> {
+    let mut conn = master.store.read().await?;
+    find_task(&mut conn.conn(), task_id).await.map(|_| ())
+}
+
+async fn tasks_of_trial(master: &Master, trial_id: i64) -> AppResult<Vec<String>> {
+    let mut conn = master.store.read().await?;
+    if trials::find(&mut conn.conn(), trial_id).await?.is_none() {
+        return Err(AppError::not_found("trial", trial_id));
+    }
+    let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial_id).await?;
+    Ok(tasks.into_iter().map(|task| task.id).collect())
+}
+
+/// The log of a task.
+#[utoipa::path(get, path = "/api/v1/tasks/{taskId}/logs", operation_id = "TaskLogs", tag = "logs",
+    params(("taskId" = String, Path, description = "the task"), LogsQuery),
+    responses((status = 200, body = TaskLogsResponse)))]
+async fn task_logs(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    Path(task_id): Path<String>,
+    WireQuery(query): WireQuery<LogsQuery>,
+) -> Response {
+    if let Err(error) = require_task(&master, &task_id).await {
+        return before_stream(error);
+    }
+    stream_logs(master, vec![task_id], query, |task_id, id, log| line(&views::logs::of_task(task_id, id, log))).await
+}
+
+/// The log of a trial: of all its tasks, one after the other.
+#[utoipa::path(get, path = "/api/v1/trials/{trialId}/logs", operation_id = "TrialLogs", tag = "logs",
+    params(("trialId" = i64, Path, description = "the trial"), LogsQuery),
+    responses((status = 200, body = TrialLogsResponse)))]
+async fn trial_logs(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    PathId(trial_id): PathId,
+    WireQuery(query): WireQuery<LogsQuery>,
+) -> Response {
+    let tasks = match tasks_of_trial(&master, trial_id).await {
+        Ok(tasks) => tasks,
+        Err(error) => return before_stream(error),
+    };
+    stream_logs(master, tasks, query, move |_, id, log| line(&views::logs::of_trial(trial_id, id, log))).await
+}
+
+/// Adds what can be filtered by in a line; whether any of it is new.
+fn add(fields: &mut LogFields, line: LogLine) -> bool {
+    let mut new = false;
+    let texts = [
+        (&mut fields.allocation_ids, line.allocation_id),
+        (&mut fields.agent_ids, line.agent_id),
+        (&mut fields.container_ids, line.container_id),
+        (&mut fields.stdtypes, line.stdtype),
+        (&mut fields.sources, line.source),
+    ];
+    for (known, value) in texts {
+        new |= value.is_some_and(|value| known.insert(value));
+    }
+    new | line.rank_id.is_some_and(|rank| fields.rank_ids.insert(rank))
+}
+
+/// Streams what can be filtered by in the logs of `tasks`: once, or with `follow` again whenever there is more of it.
+async fn stream_fields(
+    master: Master,
+    tasks: Vec<String>,
+    follow: bool,
+    encode: impl Fn(&LogFields) -> AppResult<Bytes> + Send + 'static,
+) -> Response {
+    let shutdown = master.shutdown.clone();
+    let (lines_out, mut lines) = mpsc::channel(2);
+    let (out, messages) = mpsc::channel(4);
+    let reading = if follow { Reading::Follow } else { Reading::Forward { limit: None } };
+    // Both end as in `stream_logs`.
+    tokio::spawn(async move { master.read_logs(tasks, LogFilter::default(), reading, lines_out).await });
+    tokio::spawn(async move {
+        let mut fields = LogFields::default();
+        loop {
+            let batch = tokio::select! {
+                batch = lines.recv() => batch,
+                () = out.closed() => return,
+            };
+            let changed = match batch {
+                Some(Ok(batch)) => {
+                    batch.into_iter().fold(false, |changed, (_, _, line)| add(&mut fields, line) | changed)
+                }
+                Some(Err(error)) => {
+                    // The reader may be gone already; nothing is lost by that.
+                    let _ = out.send(Err(error)).await;
+                    return;
+                }
+                None if follow => return,
+                None => {
+                    let _ = out.send(encode(&fields)).await;
+                    return;
+                }
+            };
+            if follow && changed && out.send(encode(&fields)).await.is_err() {
+                return;
+            }
+        }
+    });
+    stream(messages, shutdown).await
+}
+
+fn list<T: Clone>(values: &std::collections::BTreeSet<T>) -> Vec<T> {
+    values.iter().cloned().collect()
+}
+
+/// What the log of a task can be filtered by.
+#[utoipa::path(get, path = "/api/v1/tasks/{taskId}/logs/fields", operation_id = "TaskLogsFields", tag = "logs",
+    params(("taskId" = String, Path, description = "the task"), LogFieldsQuery),
+    responses((status = 200, body = TaskLogsFieldsResponse)))]
+async fn task_logs_fields(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    Path(task_id): Path<String>,
+    WireQuery(query): WireQuery<LogFieldsQuery>,
+) -> Response {
+    if let Err(error) = require_task(&master, &task_id).await {
+        return before_stream(error);
+    }
+    stream_fields(master, vec![task_id], query.follow, |fields| {
+        line(&TaskLogsFieldsResponse {
+            allocation_ids: list(&fields.allocation_ids),
+            agent_ids: list(&fields.agent_ids),
+            container_ids: list(&fields.container_ids),
+            rank_ids: list(&fields.rank_ids),
+            stdtypes: list(&fields.stdtypes),
+            sources: list(&fields.sources),
+        })
+    })
+    .await
+}
+
+/// What the log of a trial can be filtered by.
+#[utoipa::path(get, path = "/api/v1/trials/{trialId}/logs/fields", operation_id = "TrialLogsFields", tag = "logs",
+    params(("trialId" = i64, Path, description = "the trial"), LogFieldsQuery),
+    responses((status = 200, body = TrialLogsFieldsResponse)))]
+async fn trial_logs_fields(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    PathId(trial_id): PathId,
+    WireQuery(query): WireQuery<LogFieldsQuery>,
+) -> Response {
+    let tasks = match tasks_of_trial(&master, trial_id).await {
+        Ok(tasks) => tasks,
+        Err(error) => return before_stream(error),
+    };
+    stream_fields(master, tasks, query.follow, |fields| {
+        line(&TrialLogsFieldsResponse {
+            agent_ids: list(&fields.agent_ids),
+            container_ids: list(&fields.container_ids),
+            rank_ids: list(&fields.rank_ids),
+            stdtypes: list(&fields.stdtypes),
+            sources: list(&fields.sources),
+        })
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use det_api_types::logs::SpoolPosition;
+    use det_api_types::wire;
+
+    use super::*;
+
+    fn decode(text: &str) -> PostTaskLogsRequest {
+        wire::decode(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_broken_record_is_dropped_and_the_rest_kept() {
+        let body = decode(r#"{"logs":[{"task_id":"t","log":"a\u0000b","level":"ERROR"},{"task_id":"t","log":{}},{"taskId":"t","log":"c\n"}]}"#);
+        let batch = batch(body).unwrap().unwrap();
+        assert_eq!(batch.task_id, "t");
+        let texts: Vec<&str> = batch.lines.iter().map(|l| l.log.as_str()).collect();
+        assert_eq!(texts, ["ab\n", "c\n"]);
+        assert_eq!(batch.lines[0].level.as_deref(), Some("LOG_LEVEL_ERROR"));
+    }
+
+    #[test]
+    fn a_broken_record_of_a_spool_keeps_its_place() {
+        let mut body = decode(r#"{"logs":[{"task_id":"t","log":"a"},{"log":{}},{"task_id":"t","log":"c"}]}"#);
+        body.spool = Some(SpoolPosition { id: "s".into(), first: 4 });
+        let batch = batch(body).unwrap().unwrap();
+        assert_eq!(batch.lines.len(), 3);
+        assert!(batch.lines[1].log.contains("could not be read"));
+        let spool = batch.spool.unwrap();
+        assert_eq!((spool.id.as_str(), spool.first), ("t/s", 4));
+    }
+
+    #[test]
+    fn a_batch_is_of_one_task_and_not_numbered() {
+        let refused = |text: &str| batch(decode(text)).err().unwrap().message;
+        assert!(refused("{}").contains("at least one"));
+        assert!(refused(r#"{"logs":[{"log":"a"}]}"#).contains("logs[0].taskId"));
+        assert!(refused(r#"{"logs":[{"taskId":"t"},{"taskId":"u"}]}"#).contains("logs[1].taskId"));
+        assert!(refused(r#"{"logs":[{"taskId":"t","id":5}]}"#).contains("logs[0].id"));
+        assert!(refused(r#"{"logs":[{"taskId":"t"}],"spool":{"id":"s","first":0}}"#).contains("\"spool\""));
+    }
+
+    #[test]
+    fn a_frozen_time_gives_way_to_that_of_arrival() {
+        let read = |text: &str| wire::decode::<Vec<Salvaged<UnmanagedLog>>>(text.as_bytes()).unwrap();
+        let frozen = read(
+            r#"[{"task_id":"t","timestamp":"2020-01-01T00:00:00Z","log":"a","rank":"3"},
+                {"task_id":"t","timestamp":"2020-01-01T00:00:00Z","log":"b","rank":0},
+                {"task_id":7}]"#,
+        );
+        let lines = unmanaged_lines(frozen, 99);
+        assert_eq!(lines["t"].iter().map(|l| (l.at, l.rank_id)).collect::<Vec<_>>(), [(99, Some(3)), (99, Some(0))]);
+        let told = read(
+            r#"[{"task_id":"t","timestamp":"1970-01-01T00:00:01Z","log":"a"},
+                {"task_id":"t","timestamp":"1970-01-01T00:00:02Z","log":"b"}]"#,
+        );
+        let times: Vec<i64> = unmanaged_lines(told, 99)["t"].iter().map(|l| l.at).collect();
+        assert_eq!(times, [1_000_000, 2_000_000]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_together_is_refused() {
+        let follow = LogsQuery { follow: true, ..LogsQuery::default() };
+        assert!(matches!(reading(follow.clone()).unwrap().1, Reading::Follow));
+        assert!(reading(LogsQuery { limit: 5, ..follow.clone() }).is_err());
+        assert!(reading(LogsQuery { order_by: OrderBy::Desc, ..follow }).is_err());
+        assert!(reading(LogsQuery { limit: -1, ..LogsQuery::default() }).is_err());
+        let regex = LogsQuery { search_text: "(".into(), enable_regex: true, ..LogsQuery::default() };
+        assert!(reading(regex).unwrap_err().message.contains("searchText"));
+    }
+
+    #[test]
+    fn fields_tell_whether_there_is_something_new() {
+        let mut fields = LogFields::default();
+        let line = LogLine { rank_id: Some(1), source: Some("task".into()), ..LogLine::default() };
+        assert!(add(&mut fields, line.clone()));
+        assert!(!add(&mut fields, line.clone()));
+        assert!(add(&mut fields, LogLine { rank_id: Some(2), ..line }));
+        assert_eq!(list(&fields.rank_ids), [1, 2]);
+    }
+}

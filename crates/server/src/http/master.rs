@@ -1,0 +1,188 @@
+//! The master itself: who it is, how it is, what it is configured with, what it logs.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use det_api_types::logs::{LogEntry, LogLevel, MasterLogsQuery, MasterLogsResponse};
+use det_api_types::master::{
+    ClusterMessage, GetMasterConfigResponse, GetMasterResponse, GetTelemetryResponse, HealthCheck, HealthStatus, Info,
+    InfoTelemetry, ResourceManagerHealth,
+};
+use det_api_types::wire::{self, Object, Timestamp};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::{API_VERSION, Master};
+use crate::error::{AppError, AppResult, ErrorKind};
+use crate::http::error::before_stream;
+use crate::http::extract::{Caller, WireQuery};
+use crate::http::respond::{Answer, line, message, stream};
+use crate::hub::Topic;
+use crate::master_log::{CAPACITY, Entry};
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(info))
+        .routes(routes!(health))
+        .routes(routes!(get_master))
+        .routes(routes!(get_master_config))
+        .routes(routes!(master_logs))
+        .routes(routes!(get_telemetry))
+        .routes(routes!(get_cluster_message))
+}
+
+/// Who the master is. The first call of every client command: answered from memory, without a token.
+#[utoipa::path(get, path = "/info", operation_id = "Info", tag = "master", security(()),
+    responses((status = 200, body = Info)))]
+async fn info(State(master): State<Master>) -> Answer {
+    message(&Info {
+        version: API_VERSION.into(),
+        master_id: master.master_id.clone(),
+        cluster_id: master.cluster_id.clone(),
+        cluster_name: master.config.cluster_name.clone(),
+        telemetry: InfoTelemetry { enabled: false },
+        sso_providers: None,
+    })
+}
+
+/// Whether the parts of the master answer; 503 when one does not.
+#[utoipa::path(get, path = "/health", operation_id = "health", tag = "master", security(()),
+    responses((status = 200, body = HealthCheck), (status = 503, body = HealthCheck)))]
+async fn health(State(master): State<Master>) -> Response {
+    let asked = async {
+        let mut conn = master.store.read().await?;
+        det_store::settings::find(&mut conn.conn(), "health").await
+    };
+    let (status, database) = match asked.await {
+        Ok(_) => (StatusCode::OK, HealthStatus::Up),
+        Err(error) => {
+            tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the database does not answer");
+            (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Down)
+        }
+    };
+    // The agents' manager is a part of this process and needs nothing but the database.
+    let name = match master.config.resource_manager.cluster_name.as_str() {
+        "" => "agents".to_owned(),
+        name => name.to_owned(),
+    };
+    let manager = ResourceManagerHealth { cluster_name: name.clone(), name, status: database };
+    let check = HealthCheck { status: database, database, resource_managers: vec![manager] };
+    let body = wire::encode(&check).unwrap_or_default();
+    (status, [(header::CONTENT_TYPE, "application/json")], Body::from(body)).into_response()
+}
+
+/// What clients need to know of the master before they log in.
+#[utoipa::path(get, path = "/api/v1/master", operation_id = "GetMaster", tag = "master", security(()),
+    responses((status = 200, body = GetMasterResponse)))]
+async fn get_master(State(master): State<Master>) -> Answer {
+    message(&GetMasterResponse {
+        version: API_VERSION.into(),
+        master_id: master.master_id.clone(),
+        cluster_id: master.cluster_id.clone(),
+        cluster_name: master.config.cluster_name.clone(),
+        branding: "determined".into(),
+        user_management_enabled: true,
+        feature_switches: master.config.feature_switches.clone(),
+        ..GetMasterResponse::default()
+    })
+}
+
+/// The effective configuration with its secrets hidden. For administrators.
+#[utoipa::path(get, path = "/api/v1/master/config", operation_id = "GetMasterConfig", tag = "master",
+    responses((status = 200, body = GetMasterConfigResponse)))]
+async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+    actor.require_admin("read the master's configuration")?;
+    let Value::Object(config) = master.config.to_masked_json() else {
+        return Err(AppError::internal(anyhow::anyhow!("the master's configuration is not an object")).into());
+    };
+    message(&GetMasterConfigResponse { config: Object(config) })
+}
+
+/// Whether usage is reported to anybody. It is not.
+#[utoipa::path(get, path = "/api/v1/master/telemetry", operation_id = "GetTelemetry", tag = "master", security(()),
+    responses((status = 200, body = GetTelemetryResponse)))]
+async fn get_telemetry() -> Answer {
+    message(&GetTelemetryResponse::default())
+}
+
+/// Answer of `GetClusterMessage`.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct GetClusterMessageResponse {
+    /// The message; `None` = there is none.
+    cluster_message: Option<ClusterMessage>,
+}
+
+/// The administrators' message to all users. Setting one is not built, so there is none.
+#[utoipa::path(get, path = "/api/v1/master/cluster_message", operation_id = "GetClusterMessage", tag = "master",
+    responses((status = 200, body = GetClusterMessageResponse)))]
+async fn get_cluster_message(Caller(_): Caller) -> Answer {
+    message(&GetClusterMessageResponse::default())
+}
+
+/// The master's own recent log.
+#[utoipa::path(get, path = "/api/v1/master/logs", operation_id = "MasterLogs", tag = "master",
+    params(MasterLogsQuery), responses((status = 200, body = MasterLogsResponse, content_type = "application/json")))]
+async fn master_logs(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    WireQuery(query): WireQuery<MasterLogsQuery>,
+) -> Response {
+    if query.follow && query.limit > 0 {
+        return before_stream(AppError::new(
+            ErrorKind::Invalid,
+            "a followed log has no limit: leave out \"limit\" or \"follow\"",
+        ));
+    }
+    let (out, messages) = mpsc::channel(16);
+    let shutdown = master.shutdown.clone();
+    // Ends when the log has been sent, or when the stream is dropped.
+    tokio::spawn(send_log(master, query, out));
+    stream(messages, shutdown).await
+}
+
+async fn send_log(master: Master, query: MasterLogsQuery, out: mpsc::Sender<AppResult<axum::body::Bytes>>) {
+    let mut changes = master.hub.subscribe(Topic::MasterLog);
+    let mut next = if query.offset < 0 {
+        let tail = usize::try_from(query.offset.unsigned_abs()).unwrap_or(CAPACITY);
+        master.log.tail(tail).first().map_or(master.log.next_id(), |entry| entry.id)
+    } else {
+        query.offset
+    };
+    let mut left = usize::try_from(query.limit).ok().filter(|n| *n > 0).unwrap_or(usize::MAX);
+    loop {
+        for entry in master.log.from(next) {
+            if left == 0 {
+                return;
+            }
+            left -= 1;
+            next = entry.id + 1;
+            let encoded = line(&MasterLogsResponse { log_entry: log_entry(entry) });
+            if out.send(encoded).await.is_err() {
+                return;
+            }
+        }
+        if !query.follow {
+            return;
+        }
+        tokio::select! {
+            () = changes.changed() => {}
+            () = out.closed() => return,
+        }
+    }
+}
+
+fn log_entry(entry: Entry) -> LogEntry {
+    LogEntry {
+        id: entry.id,
+        message: entry.message,
+        timestamp: Timestamp(entry.at),
+        level: LogLevel::from_name(entry.level).unwrap_or_default(),
+    }
+}

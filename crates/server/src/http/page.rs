@@ -1,0 +1,91 @@
+//! The front page: what this is and how to use it, for somebody who opens the address in a browser.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::Html;
+
+use crate::app::{API_VERSION, Master};
+
+/// The page. It needs no login, tells nothing that `/info` does not, and loads nothing from elsewhere.
+pub async fn front(State(master): State<Master>, headers: HeaderMap) -> Html<String> {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:8080");
+    let scheme = if master.tls { "https" } else { "http" };
+    Html(render(&master.config.cluster_name, &format!("{scheme}://{host}")))
+}
+
+/// Text for use inside HTML.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+fn render(cluster_name: &str, address: &str) -> String {
+    let address = escape(address);
+    let cluster = match cluster_name {
+        "" => String::new(),
+        name => format!("<p>Cluster: <strong>{}</strong></p>\n", escape(name)),
+    };
+    format!(
+        r#"<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>det master</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem; }}
+pre {{ background: #f4f4f4; color: #111; padding: 0.8rem; overflow-x: auto; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #161616; color: #eee; }} a {{ color: #8cf; }} }}
+</style>
+</head>
+<body>
+<main>
+<h1>det master</h1>
+<p>A deep-learning training platform: it searches hyperparameters, runs trials on the GPUs and CPUs of its agents, and
+keeps their checkpoints, metrics and logs. It speaks version {API_VERSION} of the API.</p>
+{cluster}<p>Address: <code>{address}</code></p>
+<h2>Log in</h2>
+<pre>export DET_MASTER={address}
+det user login USER</pre>
+<h2>Run the example</h2>
+<p>From a checkout of the project:</p>
+<pre>det experiment create examples/digits/adaptive.yaml examples/digits --follow</pre>
+<p>Then look at what it did:</p>
+<pre>det experiment list
+det experiment describe 1
+det trial logs 1</pre>
+<p>How the master is doing: <a href="/health">/health</a></p>
+</main>
+</body>
+</html>
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_tells_the_address_and_loads_nothing() {
+        let page = render("", "http://localhost:8080");
+        assert!(page.contains("export DET_MASTER=http://localhost:8080"));
+        assert!(!page.contains("src=") && !page.contains("@import") && !page.contains("<script"));
+    }
+
+    #[test]
+    fn what_comes_from_outside_is_only_text() {
+        let page = render("<b>", "http://\"><script>");
+        assert!(page.contains("&lt;b&gt;") && !page.contains("<script"));
+    }
+}

@@ -1,0 +1,161 @@
+//! Users.
+
+use std::cmp::Ordering;
+
+use axum::extract::{Path, State};
+use det_api_types::page::OrderBy;
+use det_api_types::users::{
+    AgentUserGroup, GetUserByUsernameResponse, GetUserResponse, GetUsersQuery, GetUsersResponse, PatchUser,
+    PatchUserResponse, PostUserRequest, PostUserResponse, SetUserPasswordResponse, UserSortBy,
+};
+use det_api_types::wire::Secret;
+use det_store::users::UserRow;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Master;
+use crate::app::users::{NewPassword, NewUser, UnixIdentity, UserFilter, UserPatch};
+use crate::error::AppError;
+use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::respond::{Answer, message};
+use crate::http::views;
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(get_users, post_user))
+        .routes(routes!(get_user, patch_user))
+        .routes(routes!(get_user_by_username))
+        .routes(routes!(set_user_password))
+}
+
+fn identity(group: AgentUserGroup) -> UnixIdentity {
+    UnixIdentity { uid: group.agent_uid, user: group.agent_user, gid: group.agent_gid, group: group.agent_group }
+}
+
+fn compare(sort: UserSortBy, a: &UserRow, b: &UserRow) -> Ordering {
+    // As in a dictionary: letter case decides last.
+    let text = |a: &str, b: &str| a.to_lowercase().cmp(&b.to_lowercase()).then_with(|| a.cmp(b));
+    fn name(user: &UserRow) -> &str {
+        if user.display_name.is_empty() { &user.username } else { &user.display_name }
+    }
+    match sort {
+        // Users with an external login are not built: there are none.
+        UserSortBy::Unspecified | UserSortBy::Remote => Ordering::Equal,
+        UserSortBy::DisplayName => text(&a.display_name, &b.display_name),
+        UserSortBy::UserName => text(&a.username, &b.username),
+        UserSortBy::Admin => a.admin.cmp(&b.admin),
+        UserSortBy::Active => a.active.cmp(&b.active),
+        UserSortBy::ModifiedTime => a.modified_at.cmp(&b.modified_at),
+        UserSortBy::Name => text(name(a), name(b)),
+        UserSortBy::LastAuthTime => a.last_auth_at.cmp(&b.last_auth_at),
+    }
+}
+
+/// Users that match.
+#[utoipa::path(get, path = "/api/v1/users", operation_id = "GetUsers", tag = "users",
+    params(GetUsersQuery), responses((status = 200, body = GetUsersResponse)))]
+async fn get_users(
+    State(master): State<Master>,
+    Caller(_): Caller,
+    WireQuery(query): WireQuery<GetUsersQuery>,
+) -> Answer {
+    let filter = UserFilter { name: query.name, active: query.active, admin: query.admin };
+    let mut users = master.list_users(&filter);
+    if !query.role_id_assigned_directly_to_user.is_empty() {
+        // Nobody has a role as long as there are none.
+        users.clear();
+    }
+    users.sort_by(|a, b| {
+        // People who never logged in have no time to be sorted by: they come last either way.
+        let never = match query.sort_by {
+            UserSortBy::LastAuthTime => a.last_auth_at.is_none().cmp(&b.last_auth_at.is_none()),
+            _ => Ordering::Equal,
+        };
+        let order = compare(query.sort_by, a, b).then_with(|| a.id.cmp(&b.id));
+        never.then(if query.order_by == OrderBy::Desc { order.reverse() } else { order })
+    });
+    let (users, pagination) = views::paging::slice(users, query.offset, query.limit);
+    message(&GetUsersResponse { users: users.iter().map(|user| views::users::user(user)).collect(), pagination })
+}
+
+/// One user.
+#[utoipa::path(get, path = "/api/v1/users/{userId}", operation_id = "GetUser", tag = "users",
+    params(("userId" = i64, Path, description = "the user's number")),
+    responses((status = 200, body = GetUserResponse)))]
+async fn get_user(State(master): State<Master>, Caller(_): Caller, PathId(id): PathId) -> Answer {
+    message(&GetUserResponse { user: views::users::user(&*master.user(id)?) })
+}
+
+/// One user by login name.
+#[utoipa::path(get, path = "/api/v1/users/{username}/by-username", operation_id = "GetUserByUsername", tag = "users",
+    params(("username" = String, Path, description = "the user's login name")),
+    responses((status = 200, body = GetUserByUsernameResponse)))]
+async fn get_user_by_username(State(master): State<Master>, Caller(_): Caller, Path(name): Path<String>) -> Answer {
+    message(&GetUserByUsernameResponse { user: views::users::user(&*master.user_by_name(&name)?) })
+}
+
+/// Adds a user. For administrators.
+#[utoipa::path(post, path = "/api/v1/users", operation_id = "PostUser", tag = "users",
+    request_body = PostUserRequest, responses((status = 200, body = PostUserResponse)))]
+async fn post_user(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(body): WireBody<PostUserRequest>,
+) -> Answer {
+    let new = NewUser {
+        username: body.user.username,
+        display_name: body.user.display_name,
+        admin: body.user.admin,
+        active: body.user.active,
+        identity: body.user.agent_user_group.map(identity).unwrap_or_default(),
+        password: NewPassword { text: body.password.0, is_hashed: body.is_hashed },
+        remote: body.user.remote,
+    };
+    let user = master.create_user(&actor, new).await?;
+    message(&PostUserResponse { user: views::users::user(&user) })
+}
+
+/// Changes a user. People may change their own display name and password, administrators everything of everybody.
+#[utoipa::path(patch, path = "/api/v1/users/{userId}", operation_id = "PatchUser", tag = "users",
+    params(("userId" = i64, Path, description = "the user's number")),
+    request_body = PatchUser, responses((status = 200, body = PatchUserResponse)))]
+async fn patch_user(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+    WireBody(body): WireBody<PatchUser>,
+) -> Answer {
+    let is_hashed = body.is_hashed;
+    let patch = UserPatch {
+        username: body.username,
+        display_name: body.display_name,
+        admin: body.admin,
+        active: body.active,
+        identity: body.agent_user_group.map(identity),
+        password: body.password.map(|password| NewPassword { text: password.0, is_hashed }),
+        remote: body.remote,
+    };
+    let user = master.change_user(&actor, id, patch).await?;
+    message(&PatchUserResponse { user: views::users::user(&user) })
+}
+
+/// Changes a password. The body is the password itself as a JSON string.
+#[utoipa::path(post, path = "/api/v1/users/{userId}/password", operation_id = "SetUserPassword", tag = "users",
+    params(("userId" = i64, Path, description = "the user's number")),
+    request_body = Secret, responses((status = 200, body = SetUserPasswordResponse)))]
+async fn set_user_password(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+    WireBody(password): WireBody<Secret>,
+) -> Answer {
+    if password.0.is_empty() {
+        // An empty body reads as an empty text: it must not take a password away by mistake.
+        return Err(AppError::invalid("the body must be the new password as a JSON string that is not empty").into());
+    }
+    let password = NewPassword { text: password.0, is_hashed: false };
+    let patch = UserPatch { password: Some(password), ..UserPatch::default() };
+    let user = master.change_user(&actor, id, patch).await?;
+    message(&SetUserPasswordResponse { user: views::users::user(&user) })
+}

@@ -1,0 +1,205 @@
+//! Agents, slots and containers as clients see them, built from rows without further queries.
+
+use std::collections::BTreeMap;
+
+use det_agent_proto::ContainerState as Observed;
+use det_api_types::agents::{Agent, Container, ContainerState, Device, DeviceStats, DeviceType, Slot, SlotStats};
+use det_api_types::wire::Timestamp;
+use det_store::StoreError;
+use det_store::agents::AgentRow;
+use det_store::allocations::ContainerRow;
+use det_taskspec::{Device as OwnDevice, DeviceKind};
+
+use crate::app::agents::{devices, slot_set};
+use crate::app::containers::observed;
+
+/// Kind of a device on the wire.
+pub fn device_type(kind: DeviceKind) -> DeviceType {
+    match kind {
+        DeviceKind::Cpu => DeviceType::Cpu,
+        DeviceKind::Cuda => DeviceType::Cuda,
+        DeviceKind::Rocm => DeviceType::Rocm,
+    }
+}
+
+/// A device on the wire.
+pub fn device(device: &OwnDevice) -> Device {
+    Device {
+        id: i64::from(device.id.0),
+        brand: device.brand.clone(),
+        uuid: device.uuid.clone(),
+        kind: device_type(device.kind),
+    }
+}
+
+/// How far a container is, on the wire.
+pub fn container_state(state: Option<&Observed>) -> ContainerState {
+    match state {
+        None | Some(Observed::Assigned) => ContainerState::Assigned,
+        Some(Observed::Pulling) => ContainerState::Pulling,
+        Some(Observed::Starting) => ContainerState::Starting,
+        Some(Observed::Running { .. }) => ContainerState::Running,
+        Some(Observed::Terminated { .. }) => ContainerState::Terminated,
+    }
+}
+
+/// A list of addresses or the like, as it is stored.
+fn texts(row: &AgentRow) -> Result<Vec<String>, StoreError> {
+    serde_json::from_str(&row.addresses)
+        .map_err(|e| StoreError::Corrupt { what: format!("addresses of agent {}", row.id), message: e.to_string() })
+}
+
+/// Agents in the order of `rows`; `live` are the containers that hold slots, of these agents and of others.
+pub fn agents(rows: &[AgentRow], live: &[ContainerRow]) -> Result<Vec<Agent>, StoreError> {
+    let mut of_agent: BTreeMap<&str, Vec<&ContainerRow>> = BTreeMap::new();
+    for container in live {
+        of_agent.entry(&container.agent_id).or_default().push(container);
+    }
+    rows.iter().map(|row| agent(row, of_agent.get(row.id.as_str()).map_or(&[][..], Vec::as_slice))).collect()
+}
+
+/// One agent with the containers that hold its slots.
+pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError> {
+    let devices = devices(row)?;
+    let (disabled, draining) = (slot_set(&row.disabled_slots)?, slot_set(&row.draining_slots)?);
+    // An agent that is away gets no work either, whatever a person asked of it.
+    let takes_work = row.enabled && row.disconnected_at.is_none();
+    let mut containers = BTreeMap::new();
+    let mut holder: BTreeMap<u32, Container> = BTreeMap::new();
+    for container in live {
+        let slots = slot_set(&container.slots)?;
+        let shown = Container {
+            id: container.id.clone(),
+            state: container_state(observed(container)?.as_ref()),
+            devices: devices.iter().filter(|d| slots.contains(&d.id.0)).map(device).collect(),
+            parent: String::new(),
+            permission_denied: false,
+        };
+        for slot in slots {
+            holder.insert(slot, shown.clone());
+        }
+        containers.insert(container.id.clone(), shown);
+    }
+    let slots: BTreeMap<String, Slot> = devices
+        .iter()
+        .map(|own| {
+            let number = own.id.0;
+            let slot = Slot {
+                id: number.to_string(),
+                device: device(own),
+                enabled: takes_work && !disabled.contains(&number) && !draining.contains(&number),
+                container: holder.remove(&number),
+                draining: row.draining || draining.contains(&number),
+            };
+            (number.to_string(), slot)
+        })
+        .collect();
+    Ok(Agent {
+        id: row.id.clone(),
+        registered_time: Some(Timestamp(row.registered_at)),
+        slot_stats: slot_stats(slots.values()),
+        slots,
+        containers,
+        resource_pools: vec![row.resource_pool.clone()],
+        addresses: texts(row)?,
+        enabled: takes_work,
+        draining: row.draining,
+        version: row.version.clone(),
+    })
+}
+
+/// Slots in the order of their numbers (the map is in the order of their keys' text).
+pub fn in_order(slots: BTreeMap<String, Slot>) -> Vec<Slot> {
+    let mut slots: Vec<Slot> = slots.into_values().collect();
+    slots.sort_by_key(|slot| slot.device.id);
+    slots
+}
+
+fn slot_stats<'a>(slots: impl Iterator<Item = &'a Slot>) -> SlotStats {
+    let mut stats = SlotStats::default();
+    for slot in slots {
+        count(stats.type_stats.entry(slot.device.kind.to_string()).or_default(), slot);
+        count(stats.brand_stats.entry(slot.device.brand.clone()).or_default(), slot);
+    }
+    stats
+}
+
+fn count(stats: &mut DeviceStats, slot: &Slot) {
+    stats.total += 1;
+    if slot.draining {
+        stats.draining += 1;
+    } else if !slot.enabled {
+        stats.disabled += 1;
+    }
+    if let Some(container) = &slot.container {
+        *stats.states.entry(container.state.to_string()).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> AgentRow {
+        AgentRow {
+            id: "a".into(),
+            resource_pool: "default".into(),
+            instance_id: "i".into(),
+            enabled: true,
+            draining: false,
+            disabled_slots: "[1]".into(),
+            draining_slots: "[]".into(),
+            devices: r#"[{"id":0,"brand":"CPU","uuid":"u0","type":"cpu"},{"id":1,"brand":"CPU","uuid":"u1","type":"cpu"}]"#
+                .into(),
+            addresses: r#"["10.0.0.1"]"#.into(),
+            version: "1".into(),
+            runtime: "process".into(),
+            registered_at: 0,
+            disconnected_at: None,
+        }
+    }
+
+    fn container() -> ContainerRow {
+        ContainerRow {
+            id: "c".into(),
+            allocation_id: "1.x.1".into(),
+            agent_id: "a".into(),
+            member: 0,
+            slots: "[0]".into(),
+            desired: "run".into(),
+            observed: Some(r#"{"state":"pulling"}"#.into()),
+            daemon: false,
+            joined: false,
+            accelerators: None,
+            ended_at: None,
+        }
+    }
+
+    #[test]
+    fn a_slot_names_its_container_and_a_disabled_one_is_counted() {
+        let agents = agents(&[row()], &[container()]).unwrap();
+        let agent = &agents[0];
+        let used = agent.slots["0"].container.as_ref().unwrap();
+        assert_eq!((used.id.as_str(), used.state, used.devices.len()), ("c", ContainerState::Pulling, 1));
+        assert!(agent.slots["0"].enabled);
+        assert!(!agent.slots["1"].enabled && agent.slots["1"].container.is_none());
+        let stats = &agent.slot_stats.type_stats["TYPE_CPU"];
+        assert_eq!((stats.total, stats.disabled, stats.states["STATE_PULLING"]), (2, 1, 1));
+    }
+
+    #[test]
+    fn an_agent_that_is_away_takes_no_work() {
+        let away = AgentRow { disconnected_at: Some(5), ..row() };
+        let agent = agent(&away, &[]).unwrap();
+        assert!(!agent.enabled && !agent.draining);
+        assert!(agent.slots.values().all(|s| !s.enabled));
+    }
+
+    #[test]
+    fn a_container_without_slots_is_listed_with_the_agent() {
+        let aux = ContainerRow { slots: "[]".into(), observed: None, ..container() };
+        let agents = agents(&[row()], &[aux]).unwrap();
+        assert_eq!(agents[0].containers["c"].state, ContainerState::Assigned);
+        assert!(agents[0].slots.values().all(|s| s.container.is_none()));
+    }
+}

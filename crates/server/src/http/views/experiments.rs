@@ -1,0 +1,332 @@
+//! Experiments as clients see them.
+
+use det_api_types::experiments::{Experiment, ExperimentState};
+use det_api_types::trials::TrialState;
+use det_api_types::wire::{Float, Int64, Object, Timestamp};
+use det_config::experiment::{Submitted, mask_document};
+use det_store::StoreError;
+use det_store::experiments::ExperimentRow;
+use serde_json::{Map, Value};
+
+use crate::http::views::workspaces::{Owner, UNCATEGORIZED, UNCATEGORIZED_ID};
+
+/// Words one of which stands in every configuration with a secret. A text without them needs no closer look.
+const SECRET_WORDS: [&str; 5] = ["secret", "key", "connection_string", "credential", "auth"];
+
+/// How far something active is: its most advanced live allocation (`wire-contract` reference §15.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Phase {
+    /// Nothing of it has a container yet.
+    #[default]
+    Queued,
+    /// An image is being pulled.
+    Pulling,
+    /// Containers are being started.
+    Starting,
+    /// Something runs.
+    Running,
+}
+
+impl Phase {
+    /// Every phase.
+    pub const ALL: [Self; 4] = [Self::Queued, Self::Pulling, Self::Starting, Self::Running];
+
+    /// Of an allocation in this stored state. One that is being ended has run.
+    pub fn of_allocation(state: &str) -> Self {
+        match state {
+            "PENDING" | "ASSIGNED" => Self::Queued,
+            "PULLING" => Self::Pulling,
+            "STARTING" => Self::Starting,
+            _ => Self::Running,
+        }
+    }
+
+    /// The phase that a reported state names; `None` for states that are stored as they are.
+    pub fn of_reported(state: ExperimentState) -> Option<Self> {
+        match state {
+            ExperimentState::Queued => Some(Self::Queued),
+            ExperimentState::Pulling => Some(Self::Pulling),
+            ExperimentState::Starting => Some(Self::Starting),
+            ExperimentState::Running => Some(Self::Running),
+            _ => None,
+        }
+    }
+}
+
+/// The reported state of an experiment.
+pub fn state(stored: &str, phase: Phase) -> ExperimentState {
+    match (stored, phase) {
+        ("ACTIVE", Phase::Queued) => ExperimentState::Queued,
+        ("ACTIVE", Phase::Pulling) => ExperimentState::Pulling,
+        ("ACTIVE", Phase::Starting) => ExperimentState::Starting,
+        ("ACTIVE", Phase::Running) => ExperimentState::Running,
+        _ => ExperimentState::from_name(stored).unwrap_or_default(),
+    }
+}
+
+/// The reported state of a trial.
+pub fn trial_state(stored: &str, phase: Phase) -> TrialState {
+    match (stored, phase) {
+        ("ACTIVE", Phase::Queued) => TrialState::Queued,
+        ("ACTIVE", Phase::Pulling) => TrialState::Pulling,
+        ("ACTIVE", Phase::Starting) => TrialState::Starting,
+        ("ACTIVE", Phase::Running) => TrialState::Running,
+        _ => TrialState::from_name(stored).unwrap_or_default(),
+    }
+}
+
+/// States asked for in a filter, as stored states and phases of active things.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StateFilter {
+    /// Stored states other than ACTIVE.
+    pub stored: Vec<String>,
+    /// Phases of what is ACTIVE.
+    pub phases: Vec<Phase>,
+}
+
+impl StateFilter {
+    /// Reads a filter; `None` = it leaves nothing out.
+    pub fn new(states: &[ExperimentState]) -> Option<Self> {
+        if states.is_empty() {
+            return None;
+        }
+        let mut filter = Self::default();
+        for state in states {
+            if *state == ExperimentState::Active {
+                filter.phases.extend(Phase::ALL);
+            } else if let Some(phase) = Phase::of_reported(*state) {
+                filter.phases.push(phase);
+            } else {
+                filter.stored.push(state.as_str().trim_start_matches("STATE_").to_owned());
+            }
+        }
+        filter.phases.sort_unstable();
+        filter.phases.dedup();
+        Some(filter)
+    }
+
+    /// Whether all phases are wanted, so that the stored state ACTIVE is enough to know.
+    pub fn wants_all_phases(&self) -> bool {
+        self.phases.len() == Phase::ALL.len()
+    }
+
+    /// All stored states in question.
+    pub fn in_question(&self) -> Vec<String> {
+        let mut stored = self.stored.clone();
+        if !self.phases.is_empty() {
+            stored.push("ACTIVE".into());
+        }
+        stored
+    }
+
+    /// Whether something in this stored state and phase is wanted.
+    pub fn wants(&self, stored: &str, phase: Phase) -> bool {
+        if stored == "ACTIVE" { self.phases.contains(&phase) } else { self.stored.iter().any(|s| s == stored) }
+    }
+}
+
+/// A stored JSON document.
+pub fn document(what: &str, id: impl std::fmt::Display, text: &str) -> Result<Value, StoreError> {
+    serde_json::from_str(text)
+        .map_err(|e| StoreError::Corrupt { what: format!("{what} {id}"), message: e.to_string() })
+}
+
+/// A stored JSON object.
+pub fn object(what: &str, id: impl std::fmt::Display, text: &str) -> Result<Object, StoreError> {
+    match document(what, &id, text)? {
+        Value::Object(members) => Ok(Object(members)),
+        other => Err(StoreError::Corrupt { what: format!("{what} {id}"), message: format!("not an object: {other}") }),
+    }
+}
+
+/// The effective configuration of an experiment with its secrets hidden.
+pub fn masked_config(row: &ExperimentRow) -> Result<Object, StoreError> {
+    let config = document("configuration of experiment", row.id, &row.config)?;
+    Ok(Object(into_members(mask_document(&config))))
+}
+
+fn into_members(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    }
+}
+
+/// The configuration as submitted, with its secrets hidden. A text without secrets is shown letter by letter; one with
+/// secrets as JSON, which is YAML too.
+pub fn masked_original(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    // A name can be hidden from this look only behind escapes and tags.
+    if !lower.contains(['\\', '!']) && !SECRET_WORDS.iter().any(|word| lower.contains(word)) {
+        return text.to_owned();
+    }
+    let shown = Submitted::parse(text).map(|submitted| {
+        let document = submitted.to_value();
+        let masked = mask_document(&document);
+        if masked == document { text.to_owned() } else { format!("{masked:#}\n") }
+    });
+    shown.unwrap_or_else(|_| "# this configuration cannot be shown: it cannot be read any more\n".to_owned())
+}
+
+/// An experiment. `phase` counts while it is active; `owner` owns its project.
+pub fn experiment(row: &ExperimentRow, phase: Phase, owner: &Owner, now: i64) -> Result<Experiment, StoreError> {
+    let config = masked_config(row)?;
+    let labels = document("labels of experiment", row.id, &row.labels)?;
+    let labels = serde_json::from_value(labels).map_err(|e| StoreError::Corrupt {
+        what: format!("labels of experiment {}", row.id),
+        message: e.to_string(),
+    })?;
+    Ok(Experiment {
+        id: row.id,
+        description: row.description.clone(),
+        labels,
+        start_time: Timestamp(row.created_at),
+        end_time: row.ended_at.map(Timestamp),
+        state: state(&row.state, phase),
+        archived: row.archived,
+        num_trials: row.trial_count,
+        display_name: row.display_name.clone(),
+        user_id: row.owner_id,
+        username: row.username.clone(),
+        resource_pool: row.resource_pool.clone(),
+        searcher_type: row.searcher_name.clone(),
+        searcher_metric: Some(row.searcher_metric.clone()),
+        hyperparameters: config.get("hyperparameters").and_then(Value::as_object).cloned().map(Object),
+        name: row.name.clone(),
+        notes: row.notes.clone(),
+        job_id: row.job_id.clone(),
+        forked_from: row.parent_id,
+        progress: Some(Float(row.progress)),
+        project_id: row.project_id,
+        project_name: UNCATEGORIZED.to_owned(),
+        workspace_id: UNCATEGORIZED_ID,
+        workspace_name: UNCATEGORIZED.to_owned(),
+        parent_archived: false,
+        original_config: masked_original(&row.original_config),
+        project_owner_id: owner.id,
+        checkpoint_size: Int64(row.checkpoint_bytes),
+        checkpoint_count: row.checkpoint_count,
+        best_trial_id: row.best_trial_id,
+        best_trial_searcher_metric: row.best_metric.map(Float),
+        pachyderm_integration: config
+            .get("integrations")
+            .and_then(|i| i.get("pachyderm"))
+            .and_then(Value::as_object)
+            .cloned()
+            .map(Object),
+        duration: Some((row.ended_at.unwrap_or(now) - row.created_at).max(0) / 1_000_000),
+        config,
+        ..Experiment::default()
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn row() -> ExperimentRow {
+        ExperimentRow {
+            id: 3,
+            job_id: "job".into(),
+            owner_id: 2,
+            project_id: 1,
+            parent_id: None,
+            name: "mnist".into(),
+            description: "d".into(),
+            labels: r#"["a","b"]"#.into(),
+            notes: String::new(),
+            state: "ACTIVE".into(),
+            machine: "\"active\"".into(),
+            archived: false,
+            config: r#"{"name":"mnist","data":{"secrets":{"token":"hunter2"}},"hyperparameters":{"lr":{"type":"const","val":1}},
+                "checkpoint_storage":{"type":"s3","bucket":"b","access_key":"AK","secret_key":"SK","save_experiment_best":0,
+                "save_trial_best":1,"save_trial_latest":1},"max_restarts":5}"#
+                .into(),
+            original_config: "name: mnist\n".into(),
+            searcher_name: "single".into(),
+            searcher_metric: "loss".into(),
+            smaller_is_better: true,
+            progress: 0.25,
+            created_at: 1_000_000,
+            ended_at: None,
+            trial_count: 1,
+            best_trial_id: Some(9),
+            best_metric: Some(0.5),
+            checkpoint_count: 2,
+            checkpoint_bytes: 1 << 40,
+            collected: false,
+            username: "alice".into(),
+            display_name: "Alice".into(),
+            resource_pool: "default".into(),
+            priority: 42,
+            weight: 1.0,
+            max_slots: None,
+        }
+    }
+
+    pub(crate) fn owner() -> Owner {
+        Owner { id: 1, username: "admin".into() }
+    }
+
+    #[test]
+    fn an_active_experiment_is_shown_as_its_farthest_allocation() {
+        for (phase, expected) in [
+            (Phase::Queued, ExperimentState::Queued),
+            (Phase::Pulling, ExperimentState::Pulling),
+            (Phase::Starting, ExperimentState::Starting),
+            (Phase::Running, ExperimentState::Running),
+        ] {
+            assert_eq!(experiment(&row(), phase, &owner(), 0).unwrap().state, expected);
+            assert_eq!(state("PAUSED", phase), ExperimentState::Paused);
+        }
+        assert!(Phase::of_allocation("PENDING") < Phase::of_allocation("PULLING"));
+        assert_eq!(Phase::of_allocation("TERMINATING"), Phase::Running);
+    }
+
+    #[test]
+    fn every_stored_state_has_a_name_that_clients_know() {
+        for stored in [
+            "PAUSED", "STOPPING_CANCELED", "STOPPING_KILLED", "STOPPING_COMPLETED", "STOPPING_ERROR", "COMPLETED",
+            "CANCELED", "ERROR",
+        ] {
+            assert_ne!(state(stored, Phase::Queued), ExperimentState::Unspecified, "{stored}");
+            assert_ne!(trial_state(stored, Phase::Queued), TrialState::Unspecified, "{stored}");
+        }
+        for stored in ["DELETING", "DELETE_FAILED"] {
+            assert_ne!(state(stored, Phase::Queued), ExperimentState::Unspecified, "{stored}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_hidden_and_sizes_are_text() {
+        let shown = serde_json::to_value(experiment(&row(), Phase::Running, &owner(), 61_500_000).unwrap()).unwrap();
+        assert_eq!(shown["config"]["data"]["secrets"]["token"], "********");
+        assert_eq!(shown["config"]["checkpoint_storage"]["secret_key"], "********");
+        assert_eq!(shown["checkpointSize"], "1099511627776");
+        assert_eq!(shown["duration"], 60);
+        assert_eq!(shown["labels"], serde_json::json!(["a", "b"]));
+        assert_eq!(shown["hyperparameters"]["lr"]["val"], 1);
+    }
+
+    #[test]
+    fn the_submitted_text_is_shown_as_it_is_unless_it_holds_secrets() {
+        let plain = "name: x # my first\nmax_restarts: 1\n";
+        assert_eq!(masked_original(plain), plain);
+        let harmless = "description: the key to it all\n";
+        assert_eq!(masked_original(harmless), harmless);
+        let secret = "name: x\ndata:\n  secrets:\n    token: hunter2\n";
+        let shown = masked_original(secret);
+        assert!(!shown.contains("hunter2") && shown.contains("********"), "{shown}");
+        assert!(!masked_original("data: {secrets: {a: hunter2}\n").contains("hunter2"));
+    }
+
+    #[test]
+    fn reported_states_are_asked_for_as_phases_of_active() {
+        assert_eq!(StateFilter::new(&[]), None);
+        let filter = StateFilter::new(&[ExperimentState::Running, ExperimentState::Completed]).unwrap();
+        assert_eq!(filter.in_question(), ["COMPLETED", "ACTIVE"]);
+        assert!(filter.wants("ACTIVE", Phase::Running) && !filter.wants("ACTIVE", Phase::Queued));
+        assert!(filter.wants("COMPLETED", Phase::Queued) && !filter.wants("PAUSED", Phase::Queued));
+        assert!(StateFilter::new(&[ExperimentState::Active]).unwrap().wants_all_phases());
+    }
+}

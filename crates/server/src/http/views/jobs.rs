@@ -1,0 +1,163 @@
+//! Jobs and resource pools as clients see them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_api_types::agents::DeviceType;
+use det_api_types::jobs::{Job, JobState, JobSummary, JobType, QueueStats};
+use det_api_types::pools::{
+    FittingPolicy, ResourcePool, ResourcePoolDetail, ResourcePoolPrioritySchedulerDetail, ResourcePoolType, SchedulerType,
+};
+use det_api_types::wire::{Float, Timestamp};
+use det_scheduler::{Fitting, Policy, PoolSettings};
+use det_store::StoreError;
+use det_store::agents::AgentRow;
+use det_store::allocations::ContainerRow;
+use det_taskspec::DeviceKind;
+
+use crate::app::agents::{devices, slot_set};
+use crate::app::jobs::{DEFAULT_WORKSPACE_ID, QueuedJob};
+use crate::http::views::agents::device_type;
+use crate::http::views::tasks::wait_reason;
+
+/// Where a job stands.
+pub fn summary(queued: &QueuedJob) -> JobSummary {
+    JobSummary {
+        state: if queued.is_scheduled() { JobState::Scheduled } else { JobState::Queued },
+        jobs_ahead: queued.ahead,
+    }
+}
+
+/// A job.
+pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
+    let summary = summary(queued);
+    let wait_reason = if summary.state == JobState::Queued {
+        queued.allocations.first().map(wait_reason).transpose()?.flatten()
+    } else {
+        None
+    };
+    let experiment = &queued.experiment;
+    Ok(Job {
+        summary,
+        kind: JobType::Experiment,
+        submission_time: Timestamp(queued.job.submitted_at),
+        username: experiment.username.clone(),
+        user_id: queued.job.owner_id,
+        resource_pool: queued.job.resource_pool.clone(),
+        is_preemptible: queued.is_preemptible(),
+        priority: Some(queued.job.priority),
+        weight: Float(queued.job.weight),
+        entity_id: experiment.id.to_string(),
+        job_id: queued.job.id.clone(),
+        requested_slots: queued.requested_slots(),
+        allocated_slots: queued.allocated_slots(),
+        name: experiment.name.clone(),
+        progress: Float(experiment.progress),
+        workspace_id: DEFAULT_WORKSPACE_ID,
+        wait_reason,
+    })
+}
+
+/// Counts over a pool's queue.
+pub fn stats<'a>(queue: impl IntoIterator<Item = &'a QueuedJob>) -> QueueStats {
+    let mut stats = QueueStats::default();
+    for entry in queue {
+        if entry.is_scheduled() {
+            stats.scheduled_count += 1;
+        } else {
+            stats.queued_count += 1;
+        }
+    }
+    stats
+}
+
+/// The name of the scheduler that a pool really runs with.
+pub fn scheduler_type(settings: &PoolSettings) -> SchedulerType {
+    match settings.policy {
+        Policy::Priority { .. } => SchedulerType::Priority,
+    }
+}
+
+/// What a pool is made of.
+#[derive(Debug, Clone)]
+pub struct PoolParts<'a> {
+    /// Its configuration.
+    pub configured: &'a det_config::master::ResourcePool,
+    /// What its queue runs with.
+    pub settings: PoolSettings,
+    /// Whether work with slots goes here by default.
+    pub default_compute: bool,
+    /// Whether work without slots goes here by default.
+    pub default_aux: bool,
+    /// Agents of the cluster.
+    pub agents: &'a [AgentRow],
+    /// Containers of the cluster that hold slots or auxiliary places.
+    pub containers: &'a [ContainerRow],
+    /// Counts over its queue.
+    pub stats: QueueStats,
+    /// Free tags of the resource manager.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// A pool with what it holds at present. Agents that are away do not count.
+pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
+    let name = &parts.configured.pool_name;
+    let present: Vec<&AgentRow> =
+        parts.agents.iter().filter(|a| a.resource_pool == *name && a.disconnected_at.is_none()).collect();
+    let ids: BTreeSet<&str> = present.iter().map(|a| a.id.as_str()).collect();
+    let mut kinds: BTreeMap<DeviceKind, (i64, String)> = BTreeMap::new();
+    let mut slots = 0;
+    for agent in &present {
+        for device in devices(agent)? {
+            slots += 1;
+            let (count, _) = kinds.entry(device.kind).or_insert_with(|| (0, device.brand.clone()));
+            *count += 1;
+        }
+    }
+    let (mut used, mut aux) = (0, 0);
+    for container in parts.containers.iter().filter(|c| ids.contains(c.agent_id.as_str())) {
+        match i64::try_from(slot_set(&container.slots)?.len()).unwrap_or(i64::MAX) {
+            0 => aux += 1,
+            n => used += n,
+        }
+    }
+    // Pools hold one kind of device as a rule; where there are several, the most frequent one names the pool.
+    let (slot_type, accelerator) = kinds
+        .into_iter()
+        .max_by_key(|(_, (count, _))| *count)
+        .map_or((DeviceType::Unspecified, String::new()), |(kind, (_, brand))| {
+            (device_type(kind), if kind == DeviceKind::Cpu { String::new() } else { brand })
+        });
+    let agents = i64::try_from(present.len()).unwrap_or(i64::MAX);
+    let aux_each = i64::from(parts.configured.max_aux_containers_per_agent);
+    let Policy::Priority { preemption, default_priority } = parts.settings.policy;
+    let priority = ResourcePoolPrioritySchedulerDetail {
+        preemption,
+        default_priority: i64::from(default_priority),
+        k8_priorities: Vec::new(),
+    };
+    Ok(ResourcePool {
+        name: name.clone(),
+        description: parts.configured.description.clone(),
+        kind: ResourcePoolType::Static,
+        num_agents: agents,
+        slots_available: slots,
+        slots_used: used,
+        slot_type,
+        aux_container_capacity: agents.saturating_mul(aux_each),
+        aux_containers_running: aux,
+        default_compute_pool: parts.default_compute,
+        default_aux_pool: parts.default_aux,
+        aux_container_capacity_per_agent: aux_each,
+        scheduler_type: scheduler_type(&parts.settings),
+        scheduler_fitting_policy: match parts.settings.fitting {
+            Fitting::Best => FittingPolicy::Best,
+            Fitting::Worst => FittingPolicy::Worst,
+        },
+        location: "on-prem".into(),
+        details: ResourcePoolDetail { priority_scheduler: Some(priority), ..ResourcePoolDetail::default() },
+        accelerator,
+        stats: Some(parts.stats),
+        resource_manager_metadata: parts.metadata,
+        ..ResourcePool::default()
+    })
+}

@@ -1,0 +1,93 @@
+//! Log lines as clients see them (`wire-contract` reference §10.2).
+
+use det_api_types::logs::{LogLevel, TaskLogsResponse, TrialLogsResponse};
+use det_api_types::wire::Timestamp;
+use det_store::logs::LogLine;
+
+/// Characters of a container's id that are shown.
+const SHORT_ID: usize = 8;
+
+fn level(line: &LogLine) -> LogLevel {
+    line.level.as_deref().and_then(LogLevel::from_name).unwrap_or_default()
+}
+
+/// The line as clients print it: `[time] container [rank=N] || LEVEL: text`, with exactly one line end.
+pub fn message(line: &LogLine) -> String {
+    let container: String = line.container_id.as_deref().unwrap_or_default().chars().take(SHORT_ID).collect();
+    let rank = line.rank_id.map(|rank| format!(" [rank={rank}]")).unwrap_or_default();
+    let level = match level(line) {
+        LogLevel::Unspecified => String::new(),
+        known => format!("{}: ", known.as_str().trim_start_matches("LOG_LEVEL_")),
+    };
+    let text = line.log.strip_suffix('\n').unwrap_or(&line.log);
+    format!("[{}] {container:SHORT_ID$}{rank} || {level}{text}\n", time(line.at))
+}
+
+/// RFC 3339 with all six digits of the microseconds, so that columns line up.
+fn time(at: i64) -> String {
+    let text = Timestamp(at).to_string();
+    let text = text.trim_end_matches('Z');
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    format!("{seconds}.{fraction:0<6}Z")
+}
+
+/// A line of a task's log.
+pub fn of_task(task_id: String, id: i64, line: LogLine) -> TaskLogsResponse {
+    TaskLogsResponse {
+        id: id.to_string(),
+        task_id,
+        timestamp: Timestamp(line.at),
+        message: message(&line),
+        level: level(&line),
+        log: line.log,
+        allocation_id: line.allocation_id,
+        agent_id: line.agent_id,
+        container_id: line.container_id,
+        rank_id: line.rank_id,
+        source: line.source,
+        stdtype: line.stdtype,
+    }
+}
+
+/// A line of a trial's log.
+pub fn of_trial(trial_id: i64, id: i64, line: LogLine) -> TrialLogsResponse {
+    TrialLogsResponse {
+        id: id.to_string(),
+        trial_id,
+        timestamp: Timestamp(line.at),
+        message: message(&line),
+        level: level(&line),
+        agent_id: line.agent_id,
+        container_id: line.container_id,
+        rank_id: line.rank_id,
+        log: Some(line.log),
+        source: line.source,
+        stdtype: line.stdtype,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_line() {
+        let line = LogLine {
+            at: 1_646_187_318_299_569,
+            log: "text\n".into(),
+            level: Some("LOG_LEVEL_INFO".into()),
+            rank_id: Some(1),
+            container_id: Some("f6114bb3-a1b2-c3d4-e5f6-071829304152".into()),
+            ..LogLine::default()
+        };
+        assert_eq!(message(&line), "[2022-03-02T02:15:18.299569Z] f6114bb3 [rank=1] || INFO: text\n");
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out_and_the_line_still_ends_once() {
+        let line = LogLine { at: 1_646_187_318_000_000, log: "text".into(), ..LogLine::default() };
+        assert_eq!(message(&line), "[2022-03-02T02:15:18.000000Z]          || text\n");
+        let line = LogLine { at: 1_646_187_318_120_000, log: "\n".into(), ..LogLine::default() };
+        assert_eq!(message(&line), "[2022-03-02T02:15:18.120000Z]          || \n");
+    }
+}

@@ -1,0 +1,8 @@
+//! Rows turned into what clients see. No queries: whoever calls brings all rows that are needed.
+
+pub mod agents;
+pub mod jobs;
+pub mod logs;
+pub mod paging;
+pub mod tasks;
+pub mod users;

@@ -1,0 +1,62 @@
+//! Cutting pages out of listings that are held whole (`wire-contract` reference §9, the *slice* family).
+
+use det_api_types::page::Pagination;
+
+/// One page of `items`: `limit` 0 or below = all; a negative offset counts from the end; an offset beyond the end gives
+/// an empty page.
+pub fn slice<T>(items: Vec<T>, offset: i64, limit: i64) -> (Vec<T>, Pagination) {
+    let total = items.len();
+    let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let start = if offset < 0 {
+        total.saturating_sub(usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX))
+    } else {
+        usize::try_from(offset).unwrap_or(usize::MAX).min(total)
+    };
+    let end = match usize::try_from(limit) {
+        Ok(limit @ 1..) => start.saturating_add(limit).min(total),
+        _ => total,
+    };
+    let page = items.into_iter().skip(start).take(end - start).collect();
+    let pagination = Pagination {
+        offset,
+        limit,
+        start_index: signed(start),
+        end_index: signed(end),
+        total: signed(total),
+    };
+    (page, pagination)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(offset: i64, limit: i64) -> (Vec<u8>, i64, i64) {
+        let (items, pagination) = slice(vec![1, 2, 3, 4, 5], offset, limit);
+        assert_eq!(pagination.total, 5);
+        (items, pagination.start_index, pagination.end_index)
+    }
+
+    #[test]
+    fn no_limit_gives_everything() {
+        assert_eq!(page(0, 0), (vec![1, 2, 3, 4, 5], 0, 5));
+        assert_eq!(page(2, -1), (vec![3, 4, 5], 2, 5));
+    }
+
+    #[test]
+    fn a_limit_cuts() {
+        assert_eq!(page(1, 2), (vec![2, 3], 1, 3));
+        assert_eq!(page(4, i64::MAX), (vec![5], 4, 5));
+    }
+
+    #[test]
+    fn a_negative_offset_counts_from_the_end() {
+        assert_eq!(page(-2, 0), (vec![4, 5], 3, 5));
+        assert_eq!(page(i64::MIN, 1), (vec![1], 0, 1));
+    }
+
+    #[test]
+    fn beyond_the_end_there_is_an_empty_page_at_the_end() {
+        assert_eq!(page(9, 3), (vec![], 5, 5));
+    }
+}

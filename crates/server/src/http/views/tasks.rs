@@ -1,0 +1,288 @@
+//! Tasks and allocations as clients see them.
+
+use std::collections::BTreeMap;
+
+use det_agent_proto::ContainerState as Observed;
+use det_api_types::allocations::{AcceleratorData, Allocation};
+use det_api_types::page::WaitReason;
+use det_api_types::tasks::{
+    Address, AllocationSummary, ResourcesStarted, ResourcesSummary, ResourcesSummaryDevices, Task, TaskState, TaskType,
+};
+use det_api_types::wire::Timestamp;
+use det_lifecycle::allocation::AllocationState;
+use det_store::StoreError;
+use det_store::agents::AgentRow;
+use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
+use det_store::experiments::JobRow;
+use det_taskspec::Device;
+
+use crate::app::agents::{devices, slot_set};
+use crate::app::containers::observed;
+use crate::app::lifecycle::allocation_state;
+use crate::http::views::agents::device;
+
+/// Why an allocation waits; `None` once it has slots, and before the scheduler has first looked at it.
+pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError> {
+    #[derive(serde::Deserialize)]
+    struct Stored {
+        kind: String,
+        message: String,
+    }
+    let Some(text) = row.wait_reason.as_deref().filter(|_| row.placed_at.is_none() && row.ended_at.is_none()) else {
+        return Ok(None);
+    };
+    let stored: Stored = serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+        what: format!("waiting reason of allocation {}", row.id),
+        message: e.to_string(),
+    })?;
+    Ok(Some(WaitReason { kind: stored.kind, message: stored.message, since: row.wait_since.map(Timestamp) }))
+}
+
+/// The state of an allocation on the wire. One that has slots but no container yet still counts as queued, as it does
+/// in the states of experiments and trials.
+pub fn allocation_state_name(stored: &str) -> TaskState {
+    match stored {
+        "PENDING" | "ASSIGNED" => TaskState::Queued,
+        "PULLING" => TaskState::Pulling,
+        "STARTING" => TaskState::Starting,
+        "RUNNING" => TaskState::Running,
+        "WAITING" => TaskState::Waiting,
+        "TERMINATING" => TaskState::Terminating,
+        "TERMINATED" => TaskState::Terminated,
+        _ => TaskState::Unspecified,
+    }
+}
+
+/// An allocation.
+pub fn allocation(row: &AllocationRow) -> Result<Allocation, StoreError> {
+    let ready = matches!(
+        allocation_state(row)?,
+        AllocationState::Ready | AllocationState::Preempting | AllocationState::Saving
+    );
+    Ok(Allocation {
+        task_id: row.task_id.clone(),
+        allocation_id: row.id.clone(),
+        state: allocation_state_name(&row.state),
+        is_ready: Some(ready),
+        start_time: row.placed_at.map(Timestamp),
+        end_time: row.ended_at.map(Timestamp),
+        slots: row.slots,
+        exit_reason: row.exit_reason.clone(),
+        status_code: row.status_code,
+    })
+}
+
+/// A task with its allocations, which come in the order to show them in.
+pub fn task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, StoreError> {
+    Ok(Task {
+        task_id: row.id.clone(),
+        task_type: TaskType::from_name(&row.kind).unwrap_or_default(),
+        allocations: allocations.iter().map(allocation).collect::<Result<_, _>>()?,
+        start_time: Timestamp(row.created_at),
+        end_time: row.ended_at.map(Timestamp),
+        wait_reason: allocations.first().map(wait_reason).transpose()?.flatten(),
+        ..Task::default()
+    })
+}
+
+/// What a container said of its accelerators; `None` = it has not said anything.
+pub fn accelerators(row: &ContainerRow) -> Result<Option<AcceleratorData>, StoreError> {
+    row.accelerators
+        .as_deref()
+        .map(|text| {
+            serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+                what: format!("accelerators of container {}", row.id),
+                message: e.to_string(),
+            })
+        })
+        .transpose()
+}
+
+/// Summaries of live allocations by id. `containers` are those that hold slots, `agents` all agents, `jobs` all jobs
+/// with live work; `scheduler` names the scheduler of a pool.
+pub fn summaries(
+    allocations: &[AllocationRow],
+    containers: &[ContainerRow],
+    agents: &[AgentRow],
+    jobs: &[JobRow],
+    scheduler: impl Fn(&str) -> String,
+) -> Result<BTreeMap<String, AllocationSummary>, StoreError> {
+    let mut known: BTreeMap<&str, (Vec<Device>, &str)> = BTreeMap::new();
+    for agent in agents {
+        known.insert(&agent.id, (devices(agent)?, &agent.runtime));
+    }
+    let priorities: BTreeMap<&str, i64> = jobs.iter().map(|job| (job.id.as_str(), job.priority)).collect();
+    let mut of_allocation: BTreeMap<&str, Vec<ResourcesSummary>> = BTreeMap::new();
+    for container in containers {
+        let summary = resources(container, known.get(container.agent_id.as_str()))?;
+        of_allocation.entry(&container.allocation_id).or_default().push(summary);
+    }
+    allocations
+        .iter()
+        .map(|row| {
+            let summary = AllocationSummary {
+                task_id: row.task_id.clone(),
+                allocation_id: row.id.clone(),
+                name: name(row),
+                registered_time: Some(Timestamp(row.requested_at)),
+                resource_pool: row.resource_pool.clone(),
+                slots_needed: row.slots,
+                resources: of_allocation.remove(row.id.as_str()).unwrap_or_default(),
+                scheduler_type: scheduler(&row.resource_pool),
+                priority: priorities.get(row.job_id.as_str()).copied(),
+                proxy_ports: Vec::new(),
+                wait_reason: wait_reason(row)?,
+            };
+            Ok((row.id.clone(), summary))
+        })
+        .collect()
+}
+
+/// What people call an allocation.
+fn name(row: &AllocationRow) -> String {
+    match (row.trial_id, row.task_id.split_once('.')) {
+        (Some(trial), Some((experiment, _))) => format!("Trial {trial} (Experiment {experiment})"),
+        (Some(trial), None) => format!("Trial {trial}"),
+        (None, _) => format!("Task {}", row.task_id),
+    }
+}
+
+fn resources(container: &ContainerRow, agent: Option<&(Vec<Device>, &str)>) -> Result<ResourcesSummary, StoreError> {
+    let slots = slot_set(&container.slots)?;
+    let devices = agent
+        .map(|(devices, _)| devices.iter().filter(|d| slots.contains(&d.id.0)).map(device).collect())
+        .unwrap_or_default();
+    let started = match observed(container)? {
+        Some(Observed::Running { host_address, ports, runtime_id }) => Some(ResourcesStarted {
+            addresses: ports
+                .into_iter()
+                .map(|(inside, outside)| Address {
+                    container_ip: String::new(),
+                    container_port: i64::from(inside),
+                    host_ip: host_address.clone(),
+                    host_port: i64::from(outside),
+                })
+                .collect(),
+            native_resources_id: runtime_id,
+        }),
+        Some(Observed::Assigned | Observed::Pulling | Observed::Starting | Observed::Terminated { .. }) | None => None,
+    };
+    Ok(ResourcesSummary {
+        resources_id: container.id.clone(),
+        resources_type: match agent {
+            Some((_, "process")) => "process".into(),
+            _ => "docker-container".into(),
+        },
+        allocation_id: container.allocation_id.clone(),
+        agent_devices: BTreeMap::from([(container.agent_id.clone(), ResourcesSummaryDevices { devices })]),
+        container_id: Some(container.id.clone()),
+        started,
+        exited: None,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn waiting() -> AllocationRow {
+        AllocationRow {
+            id: "3.abc.1".into(),
+            task_id: "3.abc".into(),
+            job_id: "j".into(),
+            trial_id: Some(7),
+            run_id: 1,
+            state: "PENDING".into(),
+            machine: "\"pending\"".into(),
+            resource_pool: "default".into(),
+            slots: 2,
+            single_agent: false,
+            preemptible: true,
+            requested_at: 10,
+            placed_at: None,
+            started_at: None,
+            ended_at: None,
+            preempt_deadline: None,
+            preempted_for: None,
+            exit_reason: None,
+            status_code: None,
+            wait_reason: Some(r#"{"kind":"no_agents","message":"the resource pool has no agents"}"#.into()),
+            wait_since: Some(11),
+        }
+    }
+
+    #[test]
+    fn a_waiting_allocation_says_why_and_a_placed_one_does_not() {
+        let reason = wait_reason(&waiting()).unwrap().unwrap();
+        assert_eq!((reason.kind.as_str(), reason.since), ("no_agents", Some(Timestamp(11))));
+        let placed = AllocationRow { placed_at: Some(12), ..waiting() };
+        assert_eq!(wait_reason(&placed).unwrap(), None);
+    }
+
+    #[test]
+    fn an_allocation_whose_members_have_met_is_ready() {
+        let shown = allocation(&AllocationRow { machine: "\"ready\"".into(), state: "RUNNING".into(), ..waiting() });
+        let shown = shown.unwrap();
+        assert_eq!((shown.is_ready, shown.state), (Some(true), TaskState::Running));
+        assert_eq!(allocation(&waiting()).unwrap().is_ready, Some(false));
+    }
+
+    #[test]
+    fn every_stored_state_has_a_name_that_clients_know() {
+        for stored in ["PENDING", "ASSIGNED", "PULLING", "STARTING", "RUNNING", "TERMINATING", "TERMINATED"] {
+            assert_ne!(allocation_state_name(stored), TaskState::Unspecified, "{stored}");
+        }
+    }
+
+    #[test]
+    fn a_summary_joins_container_agent_and_job() {
+        let container = ContainerRow {
+            id: "c".into(),
+            allocation_id: "3.abc.1".into(),
+            agent_id: "a".into(),
+            member: 0,
+            slots: "[0]".into(),
+            desired: "run".into(),
+            observed: Some(r#"{"state":"running","host_address":"10.0.0.1","ports":[[1734,40000]],"runtime_id":"9"}"#.into()),
+            daemon: false,
+            joined: true,
+            accelerators: None,
+            ended_at: None,
+        };
+        let agent = AgentRow {
+            id: "a".into(),
+            resource_pool: "default".into(),
+            instance_id: "i".into(),
+            enabled: true,
+            draining: false,
+            disabled_slots: "[]".into(),
+            draining_slots: "[]".into(),
+            devices: r#"[{"id":0,"brand":"CPU","uuid":"u0","type":"cpu"}]"#.into(),
+            addresses: "[]".into(),
+            version: "1".into(),
+            runtime: "process".into(),
+            registered_at: 0,
+            disconnected_at: None,
+        };
+        let job = JobRow {
+            id: "j".into(),
+            kind: "experiment".into(),
+            owner_id: 1,
+            resource_pool: "default".into(),
+            priority: 42,
+            weight: 1.0,
+            max_slots: None,
+            position: None,
+            submitted_at: 0,
+        };
+        let all = summaries(&[waiting()], &[container], &[agent], &[job], |_| "priority".into()).unwrap();
+        let summary = &all["3.abc.1"];
+        assert_eq!(summary.name, "Trial 7 (Experiment 3)");
+        assert_eq!(summary.priority, Some(42));
+        let resources = &summary.resources[0];
+        assert_eq!(resources.container_id.as_deref(), Some("c"));
+        assert_eq!(resources.resources_type, "process");
+        assert_eq!(resources.agent_devices["a"].devices.len(), 1);
+        assert_eq!(resources.started.as_ref().unwrap().addresses[0].host_port, 40000);
+    }
+}

@@ -1,0 +1,276 @@
+//! Trials as clients see them.
+
+use std::collections::BTreeMap;
+
+use det_api_types::checkpoints::CheckpointState;
+use det_api_types::metrics::Metrics;
+use det_api_types::page::WaitReason;
+use det_api_types::trials::{CheckpointWorkload, MetricsWorkload, Trial};
+use det_api_types::wire::{Float, Int64, Object, Timestamp};
+use det_store::StoreError;
+use det_store::checkpoints::CheckpointRow;
+use det_store::metrics::{GroupSummary, MetricSummary, StoredReport};
+use det_store::trials::TrialRow;
+use serde_json::{Map, Value, json};
+
+use crate::app::checkpoints::resources;
+use crate::app::metrics::{TRAINING, VALIDATION};
+use crate::http::views::experiments::{Phase, object, trial_state};
+
+/// What a trial is shown with besides its row.
+#[derive(Debug, Clone, Default)]
+pub struct TrialParts {
+    /// How far it is, while it is active.
+    pub phase: Phase,
+    /// Its tasks, oldest first.
+    pub task_ids: Vec<String>,
+    /// Statistics of its metric groups.
+    pub summaries: BTreeMap<String, GroupSummary>,
+    /// The checkpoint of its best validation.
+    pub best_checkpoint: Option<CheckpointRow>,
+    /// Why it does not run yet.
+    pub wait_reason: Option<WaitReason>,
+    /// Failures that its experiment forgives: restarts beyond are not shown.
+    pub max_restarts: i64,
+    /// Days its logs are kept, as its experiment says.
+    pub log_retention_days: Option<i64>,
+}
+
+/// A trial.
+pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, StoreError> {
+    #[expect(clippy::cast_precision_loss, reason = "durations stay far below 2^52 microseconds")]
+    let seconds = (row.ended_at.unwrap_or(now) - row.created_at).max(0) as f64 / 1e6;
+    Ok(Trial {
+        id: row.id,
+        experiment_id: row.experiment_id,
+        start_time: Timestamp(row.created_at),
+        end_time: row.ended_at.map(Timestamp),
+        state: trial_state(&row.state, parts.phase),
+        restarts: row.restarts.min(parts.max_restarts),
+        hparams: object("hyperparameters of trial", row.id, &row.hparams)?,
+        total_batches_processed: row.total_batches,
+        best_validation: stored_validation(row, row.best_validation.as_deref())?,
+        latest_validation: stored_validation(row, row.latest_validation.as_deref())?,
+        best_checkpoint: parts.best_checkpoint.as_ref().map(checkpoint_workload).transpose()?,
+        runner_state: row.runner_state.clone(),
+        wall_clock_time: Float(seconds),
+        warm_start_checkpoint_uuid: row.warm_start_checkpoint.clone().unwrap_or_default(),
+        task_id: parts.task_ids.first().cloned().or_else(|| Some(row.task_id.clone())),
+        total_checkpoint_size: Int64(row.checkpoint_bytes),
+        checkpoint_count: row.checkpoint_count,
+        summary_metrics: Some(summary_metrics(&parts.summaries)),
+        task_ids: if parts.task_ids.is_empty() { vec![row.task_id.clone()] } else { parts.task_ids },
+        searcher_metric_value: row.best_metric.map(Float),
+        log_retention_days: parts.log_retention_days,
+        metadata: Some(object("metadata of trial", row.id, &row.metadata)?),
+        log_policy_matched: None,
+        wait_reason: parts.wait_reason,
+    })
+}
+
+fn stored_validation(row: &TrialRow, text: Option<&str>) -> Result<Option<MetricsWorkload>, StoreError> {
+    let Some(report) = stored_report(row, text)? else { return Ok(None) };
+    Ok(Some(metrics_workload(report, BatchMetrics::Left)))
+}
+
+fn stored_report(row: &TrialRow, text: Option<&str>) -> Result<Option<StoredReport>, StoreError> {
+    text.map(|text| {
+        serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+            what: format!("a validation of trial {}", row.id),
+            message: e.to_string(),
+        })
+    })
+    .transpose()
+}
+
+/// The step of a trial's best validation.
+pub fn best_step(row: &TrialRow) -> Result<Option<i64>, StoreError> {
+    Ok(stored_report(row, row.best_validation.as_deref())?.and_then(|report| report.step))
+}
+
+/// Whether the values of single batches are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchMetrics {
+    /// As they were reported.
+    Given,
+    /// Left out.
+    Left,
+}
+
+/// The values of a report.
+pub fn metrics(report: StoredReport, batches: BatchMetrics) -> Metrics {
+    let batch_metrics = report.batches.filter(|_| batches == BatchMetrics::Given).and_then(|value| match value {
+        Value::Array(items) => Some(
+            items
+                .into_iter()
+                .map(|item| match item {
+                    Value::Object(members) => Object(members),
+                    _ => Object::default(),
+                })
+                .collect(),
+        ),
+        _ => None,
+    });
+    Metrics { avg_metrics: Object(report.metrics), batch_metrics }
+}
+
+/// A report as an entry of a trial's history.
+pub fn metrics_workload(report: StoredReport, batches: BatchMetrics) -> MetricsWorkload {
+    MetricsWorkload {
+        end_time: Some(Timestamp(report.at)),
+        total_batches: report.step.unwrap_or(0),
+        metrics: metrics(report, batches),
+        num_inputs: 0,
+    }
+}
+
+/// A checkpoint as an entry of a trial's history.
+pub fn checkpoint_workload(row: &CheckpointRow) -> Result<CheckpointWorkload, StoreError> {
+    Ok(CheckpointWorkload {
+        uuid: row.uuid.clone(),
+        end_time: Some(Timestamp(row.reported_at)),
+        state: CheckpointState::from_name(&row.state).unwrap_or_default(),
+        resources: resources(row)?.into_iter().map(|(path, size)| (path, Int64(size))).collect(),
+        total_batches: row.steps,
+        metadata: object("metadata of checkpoint", &row.uuid, &row.metadata)?,
+    })
+}
+
+/// Statistics of each metric by group, under the groups' names in documents (`wire-contract` reference §11.2).
+pub fn summary_metrics(groups: &BTreeMap<String, GroupSummary>) -> Object {
+    groups
+        .iter()
+        .filter(|(_, summary)| !summary.metrics.is_empty())
+        .map(|(group, summary)| {
+            let name = match group.as_str() {
+                TRAINING => "avg_metrics",
+                VALIDATION => "validation_metrics",
+                other => other,
+            };
+            let metrics: Map<String, Value> =
+                summary.metrics.iter().map(|(metric, summary)| (metric.clone(), metric_summary(summary))).collect();
+            (name.to_owned(), Value::Object(metrics))
+        })
+        .collect()
+}
+
+/// Only numbers have statistics.
+fn metric_summary(summary: &MetricSummary) -> Value {
+    let mut shown = json!({"type": summary.kind, "count": summary.count, "last": summary.last});
+    if summary.kind == "number" {
+        for (key, value) in
+            [("sum", summary.sum), ("min", summary.min), ("max", summary.max), ("mean", summary.mean())]
+        {
+            shown[key] = json!(value);
+        }
+    }
+    shown
+}
+
+/// The stored document of a report, as metric streams give it.
+pub fn metrics_document(group: &str, report: &StoredReport) -> Object {
+    let mut document = Map::new();
+    let averages = Value::Object(report.metrics.clone());
+    if group == VALIDATION {
+        document.insert("validation_metrics".into(), averages);
+        if let Some(batches) = &report.batches {
+            document.insert("batch_metrics".into(), batches.clone());
+        }
+    } else {
+        document.insert("avg_metrics".into(), averages);
+        document.insert("batch_metrics".into(), report.batches.clone().unwrap_or(Value::Null));
+    }
+    Object(document)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use det_api_types::trials::TrialState;
+
+    pub(crate) fn row() -> TrialRow {
+        TrialRow {
+            id: 9,
+            experiment_id: 3,
+            request_id: "r".into(),
+            task_id: "3.r".into(),
+            state: "ACTIVE".into(),
+            machine: "\"active\"".into(),
+            hparams: r#"{"lr":0.1}"#.into(),
+            seed: 0,
+            run_id: 2,
+            restarts: 7,
+            warm_start_checkpoint: None,
+            latest_checkpoint: None,
+            latest_checkpoint_steps: None,
+            total_batches: 100,
+            progress: 0.5,
+            runner_state: "training".into(),
+            metadata: "{}".into(),
+            best_metric: Some(0.5),
+            best_validation: Some(r#"{"s":50,"t":5000000,"m":{"loss":0.5}}"#.into()),
+            latest_metric: Some(0.6),
+            latest_validation: Some(r#"{"s":100,"t":6000000,"m":{"loss":0.6,"note":"NaN"}}"#.into()),
+            checkpoint_count: 1,
+            checkpoint_bytes: 26,
+            notice: None,
+            created_at: 1_000_000,
+            ended_at: None,
+        }
+    }
+
+    #[test]
+    fn a_trial_is_shown_with_what_clients_need() {
+        let parts = TrialParts {
+            phase: Phase::Running,
+            task_ids: vec!["3.r".into(), "3.r-1".into()],
+            max_restarts: 5,
+            ..TrialParts::default()
+        };
+        let shown = trial(&row(), parts, 3_500_000).unwrap();
+        assert_eq!(shown.state, TrialState::Running);
+        assert_eq!(shown.restarts, 5, "shown capped");
+        assert_eq!(shown.task_id.as_deref(), Some("3.r"));
+        assert_eq!(shown.wall_clock_time, Float(2.5));
+        let json = serde_json::to_value(&shown).unwrap();
+        assert_eq!(json["bestValidation"]["metrics"]["avgMetrics"]["loss"], 0.5);
+        assert_eq!(json["latestValidation"]["totalBatches"], 100);
+        assert_eq!(json["totalCheckpointSize"], "26");
+        assert_eq!(best_step(&row()).unwrap(), Some(50));
+    }
+
+    #[test]
+    fn summaries_have_the_shape_that_clients_read() {
+        let mut group = GroupSummary::new();
+        for value in [json!(1.0), json!(3.0)] {
+            let metrics = Map::from_iter([("loss".to_owned(), value), ("tag".to_owned(), json!("x"))]);
+            group.add(&StoredReport { step: Some(1), at: 0, metrics, batches: None, report_id: None });
+        }
+        let groups = BTreeMap::from([(TRAINING.to_owned(), group.clone()), ("mine".to_owned(), group)]);
+        let shown = summary_metrics(&groups).into_value();
+        assert_eq!(
+            shown["avg_metrics"]["loss"],
+            json!({"type": "number", "count": 2, "sum": 4.0, "min": 1.0, "max": 3.0, "mean": 2.0, "last": 3.0})
+        );
+        assert_eq!(shown["mine"]["tag"], json!({"type": "string", "count": 2, "last": "x"}));
+    }
+
+    #[test]
+    fn documents_differ_by_group() {
+        let report = StoredReport {
+            step: Some(1),
+            at: 0,
+            metrics: Map::from_iter([("loss".to_owned(), json!(1.0))]),
+            batches: None,
+            report_id: None,
+        };
+        assert_eq!(
+            metrics_document(VALIDATION, &report).into_value(),
+            json!({"validation_metrics": {"loss": 1.0}})
+        );
+        assert_eq!(
+            metrics_document("mine", &report).into_value(),
+            json!({"avg_metrics": {"loss": 1.0}, "batch_metrics": null})
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! The master's own recent log, kept in memory for `det master logs`.
+//!
+//! A layer beside the one that writes to standard error. It keeps the last [`CAPACITY`] lines, each of bounded length,
+//! so that it never takes more than a few megabytes; older lines are in the log that the operator keeps.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use crate::hub::{Hub, Topic};
+
+/// Lines kept.
+pub const CAPACITY: usize = 2_000;
+/// Bytes kept of one line.
+const LONGEST_LINE: usize = 4_096;
+
+/// A line of the master's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Number of the line since the master started, from 0 without gaps.
+    pub id: i64,
+    /// When, microseconds since 1970.
+    pub at: i64,
+    /// `LOG_LEVEL_…`.
+    pub level: &'static str,
+    /// The message and its fields.
+    pub message: String,
+}
+
+/// The recent lines. Cheap to clone.
+#[derive(Clone)]
+pub struct MasterLog {
+    lines: Arc<Mutex<Lines>>,
+    hub: Hub,
+}
+
+impl fmt::Debug for MasterLog {
+    /// The lines stay out: a log of the log would never end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MasterLog").finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Lines {
+    kept: VecDeque<Entry>,
+    next_id: i64,
+}
+
+impl MasterLog {
+    /// An empty log; readers that wait for new lines are woken through `hub`.
+    pub fn new(hub: Hub) -> Self {
+        Self { lines: Arc::default(), hub }
+    }
+
+    /// The layer that fills this log. Filters of the subscriber apply to it too.
+    pub fn layer<S: Subscriber>(&self) -> impl Layer<S> + use<S> {
+        Recorder(self.clone())
+    }
+
+    /// The newest `limit` lines, oldest first.
+    pub fn tail(&self, limit: usize) -> Vec<Entry> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let skipped = lines.kept.len().saturating_sub(limit);
+        lines.kept.iter().skip(skipped).cloned().collect()
+    }
+
+    /// The lines that are still kept from number `id` on, oldest first.
+    pub fn from(&self, id: i64) -> Vec<Entry> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.kept.iter().filter(|entry| entry.id >= id).cloned().collect()
+    }
+
+    /// The number that the next line will have: how many there have been.
+    pub fn next_id(&self) -> i64 {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).next_id
+    }
+
+    fn push(&self, level: &'static str, message: String) {
+        {
+            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            let id = lines.next_id;
+            lines.next_id += 1;
+            if lines.kept.len() == CAPACITY {
+                lines.kept.pop_front();
+            }
+            lines.kept.push_back(Entry { id, at: det_store::now(), level, message });
+        }
+        self.hub.notify(&Topic::MasterLog);
+    }
+}
+
+struct Recorder(MasterLog);
+
+impl<S: Subscriber> Layer<S> for Recorder {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        self.0.push(level_name(*event.metadata().level()), text.finish());
+    }
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::TRACE => "LOG_LEVEL_TRACE",
+        Level::DEBUG => "LOG_LEVEL_DEBUG",
+        Level::INFO => "LOG_LEVEL_INFO",
+        Level::WARN => "LOG_LEVEL_WARNING",
+        Level::ERROR => "LOG_LEVEL_ERROR",
+    }
+}
+
+/// Message first, then the fields as `name=value`.
+#[derive(Default)]
+struct Text {
+    message: String,
+    fields: String,
+}
+
+impl Text {
+    fn finish(self) -> String {
+        let mut line = self.message;
+        line.push_str(&self.fields);
+        if line.len() > LONGEST_LINE {
+            let end = (0..=LONGEST_LINE).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
+            line.truncate(end);
+            line.push('…');
+        }
+        line
+    }
+}
+
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.message.push_str(value);
+        } else {
+            self.record_debug(field, &value);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a string cannot fail.
+        let _ = if field.name() == "message" {
+            write!(self.message, "{value:?}")
+        } else {
+            write!(self.fields, " {}={value:?}", field.name())
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    fn recorded(log: &MasterLog, lines: impl FnOnce()) {
+        let subscriber = tracing_subscriber::registry().with(log.layer());
+        tracing::subscriber::with_default(subscriber, lines);
+    }
+
+    #[test]
+    fn lines_have_numbers_levels_and_fields() {
+        let log = MasterLog::new(Hub::default());
+        recorded(&log, || {
+            tracing::info!("the master is ready");
+            tracing::warn!(agent.id = "a1", slots = 4, "agent {} is slow", 7);
+        });
+        let lines = log.tail(10);
+        assert_eq!((lines[0].id, lines[0].level, lines[0].message.as_str()), (0, "LOG_LEVEL_INFO", "the master is ready"));
+        assert_eq!(lines[1].level, "LOG_LEVEL_WARNING");
+        assert_eq!(lines[1].message, "agent 7 is slow agent.id=\"a1\" slots=4");
+        assert_eq!((log.tail(1)[0].id, log.from(1).len(), log.next_id()), (1, 1, 2));
+    }
+
+    #[test]
+    fn old_lines_give_way_and_numbers_go_on() {
+        let log = MasterLog::new(Hub::default());
+        for n in 0..CAPACITY + 5 {
+            log.push("LOG_LEVEL_INFO", n.to_string());
+        }
+        let all = log.from(0);
+        assert_eq!(all.len(), CAPACITY);
+        assert_eq!((all[0].id, all[0].message.as_str()), (5, "5"));
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        let text = Text { message: "ä".repeat(LONGEST_LINE), fields: String::new() };
+        let line = text.finish();
+        assert!(line.len() <= LONGEST_LINE + '…'.len_utf8());
+        assert!(line.ends_with("ä…"));
+    }
+
+    #[tokio::test]
+    async fn a_new_line_wakes_readers() {
+        let hub = Hub::default();
+        let log = MasterLog::new(hub.clone());
+        let mut changes = hub.subscribe(Topic::MasterLog);
+        log.push("LOG_LEVEL_INFO", "hello".into());
+        changes.changed().await;
+        assert_eq!(log.tail(1)[0].message, "hello");
+    }
+}

@@ -1,0 +1,252 @@
+//! What the store promises, asked of both databases in the same words.
+//!
+//! Each scenario is written once, as an `async fn name(world: &World)`, and run twice: as `sqlite::name` in a directory
+//! of its own, and as `postgres::name` in a database of its own on the server that `DET_TEST_POSTGRES_URL` names (a
+//! superuser's URL, such as `postgres://postgres@127.0.0.1:5432/postgres`). Without that variable the second half is
+//! skipped, and each skipped scenario says so in a line that begins with `SKIPPED:`.
+
+use std::fmt::Debug;
+use std::io::Write as _;
+use std::str::FromStr as _;
+
+use det_store::{Store, StoreError, StoreUrl, WriteTx};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
+
+/// Reads with a connection of its own: `read!(world, conn => users::list(conn).await)`.
+macro_rules! read {
+    ($world:expr, $conn:ident => $body:expr) => {{
+        let mut held = $world.store.read().await.unwrap();
+        let $conn = &mut held.conn();
+        $body.unwrap()
+    }};
+}
+
+/// Makes one change: `change!(world, conn => users::insert(conn, &user).await)`. Panics if it is refused.
+macro_rules! change {
+    ($world:expr, $conn:ident => $body:expr) => {
+        $world
+            .write(move |tx| {
+                Box::pin(async move {
+                    let $conn = &mut tx.conn();
+                    $body
+                })
+            })
+            .await
+            .unwrap()
+    };
+}
+
+mod experiments;
+mod opening;
+mod people;
+mod reports;
+mod rows;
+mod running;
+mod writing;
+
+/// An open, empty database of its own.
+struct World {
+    store: Store,
+    url: StoreUrl,
+    kind: Kind,
+}
+
+enum Kind {
+    Sqlite(tempfile::TempDir),
+    Postgres { server: PgConnectOptions, name: String },
+}
+
+impl World {
+    async fn sqlite() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let url = StoreUrl::Sqlite(directory.path().join("data/det.db"));
+        Self {
+            store: Store::open(&url).await.unwrap(),
+            url,
+            kind: Kind::Sqlite(directory),
+        }
+    }
+
+    async fn postgres(server: &str) -> Self {
+        let server = PgConnectOptions::from_str(server)
+            .expect("DET_TEST_POSTGRES_URL is a postgres:// URL")
+            .disable_statement_logging();
+        let name = format!("contract_{}", uuid::Uuid::new_v4().simple());
+        // A template database must not be in use by another connection; `template0` never is.
+        run_on_server(&server, &format!("CREATE DATABASE {name} TEMPLATE template0")).await;
+        let url = StoreUrl::Postgres(server.clone().database(&name).to_url_lossy().to_string());
+        Self {
+            store: Store::open(&url).await.unwrap(),
+            url,
+            kind: Kind::Postgres { server, name },
+        }
+    }
+
+    /// Changes the database as the master does.
+    async fn write<T, F>(&self, change: F) -> Result<T, StoreError>
+    where
+        F: for<'t> FnOnce(&'t mut WriteTx) -> BoxFuture<'t, Result<T, StoreError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.store.write(change).await
+    }
+
+    /// What a restart of the master does.
+    async fn reopened(&self) -> Self {
+        self.store.close().await;
+        Self {
+            store: Store::open(&self.url).await.unwrap(),
+            url: self.url.clone(),
+            kind: match &self.kind {
+                // The first world keeps the directory.
+                Kind::Sqlite(_) => Kind::Sqlite(tempfile::tempdir().unwrap()),
+                Kind::Postgres { server, name } => Kind::Postgres {
+                    server: server.clone(),
+                    name: name.clone(),
+                },
+            },
+        }
+    }
+
+    async fn remove(self) {
+        self.store.close().await;
+        if let Kind::Postgres { server, name } = &self.kind {
+            run_on_server(server, &format!("DROP DATABASE {name} WITH (FORCE)")).await;
+        }
+    }
+}
+
+async fn run_on_server(server: &PgConnectOptions, sql: &str) {
+    let mut conn: PgConnection = server.connect().await.unwrap();
+    conn.execute(AssertSqlSafe(sql.to_owned())).await.unwrap();
+}
+
+/// Runs a scenario in `world`, and removes the world also when the scenario fails.
+async fn run<F>(world: World, scenario: F)
+where
+    F: for<'w> FnOnce(&'w World) -> BoxFuture<'w, ()>,
+{
+    let outcome = std::panic::AssertUnwindSafe(scenario(&world)).catch_unwind().await;
+    world.remove().await;
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// The server's URL, or `None` after a line that says what is skipped. The line goes past the test runner's capture.
+fn postgres_or_skip(scenario: &str) -> Option<String> {
+    let url = std::env::var("DET_TEST_POSTGRES_URL")
+        .ok()
+        .filter(|url| !url.is_empty());
+    if url.is_none() {
+        let line =
+            format!("SKIPPED: store contract on PostgreSQL, {scenario}: DET_TEST_POSTGRES_URL is not set\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    url
+}
+
+/// Names the scenarios of the suite, each a function of one of the modules.
+macro_rules! suite {
+    ($($module:ident: $($scenario:ident),+ $(,)?;)+) => {
+        mod sqlite {
+            use super::*;
+            $($(
+                #[tokio::test]
+                async fn $scenario() {
+                    run(World::sqlite().await, |world| Box::pin($module::$scenario(world))).await;
+                }
+            )+)+
+        }
+        mod postgres {
+            use super::*;
+            $($(
+                #[tokio::test]
+                async fn $scenario() {
+                    if let Some(server) = postgres_or_skip(stringify!($scenario)) {
+                        run(World::postgres(&server).await, |world| Box::pin($module::$scenario(world))).await;
+                    }
+                }
+            )+)+
+        }
+    };
+}
+
+suite! {
+    opening:
+        an_empty_database_gets_the_whole_schema,
+        a_second_master_is_kept_out_until_the_first_lets_go,
+        a_restarted_master_sees_everything_that_was_acknowledged,
+        a_closed_store_refuses_further_work;
+    writing:
+        a_refused_change_leaves_nothing_and_its_neighbours_stay,
+        many_changes_at_once_are_all_there,
+        changes_never_overlap,
+        effects_run_after_the_commit_and_repairs_after_a_refusal,
+        a_failed_statement_that_is_ignored_costs_only_its_own_change,
+        a_panicking_change_costs_only_itself,
+        a_change_goes_on_when_its_caller_stops_waiting,
+        readers_see_only_what_is_committed;
+    people:
+        users_keep_every_field,
+        two_users_cannot_share_a_name,
+        sessions_end_one_by_one_all_together_or_by_time,
+        settings_are_replaced;
+    experiments:
+        an_experiment_comes_back_as_it_was_stored,
+        filters_narrow_the_list,
+        names_are_found_in_any_case_and_any_alphabet,
+        labels_match_whole_and_exactly,
+        every_sort_puts_missing_values_last_and_ties_by_number,
+        pages_cover_the_list_once,
+        changes_of_an_experiment_are_kept,
+        jobs_follow_their_experiments,
+        odd_text_survives,
+        deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_other;
+    running:
+        trials_move_through_their_runs,
+        trials_are_listed_by_every_column,
+        a_metric_that_is_not_a_number_is_no_best_metric,
+        allocations_live_and_end,
+        containers_hold_slots_until_they_end,
+        tokens_act_for_their_allocation_until_they_expire,
+        agents_are_replaced_and_noted_away,
+        long_lists_of_ids_are_answered;
+    reports:
+        a_log_is_read_forwards_and_backwards,
+        a_repeated_batch_of_a_spool_is_taken_once,
+        lines_of_an_unknown_task_are_refused,
+        metric_chunks_come_back_in_order,
+        non_finite_metrics_travel_as_strings,
+        a_newer_run_outdates_what_it_repeats,
+        summaries_are_replaced,
+        checkpoints_are_counted_and_the_newest_complete_one_is_found,
+        a_search_is_its_snapshot_and_the_events_since,
+        events_are_numbered_in_the_order_of_their_changes;
+}
+
+/// On PostgreSQL alone: the connection is lost between two changes, as when the server restarts.
+#[tokio::test]
+async fn postgres_connection_lost_between_changes() {
+    let Some(server) = postgres_or_skip("connection lost between changes") else {
+        return;
+    };
+    let world = World::postgres(&server).await;
+    change!(world, conn => det_store::settings::set(conn, "before", "1").await);
+    if let Kind::Postgres { server, name } = &world.kind {
+        let sql = format!("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'");
+        run_on_server(server, &sql).await;
+    }
+    change!(world, conn => det_store::settings::set(conn, "after", "2").await);
+    let after = read!(world, conn => det_store::settings::find(conn, "after").await);
+    assert_eq!(after.as_deref(), Some("2"));
+    world.remove().await;
+}
+
+/// `{:?}` of anything that is the same on both sides, for comparing rows without `PartialEq`.
+fn shown(value: &impl Debug) -> String {
+    format!("{value:?}")
+}

@@ -1,0 +1,373 @@
+//! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
+
+use det_store::checkpoints::{self, CheckpointRow};
+use det_store::events::{self, NewEvent};
+use det_store::logs::{self, LogLine};
+use det_store::metrics::{self, GroupSummary, StoredReport};
+use det_store::{allocations, experiments, searches, trials};
+use serde_json::json;
+
+use crate::World;
+use crate::rows::{checkpoint, some_experiment, stored_trial, task};
+
+fn line(n: i64) -> LogLine {
+    LogLine {
+        at: 1_000 + n,
+        log: format!("line {n}\n"),
+        level: Some("LOG_LEVEL_INFO".into()),
+        rank_id: Some(n % 2),
+        ..LogLine::default()
+    }
+}
+
+async fn stored_task(world: &World, id: &str) {
+    let row = task(id, None, None);
+    change!(world, conn => allocations::insert_task(conn, &row).await);
+}
+
+async fn append(world: &World, task_id: &'static str, lines: std::ops::RangeInclusive<i64>) -> bool {
+    let lines: Vec<LogLine> = lines.map(line).collect();
+    change!(world, conn => logs::append(conn, task_id, &logs::pack(&lines)?).await)
+}
+
+pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
+    stored_task(world, "t").await;
+    stored_task(world, "other").await;
+    // Chunks of very different sizes, with another task's between them.
+    for lines in [1..=1, 2..=500, 501..=502, 503..=1500] {
+        assert!(append(world, "t", lines).await);
+        assert!(append(world, "other", 1..=3).await);
+    }
+    let expected: Vec<(i64, LogLine)> = (1..=1500).map(|n| (n, line(n))).collect();
+    let row = read!(world, conn => allocations::find_task(conn, "t").await).unwrap();
+    assert_eq!(row.log_lines, 1500);
+
+    // Forwards, a chunk at a time, going on after any line.
+    for after in [0, 1, 250, 499, 500, 501, 1499, 1500, 9_999] {
+        let mut seen = Vec::new();
+        let mut position = after;
+        loop {
+            let chunks = read!(world, conn => logs::chunks_after(conn, "t", position, 1).await);
+            let Some(chunk) = chunks.first() else { break };
+            seen.extend(chunk.unpack().unwrap().into_iter().filter(|(id, _)| *id > position));
+            position = chunk.first_line + chunk.lines - 1;
+        }
+        let from = usize::try_from(after.min(1500)).unwrap();
+        assert_eq!(seen, expected[from..], "after {after}");
+    }
+    // Backwards.
+    for before in [1, 2, 501, 502, 1501, i64::MAX] {
+        let mut seen = Vec::new();
+        let mut position = before;
+        loop {
+            let chunks = read!(world, conn => logs::chunks_before(conn, "t", position, 1).await);
+            let Some(chunk) = chunks.first() else { break };
+            seen.extend(chunk.unpack().unwrap().into_iter().rev().filter(|(id, _)| *id < position));
+            position = chunk.first_line;
+        }
+        seen.reverse();
+        let to = usize::try_from(before.min(1501) - 1).unwrap();
+        assert_eq!(seen, expected[..to], "before {before}");
+    }
+    assert!(append(world, "t", 1..=0).await, "no lines are no error");
+    assert!(read!(world, conn => logs::chunks_after(conn, "none", 0, 5).await).is_empty());
+}
+
+pub(crate) async fn a_repeated_batch_of_a_spool_is_taken_once(world: &World) {
+    stored_task(world, "t").await;
+    // First sequence number, lines in the batch, lines of it that were stored before.
+    for (first, count, known) in [
+        (1, 10, 0),
+        // The answer was lost and the batch came again.
+        (1, 10, 10),
+        // It came again with more.
+        (6, 10, 5),
+        (16, 1, 0),
+        // An old part once more: nothing is forgotten by it.
+        (2, 3, 3),
+        (16, 2, 1),
+        // A gap: lines were dropped on the way, and what is there is taken.
+        (100, 5, 0),
+        (90, 5, 5),
+        (1, 0, 0),
+    ] {
+        let stored = change!(world, conn => logs::advance_spool(conn, "s", "t", first, count).await);
+        assert_eq!(stored, known, "{count} lines from {first}");
+    }
+    // Another spool of the same task counts for itself.
+    assert_eq!(change!(world, conn => logs::advance_spool(conn, "s2", "t", 1, 4).await), 0);
+}
+
+pub(crate) async fn lines_of_an_unknown_task_are_refused(world: &World) {
+    assert!(!append(world, "nobody", 1..=2).await);
+    assert!(read!(world, conn => logs::chunks_after(conn, "nobody", 0, 5).await).is_empty());
+}
+
+fn report(step: Option<i64>, metrics: serde_json::Value) -> StoredReport {
+    StoredReport {
+        step,
+        at: 17,
+        metrics: metrics.as_object().cloned().unwrap(),
+        batches: None,
+        report_id: step.map(|s| format!("id-{s}")),
+    }
+}
+
+pub(crate) async fn metric_chunks_come_back_in_order(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let trial_id = stored_trial(world, experiment_id, "r").await;
+    let all: Vec<StoredReport> = (0..40)
+        .map(|n| StoredReport {
+            batches: (n == 3).then(|| json!([{"loss": 0.1}])),
+            // A number that needs every digit.
+            ..report(Some(n), json!({"loss": 0.1 + f64::from(u32::try_from(n).unwrap()) / 3.0, "name": "é\n"}))
+        })
+        .collect();
+    for part in all.chunks(15) {
+        let part = part.to_vec();
+        change!(world, conn => metrics::append(conn, trial_id, "training", 1, &part).await);
+    }
+    let profiler = vec![report(None, json!({"cpu": 1}))];
+    let stored = profiler.clone();
+    change!(world, conn => metrics::append(conn, trial_id, "cpu", 1, &stored).await);
+
+    let mut seen = Vec::new();
+    let mut after = 0;
+    loop {
+        let chunks = read!(world, conn => metrics::chunks(conn, trial_id, Some("training"), after, 2).await);
+        let Some(last) = chunks.last() else { break };
+        after = last.id;
+        for chunk in &chunks {
+            assert_eq!((chunk.trial_id, chunk.run_id, chunk.group_name.as_str()), (trial_id, 1, "training"));
+            let reports = chunk.unpack().unwrap();
+            assert_eq!(usize::try_from(chunk.reports).unwrap(), reports.len());
+            seen.extend(reports);
+        }
+    }
+    assert_eq!(seen, all);
+    let every = read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 100).await);
+    assert_eq!(every.len(), 4);
+    assert_eq!((every[3].first_step, every[3].unpack().unwrap()), (-1, profiler));
+    // Only the chunk that may hold the step.
+    let chunks = read!(world, conn => metrics::chunks_with_step(conn, trial_id, "training", 1, 20).await);
+    assert_eq!(chunks.iter().map(|c| (c.first_step, c.last_step)).collect::<Vec<_>>(), [(15, 29)]);
+    for (group, run_id, step) in [("training", 2, 20), ("validation", 1, 20), ("training", 1, 40)] {
+        let chunks = read!(world, conn => metrics::chunks_with_step(conn, trial_id, group, run_id, step).await);
+        assert!(chunks.is_empty(), "{group} run {run_id} step {step}");
+    }
+}
+
+pub(crate) async fn non_finite_metrics_travel_as_strings(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let trial_id = stored_trial(world, experiment_id, "r").await;
+    let reports = vec![
+        report(Some(1), json!({"loss": "NaN", "bound": "-Infinity"})),
+        report(Some(2), json!({"loss": 3.0, "bound": "Infinity"})),
+        report(Some(3), json!({"loss": 1.0, "bound": "Infinity"})),
+    ];
+    let mut summary = GroupSummary::new();
+    for report in &reports {
+        summary.add(report);
+    }
+    let (stored, document) = (reports.clone(), summary.clone());
+    change!(world, conn => {
+        metrics::append(conn, trial_id, "validation", 1, &stored).await?;
+        metrics::save_summary(conn, trial_id, "validation", &document).await
+    });
+    let chunks = read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 10).await);
+    assert_eq!(chunks[0].unpack().unwrap(), reports);
+    let read = read!(world, conn => metrics::summaries(conn, trial_id).await);
+    assert_eq!(read["validation"], summary);
+    let loss = &read["validation"].metrics["loss"];
+    assert_eq!((loss.kind.as_str(), loss.count, loss.non_finite), ("number", 3, 1));
+    assert_eq!((loss.min, loss.max, loss.mean()), (Some(1.0), Some(3.0), Some(2.0)));
+    let bound = &read["validation"].metrics["bound"];
+    assert_eq!((bound.kind.as_str(), bound.sum, bound.min, bound.mean()), ("number", None, None, None));
+    assert_eq!(bound.last, json!("Infinity"));
+}
+
+pub(crate) async fn a_newer_run_outdates_what_it_repeats(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let trial_id = stored_trial(world, experiment_id, "r").await;
+    // Run 1 went to step 30, run 2 began again after step 20.
+    for (group, run_id, steps) in [
+        ("training", 1, vec![Some(10), Some(20), Some(30)]),
+        ("validation", 1, vec![Some(20), Some(30)]),
+        ("cpu", 1, vec![None]),
+        // A report without a step says nothing of where its run starts.
+        ("training", 2, vec![None, Some(21), Some(31)]),
+        ("training", 2, vec![None]),
+        ("cpu", 2, vec![None]),
+    ] {
+        let reports: Vec<StoredReport> = steps.into_iter().map(|s| report(s, json!({"x": 1}))).collect();
+        change!(world, conn => metrics::append(conn, trial_id, group, run_id, &reports).await);
+    }
+    let starts = read!(world, conn => metrics::run_starts(conn, trial_id).await);
+    let expected = [
+        ("cpu", 1, -1),
+        ("cpu", 2, -1),
+        ("training", 1, 10),
+        ("training", 2, 21),
+        ("validation", 1, 20),
+    ];
+    assert_eq!(starts, expected.map(|(group, run, step)| (group.to_owned(), run, step)));
+    for (group, run, step, counts) in [
+        ("training", 1, Some(20), true),
+        ("training", 1, Some(21), false),
+        ("training", 1, Some(30), false),
+        ("training", 2, Some(31), true),
+        ("validation", 1, Some(20), true),
+        // In another group only what lies after the new run's first step is outdated.
+        ("validation", 1, Some(21), true),
+        ("validation", 1, Some(30), false),
+        ("training", 1, None, true),
+    ] {
+        let outdated = metrics::outdated_from(&starts, group);
+        assert_eq!(metrics::counts(&outdated, run, step), counts, "{group} run {run} step {step:?}");
+    }
+}
+
+pub(crate) async fn summaries_are_replaced(world: &World) {
+    let mut summary = GroupSummary::new();
+    for step in [5, 9] {
+        summary.add(&report(Some(step), json!({"loss": step, "note": "text"})));
+        let stored = summary.clone();
+        change!(world, conn => metrics::save_summary(conn, 1, "training", &stored).await);
+    }
+    let other = GroupSummary::new();
+    change!(world, conn => metrics::save_summary(conn, 2, "training", &other).await);
+    let all = read!(world, conn => metrics::summaries_of(conn, &[1, 2, 3]).await);
+    assert_eq!(all.keys().copied().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(all[&1]["training"], summary);
+    assert_eq!((summary.last_step, summary.metrics["loss"].mean()), (9, Some(7.0)));
+    assert_eq!(all[&2]["training"].last_step, -1);
+}
+
+pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let trial_id = stored_trial(world, experiment_id, "r").await;
+    for (uuid, steps, state, bytes) in [
+        ("c-3", 300, "COMPLETED", 1_i64 << 40),
+        ("c-1", 100, "COMPLETED", 1),
+        ("c-4", 400, "ERROR", 2),
+        ("c-2", 200, "DELETED", 1_000_000),
+    ] {
+        let row = CheckpointRow {
+            state: state.into(),
+            bytes,
+            ..checkpoint(uuid, experiment_id, trial_id, steps)
+        };
+        assert!(change!(world, conn => checkpoints::insert(conn, &row).await), "{uuid}");
+    }
+    // A repeated report is the same checkpoint and changes nothing.
+    let again = CheckpointRow { bytes: 77, ..checkpoint("c-1", experiment_id, trial_id, 1) };
+    assert!(!change!(world, conn => checkpoints::insert(conn, &again).await));
+    change!(world, conn => {
+        trials::recount_checkpoints(conn, trial_id).await?;
+        experiments::recount_checkpoints(conn, experiment_id).await
+    });
+    let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
+    assert_eq!((row.checkpoint_count, row.checkpoint_bytes), (3, (1 << 40) + 3));
+    assert_eq!((row.latest_checkpoint.as_deref(), row.latest_checkpoint_steps), (Some("c-3"), Some(300)));
+    let row = read!(world, conn => experiments::find(conn, experiment_id).await).unwrap();
+    assert_eq!((row.checkpoint_count, row.checkpoint_bytes), (3, (1 << 40) + 3));
+
+    let order = |rows: Vec<CheckpointRow>| rows.into_iter().map(|c| c.uuid).collect::<Vec<_>>();
+    assert_eq!(
+        order(read!(world, conn => checkpoints::of_trial(conn, trial_id).await)),
+        ["c-1", "c-2", "c-3", "c-4"]
+    );
+    assert_eq!(order(read!(world, conn => checkpoints::of_experiment(conn, experiment_id).await)).len(), 4);
+    let wanted = ["c-4".to_owned(), "nothing".to_owned()];
+    assert_eq!(order(read!(world, conn => checkpoints::find_all(conn, &wanted).await)), ["c-4"]);
+
+    let mut row = read!(world, conn => checkpoints::find(conn, "c-3").await).unwrap();
+    row.state = "DELETED".into();
+    row.metadata = r#"{"note":"x"}"#.into();
+    (row.resources, row.bytes) = ("{}".into(), 0);
+    let change = row.clone();
+    change!(world, conn => {
+        checkpoints::update(conn, &change).await?;
+        trials::recount_checkpoints(conn, trial_id).await
+    });
+    let stored = read!(world, conn => checkpoints::find(conn, "c-3").await);
+    assert_eq!(crate::shown(&stored), crate::shown(&Some(row)));
+    let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
+    assert_eq!(row.latest_checkpoint.as_deref(), Some("c-1"));
+
+    let mut warm = crate::rows::trial(experiment_id, "warm");
+    warm.warm_start_checkpoint = Some("c-1".into());
+    change!(world, conn => trials::insert(conn, &warm).await);
+    assert_eq!(read!(world, conn => checkpoints::warm_start_sources(conn).await), ["c-1"]);
+}
+
+pub(crate) async fn a_search_is_its_snapshot_and_the_events_since(world: &World) {
+    assert!(read!(world, conn => searches::find(conn, 1).await).is_none());
+    change!(world, conn => searches::save_snapshot(conn, 1, 0, "start").await);
+    for seq in 1..=4 {
+        change!(world, conn => searches::append_event(conn, 1, seq, &format!("e{seq}")).await);
+    }
+    // Number 4 exists: a decision cannot be stored twice.
+    let outcome = world
+        .write(|tx| Box::pin(async move { searches::append_event(&mut tx.conn(), 1, 4, "again").await }))
+        .await;
+    assert!(outcome.is_err());
+    let search = read!(world, conn => searches::find(conn, 1).await).unwrap();
+    assert_eq!((search.through, search.snapshot.as_str(), search.events.len()), (0, "start", 4));
+
+    change!(world, conn => searches::save_snapshot(conn, 1, 3, "later").await);
+    let search = read!(world, conn => searches::find(conn, 1).await).unwrap();
+    assert_eq!((search.through, search.snapshot.as_str()), (3, "later"));
+    assert_eq!(search.events, [(4, "e4".to_owned())]);
+
+    change!(world, conn => searches::delete(conn, 1).await);
+    assert!(read!(world, conn => searches::find(conn, 1).await).is_none());
+}
+
+pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &World) {
+    let record = |subject: &'static str, kind: &'static str, refuse: bool| {
+        world.write(move |tx| {
+            Box::pin(async move {
+                let event = NewEvent {
+                    actor: "user:ada",
+                    subject_kind: "experiment",
+                    subject_id: subject.into(),
+                    kind,
+                    from: Some("ACTIVE"),
+                    to: Some("PAUSED"),
+                    reason: None,
+                    detail: Some(r#"{"n":1}"#.into()),
+                };
+                events::append(tx, event).await?;
+                if refuse {
+                    return Err(det_store::StoreError::Closed);
+                }
+                Ok(())
+            })
+        })
+    };
+    let (first, refused, second, third) = futures::join!(
+        record("1", "created", false),
+        record("1", "refused", true),
+        record("2", "created", false),
+        record("1", "state", false),
+    );
+    first.and(second).and(third).unwrap();
+    refused.unwrap_err();
+
+    let all = read!(world, conn => events::list(conn, 0, None, 10).await);
+    let told: Vec<(&str, &str)> = all.iter().map(|e| (e.subject_id.as_str(), e.kind.as_str())).collect();
+    assert_eq!(told, [("1", "created"), ("2", "created"), ("1", "state")]);
+    assert!(all.windows(2).all(|pair| pair[0].id < pair[1].id), "numbers grow");
+    let event = &all[0];
+    assert_eq!((event.actor.as_str(), event.subject_kind.as_str()), ("user:ada", "experiment"));
+    assert_eq!((event.from_state.as_deref(), event.to_state.as_deref()), (Some("ACTIVE"), Some("PAUSED")));
+    assert_eq!((event.reason.as_deref(), event.detail.as_deref()), (None, Some(r#"{"n":1}"#)));
+
+    assert_eq!(read!(world, conn => events::last_id(conn).await), all[2].id);
+    let page = read!(world, conn => events::list(conn, all[0].id, None, 1).await);
+    assert_eq!(page.iter().map(|e| e.id).collect::<Vec<_>>(), [all[1].id]);
+    let of_one = read!(world, conn => events::list(conn, 0, Some(("experiment", "1")), 10).await);
+    assert_eq!(of_one.iter().map(|e| e.kind.as_str()).collect::<Vec<_>>(), ["created", "state"]);
+    assert!(read!(world, conn => events::list(conn, 0, Some(("trial", "1")), 10).await).is_empty());
+}

@@ -1,0 +1,186 @@
+//! Rows for scenarios: complete, with plain values, changed by the scenario where it matters.
+
+use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
+use det_store::checkpoints::CheckpointRow;
+use det_store::experiments::{JobRow, NewExperiment};
+use det_store::trials::NewTrial;
+use det_store::users::UserRow;
+use det_store::{allocations, experiments, trials, users};
+
+use crate::World;
+
+pub(crate) fn user(username: &str) -> UserRow {
+    UserRow {
+        id: 0,
+        username: username.into(),
+        display_name: String::new(),
+        password_hash: None,
+        admin: false,
+        active: true,
+        agent_uid: None,
+        agent_user: None,
+        agent_gid: None,
+        agent_group: None,
+        modified_at: 1,
+        last_auth_at: None,
+    }
+}
+
+pub(crate) async fn stored_user(world: &World, username: &str) -> i64 {
+    let row = user(username);
+    change!(world, conn => users::insert(conn, &row).await)
+}
+
+pub(crate) fn job(id: &str, owner_id: i64) -> JobRow {
+    JobRow {
+        id: id.into(),
+        kind: "experiment".into(),
+        owner_id,
+        resource_pool: "default".into(),
+        priority: 42,
+        weight: 1.0,
+        max_slots: None,
+        position: None,
+        submitted_at: 1_000,
+    }
+}
+
+/// An experiment called `name`, with a job of the same name.
+pub(crate) fn experiment(name: &str, owner_id: i64) -> NewExperiment {
+    NewExperiment {
+        job: job(&format!("job-{name}"), owner_id),
+        project_id: 1,
+        parent_id: None,
+        name: name.into(),
+        description: String::new(),
+        labels: "[]".into(),
+        state: "ACTIVE".into(),
+        machine: r#"{"state":"active"}"#.into(),
+        config: r#"{"name":"x"}"#.into(),
+        original_config: "name: x\n".into(),
+        searcher_name: "single".into(),
+        searcher_metric: "loss".into(),
+        smaller_is_better: true,
+        model_definition: vec![0x1f, 0x8b, 0, 255],
+    }
+}
+
+pub(crate) async fn stored_experiment(world: &World, new: NewExperiment) -> i64 {
+    change!(world, conn => experiments::insert(conn, &new).await)
+}
+
+/// A user and one experiment of theirs.
+pub(crate) async fn some_experiment(world: &World) -> i64 {
+    let owner = stored_user(world, "ada").await;
+    stored_experiment(world, experiment("some", owner)).await
+}
+
+pub(crate) fn trial(experiment_id: i64, request_id: &str) -> NewTrial {
+    NewTrial {
+        experiment_id,
+        request_id: request_id.into(),
+        task_id: format!("{experiment_id}.{request_id}"),
+        state: "ACTIVE".into(),
+        machine: r#"{"state":"active"}"#.into(),
+        hparams: r#"{"lr":0.1}"#.into(),
+        seed: 7,
+        warm_start_checkpoint: None,
+        created_at: 2_000,
+    }
+}
+
+pub(crate) async fn stored_trial(world: &World, experiment_id: i64, request_id: &str) -> i64 {
+    let new = trial(experiment_id, request_id);
+    change!(world, conn => trials::insert(conn, &new).await)
+}
+
+pub(crate) fn task(id: &str, experiment_id: Option<i64>, trial_id: Option<i64>) -> TaskRow {
+    TaskRow {
+        id: id.into(),
+        kind: "TRIAL".into(),
+        job_id: "job".into(),
+        owner_id: 1,
+        experiment_id,
+        trial_id,
+        attempts: 0,
+        log_lines: 0,
+        created_at: 3_000,
+        ended_at: None,
+    }
+}
+
+pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> AllocationRow {
+    AllocationRow {
+        id: id.into(),
+        task_id: task_id.into(),
+        job_id: "job".into(),
+        trial_id,
+        run_id: 1,
+        state: "PENDING".into(),
+        machine: r#"{"state":"pending"}"#.into(),
+        resource_pool: "default".into(),
+        slots: 1,
+        single_agent: false,
+        preemptible: true,
+        requested_at: 4_000,
+        placed_at: None,
+        started_at: None,
+        ended_at: None,
+        preempt_deadline: None,
+        preempted_for: None,
+        exit_reason: None,
+        status_code: None,
+        wait_reason: None,
+        wait_since: None,
+    }
+}
+
+pub(crate) fn container(id: &str, allocation_id: &str, agent_id: &str, member: i64) -> ContainerRow {
+    ContainerRow {
+        id: id.into(),
+        allocation_id: allocation_id.into(),
+        agent_id: agent_id.into(),
+        member,
+        slots: "[0]".into(),
+        desired: "run".into(),
+        observed: None,
+        daemon: false,
+        joined: false,
+        accelerators: None,
+        ended_at: None,
+    }
+}
+
+pub(crate) fn checkpoint(uuid: &str, experiment_id: i64, trial_id: i64, steps: i64) -> CheckpointRow {
+    CheckpointRow {
+        uuid: uuid.into(),
+        experiment_id: Some(experiment_id),
+        trial_id: Some(trial_id),
+        task_id: "task".into(),
+        allocation_id: None,
+        state: "COMPLETED".into(),
+        steps,
+        metadata: "{}".into(),
+        resources: r#"{"model.bin":10}"#.into(),
+        bytes: 10,
+        reported_at: 5_000 + steps,
+    }
+}
+
+/// A trial with its task and one live allocation on an agent: the ids are `<experiment>.<request>` and that with `.1`.
+pub(crate) async fn running_trial(world: &World, experiment_id: i64, request_id: &str) -> (i64, String, String) {
+    let trial_id = stored_trial(world, experiment_id, request_id).await;
+    let task_id = format!("{experiment_id}.{request_id}");
+    let allocation_id = format!("{task_id}.1");
+    let rows = (
+        task(&task_id, Some(experiment_id), Some(trial_id)),
+        allocation(&allocation_id, &task_id, Some(trial_id)),
+        container(&format!("container-{allocation_id}"), &allocation_id, "agent-a", 0),
+    );
+    change!(world, conn => {
+        allocations::insert_task(conn, &rows.0).await?;
+        allocations::insert(conn, &rows.1).await?;
+        allocations::insert_container(conn, &rows.2).await
+    });
+    (trial_id, task_id, allocation_id)
+}

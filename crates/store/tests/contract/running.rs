@@ -1,0 +1,345 @@
+//! Trials, allocations, containers, tokens and agents.
+
+use det_store::agents::{self, AgentRow};
+use det_store::allocations::{self, AllocationRow};
+use det_store::experiments;
+use det_store::metrics;
+use det_store::trials::{self, Sort};
+
+use crate::World;
+use crate::rows::{allocation, container, running_trial, some_experiment, stored_trial, task, trial};
+
+pub(crate) async fn trials_move_through_their_runs(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let mut new = trial(experiment_id, "r1");
+    new.warm_start_checkpoint = Some("c-0".into());
+    let id = change!(world, conn => trials::insert(conn, &new).await);
+    let row = read!(world, conn => trials::find(conn, id).await).unwrap();
+    assert_eq!((row.run_id, row.restarts, row.total_batches, row.seed), (0, 0, 0, 7));
+    assert_eq!((row.metadata.as_str(), row.runner_state.as_str()), ("{}", ""));
+    assert_eq!(row.warm_start_checkpoint.as_deref(), Some("c-0"));
+
+    change!(world, conn => {
+        trials::start_run(conn, id, "task-2", 1, 0).await?;
+        trials::set_runner_state(conn, id, "training").await?;
+        trials::raise_total_batches(conn, id, 100).await?;
+        trials::raise_total_batches(conn, id, 50).await?;
+        trials::set_progress(conn, id, 0.5).await?;
+        trials::set_metadata(conn, id, r#"{"k":1}"#).await?;
+        trials::set_notice(conn, id, Some("no searcher metric")).await?;
+        trials::set_validations(conn, id, (Some(0.1), Some("{}")), (Some(0.2), Some("{}"))).await
+    });
+    let row = read!(world, conn => trials::find(conn, id).await).unwrap();
+    assert_eq!((row.run_id, row.total_batches, row.task_id.as_str()), (1, 100, "task-2"));
+    assert_eq!((row.progress, row.best_metric, row.latest_metric), (0.5, Some(0.1), Some(0.2)));
+    assert_eq!(row.runner_state, "training");
+    assert_eq!((row.metadata.as_str(), row.notice.as_deref()), (r#"{"k":1}"#, Some("no searcher metric")));
+
+    // The next run counts anew from its checkpoint.
+    change!(world, conn => trials::start_run(conn, id, "task-2", 2, 40).await);
+    change!(world, conn => trials::set_state(conn, id, "ERROR", "{}", 3, Some(99)).await);
+    let row = read!(world, conn => trials::find(conn, id).await).unwrap();
+    assert_eq!((row.run_id, row.total_batches, row.restarts), (2, 40, 3));
+    assert_eq!((row.state.as_str(), row.ended_at, row.runner_state.as_str()), ("ERROR", Some(99), ""));
+
+    assert_eq!(read!(world, conn => trials::count_live(conn, experiment_id).await), 0);
+    let other = stored_trial(world, experiment_id, "r2").await;
+    assert_eq!(read!(world, conn => trials::count_live(conn, experiment_id).await), 1);
+    let live = read!(world, conn => trials::live_of_experiment(conn, experiment_id).await);
+    assert_eq!(live.iter().map(|t| t.id).collect::<Vec<_>>(), [other]);
+    let all = read!(world, conn => trials::of_experiment(conn, experiment_id).await);
+    assert_eq!(all.iter().map(|t| t.id).collect::<Vec<_>>(), [id, other]);
+    let found = read!(world, conn => trials::find_by_request(conn, experiment_id, "r2").await);
+    assert_eq!(found.map(|t| t.id), Some(other));
+    // The searcher's name for a trial is one trial, also when a decision is made twice.
+    let again = trial(experiment_id, "r2");
+    let outcome = world
+        .write(move |tx| Box::pin(async move { trials::insert(&mut tx.conn(), &again).await }))
+        .await;
+    assert!(outcome.is_err(), "{outcome:?}");
+}
+
+pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        let mut new = trial(experiment_id, &format!("r{n}"));
+        new.created_at = if n == 1 { 9_000 } else { 1_000 };
+        ids.push(change!(world, conn => trials::insert(conn, &new).await));
+    }
+    let (first, second, third) = (ids[0], ids[1], ids[2]);
+    for (id, n, ended_at) in [(first, 1_i32, 2_000), (second, 2, 20_000)] {
+        change!(world, conn => {
+            trials::set_validations(conn, id, (Some(f64::from(n)), None), (Some(f64::from(n)), None)).await?;
+            let (state, restarts) = if n == 1 { ("ACTIVE", 0) } else { ("COMPLETED", 2) };
+            trials::set_state(conn, id, state, "{}", restarts, Some(ended_at)).await?;
+            trials::raise_total_batches(conn, id, if n == 1 { 0 } else { 10 }).await
+        });
+    }
+    let row = crate::rows::checkpoint("c", experiment_id, second, 1);
+    change!(world, conn => {
+        det_store::checkpoints::insert(conn, &row).await?;
+        trials::recount_checkpoints(conn, second).await
+    });
+    for sort in [
+        Sort::Id,
+        Sort::StartTime,
+        Sort::EndTime,
+        Sort::State,
+        Sort::BestValidation,
+        Sort::LatestValidation,
+        Sort::BatchesProcessed,
+        Sort::Duration,
+        Sort::Restarts,
+        Sort::CheckpointSize,
+    ] {
+        let order = async |descending: bool| -> Vec<i64> {
+            let (rows, total) =
+                read!(world, conn => trials::list(conn, experiment_id, None, sort, descending, 0, -1).await);
+            assert_eq!(total, 3);
+            rows.into_iter().map(|row| row.id).collect()
+        };
+        let (up, down) = match sort {
+            Sort::Id => (vec![first, second, third], vec![third, second, first]),
+            Sort::EndTime | Sort::Duration | Sort::BestValidation | Sort::LatestValidation => {
+                (vec![first, second, third], vec![second, first, third])
+            }
+            _ => (vec![first, third, second], vec![second, third, first]),
+        };
+        assert_eq!(order(false).await, up, "{sort:?} ascending");
+        assert_eq!(order(true).await, down, "{sort:?} descending");
+    }
+    let states = ["COMPLETED".to_owned()];
+    let (rows, total) =
+        read!(world, conn => trials::list(conn, experiment_id, Some(&states), Sort::Id, false, 0, 10).await);
+    assert_eq!((rows.len(), total), (1, 1));
+    let (rows, total) = read!(world, conn => trials::list(conn, experiment_id, None, Sort::Id, false, 2, 10).await);
+    assert_eq!((rows.len(), total), (1, 3));
+}
+
+pub(crate) async fn a_metric_that_is_not_a_number_is_no_best_metric(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let id = stored_trial(world, experiment_id, "r").await;
+    let validation = r#"{"t":1,"m":{"loss":"NaN"}}"#;
+    change!(world, conn => {
+        trials::set_validations(conn, id, (Some(f64::NAN), Some(validation)), (Some(f64::INFINITY), Some(validation)))
+            .await?;
+        experiments::set_best(conn, experiment_id, Some(id), Some(f64::NAN)).await
+    });
+    let row = read!(world, conn => trials::find(conn, id).await).unwrap();
+    assert_eq!((row.best_metric, row.latest_metric), (None, Some(f64::INFINITY)));
+    assert_eq!(row.best_validation.as_deref(), Some(validation));
+    let row = read!(world, conn => experiments::find(conn, experiment_id).await).unwrap();
+    assert_eq!((row.best_trial_id, row.best_metric), (Some(id), None));
+}
+
+pub(crate) async fn allocations_live_and_end(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let (trial_id, task_id, allocation_id) = running_trial(world, experiment_id, "r").await;
+    let row = read!(world, conn => allocations::find(conn, &allocation_id).await).unwrap();
+    assert_eq!(crate::shown(&row), crate::shown(&allocation(&allocation_id, &task_id, Some(trial_id))));
+
+    let ended = AllocationRow {
+        state: "TERMINATED".into(),
+        machine: "{}".into(),
+        resource_pool: "gpu".into(),
+        placed_at: Some(1),
+        started_at: Some(2),
+        ended_at: Some(3),
+        preempt_deadline: Some(4),
+        preempted_for: Some("other.1".into()),
+        exit_reason: Some("exit code 1".into()),
+        status_code: Some(1),
+        wait_reason: Some("{}".into()),
+        wait_since: Some(5),
+        ..row
+    };
+    let waiting = AllocationRow { ended_at: None, ..ended.clone() };
+    let change = waiting.clone();
+    change!(world, conn => allocations::update(conn, &change).await);
+    let live = read!(world, conn => allocations::live_of_task(conn, &task_id).await);
+    assert_eq!(crate::shown(&live), crate::shown(&Some(waiting)));
+    assert_eq!(read!(world, conn => allocations::with_deadline(conn).await).len(), 1);
+    assert_eq!(
+        read!(world, conn => allocations::live_states_of_experiments(conn, &[experiment_id, 999]).await),
+        [(experiment_id, "TERMINATED".to_owned())]
+    );
+    assert_eq!(read!(world, conn => allocations::live_of_trials(conn, &[trial_id]).await).len(), 1);
+    let id = allocation_id.clone();
+    change!(world, conn => allocations::set_wait(conn, &id, None, None).await);
+    let row = read!(world, conn => allocations::find(conn, &allocation_id).await).unwrap();
+    assert_eq!((row.wait_reason, row.wait_since), (None, None));
+
+    let change = ended.clone();
+    change!(world, conn => allocations::update(conn, &change).await);
+    assert!(read!(world, conn => allocations::live(conn).await).is_empty());
+    assert!(read!(world, conn => allocations::live_of_task(conn, &task_id).await).is_none());
+    assert!(read!(world, conn => allocations::with_deadline(conn).await).is_empty());
+
+    // The next attempts: running ones first, then the newest.
+    let id = task_id.clone();
+    assert_eq!(change!(world, conn => allocations::next_attempt(conn, &id).await), 1);
+    for (n, ended_at) in [(2_i64, Some(9_i64)), (3, None)] {
+        let row = AllocationRow {
+            run_id: n,
+            requested_at: 4_000 + n,
+            ..allocation(&format!("{task_id}.{n}"), &task_id, Some(trial_id))
+        };
+        change!(world, conn => {
+            allocations::insert(conn, &row).await?;
+            allocations::update(conn, &AllocationRow { ended_at, ..row }).await
+        });
+    }
+    let order: Vec<i64> = read!(world, conn => allocations::of_task(conn, &task_id).await)
+        .into_iter()
+        .map(|a| a.run_id)
+        .collect();
+    assert_eq!(order, [3, 2, 1]);
+
+    let id = task_id.clone();
+    change!(world, conn => allocations::set_task_end(conn, &id, Some(50)).await);
+    let task = read!(world, conn => allocations::find_task(conn, &task_id).await).unwrap();
+    assert_eq!((task.ended_at, task.attempts, task.trial_id), (Some(50), 1, Some(trial_id)));
+    // An attempt takes the end back.
+    let id = task_id.clone();
+    assert_eq!(change!(world, conn => allocations::next_attempt(conn, &id).await), 2);
+    let tasks = read!(world, conn => allocations::tasks_of_trial(conn, trial_id).await);
+    assert_eq!(tasks.iter().map(|t| t.ended_at).collect::<Vec<_>>(), [None]);
+}
+
+pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let (_, task_id, allocation_id) = running_trial(world, experiment_id, "r").await;
+    let second = container("c-2", &allocation_id, "agent-b", 1);
+    change!(world, conn => allocations::insert_container(conn, &second).await);
+    let members: Vec<i64> = read!(world, conn => allocations::containers(conn, &allocation_id).await)
+        .into_iter()
+        .map(|c| c.member)
+        .collect();
+    assert_eq!(members, [0, 1]);
+
+    let mut row = read!(world, conn => allocations::find_container(conn, "c-2").await).unwrap();
+    row.desired = "stop".into();
+    row.observed = Some(r#"{"state":"running"}"#.into());
+    (row.daemon, row.joined) = (true, true);
+    row.accelerators = Some("[]".into());
+    let change = row.clone();
+    change!(world, conn => allocations::update_container(conn, &change).await);
+    let stored = read!(world, conn => allocations::live_containers_of_agent(conn, "agent-b").await);
+    assert_eq!(crate::shown(&stored), crate::shown(&vec![row.clone()]));
+    assert_eq!(read!(world, conn => allocations::live_containers(conn).await).len(), 2);
+
+    row.ended_at = Some(10);
+    change!(world, conn => allocations::update_container(conn, &row).await);
+    assert!(read!(world, conn => allocations::live_containers_of_agent(conn, "agent-b").await).is_empty());
+    assert_eq!(read!(world, conn => allocations::live_containers(conn).await).len(), 1);
+
+    // Neither a container without an allocation nor an allocation without a task can come to be.
+    for stray in [true, false] {
+        let task_id = task_id.clone();
+        let outcome = world
+            .write(move |tx| {
+                Box::pin(async move {
+                    if stray {
+                        allocations::insert_container(&mut tx.conn(), &container("s", "none", "a", 0)).await
+                    } else {
+                        let row = allocation(&format!("{task_id}.9"), "none", None);
+                        allocations::insert(&mut tx.conn(), &row).await
+                    }
+                })
+            })
+            .await;
+        assert!(outcome.is_err(), "a stray row was stored");
+    }
+}
+
+pub(crate) async fn tokens_act_for_their_allocation_until_they_expire(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let (trial_id, task_id, allocation_id) = running_trial(world, experiment_id, "r").await;
+    let (first, second) = ([0_u8, 1, 255], [2_u8; 32]);
+    let id = allocation_id.clone();
+    change!(world, conn => {
+        allocations::insert_token(conn, &first, &id).await?;
+        allocations::insert_token(conn, &second, &id).await
+    });
+    let owner = read!(world, conn => allocations::find_token(conn, &first).await).unwrap();
+    assert_eq!(
+        (owner.allocation_id.as_str(), owner.task_id.as_str(), owner.trial_id, owner.expires_at),
+        (allocation_id.as_str(), task_id.as_str(), Some(trial_id), None)
+    );
+    assert!(read!(world, conn => allocations::find_token(conn, &[9]).await).is_none());
+    // The first end counts: a repeated one moves nothing.
+    for at in [100, 200] {
+        let id = allocation_id.clone();
+        change!(world, conn => allocations::expire_tokens(conn, &id, at).await);
+    }
+    let owner = read!(world, conn => allocations::find_token(conn, &second).await).unwrap();
+    assert_eq!(owner.expires_at, Some(100));
+    assert_eq!(change!(world, conn => allocations::delete_expired_tokens(conn, 99).await), 0);
+    assert_eq!(change!(world, conn => allocations::delete_expired_tokens(conn, 100).await), 2);
+    assert!(read!(world, conn => allocations::find_token(conn, &first).await).is_none());
+}
+
+pub(crate) async fn agents_are_replaced_and_noted_away(world: &World) {
+    let agent = |id: &str| AgentRow {
+        id: id.into(),
+        resource_pool: "default".into(),
+        instance_id: "i-1".into(),
+        enabled: true,
+        draining: false,
+        disabled_slots: "[]".into(),
+        draining_slots: "[]".into(),
+        devices: "[]".into(),
+        addresses: "[]".into(),
+        version: "0.1.0".into(),
+        runtime: "process".into(),
+        registered_at: 5,
+        disconnected_at: None,
+    };
+    for id in ["b", "a"] {
+        let row = agent(id);
+        change!(world, conn => agents::save(conn, &row).await);
+    }
+    let changed = AgentRow {
+        enabled: false,
+        draining: true,
+        disabled_slots: "[0,1]".into(),
+        resource_pool: "gpu".into(),
+        instance_id: "i-2".into(),
+        ..agent("a")
+    };
+    // It was registered when it first came.
+    let again = AgentRow { registered_at: 99, ..changed.clone() };
+    change!(world, conn => agents::save(conn, &again).await);
+    let stored = read!(world, conn => agents::find(conn, "a").await);
+    assert_eq!(crate::shown(&stored), crate::shown(&Some(changed)));
+
+    assert_eq!(change!(world, conn => agents::mark_all_disconnected(conn, 7).await), 2);
+    // Who is away already is away since then.
+    assert_eq!(change!(world, conn => agents::mark_all_disconnected(conn, 8).await), 0);
+    let away: Vec<_> = read!(world, conn => agents::list(conn).await)
+        .into_iter()
+        .map(|a| (a.id, a.disconnected_at))
+        .collect();
+    assert_eq!(away, [("a".to_owned(), Some(7)), ("b".to_owned(), Some(7))]);
+    change!(world, conn => agents::delete(conn, "a").await);
+    assert!(read!(world, conn => agents::find(conn, "a").await).is_none());
+}
+
+pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let (trial_id, task_id, _) = running_trial(world, experiment_id, "r").await;
+    let extra = task("another", Some(experiment_id), Some(trial_id));
+    change!(world, conn => allocations::insert_task(conn, &extra).await);
+    // More ids than either database takes parameters in one statement.
+    let ids: Vec<i64> = (0..70_000).map(|n| n + trial_id).collect();
+    let tasks = read!(world, conn => allocations::tasks_of_trials(conn, &ids).await);
+    assert_eq!(tasks.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), [task_id.as_str(), "another"]);
+    assert_eq!(read!(world, conn => allocations::live_of_trials(conn, &ids).await).len(), 1);
+    assert!(read!(world, conn => metrics::summaries_of(conn, &ids).await).is_empty());
+    let experiments: Vec<i64> = (0..70_000).map(|n| n + experiment_id).collect();
+    let states = read!(world, conn => allocations::live_states_of_experiments(conn, &experiments).await);
+    assert_eq!(states, [(experiment_id, "PENDING".to_owned())]);
+    let uuids: Vec<String> = (0..70_000).map(|n| n.to_string()).collect();
+    assert!(read!(world, conn => det_store::checkpoints::find_all(conn, &uuids).await).is_empty());
+}

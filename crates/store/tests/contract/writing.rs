@@ -1,0 +1,227 @@
+//! The writer: groups, refusals, effects, and defects of a single change.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use det_store::{StoreError, events, settings, users};
+use tokio::sync::{Notify, mpsc};
+
+use crate::World;
+use crate::rows::{stored_user, user};
+
+fn refusal() -> StoreError {
+    StoreError::Corrupt {
+        what: "the scenario".into(),
+        message: "refused on purpose".into(),
+    }
+}
+
+fn is_refusal(error: &StoreError) -> bool {
+    matches!(error, StoreError::Corrupt { what, .. } if what == "the scenario")
+}
+
+/// Holds the writer with a change that waits, so that what is handed in meanwhile is committed as one group.
+async fn with_the_writer_held<T>(world: &World, hand_in: impl AsyncFnOnce() -> T) -> T {
+    let release = Arc::new(Notify::new());
+    let (started, mut has_started) = mpsc::unbounded_channel();
+    let gate = release.clone();
+    let holder = world.write(move |_| {
+        Box::pin(async move {
+            started.send(()).unwrap();
+            gate.notified().await;
+            Ok(())
+        })
+    });
+    let others = async {
+        has_started.recv().await.unwrap();
+        let release = async {
+            // Everybody else has handed in before this is polled: `join!` polls in order.
+            tokio::task::yield_now().await;
+            release.notify_one();
+        };
+        futures::join!(hand_in(), release).0
+    };
+    let (held, outcome) = futures::join!(holder, others);
+    held.unwrap();
+    outcome
+}
+
+pub(crate) async fn a_refused_change_leaves_nothing_and_its_neighbours_stay(world: &World) {
+    let write = |name: &'static str, refuse: bool| {
+        world.write(move |tx| {
+            Box::pin(async move {
+                users::insert(&mut tx.conn(), &user(name)).await?;
+                if refuse { Err(refusal()) } else { Ok(()) }
+            })
+        })
+    };
+    let (before, refused, after) = with_the_writer_held(world, async || {
+        futures::join!(write("before", false), write("refused", true), write("after", false))
+    })
+    .await;
+    before.unwrap();
+    assert!(is_refusal(&refused.unwrap_err()));
+    after.unwrap();
+    let names: Vec<String> = read!(world, conn => users::list(conn).await)
+        .into_iter()
+        .map(|u| u.username)
+        .collect();
+    assert_eq!(names, ["before", "after"]);
+}
+
+pub(crate) async fn many_changes_at_once_are_all_there(world: &World) {
+    let changes = (0..600).map(|n| {
+        world.write(move |tx| {
+            Box::pin(async move { settings::set(&mut tx.conn(), &format!("key-{n}"), "v").await })
+        })
+    });
+    for outcome in futures::future::join_all(changes).await {
+        outcome.unwrap();
+    }
+    for n in [0, 255, 256, 599] {
+        let value = read!(world, conn => settings::find(conn, &format!("key-{n}")).await);
+        assert_eq!(value.as_deref(), Some("v"), "key-{n}");
+    }
+}
+
+pub(crate) async fn changes_never_overlap(world: &World) {
+    change!(world, conn => settings::set(conn, "counter", "0").await);
+    // Each reads, thinks, and writes: with any overlap some additions would be lost.
+    let additions = (0..50).map(|_| {
+        world.write(|tx| {
+            Box::pin(async move {
+                let value = settings::find(&mut tx.conn(), "counter").await?.unwrap_or_default();
+                tokio::task::yield_now().await;
+                let next = value.parse::<u32>().unwrap() + 1;
+                settings::set(&mut tx.conn(), "counter", &next.to_string()).await
+            })
+        })
+    });
+    for outcome in futures::future::join_all(additions).await {
+        outcome.unwrap();
+    }
+    let value = read!(world, conn => settings::find(conn, "counter").await);
+    assert_eq!(value.as_deref(), Some("50"));
+}
+
+pub(crate) async fn effects_run_after_the_commit_and_repairs_after_a_refusal(world: &World) {
+    let effects = Arc::new(AtomicUsize::new(0));
+    let repairs = Arc::new(AtomicUsize::new(0));
+    for (name, refuse) in [("kept", false), ("refused", true)] {
+        let (effect, repair) = (effects.clone(), repairs.clone());
+        let outcome = world
+            .write(move |tx| {
+                Box::pin(async move {
+                    tx.after_commit(move || {
+                        effect.fetch_add(1, Ordering::SeqCst);
+                    });
+                    tx.on_rollback(move || {
+                        repair.fetch_add(1, Ordering::SeqCst);
+                    });
+                    settings::set(&mut tx.conn(), name, "v").await?;
+                    if refuse { Err(refusal()) } else { Ok(()) }
+                })
+            })
+            .await;
+        assert_eq!(outcome.is_err(), refuse, "{name}");
+        // The answer comes last: its caller finds the effect done.
+        let counts = (effects.load(Ordering::SeqCst), repairs.load(Ordering::SeqCst));
+        assert_eq!(counts, if refuse { (1, 1) } else { (1, 0) }, "{name}");
+    }
+}
+
+pub(crate) async fn a_failed_statement_that_is_ignored_costs_only_its_own_change(world: &World) {
+    stored_user(world, "ada").await;
+    let write = |key: &'static str, clash: bool| {
+        world.write(move |tx| {
+            Box::pin(async move {
+                settings::set(&mut tx.conn(), key, "v").await?;
+                if clash {
+                    // A careless use case: it goes on although the name is taken.
+                    let _ = users::insert(&mut tx.conn(), &user("ada")).await;
+                }
+                Ok(())
+            })
+        })
+    };
+    let (before, careless, after) = with_the_writer_held(world, async || {
+        futures::join!(write("before", false), write("careless", true), write("after", false))
+    })
+    .await;
+    before.unwrap();
+    after.unwrap();
+    // SQLite forgets the failed statement and keeps the rest; PostgreSQL keeps nothing. Either way the answer is true.
+    let stored = read!(world, conn => settings::find(conn, "careless").await).is_some();
+    assert_eq!(careless.is_ok(), stored, "{careless:?}");
+    for key in ["before", "after"] {
+        assert!(read!(world, conn => settings::find(conn, key).await).is_some(), "{key}");
+    }
+}
+
+pub(crate) async fn a_panicking_change_costs_only_itself(world: &World) {
+    let outcome: Result<(), _> = world
+        .write(|tx| {
+            Box::pin(async move {
+                settings::set(&mut tx.conn(), "half", "v").await?;
+                panic!("a defect, on purpose")
+            })
+        })
+        .await;
+    assert!(matches!(outcome, Err(StoreError::Panicked)), "{outcome:?}");
+    assert_eq!(read!(world, conn => settings::find(conn, "half").await), None);
+    change!(world, conn => settings::set(conn, "next", "v").await);
+}
+
+pub(crate) async fn a_change_goes_on_when_its_caller_stops_waiting(world: &World) {
+    let release = Arc::new(Notify::new());
+    let (started, mut has_started) = mpsc::unbounded_channel();
+    let gate = release.clone();
+    let change = world.write(move |tx| {
+        Box::pin(async move {
+            started.send(()).unwrap();
+            gate.notified().await;
+            settings::set(&mut tx.conn(), "abandoned", "v").await
+        })
+    });
+    tokio::select! {
+        outcome = change => panic!("the change cannot be done before it is released: {outcome:?}"),
+        Some(()) = has_started.recv() => {}
+    }
+    release.notify_one();
+    // A later change is answered after all earlier ones.
+    change!(world, conn => settings::set(conn, "later", "v").await);
+    let value = read!(world, conn => settings::find(conn, "abandoned").await);
+    assert_eq!(value.as_deref(), Some("v"));
+}
+
+pub(crate) async fn readers_see_only_what_is_committed(world: &World) {
+    let store = world.store.clone();
+    let during = world
+        .write(move |tx| {
+            Box::pin(async move {
+                settings::set(&mut tx.conn(), "draft", "v").await?;
+                events::append(
+                    tx,
+                    events::NewEvent {
+                        actor: "master",
+                        subject_kind: "experiment",
+                        subject_id: "1".into(),
+                        kind: "created",
+                        ..Default::default()
+                    },
+                )
+                .await?;
+                let mut reader = store.read().await?;
+                let value = settings::find(&mut reader.conn(), "draft").await?;
+                Ok((value, events::last_id(&mut reader.conn()).await?))
+            })
+        })
+        .await
+        .unwrap();
+    assert_eq!(during, (None, 0));
+    assert_eq!(
+        read!(world, conn => settings::find(conn, "draft").await).as_deref(),
+        Some("v")
+    );
+    assert_eq!(read!(world, conn => events::last_id(conn).await), 1);
+}

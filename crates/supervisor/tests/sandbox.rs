@@ -1,0 +1,611 @@
+//! The real binary runs real processes in real namespaces; only the master is a stub.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use base64::Engine as _;
+use det_spool::Reader;
+use det_taskspec::{ContainerExit, Entrypoint, TaskFile, TaskUser};
+use nix::sys::signal::Signal;
+use serde_json::json;
+use support::{Master, Task, is_refused, need_sandbox, skip, wait_for};
+
+fn exited(code: i32) -> ContainerExit {
+    ContainerExit::Exited { code }
+}
+
+fn signaled(signal: Signal) -> ContainerExit {
+    ContainerExit::Signaled {
+        signal: signal as i32,
+        out_of_memory: false,
+    }
+}
+
+/// A context directory with these files.
+fn context(files: &[(&str, &str)]) -> serde_json::Value {
+    let gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut archive = tar::Builder::new(gz);
+    for (name, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(content.len() as u64);
+        archive
+            .append_data(&mut header, name, content.as_bytes())
+            .unwrap();
+    }
+    let bytes = archive.into_inner().unwrap().finish().unwrap();
+    json!({"b64Tgz": base64::engine::general_purpose::STANDARD.encode(bytes)})
+}
+
+const CONTEXT_PATH: &str = "/api/v1/tasks/task/context_directory";
+const RENDEZVOUS_PATH: &str = "/api/v1/allocations/task.1/resources/container/rendezvous";
+
+#[test]
+fn every_line_arrives_once_in_order_and_with_its_marks() {
+    need_sandbox!();
+    let master = Master::start();
+    let ended = Task::shell(
+        &master,
+        "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; printf 'ERROR: last'; exit 7",
+    )
+    .run();
+    assert_eq!(ended.exit(), exited(7));
+    let lines = master.lines();
+    let expected: Vec<String> = (0..3000)
+        .map(|i| format!("line {i}"))
+        .chain(["last".into()])
+        .collect();
+    assert!(
+        lines == expected,
+        "{} lines, the last {:?}",
+        lines.len(),
+        lines.last()
+    );
+    let mut record = master.log().pop().unwrap();
+    assert!(record["timestamp"].as_str().unwrap().ends_with('Z'));
+    record["timestamp"] = "then".into();
+    assert_eq!(
+        record,
+        json!({"taskId": "task", "allocationId": "task.1", "agentId": "agent-1", "containerId": "container",
+               "timestamp": "then", "level": "LOG_LEVEL_ERROR", "log": "last\n", "source": "task", "stdtype": "stdout"})
+    );
+    let request = master.request("/api/v1/task/logs").unwrap();
+    assert_eq!(
+        (request.method.as_str(), request.token.as_deref()),
+        ("POST", Some("Bearer secret"))
+    );
+    assert_eq!(request.body["spool"]["id"], "container");
+}
+
+#[test]
+fn lost_answers_repeat_lines_for_the_master_to_drop() {
+    need_sandbox!();
+    let master = Master::start();
+    master.lose_answers(2);
+    let ended = Task::shell(&master, "echo one; echo two >&2; exit 0").run();
+    assert_eq!(ended.exit(), exited(0));
+    let mut lines = master.lines();
+    lines.sort();
+    assert_eq!(lines, ["one", "two"]);
+    assert!(master.repeated() > 0);
+}
+
+#[test]
+fn a_task_runs_on_while_the_master_is_away_and_its_lines_arrive_when_it_is_back() {
+    need_sandbox!();
+    let master = Master::absent();
+    let task = Task::shell(
+        &master,
+        "i=0; while [ $i -lt 500 ]; do echo line $i; i=$((i+1)); done; : > done; while [ ! -e go ]; do sleep 0.01; done; echo end",
+    )
+    .start();
+    wait_for("the task to have written", || {
+        task.file("workdir/done").exists().then_some(())
+    });
+    assert!(master.requests().is_empty());
+    master.appear();
+    master.wait_for_line("line 499");
+    fs::write(task.file("workdir/go"), "").unwrap();
+    assert_eq!(task.wait().exit(), exited(0));
+    assert_eq!(master.lines().len(), 501);
+}
+
+#[test]
+fn what_no_master_took_is_in_the_spool_for_the_agent() {
+    need_sandbox!();
+    let task = Task::shell(&Master::absent(), "echo kept; echo too").env("DET_LOG_WAIT_TIME", "0");
+    let ended = task.run();
+    assert_eq!(ended.exit(), exited(0));
+    let mut reader = Reader::open(&ended.dir.path().join("run/spool")).unwrap();
+    let batch = reader.next_batch(1000, 1 << 20).unwrap().unwrap();
+    let lines: Vec<_> = batch
+        .records
+        .iter()
+        .map(|record| record.log.as_str())
+        .collect();
+    assert_eq!((batch.first, lines), (1, vec!["kept", "too"]));
+}
+
+#[test]
+fn a_refused_batch_is_dropped_and_noted() {
+    need_sandbox!();
+    let master = Master::start();
+    master.answer(
+        "/api/v1/task/logs",
+        400,
+        json!({"error": {"error": "no such task"}}),
+    );
+    let ended = Task::shell(&master, "echo x").run();
+    assert_eq!(ended.exit(), exited(0));
+    assert!(ended.notes().contains("no such task"), "{}", ended.notes());
+}
+
+#[test]
+fn an_entrypoint_that_a_signal_ended_is_reported_so() {
+    need_sandbox!();
+    let ended = Task::shell(&Master::start(), "kill -SEGV $$").run();
+    assert_eq!(ended.exit(), signaled(Signal::SIGSEGV));
+}
+
+#[test]
+fn sigterm_lets_the_task_end_by_itself() {
+    need_sandbox!();
+    let master = Master::start();
+    let task = Task::shell(
+        &master,
+        "trap 'echo saving; exit 3' TERM; echo ready; while :; do sleep 0.01; done",
+    )
+    .start();
+    master.wait_for_line("ready");
+    task.signal(Signal::SIGTERM);
+    assert_eq!(task.wait().exit(), exited(3));
+    // Its shell also tells, on standard error, that a child of it was ended.
+    assert!(
+        master.lines().contains(&"saving".to_owned()),
+        "{:?}",
+        master.lines()
+    );
+}
+
+#[test]
+fn a_task_that_does_not_listen_is_killed_after_the_grace() {
+    need_sandbox!();
+    let master = Master::start();
+    let mut task = Task::shell(
+        &master,
+        "trap '' TERM; echo ready; while :; do sleep 0.01; done",
+    );
+    task.script.grace_seconds = 1;
+    let task = task.start();
+    master.wait_for_line("ready");
+    task.signal(Signal::SIGTERM);
+    assert_eq!(task.wait().exit(), signaled(Signal::SIGKILL));
+}
+
+#[test]
+fn sigquit_kills_at_once_and_ships_what_was_written() {
+    need_sandbox!();
+    let master = Master::start();
+    let task = Task::shell(
+        &master,
+        "trap '' TERM QUIT; echo ready; printf partial; sleep 1000",
+    )
+    .start();
+    master.wait_for_line("ready");
+    task.signal(Signal::SIGQUIT);
+    assert_eq!(task.wait().exit(), signaled(Signal::SIGKILL));
+    assert_eq!(master.lines()[0], "ready");
+}
+
+#[test]
+fn other_signals_go_to_the_task() {
+    need_sandbox!();
+    let master = Master::start();
+    let task = Task::shell(
+        &master,
+        "trap 'echo usr1' USR1; trap 'echo hup; exit 0' HUP; echo ready; while :; do sleep 0.01; done",
+    )
+    .start();
+    master.wait_for_line("ready");
+    task.signal(Signal::SIGUSR1);
+    master.wait_for_line("usr1");
+    task.signal(Signal::SIGHUP);
+    assert_eq!(task.wait().exit(), exited(0));
+}
+
+#[test]
+fn a_signal_before_the_entrypoint_ends_the_task() {
+    need_sandbox!();
+    let mut task = Task::shell(&Master::absent(), "echo not reached").env("DET_LOG_WAIT_TIME", "0");
+    task.script.context = true;
+    let task = task.start();
+    // It waits for the context, and so for a master.
+    wait_for("the run directory", || {
+        task.file("workdir").exists().then_some(())
+    });
+    task.signal(Signal::SIGTERM);
+    assert_eq!(task.wait().exit(), signaled(Signal::SIGTERM));
+}
+
+#[test]
+fn hooks_see_the_context_and_set_variables_and_come_before_the_rendezvous() {
+    need_sandbox!();
+    let master = Master::start();
+    let hook = "export FROM_USER=$FROM_POOL-user\ncat train.txt\n";
+    master.answer(
+        CONTEXT_PATH,
+        200,
+        context(&[("startup-hook.sh", hook), ("train.txt", "the code\n")]),
+    );
+    let met = json!({"rendezvousInfo": {"addresses": ["10.0.0.1"], "rank": 0, "slots": [2]}});
+    master.answer(RENDEZVOUS_PATH, 200, met);
+    let mut task = Task::shell(
+        &master,
+        "echo $FROM_USER; cat /run/determined/train/model/train.txt; cat /run/determined/info/rendezvous.json",
+    );
+    task.script.context = true;
+    task.script.rendezvous = true;
+    task.script.pool_startup_hook = Some("export FROM_POOL=pool".into());
+    let ended = task.run();
+    assert_eq!(ended.exit(), exited(0), "{:?}", master.lines());
+    assert_eq!(
+        master.lines(),
+        [
+            "the code",
+            "pool-user",
+            "the code",
+            r#"{"container_addrs":["10.0.0.1"],"container_rank":0,"container_slot_counts":[2]}"#
+        ]
+    );
+    let stages = ended.started().stages;
+    let times = [
+        stages.supervisor_start,
+        stages.sandbox_ready,
+        stages.context_unpacked,
+        stages.hooks_done,
+        stages.rendezvous_done,
+        stages.entrypoint_exec,
+    ];
+    assert!(
+        times.iter().all(Option::is_some) && times.is_sorted(),
+        "{stages:?}"
+    );
+}
+
+#[test]
+fn a_rendezvous_waits_for_a_master_that_is_being_restarted() {
+    need_sandbox!();
+    let master = Master::start();
+    master.answer(RENDEZVOUS_PATH, 503, json!({"message": "starting"}));
+    let mut task = Task::shell(&master, "echo met");
+    task.script.rendezvous = true;
+    let task = task.start();
+    wait_for("a second attempt", || {
+        let tried = master
+            .requests()
+            .iter()
+            .filter(|r| r.path == RENDEZVOUS_PATH)
+            .count();
+        (tried > 1).then_some(())
+    });
+    let met = json!({"rendezvousInfo": {"addresses": ["a"], "rank": 0, "slots": [0]}});
+    master.answer(RENDEZVOUS_PATH, 200, met);
+    assert_eq!(task.wait().exit(), exited(0));
+    assert_eq!(master.lines(), ["met"]);
+}
+
+#[test]
+fn failures_before_the_entrypoint_say_why_in_the_log_and_in_the_report() {
+    type Change = fn(&mut Task, &Master);
+    need_sandbox!();
+    let cases: [(&str, i32, Change); 6] = [
+        ("startup hook failed with exit status 4", 4, |task, _| {
+            task.script.pool_startup_hook = Some("sh -c 'exit 4'; echo not reached".into());
+        }),
+        ("\"no-such-program\"", 127, |task, _| {
+            task.script.entrypoint = Entrypoint::Argv(vec!["no-such-program".into()]);
+        }),
+        (
+            "could not start the entrypoint \"/etc/passwd\"",
+            126,
+            |task, _| {
+                task.script.entrypoint = Entrypoint::Argv(vec!["/etc/passwd".into()]);
+            },
+        ),
+        (
+            "checkpoint storage check failed: could not create",
+            1,
+            |task, _| {
+                let storage = json!({"type": "directory", "container_path": "/proc/none"});
+                task.script.storage_probe = Some(storage);
+            },
+        ),
+        ("no such task here", 1, |task, master| {
+            task.script.context = true;
+            master.answer(
+                CONTEXT_PATH,
+                404,
+                json!({"error": {"error": "no such task here"}}),
+            );
+        }),
+        ("DET_CLUSTER_ID", 1, |task, _| {
+            task.script.env.retain(|(name, _)| name != "DET_CLUSTER_ID");
+        }),
+    ];
+    for (text, expected, change) in cases {
+        let master = Master::start();
+        let mut task = Task::shell(&master, "echo not reached");
+        change(&mut task, &master);
+        let ended = task.run();
+        match ended.exit() {
+            ContainerExit::SetupFailed { code, message } => {
+                assert_eq!(code, expected, "{message}");
+                assert!(message.contains(text), "{message}");
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+        let record = master.wait_for_line(text);
+        assert_eq!(
+            (&record["source"], &record["stdtype"]),
+            (&json!("task"), &json!("stderr"))
+        );
+        assert_eq!(record["level"], "LOG_LEVEL_ERROR");
+        assert!(
+            !master
+                .lines()
+                .iter()
+                .any(|line| line.contains("not reached"))
+        );
+    }
+}
+
+#[test]
+fn a_mount_of_a_path_that_is_not_there_names_it() {
+    need_sandbox!();
+    let task =
+        Task::shell(&Master::start(), "true").mount("/no/such/path".as_ref(), "/data", false);
+    match task.run().exit() {
+        ContainerExit::SetupFailed { message, .. } => {
+            assert!(message.contains("/no/such/path"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_task_of_another_user_owns_what_it_needs_and_nothing_else() {
+    need_sandbox!();
+    let master = Master::start();
+    let mut task = Task::shell(
+        &master,
+        "id -u; id -g; touch workdir-file ../info/x ../train/model/x /dev/shm/x; echo ok > /dev/stdout; \
+         echo $HOME; cat /etc/shadow",
+    )
+    .env("HOME", "/");
+    task.spec.user = TaskUser {
+        user: "nobody-here".into(),
+        uid: 54321,
+        group: "nobody-here".into(),
+        gid: 54322,
+    };
+    task.script.files.push(TaskFile {
+        path: "/run/determined/ssh/id_rsa".into(),
+        mode: 0o600,
+        content: "key".into(),
+    });
+    let ended = task.run();
+    assert_eq!(ended.exit(), exited(1), "{}", ended.notes());
+    let lines = master.lines();
+    assert_eq!(
+        lines[..4],
+        ["54321", "54322", "ok", "/run/determined/workdir"],
+        "{lines:?}"
+    );
+    assert!(lines[4].contains("ermission denied"), "{lines:?}");
+    let key = fs::metadata(ended.dir.path().join("run/ssh/id_rsa")).unwrap();
+    assert_eq!((key.uid(), key.mode() & 0o777), (54321, 0o600));
+}
+
+#[test]
+fn the_sandbox_shows_the_host_with_the_tasks_own_places() {
+    need_sandbox!();
+    let master = Master::start();
+    let host = tempfile::tempdir().unwrap();
+    fs::write(host.path().join("there"), "shared\n").unwrap();
+    let mut task = Task::shell(
+        &master,
+        "cat /determined_shared_fs/there; echo new > /determined_shared_fs/made; \
+         (echo x > /data/ro/x) 2>/dev/null || echo read-only; cat data/there; \
+         ls /tmp; df -k /dev/shm | tail -1 | awk '{print $2}'; ls -d /proc/[0-9]* | wc -l | awk '{print ($1 < 8)}'; \
+         echo secret=$AGENT_SECRET; echo $$; echo $LANG; ls -d /.host 2>/dev/null; echo $PWD; id -u",
+    )
+    .mount(host.path(), "/determined_shared_fs", false)
+    .mount(host.path(), "/data/ro", true)
+    .mount(host.path(), "data", false);
+    task.spec.shm_size_bytes = 3 << 20;
+    task.spec.private_tmp = true;
+    task.spec.env = vec![("LANG".into(), "C.UTF-8".into())];
+    // Where the agent's directory lies below /tmp, it is hidden from the task and still there for the supervisor.
+    let ended = task.run();
+    assert_eq!(ended.exit(), exited(0), "{:?}", master.lines());
+    let lines = master.lines();
+    let pid = &lines[6];
+    assert!(pid.parse::<u32>().unwrap() < 20, "{lines:?}");
+    assert_eq!(
+        lines,
+        [
+            "shared",
+            "read-only",
+            "shared",
+            "3072",
+            "1",
+            "secret=",
+            pid,
+            "C.UTF-8",
+            "/run/determined/workdir",
+            "0"
+        ]
+    );
+    assert_eq!(
+        fs::read_to_string(host.path().join("made")).unwrap(),
+        "new\n"
+    );
+    assert!(!host.path().join("x").exists());
+    for path in ["/determined_shared_fs", "/run/determined"] {
+        assert!(
+            !std::path::Path::new(path).exists(),
+            "{path} was left on the host"
+        );
+    }
+    // The mount point in the host's root had to be a real one, because `/` of the sandbox is new.
+    assert!(!std::path::Path::new("/data/ro").exists());
+}
+
+#[test]
+fn workers_write_past_their_launcher() {
+    need_sandbox!();
+    let master = Master::start();
+    let ended = Task::shell(
+        &master,
+        "exec >/dev/null 2>&1; echo '[rank=3] INFO: hello' > /run/determined/train/logs/stdout.log; \
+         echo '[rank=4] oops' > /run/determined/train/logs/stderr.log",
+    )
+    .run();
+    assert_eq!(ended.exit(), exited(0));
+    let log = master.log();
+    let seen: Vec<_> = log
+        .iter()
+        .map(|r| (&r["rankId"], &r["level"], &r["log"], &r["stdtype"]))
+        .collect();
+    assert!(
+        seen.contains(&(
+            &json!(3),
+            &json!("LOG_LEVEL_INFO"),
+            &json!("hello\n"),
+            &json!("stdout")
+        )),
+        "{seen:?}"
+    );
+    assert!(
+        seen.contains(&(&json!(4), &json!(null), &json!("oops\n"), &json!("stderr"))),
+        "{seen:?}"
+    );
+    assert_eq!(seen.len(), 2);
+}
+
+#[test]
+fn what_the_entrypoint_leaves_behind_ends_with_it() {
+    need_sandbox!();
+    let master = Master::start();
+    let ended = Task::shell(&master, "setsid sleep 86402.75 & echo over").run();
+    assert_eq!(ended.exit(), exited(0));
+    assert_eq!(master.lines(), ["over"]);
+    assert!(!runs("86402.75"));
+}
+
+#[test]
+fn killing_the_supervisor_outside_ends_everything_inside() {
+    need_sandbox!();
+    let master = Master::start();
+    let task = Task::shell(
+        &master,
+        "setsid sleep 86401.25 & echo ready; sleep 86401.25",
+    )
+    .start();
+    master.wait_for_line("ready");
+    wait_for("the processes", || runs("86401.25").then_some(()));
+    task.signal(Signal::SIGKILL);
+    wait_for("the end of the processes", || {
+        (!runs("86401.25")).then_some(())
+    });
+    let ended = task.wait();
+    assert!(
+        !ended.dir.path().join("run/exit.json").exists(),
+        "nobody was left to report"
+    );
+}
+
+/// Whether some process of this machine has `argument` as an argument.
+fn runs(argument: &str) -> bool {
+    fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0)
+            .any(|part| part == argument.as_bytes())
+    })
+}
+
+#[test]
+fn an_agent_that_is_not_root_builds_sandboxes_for_itself() {
+    need_sandbox!();
+    let master = Master::start();
+    let task = Task::shell(
+        &master,
+        "id -u; cat /run/determined/info/resources.json; touch x",
+    )
+    .agent_uid(65534);
+    let ended = task.run();
+    let exit = ended.exit();
+    if is_refused(&exit) {
+        skip(&format!("no user namespaces here: {exit:?}"));
+        return;
+    }
+    assert_eq!(exit, exited(0), "{:?} {}", master.lines(), ended.notes());
+    assert_eq!(master.lines(), ["0", r#"{"gpu_uuids":[]}"#]);
+    let made = fs::metadata(ended.dir.path().join("run/workdir/x")).unwrap();
+    assert_eq!(made.uid(), 65534);
+}
+
+#[test]
+fn an_agent_that_is_not_root_says_that_it_cannot_start_another_users_task() {
+    need_sandbox!();
+    let mut task = Task::shell(&Master::start(), "true").agent_uid(65534);
+    task.spec.user.uid = 54321;
+    match task.run().exit() {
+        ContainerExit::StartFailed { message } => {
+            assert!(
+                message.contains("54321") && message.contains("65534"),
+                "{message}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn accelerators_of_a_trial_are_reported() {
+    need_sandbox!();
+    let master = Master::start();
+    let mut task = Task::shell(
+        &master,
+        "cat /run/determined/info/resources.json; echo; \
+        while [ ! -e go ]; do sleep 0.01; done",
+    )
+    .env("DET_SLOT_IDS", "[0]")
+    .env("CUDA_VISIBLE_DEVICES", "GPU-a")
+    .env("DET_TRIAL_ID", "1")
+    .env("DET_EXPERIMENT_ID", "1")
+    .env("DET_TRIAL_SEED", "1")
+    .env("DET_HPARAMS", "{}")
+    .env("DET_EXPERIMENT_CONFIG", "{}")
+    .env("DET_STEPS_COMPLETED", "0")
+    .env("DET_TRIAL_RUN_ID", "1");
+    task.script.task_type = "TRIAL".into();
+    // Trials link /tmp/tensorboard, which is not this machine's to have.
+    task.spec.private_tmp = true;
+    let task = task.start();
+    let path = "/api/v1/allocations/task.1/acceleratorData";
+    let report = wait_for("the report", || master.request(path));
+    assert_eq!(
+        report.body,
+        json!({"allocationId": "task.1", "acceleratorData": {
+            "containerId": "container", "allocationId": "task.1", "nodeName": "agent-1", "taskId": "task",
+            "acceleratorType": "cuda", "acceleratorUuids": ["GPU-a"]}})
+    );
+    fs::write(task.file("workdir/go"), "").unwrap();
+    assert_eq!(task.wait().exit(), exited(0));
+    assert_eq!(master.lines()[0], r#"{"gpu_uuids":["GPU-a"]}"#);
+}

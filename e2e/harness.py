@@ -1,0 +1,646 @@
+"""A cluster of real processes: `det up`, or `det master` and agents, on a free port with a directory of its own.
+
+`Cluster` starts and kills its parts, asks them through the API, through our client and through the PyPI one, and at
+the end sees that nothing is left behind and that the logs hold nothing that they should not.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+
+import yaml
+
+from processes import Found, Part, containers_of, docker, free_port, mounts_below, processes_with, tail
+from waiting import Hopeless, wait_for
+
+HERE = pathlib.Path(__file__).resolve().parent
+TRIALS = HERE / "trials"
+# Fixed and public: part of the protocol between clients and master.
+PASSWORD_SALT = "GubPEmmotfiK9TMD6Zdw"
+TERMINAL = ("COMPLETED", "CANCELED", "ERROR", "DELETED")
+# Log lines of master and agents that say that something is wrong.
+ALARM = re.compile(r"\b(WARN|ERROR)\b|panicked at|stack backtrace")
+# What every start of a test cluster says.
+EXPECTED_ALARMS = (
+    r"has a blank password",
+    r"there is no /etc/determined/(master|agent)\.yaml",
+    # Docker of old kernels.
+    r"no control group for this task",
+)
+# Clusters that live, for the report of a failed test.
+LIVE: List[Cluster] = []
+
+
+class Missing(Exception):
+    """Equipment of a lane is not there; the lane is skipped with this reason."""
+
+
+def det_executable() -> pathlib.Path:
+    """The `det` under test: DET_BIN, else the newest build of this tree."""
+    if "DET_BIN" in os.environ:
+        return pathlib.Path(os.environ["DET_BIN"])
+    built = [HERE.parent / "target" / profile / "det" for profile in ("debug", "release")]
+    built = [path for path in built if path.is_file() and path.with_name("det-supervisor").is_file()]
+    if not built:
+        raise Missing(f"no det with det-supervisor beside it below {HERE.parent}/target: build them, or set DET_BIN")
+    return max(built, key=lambda path: path.stat().st_mtime)
+
+
+def task_python() -> pathlib.Path:
+    """The interpreter for process tasks: DET_E2E_PYTHON, else the one that runs the tests."""
+    return _interpreter(os.environ.get("DET_E2E_PYTHON", sys.executable), "import urllib3, yaml", "DET_E2E_PYTHON")
+
+
+def wheel_python() -> pathlib.Path:
+    """An interpreter with the unmodified PyPI package."""
+    if "DET_WHEEL_PYTHON" not in os.environ:
+        raise Missing("DET_WHEEL_PYTHON names no interpreter with determined==0.38.1 from PyPI")
+    code = "import determined; assert determined.__version__ == '0.38.1'"
+    return _interpreter(os.environ["DET_WHEEL_PYTHON"], code, "DET_WHEEL_PYTHON")
+
+
+def wheel_det() -> pathlib.Path:
+    """The PyPI client."""
+    path = pathlib.Path(os.environ.get("DET_WHEEL_DET", "/nonexistent"))
+    if not path.is_file():
+        raise Missing("DET_WHEEL_DET names no det of determined==0.38.1 from PyPI")
+    return path
+
+
+def _interpreter(path: str, code: str, variable: str) -> pathlib.Path:
+    done = subprocess.run([path, "-c", code], capture_output=True, text=True)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise Missing(f'the interpreter "{path}" ({variable}) cannot run "{code}": {last}')
+    # Not resolved: the interpreter of a virtual environment is known by the path it is called by.
+    return pathlib.Path(path).absolute()
+
+
+def docker_image() -> str:
+    """An image with Python and our package, on an engine that answers."""
+    if "DET_TEST_IMAGE" not in os.environ:
+        raise Missing("DET_TEST_IMAGE names no image with Python and our package")
+    if shutil.which("docker") is None:
+        raise Missing("there is no docker on PATH")
+    image = os.environ["DET_TEST_IMAGE"]
+    done = subprocess.run(["docker", "image", "inspect", image], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Missing(f'the Docker engine has no image "{image}": {done.stderr.strip()}')
+    return image
+
+
+@dataclass
+class Result:
+    """What a command came to."""
+
+    argv: Sequence[str]
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def __str__(self) -> str:
+        return f"$ {' '.join(self.argv)}\n[exit code {self.code}]\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+class ApiError(Exception):
+    """An answer of the API that is not a success."""
+
+    def __init__(self, method: str, path: str, status: int, body: str) -> None:
+        super().__init__(f"{method} {path}: {status} {body}")
+        self.status = status
+        self.body = body
+
+    @property
+    def text(self) -> str:
+        """The words for the person, found as the clients find them."""
+        answer = json.loads(self.body)
+        error = answer.get("error") or {}
+        return answer.get("message") or error.get("message") or error.get("error") or ""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files of a certificate authority of our own and of a certificate for 127.0.0.1 and localhost."""
+
+    authority: pathlib.Path
+    certificate: pathlib.Path
+    key: pathlib.Path
+
+
+@dataclass
+class Agent:
+    """How an agent is started."""
+
+    name: str = "agent-1"
+    slots: int = 2
+    runtime: str = "process"
+    args: Sequence[str] = ()
+
+
+@dataclass
+class Cluster:
+    """A cluster. Use it with `with`: leaving it stops everything and looks for what is left."""
+
+    shape: str = "parts"
+    agents: Sequence[Agent] = field(default_factory=lambda: [Agent()])
+    master_config: Dict[str, Any] = field(default_factory=dict)
+    database_url: Optional[str] = None
+    python: Optional[pathlib.Path] = None
+    image: Optional[str] = None
+    tls: Optional[Tls] = None
+    up_args: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.det = det_executable()
+        self.root = pathlib.Path(tempfile.mkdtemp(prefix="det-e2e-"))
+        # Tasks of other users go through it.
+        self.root.chmod(0o711)
+        self.port = free_port()
+        self.data_dir = self.root / "master"
+        for name in ("home", "wheel-home", "logs", "work"):
+            (self.root / name).mkdir()
+        self.parts: Dict[str, Part] = {}
+        self.expected_alarms: List[str] = list(EXPECTED_ALARMS)
+        self._cluster_id = ""
+        self._tokens: Dict[str, str] = {}
+        if self.shape == "up":
+            self.parts["up"] = self._part("up", self._up_argv())
+        else:
+            self.parts["master"] = self._part("master", self._master_argv())
+            for agent in self.agents:
+                self.parts[agent.name] = self._part(agent.name, self._agent_argv(agent))
+
+    # --- starting and stopping -------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Cluster:
+        LIVE.append(self)
+        try:
+            self.start()
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self._abandon()
+            return
+        try:
+            self.stop_cleanly()
+        except BaseException as problem:
+            note = self.describe()
+            self._abandon()
+            raise AssertionError(f"the cluster did not end well: {problem}\n{note}") from problem
+        self._abandon()
+
+    def start(self) -> None:
+        """Starts all parts, in order, and waits until the agents are there."""
+        for part in self.parts.values():
+            if not part.running():
+                part.start()
+                if part.name in ("master", "up"):
+                    self.wait_for_master()
+        self.wait_for_agents()
+
+    def wait_for_master(self, within: float = 20) -> None:
+        """Waits until the master answers."""
+        part = self.part("master")
+
+        def answers() -> bool:
+            if not part.running():
+                raise Hopeless(f"{part.name} has ended with exit code {part.exit_code()}")
+            self._cluster_id = self.api("GET", "/api/v1/master", user=None)["clusterId"]
+            return True
+
+        wait_for("the master's first answer", answers, within=within, seen=lambda: tail(part.log))
+
+    def wait_for_agents(self, *names: str, within: float = 20) -> None:
+        """Waits until the agents are connected with all their slots; all agents if none is named."""
+        expected = {a.name: a.slots for a in self._agents() if not names or a.name in names}
+
+        def there() -> bool:
+            slots = {a["id"]: len(a["slots"]) for a in self.api("GET", "/api/v1/agents")["agents"]}
+            return all(slots.get(name) == count for name, count in expected.items())
+
+        wait_for(f"agents with slots {expected}", there, within=within, seen=self.describe)
+
+    def part(self, name: str) -> Part:
+        """A process by its name; all names are the same one in a cluster of `det up`."""
+        return self.parts["up"] if self.shape == "up" else self.parts[name]
+
+    def restart(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Ends a part with a signal, and starts it again."""
+        part = self.part(name)
+        part.signal(number)
+        part.wait(within=30)
+        self.start()
+
+    def stop_cleanly(self) -> None:
+        """Ends the work and then the parts, and checks that all of it is gone and that nobody complained."""
+        self.end_all_work()
+        problems: List[str] = []
+        for part in reversed(list(self.parts.values())):
+            if part.running():
+                code = part.stop()
+                if code != 0:
+                    problems.append(f"{part.name} ended with exit code {code}")
+        problems += self.leftovers()
+        problems += self.alarms()
+        assert not problems, "\n".join(problems)
+
+    def end_all_work(self) -> None:
+        """Kills what runs, and waits until the agents hold nothing any more."""
+        master = self.part("master")
+        if not master.running():
+            return
+        for experiment in self.experiments():
+            if experiment["state"] not in TERMINAL:
+                with contextlib.suppress(ApiError):
+                    self.api("POST", f"/api/v1/experiments/{experiment['id']}/kill", user="admin")
+        wait_for(
+            "the end of all tasks",
+            lambda: not self.api("GET", "/api/v1/tasks", user="admin")["allocationIdToSummary"],
+            within=30,
+            seen=self.describe,
+        )
+        for directory in self._agent_dirs():
+            containers = directory / "containers"
+            if containers.is_dir() and any(part.running() for part in self.parts.values()):
+                wait_for(
+                    f"{containers} to be empty",
+                    lambda where=containers: not any(where.iterdir()),
+                    within=15,
+                    seen=lambda where=containers: "\n".join(str(p) for p in where.rglob("*")),
+                )
+
+    def leftovers(self) -> List[str]:
+        """Processes, mounts and containers of ours that should not be there any more."""
+        left = [f"process left behind: {found}" for found in self._processes()]
+        left += [f"mount left behind: {point}" for point in mounts_below(self.root)]
+        if self.image is not None and self._cluster_id:
+            left += [f"container left behind: {container}" for container in containers_of(self._cluster_id)]
+        return left
+
+    def alarms(self) -> List[str]:
+        """Warnings, errors and panics in the logs of master and agents that no test announced."""
+        expected = re.compile("|".join(self.expected_alarms))
+        return [
+            f"{log.name}: {line}"
+            for log in self._logs()
+            for line in log.read_text(errors="replace").splitlines()
+            if ALARM.search(line) and not expected.search(line)
+        ]
+
+    def expect_alarm(self, pattern: str) -> None:
+        """Announces a line that the logs may hold from now on."""
+        self.expected_alarms.append(pattern)
+
+    def describe(self) -> str:
+        """What a person wants to see when a test failed."""
+        text = [f"cluster in {self.root}, master at {self.url}"]
+        with contextlib.suppress(Exception):
+            for experiment in self.experiments():
+                text.append(f"experiment {experiment['id']} \"{experiment['name']}\": {experiment['state']}")
+                for trial in self.trials(experiment["id"]):
+                    text.append(f"  trial {trial['id']}: {trial['state']}, {trial['restarts']} restarts, waits: {trial.get('waitReason')}")
+                    text += [f"    | {line}" for line in self.log_lines(trial["id"])[-15:]]
+        for name, part in self.parts.items():
+            state = "running" if part.running() else f"exit code {part.exit_code()}"
+            text.append(f"--- {name} ({state}), last lines")
+            text.append(tail(part.log, 25))
+        if self.shape == "up":
+            text += ["--- det.log, last lines", tail(self.data_dir / "det.log", 40)]
+        return "\n".join(text)
+
+    def _abandon(self) -> None:
+        """Ends everything by force, and removes the files unless E2E_KEEP is set."""
+        for part in self.parts.values():
+            with contextlib.suppress(AssertionError):
+                part.kill()
+        for found in self._processes():
+            with contextlib.suppress(ProcessLookupError):
+                found.kill()
+        if self.image is not None and self._cluster_id:
+            for container in containers_of(self._cluster_id):
+                docker("rm", "--force", container, check=False)
+        for point in reversed(mounts_below(self.root)):
+            subprocess.run(["umount", "--lazy", point], capture_output=True)
+        if self in LIVE:
+            LIVE.remove(self)
+        if "E2E_KEEP" not in os.environ:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    # --- the parts' command lines ----------------------------------------------------------------------------------
+
+    def _agents(self) -> Sequence[Agent]:
+        if self.shape != "up":
+            return self.agents
+        names = ["local"] if len(self.agents) == 1 else [f"local-{n + 1}" for n in range(len(self.agents))]
+        return [Agent(name, agent.slots, agent.runtime) for name, agent in zip(names, self.agents)]
+
+    def _agent_dirs(self) -> List[pathlib.Path]:
+        if self.shape == "up":
+            return [self.data_dir / "agents" / agent.name for agent in self._agents()]
+        return [self.root / agent.name for agent in self.agents]
+
+    def _up_argv(self) -> List[str]:
+        first = self.agents[0]
+        argv = [str(self.det), "up", "--port", str(self.port), "--data-dir", str(self.data_dir), "--no-open"]
+        argv += ["--agents", str(len(self.agents)), "--slots", str(first.slots), "--runtime", first.runtime]
+        if self.python is not None:
+            argv += ["--python", str(self.python)]
+        return [*argv, *self._config_args(), *self.up_args]
+
+    def _master_argv(self) -> List[str]:
+        argv = [str(self.det), "master", "--host", "127.0.0.1", "--port", str(self.port)]
+        argv += ["--data-dir", str(self.data_dir), *self._config_args()]
+        return [*argv, "--db-url", self.database_url] if self.database_url else argv
+
+    def _config_args(self) -> List[str]:
+        config = dict(self.master_config)
+        if self.image is not None:
+            config.setdefault("task_container_defaults", {})["image"] = self.image
+        if self.tls is not None:
+            config["security"] = {"tls": {"cert": str(self.tls.certificate), "key": str(self.tls.key)}}
+        if not config:
+            return []
+        path = self.root / "master.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return ["--config-file", str(path)]
+
+    def _agent_argv(self, agent: Agent) -> List[str]:
+        argv = [str(self.det), "agent", "--master-host", "127.0.0.1", "--master-port", str(self.port)]
+        argv += ["--agent-id", agent.name, "--artificial-slots", str(agent.slots), "--runtime", agent.runtime]
+        argv += ["--data-dir", str(self.root / agent.name)]
+        argv += ["--agent-token-file", str(self.data_dir / "agent-token")]
+        if self.python is not None:
+            argv += ["--python", str(self.python)]
+        if self.tls is not None:
+            argv += ["--set", "security.tls.enabled=true", "--set", f"security.tls.master_cert={self.tls.authority}"]
+        return [*argv, *agent.args]
+
+    def _part(self, name: str, argv: Sequence[str]) -> Part:
+        return Part(name, argv, self._environment("home"), self.root / "logs" / f"{name}.log", self.root / "work")
+
+    def _environment(self, home: str) -> Dict[str, str]:
+        """The environment of the tests, without what would lead a client or a master elsewhere."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("DET_", "XDG_", "PYTHON"))}
+        return {**env, "HOME": str(self.root / home)}
+
+    def _logs(self) -> List[pathlib.Path]:
+        logs = [part.log for part in self.parts.values()]
+        return [*logs, self.data_dir / "det.log"] if self.shape == "up" else logs
+
+    def _processes(self) -> Iterator[Found]:
+        return processes_with(str(self.root), f"DET_CLUSTER_ID={self._cluster_id}" if self._cluster_id else "")
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
+
+    def client_environment(self, home: str = "home", **more: str) -> Dict[str, str]:
+        env = {**self._environment(home), "DET_MASTER": self.url}
+        if self.tls is not None:
+            env["DET_MASTER_CERT_FILE"] = str(self.tls.authority)
+        return {**env, **more}
+
+    def run_det(self, *args: Any, check: bool = True, **options: Any) -> Result:
+        """Runs our client. Takes `input`, `within` (seconds), `cwd` and `env`."""
+        return self._run([str(self.det), *map(str, args)], "home", check, **options)
+
+    def client(self, *args: Any, check: bool = True, **options: Any) -> Result:
+        """Runs the PyPI client, as `run_det` runs ours."""
+        return self._run([str(wheel_det()), *map(str, args)], "wheel-home", check, **options)
+
+    def _run(
+        self,
+        argv: List[str],
+        home: str,
+        check: bool,
+        input: str = "",
+        within: float = 60,
+        cwd: Optional[pathlib.Path] = None,
+        env: Mapping[str, str] = {},
+    ) -> Result:
+        done = subprocess.run(
+            argv,
+            env=self.client_environment(home, **env),
+            cwd=cwd or self.root / "work",
+            input=input.encode(),
+            capture_output=True,
+            timeout=within,
+        )
+        out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        result = Result(argv, done.returncode, out, err)
+        assert not check or result.code == 0, str(result)
+        return result
+
+    def token(self, user: str, password: str = "") -> str:
+        """A token of a user who may have none yet."""
+        if user not in self._tokens:
+            hashed = hashlib.sha512((PASSWORD_SALT + password).encode()).hexdigest() if password else ""
+            body = {"username": user, "password": hashed, "isHashed": True}
+            self._tokens[user] = self.api("POST", "/api/v1/auth/login", body, user=None)["token"]
+        return self._tokens[user]
+
+    def forget_tokens(self) -> None:
+        self._tokens.clear()
+
+    def api(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        """A call of the API; its answer as JSON. Raises `ApiError` for anything but 200."""
+        return json.loads(self.raw(method, path, None if body is None else json.dumps(body).encode(), **options))
+
+    def raw(
+        self,
+        method: str,
+        path: str,
+        body: Optional[bytes] = None,
+        user: Optional[str] = "determined",
+        token: Optional[str] = None,
+        within: float = 30,
+        headers: Mapping[str, str] = {},
+    ) -> bytes:
+        """A call of the API, in bytes; `user` None sends no credentials."""
+        request = urllib.request.Request(self.url + path, data=body, method=method)
+        if token is not None or user is not None:
+            request.add_header("Authorization", f"Bearer {token or self.token(str(user))}")
+        for name, value in headers.items():
+            request.add_header(name, value)
+        try:
+            with urllib.request.urlopen(request, timeout=within, context=self._trust()) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ApiError(method, path, error.code, error.read().decode(errors="replace")) from None
+        except http.client.HTTPException as error:
+            # Cut off in the middle: to the caller the same as not reached.
+            raise ConnectionError(f"{method} {path}: {error!r}") from error
+
+    def stream(self, path: str, **options: Any) -> List[Any]:
+        """The messages of a line stream that ends by itself."""
+        messages = [json.loads(line) for line in self.raw("GET", path, **options).splitlines()]
+        for message in messages:
+            assert "error" not in message, f"GET {path} ended with {message}"
+        return [message["result"] for message in messages]
+
+    def _trust(self) -> Optional[ssl.SSLContext]:
+        return None if self.tls is None else ssl.create_default_context(cafile=str(self.tls.authority))
+
+    # --- experiments -----------------------------------------------------------------------------------------------
+
+    def write_config(self, config: Union[str, Mapping[str, Any]]) -> pathlib.Path:
+        """Writes an experiment's configuration to a file of its own."""
+        text = config if isinstance(config, str) else yaml.safe_dump(dict(config), sort_keys=False)
+        handle, path = tempfile.mkstemp(dir=self.root / "work", suffix=".yaml")
+        with os.fdopen(handle, "w") as out:
+            out.write(text)
+        return pathlib.Path(path)
+
+    def submit(self, config: Mapping[str, Any], trial: str = "", *flags: str, wheel: bool = False) -> int:
+        """Creates an experiment with the files of `trials/<trial>`; gives its id."""
+        context = TRIALS / trial if trial else self._empty_context()
+        run = self.client if wheel else self.run_det
+        result = run("experiment", "create", self.write_config(config), context, *flags)
+        found = re.search(r"Created experiment (\d+)", result.out)
+        assert found, str(result)
+        return int(found.group(1))
+
+    def _empty_context(self) -> pathlib.Path:
+        path = self.root / "work" / "empty"
+        path.mkdir(exist_ok=True)
+        return path
+
+    def experiments(self) -> List[Any]:
+        answer = self.api("GET", "/api/v1/experiments?limit=-1", user="admin")["experiments"]
+        return [self._without_prefix(experiment) for experiment in answer]
+
+    def experiment(self, experiment: int) -> Any:
+        return self._without_prefix(self.api("GET", f"/api/v1/experiments/{experiment}", user="admin")["experiment"])
+
+    def trials(self, experiment: int) -> List[Any]:
+        answer = self.api("GET", f"/api/v1/experiments/{experiment}/trials?limit=-1", user="admin")["trials"]
+        return [self._without_prefix(trial) for trial in answer]
+
+    def trial(self, trial: int) -> Any:
+        return self._without_prefix(self.api("GET", f"/api/v1/trials/{trial}", user="admin")["trial"])
+
+    @staticmethod
+    def _without_prefix(thing: Any) -> Any:
+        return {**thing, "state": thing["state"].replace("STATE_", "", 1)}
+
+    def wait_experiment(self, experiment: int, *states: str, within: float = 60) -> Any:
+        """Waits until an experiment is in one of `states`; fails at once when it has ended in another one."""
+
+        def reached() -> Any:
+            now = self.experiment(experiment)
+            if now["state"] in states:
+                return now
+            if now["state"] in TERMINAL:
+                raise Hopeless(f"it is {now['state']}")
+            return None
+
+        return wait_for(f"experiment {experiment} to be {' or '.join(states)}", reached, within=within, seen=self.describe)
+
+    def only_trial(self, experiment: int, within: float = 20) -> Any:
+        """The trial of an experiment that has one, as soon as it is there."""
+        return wait_for(f"the trial of experiment {experiment}", lambda: self.trials(experiment), within=within)[0]
+
+    def run(self, config: Mapping[str, Any], trial: str = "", within: float = 60, wheel: bool = False) -> Any:
+        """Runs an experiment to completion; gives its first trial."""
+        experiment = self.submit(config, trial, wheel=wheel)
+        self.wait_experiment(experiment, "COMPLETED", within=within)
+        return self.trials(experiment)[0]
+
+    def logs(self, trial: int, query: str = "") -> List[Any]:
+        """The log records of a trial."""
+        return self.stream(f"/api/v1/trials/{trial}/logs?{query}", user="admin")
+
+    def log_lines(self, trial: int) -> List[str]:
+        """What a trial logged, without time stamps and line ends."""
+        return [record["log"].rstrip("\n") for record in self.logs(trial)]
+
+    def printed(self, trial: int) -> List[str]:
+        """What the trial's own code wrote to standard output."""
+        records = self.logs(trial, "sources=task&stdtypes=stdout")
+        return [record["log"].rstrip("\n") for record in records]
+
+    def wait_log(self, trial: int, text: str, within: float = 30, times: int = 1) -> List[str]:
+        """Waits until a trial has logged a line with `text` so many times; gives these lines."""
+
+        def there() -> Optional[List[str]]:
+            lines = [line for line in self.log_lines(trial) if text in line]
+            return lines if len(lines) >= times else None
+
+        return wait_for(f'"{text}" in the log of trial {trial}', there, within=within, seen=self.describe)
+
+    def metrics(self, trial: int, group: str) -> List[Any]:
+        """The metric reports of a trial, as the streaming call gives them."""
+        path = f"/api/v1/trials/metrics/trial_metrics?trialIds={trial}&group={group}"
+        return [report for message in self.stream(path) for report in message["metrics"]]
+
+    def checkpoints(self, experiment: int) -> List[Any]:
+        answer = self.api("GET", f"/api/v1/experiments/{experiment}/checkpoints?limit=0")
+        return [self._without_prefix(checkpoint) for checkpoint in answer["checkpoints"]]
+
+    def shared_dir(self) -> pathlib.Path:
+        """A directory that tasks see as well, at E2E_DIR; give `share` to the experiment's configuration."""
+        path = pathlib.Path(tempfile.mkdtemp(dir=self.root, prefix="shared-"))
+        path.chmod(0o777)
+        return path
+
+    def task_processes(self, trial: int, *words: str) -> List[Found]:
+        """Live processes of a trial's tasks whose command line holds all of `words`."""
+        task = self.trial(trial)["taskId"]
+        return [f for f in processes_with(f"DET_TASK_ID={task}") if all(word in f.command for word in words)]
+
+
+def share(directory: pathlib.Path) -> Dict[str, Any]:
+    """The part of an experiment's configuration that gives it a directory of `Cluster.shared_dir`."""
+    return {
+        "bind_mounts": [{"host_path": str(directory), "container_path": "/e2e-shared"}],
+        "environment": {"environment_variables": ["E2E_DIR=/e2e-shared"]},
+    }
+
+
+def archive_entry(path: str, content: Union[str, bytes] = "", kind: int = 48) -> Dict[str, Any]:
+    """A file as the API's file list has it; kind 48 is a file, 53 a directory."""
+    data = content.encode() if isinstance(content, str) else content
+    mode = 0o100644 if kind == 48 else 0o40755
+    encoded = base64.b64encode(data).decode()
+    return {"path": path, "type": kind, "content": encoded, "mtime": "1700000000", "mode": mode, "uid": 0, "gid": 0}
+
+
+def query(**parameters: Any) -> str:
+    return urllib.parse.urlencode(parameters)
+
+
+def until(probe: Callable[[], Any], what: str, within: float = 30) -> Any:
+    """`wait_for` for a condition that has nothing more to tell."""
+    return wait_for(what, probe, within=within)
