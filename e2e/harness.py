@@ -21,10 +21,10 @@ import subprocess
 import sys
 import tempfile
 import urllib.error
-import urllib.parse
 import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import Any
 
 import yaml
 
@@ -46,7 +46,7 @@ EXPECTED_ALARMS = (
     r"no control group for this task",
 )
 # Clusters that live, for the report of a failed test.
-LIVE: List[Cluster] = []
+LIVE: list[Cluster] = []
 
 
 class Missing(Exception):
@@ -164,11 +164,11 @@ class Cluster:
 
     shape: str = "parts"
     agents: Sequence[Agent] = field(default_factory=lambda: [Agent()])
-    master_config: Dict[str, Any] = field(default_factory=dict)
-    database_url: Optional[str] = None
-    python: Optional[pathlib.Path] = None
-    image: Optional[str] = None
-    tls: Optional[Tls] = None
+    master_config: dict[str, Any] = field(default_factory=dict)
+    database_url: str | None = None
+    python: pathlib.Path | None = None
+    image: str | None = None
+    tls: Tls | None = None
     up_args: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -180,10 +180,10 @@ class Cluster:
         self.data_dir = self.root / "master"
         for name in ("home", "wheel-home", "logs", "work"):
             (self.root / name).mkdir()
-        self.parts: Dict[str, Part] = {}
-        self.expected_alarms: List[str] = list(EXPECTED_ALARMS)
+        self.parts: dict[str, Part] = {}
+        self.expected_alarms: list[str] = list(EXPECTED_ALARMS)
         self._cluster_id = ""
-        self._tokens: Dict[str, str] = {}
+        self._tokens: dict[str, str] = {}
         if self.shape == "up":
             self.parts["up"] = self._part("up", self._up_argv())
         else:
@@ -252,14 +252,14 @@ class Cluster:
     def restart(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Ends a part with a signal, and starts it again."""
         part = self.part(name)
-        part.signal(number)
+        part.send(number)
         part.wait(within=30)
         self.start()
 
     def stop_cleanly(self) -> None:
         """Ends the work and then the parts, and checks that all of it is gone and that nobody complained."""
         self.end_all_work()
-        problems: List[str] = []
+        problems: list[str] = []
         for part in reversed(list(self.parts.values())):
             if part.running():
                 code = part.stop()
@@ -294,7 +294,7 @@ class Cluster:
                     seen=lambda where=containers: "\n".join(str(p) for p in where.rglob("*")),
                 )
 
-    def leftovers(self) -> List[str]:
+    def leftovers(self) -> list[str]:
         """Processes, mounts and containers of ours that should not be there any more."""
         left = [f"process left behind: {found}" for found in self._processes()]
         left += [f"mount left behind: {point}" for point in mounts_below(self.root)]
@@ -302,7 +302,7 @@ class Cluster:
             left += [f"container left behind: {container}" for container in containers_of(self._cluster_id)]
         return left
 
-    def alarms(self) -> List[str]:
+    def alarms(self) -> list[str]:
         """Warnings, errors and panics in the logs of master and agents that no test announced."""
         expected = re.compile("|".join(self.expected_alarms))
         return [
@@ -321,9 +321,10 @@ class Cluster:
         text = [f"cluster in {self.root}, master at {self.url}"]
         with contextlib.suppress(Exception):
             for experiment in self.experiments():
-                text.append(f"experiment {experiment['id']} \"{experiment['name']}\": {experiment['state']}")
+                text.append(f'experiment {experiment["id"]} "{experiment["name"]}": {experiment["state"]}')
                 for trial in self.trials(experiment["id"]):
-                    text.append(f"  trial {trial['id']}: {trial['state']}, {trial['restarts']} restarts, waits: {trial.get('waitReason')}")
+                    state = f"{trial['state']}, {trial['restarts']} restarts, waits: {trial.get('waitReason')}"
+                    text.append(f"  trial {trial['id']}: {state}")
                     text += [f"    | {line}" for line in self.log_lines(trial["id"])[-15:]]
         for name, part in self.parts.items():
             state = "running" if part.running() else f"exit code {part.exit_code()}"
@@ -359,12 +360,12 @@ class Cluster:
         names = ["local"] if len(self.agents) == 1 else [f"local-{n + 1}" for n in range(len(self.agents))]
         return [Agent(name, agent.slots, agent.runtime) for name, agent in zip(names, self.agents)]
 
-    def _agent_dirs(self) -> List[pathlib.Path]:
+    def _agent_dirs(self) -> list[pathlib.Path]:
         if self.shape == "up":
             return [self.data_dir / "agents" / agent.name for agent in self._agents()]
         return [self.root / agent.name for agent in self.agents]
 
-    def _up_argv(self) -> List[str]:
+    def _up_argv(self) -> list[str]:
         first = self.agents[0]
         argv = [str(self.det), "up", "--port", str(self.port), "--data-dir", str(self.data_dir), "--no-open"]
         argv += ["--agents", str(len(self.agents)), "--slots", str(first.slots), "--runtime", first.runtime]
@@ -372,12 +373,12 @@ class Cluster:
             argv += ["--python", str(self.python)]
         return [*argv, *self._config_args(), *self.up_args]
 
-    def _master_argv(self) -> List[str]:
+    def _master_argv(self) -> list[str]:
         argv = [str(self.det), "master", "--host", "127.0.0.1", "--port", str(self.port)]
         argv += ["--data-dir", str(self.data_dir), *self._config_args()]
         return [*argv, "--db-url", self.database_url] if self.database_url else argv
 
-    def _config_args(self) -> List[str]:
+    def _config_args(self) -> list[str]:
         config = dict(self.master_config)
         if self.image is not None:
             config.setdefault("task_container_defaults", {})["image"] = self.image
@@ -389,7 +390,7 @@ class Cluster:
         path.write_text(yaml.safe_dump(config))
         return ["--config-file", str(path)]
 
-    def _agent_argv(self, agent: Agent) -> List[str]:
+    def _agent_argv(self, agent: Agent) -> list[str]:
         argv = [str(self.det), "agent", "--master-host", "127.0.0.1", "--master-port", str(self.port)]
         argv += ["--agent-id", agent.name, "--artificial-slots", str(agent.slots), "--runtime", agent.runtime]
         argv += ["--data-dir", str(self.root / agent.name)]
@@ -403,12 +404,12 @@ class Cluster:
     def _part(self, name: str, argv: Sequence[str]) -> Part:
         return Part(name, argv, self._environment("home"), self.root / "logs" / f"{name}.log", self.root / "work")
 
-    def _environment(self, home: str) -> Dict[str, str]:
+    def _environment(self, home: str) -> dict[str, str]:
         """The environment of the tests, without what would lead a client or a master elsewhere."""
         env = {k: v for k, v in os.environ.items() if not k.startswith(("DET_", "XDG_", "PYTHON"))}
         return {**env, "HOME": str(self.root / home)}
 
-    def _logs(self) -> List[pathlib.Path]:
+    def _logs(self) -> list[pathlib.Path]:
         logs = [part.log for part in self.parts.values()]
         return [*logs, self.data_dir / "det.log"] if self.shape == "up" else logs
 
@@ -425,7 +426,7 @@ class Cluster:
     def cluster_id(self) -> str:
         return self._cluster_id
 
-    def client_environment(self, home: str = "home", **more: str) -> Dict[str, str]:
+    def client_environment(self, home: str = "home", **more: str) -> dict[str, str]:
         env = {**self._environment(home), "DET_MASTER": self.url}
         if self.tls is not None:
             env["DET_MASTER_CERT_FILE"] = str(self.tls.authority)
@@ -441,12 +442,12 @@ class Cluster:
 
     def _run(
         self,
-        argv: List[str],
+        argv: list[str],
         home: str,
         check: bool,
         input: str = "",
         within: float = 60,
-        cwd: Optional[pathlib.Path] = None,
+        cwd: pathlib.Path | None = None,
         env: Mapping[str, str] = {},
     ) -> Result:
         done = subprocess.run(
@@ -481,9 +482,9 @@ class Cluster:
         self,
         method: str,
         path: str,
-        body: Optional[bytes] = None,
-        user: Optional[str] = "determined",
-        token: Optional[str] = None,
+        body: bytes | None = None,
+        user: str | None = "determined",
+        token: str | None = None,
         within: float = 30,
         headers: Mapping[str, str] = {},
     ) -> bytes:
@@ -503,19 +504,19 @@ class Cluster:
             # Cut off in the middle: to the caller the same as not reached.
             raise ConnectionError(f"{method} {path}: {error!r}") from error
 
-    def stream(self, path: str, **options: Any) -> List[Any]:
+    def stream(self, path: str, **options: Any) -> list[Any]:
         """The messages of a line stream that ends by itself."""
         messages = [json.loads(line) for line in self.raw("GET", path, **options).splitlines()]
         for message in messages:
             assert "error" not in message, f"GET {path} ended with {message}"
         return [message["result"] for message in messages]
 
-    def _trust(self) -> Optional[ssl.SSLContext]:
+    def _trust(self) -> ssl.SSLContext | None:
         return None if self.tls is None else ssl.create_default_context(cafile=str(self.tls.authority))
 
     # --- experiments -----------------------------------------------------------------------------------------------
 
-    def write_config(self, config: Union[str, Mapping[str, Any]]) -> pathlib.Path:
+    def write_config(self, config: str | Mapping[str, Any]) -> pathlib.Path:
         """Writes an experiment's configuration to a file of its own."""
         text = config if isinstance(config, str) else yaml.safe_dump(dict(config), sort_keys=False)
         handle, path = tempfile.mkstemp(dir=self.root / "work", suffix=".yaml")
@@ -537,14 +538,14 @@ class Cluster:
         path.mkdir(exist_ok=True)
         return path
 
-    def experiments(self) -> List[Any]:
+    def experiments(self) -> list[Any]:
         answer = self.api("GET", "/api/v1/experiments?limit=-1", user="admin")["experiments"]
         return [self._without_prefix(experiment) for experiment in answer]
 
     def experiment(self, experiment: int) -> Any:
         return self._without_prefix(self.api("GET", f"/api/v1/experiments/{experiment}", user="admin")["experiment"])
 
-    def trials(self, experiment: int) -> List[Any]:
+    def trials(self, experiment: int) -> list[Any]:
         answer = self.api("GET", f"/api/v1/experiments/{experiment}/trials?limit=-1", user="admin")["trials"]
         return [self._without_prefix(trial) for trial in answer]
 
@@ -566,7 +567,9 @@ class Cluster:
                 raise Hopeless(f"it is {now['state']}")
             return None
 
-        return wait_for(f"experiment {experiment} to be {' or '.join(states)}", reached, within=within, seen=self.describe)
+        return wait_for(
+            f"experiment {experiment} to be {' or '.join(states)}", reached, within=within, seen=self.describe
+        )
 
     def only_trial(self, experiment: int, within: float = 20) -> Any:
         """The trial of an experiment that has one, as soon as it is there."""
@@ -578,34 +581,34 @@ class Cluster:
         self.wait_experiment(experiment, "COMPLETED", within=within)
         return self.trials(experiment)[0]
 
-    def logs(self, trial: int, query: str = "") -> List[Any]:
+    def logs(self, trial: int, query: str = "") -> list[Any]:
         """The log records of a trial."""
         return self.stream(f"/api/v1/trials/{trial}/logs?{query}", user="admin")
 
-    def log_lines(self, trial: int) -> List[str]:
+    def log_lines(self, trial: int) -> list[str]:
         """What a trial logged, without time stamps and line ends."""
         return [record["log"].rstrip("\n") for record in self.logs(trial)]
 
-    def printed(self, trial: int) -> List[str]:
+    def printed(self, trial: int) -> list[str]:
         """What the trial's own code wrote to standard output."""
         records = self.logs(trial, "sources=task&stdtypes=stdout")
         return [record["log"].rstrip("\n") for record in records]
 
-    def wait_log(self, trial: int, text: str, within: float = 30, times: int = 1) -> List[str]:
+    def wait_log(self, trial: int, text: str, within: float = 30, times: int = 1) -> list[str]:
         """Waits until a trial has logged a line with `text` so many times; gives these lines."""
 
-        def there() -> Optional[List[str]]:
+        def there() -> list[str] | None:
             lines = [line for line in self.log_lines(trial) if text in line]
             return lines if len(lines) >= times else None
 
         return wait_for(f'"{text}" in the log of trial {trial}', there, within=within, seen=self.describe)
 
-    def metrics(self, trial: int, group: str) -> List[Any]:
+    def metrics(self, trial: int, group: str) -> list[Any]:
         """The metric reports of a trial, as the streaming call gives them."""
         path = f"/api/v1/trials/metrics/trial_metrics?trialIds={trial}&group={group}"
         return [report for message in self.stream(path) for report in message["metrics"]]
 
-    def checkpoints(self, experiment: int) -> List[Any]:
+    def checkpoints(self, experiment: int) -> list[Any]:
         answer = self.api("GET", f"/api/v1/experiments/{experiment}/checkpoints?limit=0")
         return [self._without_prefix(checkpoint) for checkpoint in answer["checkpoints"]]
 
@@ -615,13 +618,19 @@ class Cluster:
         path.chmod(0o777)
         return path
 
-    def task_processes(self, trial: int, *words: str) -> List[Found]:
+    def task_processes(self, trial: int, *words: str) -> list[Found]:
         """Live processes of a trial's tasks whose command line holds all of `words`."""
         task = self.trial(trial)["taskId"]
         return [f for f in processes_with(f"DET_TASK_ID={task}") if all(word in f.command for word in words)]
 
+    def task_supervisors(self, trial: int) -> list[Found]:
+        """The supervisors of a trial's tasks that run as processes; their command line names the container."""
+        containers = {record.get("containerId") for record in self.logs(trial, "sources=task")}
+        found = [found for name in containers if name for found in processes_with(str(name))]
+        return [process for process in found if " sandbox " in process.command]
 
-def share(directory: pathlib.Path) -> Dict[str, Any]:
+
+def share(directory: pathlib.Path) -> dict[str, Any]:
     """The part of an experiment's configuration that gives it a directory of `Cluster.shared_dir`."""
     return {
         "bind_mounts": [{"host_path": str(directory), "container_path": "/e2e-shared"}],
@@ -629,18 +638,9 @@ def share(directory: pathlib.Path) -> Dict[str, Any]:
     }
 
 
-def archive_entry(path: str, content: Union[str, bytes] = "", kind: int = 48) -> Dict[str, Any]:
+def archive_entry(path: str, content: str | bytes = "", kind: int = 48) -> dict[str, Any]:
     """A file as the API's file list has it; kind 48 is a file, 53 a directory."""
     data = content.encode() if isinstance(content, str) else content
     mode = 0o100644 if kind == 48 else 0o40755
     encoded = base64.b64encode(data).decode()
     return {"path": path, "type": kind, "content": encoded, "mtime": "1700000000", "mode": mode, "uid": 0, "gid": 0}
-
-
-def query(**parameters: Any) -> str:
-    return urllib.parse.urlencode(parameters)
-
-
-def until(probe: Callable[[], Any], what: str, within: float = 30) -> Any:
-    """`wait_for` for a condition that has nothing more to tell."""
-    return wait_for(what, probe, within=within)

@@ -7,8 +7,8 @@ import pathlib
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Optional, Sequence
 
 from waiting import wait_for
 
@@ -37,14 +37,14 @@ class Part:
     """One long-running process of ours. Its output, over all its starts, goes to one file."""
 
     def __init__(
-        self, name: str, argv: Sequence[str], env: Dict[str, str], log: pathlib.Path, cwd: pathlib.Path
+        self, name: str, argv: Sequence[str], env: dict[str, str], log: pathlib.Path, cwd: pathlib.Path
     ) -> None:
         self.name = name
         self.argv = [str(word) for word in argv]
         self.env = env
         self.log = log
         self._cwd = cwd
-        self._process: Optional[subprocess.Popen] = None
+        self._process: subprocess.Popen | None = None
 
     @property
     def pid(self) -> int:
@@ -68,11 +68,11 @@ class Part:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def exit_code(self) -> Optional[int]:
+    def exit_code(self) -> int | None:
         """Exit code, -N for signal N; None while it runs or before its first start."""
         return None if self._process is None else self._process.poll()
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
@@ -85,12 +85,12 @@ class Part:
 
     def kill(self) -> None:
         """`kill -9`, and the end of it."""
-        self.signal(signal.SIGKILL)
+        self.send(signal.SIGKILL)
         self.wait(within=10)
 
     def stop(self, number: signal.Signals = signal.SIGTERM, within: float = 30) -> int:
         """Asks it to end, and waits for that; gives the exit code."""
-        self.signal(number)
+        self.send(number)
         return self.wait(within)
 
 
@@ -109,7 +109,7 @@ class Found:
         return find(self.pid) == self
 
 
-def find(pid: int) -> Optional[Found]:
+def find(pid: int) -> Found | None:
     """The process with this number; None if there is none, or only what is left of it."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
@@ -141,7 +141,7 @@ def processes_with(*markers: str) -> Iterator[Found]:
                 yield found
 
 
-def mounts_below(path: pathlib.Path) -> List[str]:
+def mounts_below(path: pathlib.Path) -> list[str]:
     """Mount points of the host below `path`."""
     lines = pathlib.Path("/proc/self/mountinfo").read_text().splitlines()
     return [point for point in (line.split(" ")[4] for line in lines) if point.startswith(f"{path}/")]
@@ -154,6 +154,6 @@ def docker(*args: str, check: bool = True) -> str:
     return done.stdout.strip()
 
 
-def containers_of(cluster_id: str) -> List[str]:
+def containers_of(cluster_id: str) -> list[str]:
     """Ids of the cluster's containers, running or not."""
     return docker("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={CLUSTER_LABEL}={cluster_id}").split()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, TypeVar
 
 T = TypeVar("T")
 
@@ -21,10 +21,10 @@ class Hopeless(AssertionError):
 
 def wait_for(
     what: str,
-    probe: Callable[[], Optional[T]],
+    probe: Callable[[], T | None],
     *,
     within: float,
-    seen: Optional[Callable[[], Any]] = None,
+    seen: Callable[[], Any] | None = None,
     look_every: float = LOOK_EVERY,
 ) -> T:
     """Calls `probe` until it gives something true, and gives that back.
@@ -57,7 +57,7 @@ def stays_true(what: str, probe: Callable[[], Any], *, throughout: float) -> Non
         time.sleep(LOOK_EVERY)
 
 
-def _told(seen: Optional[Callable[[], Any]]) -> str:
+def _told(seen: Callable[[], Any] | None) -> str:
     if seen is None:
         return ""
     try:

@@ -1,2 +1,72 @@
-//! House rules as tests, and code generation.
-fn main() {}
+//! House rules as checks: `cargo run -p xtask -- check`. The tests of this crate run them too.
+//!
+//! [`graph`] holds the rules on which crate may depend on which, [`files`] the rules on the files of the repository.
+//! Both are functions of data; only [`workspace`] asks `cargo` and `git`.
+
+mod files;
+mod graph;
+mod workspace;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+/// What the rules found.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Findings {
+    /// Breaches: the check fails.
+    errors: Vec<String>,
+    /// Worth a look: the check passes.
+    warnings: Vec<String>,
+}
+
+fn check() -> anyhow::Result<Findings> {
+    let root = workspace::root();
+    let crates = workspace::crates(&root)?;
+    let mut findings = Findings {
+        errors: graph::breaches(&crates),
+        warnings: Vec::new(),
+    };
+    for path in workspace::files(&root)? {
+        let text = match std::fs::read(root.join(&path)) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            // Removed from the working tree and not yet from the index.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error).with_context(|| format!("could not read {path}")),
+        };
+        files::check(&path, &text, &mut findings);
+    }
+    Ok(findings)
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    if std::env::args().skip(1).ne(["check".to_owned()]) {
+        writeln!(out, "usage: cargo run -p xtask -- check")?;
+        return Ok(ExitCode::from(2));
+    }
+    let findings = check()?;
+    for warning in &findings.warnings {
+        writeln!(out, "warning: {warning}")?;
+    }
+    for error in &findings.errors {
+        writeln!(out, "error: {error}")?;
+    }
+    writeln!(
+        out,
+        "house rules: {} breaches, {} warnings",
+        findings.errors.len(),
+        findings.warnings.len()
+    )?;
+    Ok(ExitCode::from(u8::from(!findings.errors.is_empty())))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn this_repository_keeps_the_house_rules() {
+        let findings = super::check().unwrap();
+        assert!(findings.errors.is_empty(), "{}", findings.errors.join("\n"));
+    }
+}

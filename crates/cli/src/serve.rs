@@ -71,12 +71,13 @@ pub(crate) fn start_logging(level: &str, color: bool, target: &LogTarget<'_>, hu
     let filter = || EnvFilter::try_new(format!("warn,det={wanted},det_server={wanted},det_agent={wanted},det_store={wanted}"));
     let filter_error = |e| CliError::usage(format!("log level \"{level}\" is not known: {e}"));
     let kept = log.layer().with_filter(filter().map_err(filter_error)?);
-    let stderr = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(color && std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    let color = color && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let registry = tracing_subscriber::registry().with(kept);
     let outcome = match target {
-        LogTarget::Stderr => registry.with(stderr.with_filter(filter().map_err(filter_error)?)).try_init(),
+        LogTarget::Stderr => {
+            let stderr = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(color);
+            registry.with(stderr.with_filter(filter().map_err(filter_error)?)).try_init()
+        }
         LogTarget::File(path) => {
             let file = std::fs::OpenOptions::new()
                 .create(true)
@@ -88,7 +89,13 @@ pub(crate) fn start_logging(level: &str, color: bool, target: &LogTarget<'_>, hu
                 .with_ansi(false)
                 .with_filter(filter().map_err(filter_error)?);
             let warnings = EnvFilter::try_new("warn").map_err(filter_error)?;
-            registry.with(to_file).with(stderr.without_time().with_target(false).with_filter(warnings)).try_init()
+            let stderr = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(color)
+                .without_time()
+                .with_target(false)
+                .with_filter(warnings);
+            registry.with(to_file).with(stderr).try_init()
         }
     };
     outcome.map_err(|e| CliError::request(format!("could not start logging: {e}")))?;

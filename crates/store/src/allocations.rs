@@ -277,10 +277,7 @@ pub async fn live_states_of_experiments(
             "SELECT t.experiment_id, a.state FROM allocations a JOIN tasks t ON t.id = a.task_id",
         );
         query.condition("a.ended_at IS NULL");
-        query.any_of(
-            "t.experiment_id",
-            ids.iter().map(|id| Value::Integer(*id)),
-        );
+        query.any_of("t.experiment_id", ids.iter().map(|id| Value::Integer(*id)));
         states.extend(query.fetch_all(conn).await?);
     }
     Ok(states)

@@ -339,13 +339,9 @@ impl Store {
         let pool = SqlitePoolOptions::new()
             .min_connections(0)
             .max_connections(4)
-            .idle_timeout(Duration::from_secs(60))
+            .idle_timeout(Duration::from_mins(1))
             .connect_lazy_with(options.clone().read_only(true));
-        let writer = Writer::start(
-            Connector::Lite(options),
-            OwnedConn::Lite(first),
-            Some(lock),
-        );
+        let writer = Writer::start(Connector::Lite(options), OwnedConn::Lite(first), Some(lock));
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Lite(pool),

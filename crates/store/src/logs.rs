@@ -76,7 +76,11 @@ pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
 }
 
 /// Appends lines to a task's log. Lines of an unknown task are refused with `false`.
-pub async fn append(conn: &mut Conn<'_>, task_id: &str, lines: &Packed) -> Result<bool, StoreError> {
+pub async fn append(
+    conn: &mut Conn<'_>,
+    task_id: &str,
+    lines: &Packed,
+) -> Result<bool, StoreError> {
     if lines.count == 0 {
         return Ok(true);
     }

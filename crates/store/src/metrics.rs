@@ -28,7 +28,10 @@ pub struct StoredReport {
     pub report_id: Option<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde calls"
+)]
 fn is_zero(n: &i64) -> bool {
     *n == 0
 }
@@ -160,7 +163,8 @@ impl MetricSummary {
     /// Mean over the finite values, for numbers.
     pub fn mean(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
-        self.sum.map(|sum| sum / (self.count - self.non_finite).max(1) as f64)
+        self.sum
+            .map(|sum| sum / (self.count - self.non_finite).max(1) as f64)
     }
 }
 
@@ -337,7 +341,9 @@ pub fn outdated_from(run_starts: &[(String, i64, i64)], group: &str) -> BTreeMap
     let mut from: BTreeMap<i64, i64> = BTreeMap::new();
     for (name, run, start) in run_starts.iter().filter(|(_, _, start)| *start >= 0) {
         let step = if name == group { *start } else { start + 1 };
-        from.entry(*run).and_modify(|s| *s = (*s).min(step)).or_insert(step);
+        from.entry(*run)
+            .and_modify(|s| *s = (*s).min(step))
+            .or_insert(step);
     }
     from
 }

@@ -39,7 +39,8 @@ impl Query {
     /// Appends a bound value.
     pub(crate) fn bind(&mut self, value: Value) -> &mut Self {
         self.values.push(value);
-        self.text.push_str(&format!("${}", self.values.len()));
+        self.text.push('$');
+        self.text.push_str(&self.values.len().to_string());
         self
     }
 

@@ -34,6 +34,7 @@ mod run;
 mod sandbox;
 mod setup;
 mod ship;
+mod tls;
 
 use std::io::Write as _;
 use std::path::Path;

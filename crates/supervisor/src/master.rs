@@ -1,15 +1,14 @@
 //! Calls to the master.
 
-use std::fs;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use ureq::config::Config;
-use ureq::http::{Response, Uri};
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::http::Response;
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector as _, TcpConnector};
 use ureq::{Agent, Body};
+
+use crate::tls::TlsConnector;
 
 /// Answers beyond this are cut: the greatest is a context directory.
 const MAX_ANSWER_BYTES: u64 = 512 << 20;
@@ -99,27 +98,16 @@ impl Master {
             .timeout_connect(Some(CONNECT_TIMEOUT))
             // Proxies in a task's environment are for the outside world.
             .proxy(None)
-            .user_agent(concat!("det-supervisor/", env!("CARGO_PKG_VERSION")));
-        let config = if secure {
-            // It fails only where it has been done before.
-            drop(rustls::crypto::ring::default_provider().install_default());
-            config
-                .tls_config(trust(address.cert_file.as_deref())?)
-                .build()
+            .user_agent(concat!("det-supervisor/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let tcp = ().chain(TcpConnector::default());
+        let resolver = DefaultResolver::default();
+        let agent = if secure {
+            let (file, name) = (address.cert_file.as_deref(), address.cert_name.as_deref());
+            let connector = tcp.chain(TlsConnector::new(file, name)?);
+            Agent::with_parts(config, connector, resolver)
         } else {
-            config.build()
-        };
-        let name = address
-            .cert_name
-            .as_deref()
-            .filter(|name| secure && !name.is_empty());
-        let (base, agent) = match name {
-            None => (base, Agent::new_with_config(config)),
-            Some(name) => {
-                let (base, resolver) = under_name(&base, name)?;
-                let agent = Agent::with_parts(config, DefaultConnector::default(), resolver);
-                (base, agent)
-            }
+            Agent::with_parts(config, tcp, resolver)
         };
         Ok(Self {
             agent,
@@ -210,66 +198,6 @@ fn message_in(body: &[u8]) -> String {
     }
 }
 
-fn trust(cert_file: Option<&str>) -> Result<TlsConfig, String> {
-    let builder = TlsConfig::builder();
-    let Some(path) = cert_file.filter(|path| !path.is_empty()) else {
-        return Err(
-            "the master's address begins with https, but no certificate to trust is given (DET_MASTER_CERT_FILE)"
-                .into(),
-        );
-    };
-    if path.eq_ignore_ascii_case("noverify") {
-        return Ok(builder.disable_verification(true).build());
-    }
-    let pem = fs::read(path)
-        .map_err(|error| format!("could not read the master's certificate {path:?}: {error}"))?;
-    let mut certificates = Vec::new();
-    for item in parse_pem(&pem) {
-        match item {
-            Ok(PemItem::Certificate(certificate)) => certificates.push(certificate),
-            Ok(_) => {}
-            Err(error) => return Err(format!("{path:?} holds no PEM certificate: {error}")),
-        }
-    }
-    if certificates.is_empty() {
-        return Err(format!("{path:?} holds no PEM certificate"));
-    }
-    Ok(builder.root_certs(RootCerts::from(certificates)).build())
-}
-
-/// The address with the certificate's name for a host, and what leads that name to the real host.
-fn under_name(base: &str, name: &str) -> Result<(String, Pinned), String> {
-    let wrong = || format!("the address of the master is not a URL: {base:?}");
-    let uri: Uri = base.parse().map_err(|_| wrong())?;
-    let authority = uri.authority().ok_or_else(wrong)?;
-    let port = authority.port_u16().unwrap_or(443);
-    let path = uri.path().trim_end_matches('/');
-    let real = Uri::builder()
-        .scheme("https")
-        .authority(authority.as_str())
-        .path_and_query("/")
-        .build()
-        .map_err(|_| wrong())?;
-    Ok((format!("https://{name}:{port}{path}"), Pinned { real }))
-}
-
-/// Leads every name to one host.
-#[derive(Debug)]
-struct Pinned {
-    real: Uri,
-}
-
-impl Resolver for Pinned {
-    fn resolve(
-        &self,
-        _uri: &Uri,
-        config: &Config,
-        timeout: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        DefaultResolver::default().resolve(&self.real, config, timeout)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,37 +224,6 @@ mod tests {
                 .unwrap_err()
                 .contains("DET_MASTER")
         );
-    }
-
-    #[test]
-    fn tls_needs_something_to_trust() {
-        let secure = address("https://m:8443");
-        let error = Master::new(&secure, "t").unwrap_err();
-        assert!(error.contains("DET_MASTER_CERT_FILE"), "{error}");
-        let blind = Address {
-            cert_file: Some("noverify".into()),
-            ..secure.clone()
-        };
-        assert!(Master::new(&blind, "t").is_ok());
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("empty.crt");
-        fs::write(&file, "").unwrap();
-        let empty = Address {
-            cert_file: Some(file.to_str().unwrap().into()),
-            ..secure
-        };
-        assert!(
-            Master::new(&empty, "t")
-                .unwrap_err()
-                .contains("no PEM certificate")
-        );
-    }
-
-    #[test]
-    fn a_certificate_name_takes_the_hosts_place_in_the_address_only() {
-        let (base, pinned) = under_name("https://10.0.0.5:8443/det", "determined-master").unwrap();
-        assert_eq!(base, "https://determined-master:8443/det");
-        assert_eq!(pinned.real, "https://10.0.0.5:8443/");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 """Reports step after step until the file `stop` is there, and keeps a ledger of what the master acknowledged.
 
 Metrics go over plain HTTP, so that each acknowledgement is seen: a step is in the ledger when its report was answered
-with 200. A report whose answer was lost is sent again, as clients do. Every step prints one line. Checkpoints go through
-`determined.core`; a new run goes on after the newest one.
+with 200. A report whose answer was lost is sent again, as clients do. Every step prints one line. Checkpoints go
+through `determined.core`; a new run goes on after the newest one.
 """
 
 import http.client
@@ -29,7 +29,12 @@ def acknowledge(step):
 
 
 def report(step):
-    metrics = {"trialId": TRIAL, "trialRunId": RUN, "stepsCompleted": step, "metrics": {"avgMetrics": {"loss": 1 / step}}}
+    metrics = {
+        "trialId": TRIAL,
+        "trialRunId": RUN,
+        "stepsCompleted": step,
+        "metrics": {"avgMetrics": {"loss": 1 / step}},
+    }
     body = json.dumps({"group": "training", "metrics": metrics}).encode()
     request = urllib.request.Request(f"{os.environ['DET_MASTER'].rstrip('/')}/api/v1/trials/{TRIAL}/metrics", data=body)
     request.add_header("Grpc-Metadata-x-allocation-token", f"Bearer {os.environ['DET_SESSION_TOKEN']}")

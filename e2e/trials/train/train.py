@@ -1,8 +1,8 @@
 """Trains nothing, but says so in all the ways of a training script.
 
-Hyperparameters: `steps`; `checkpoint_every`; `rate`, which scales the loss; `fail_at` and `fail_runs`, the step at which
-the first so many runs exit with code 3; `hold_at`, the step at which it waits for the file `go` in E2E_DIR, or to be
-preempted; `invalid`, which makes the hyperparameters invalid. Runs with either `determined` package.
+Hyperparameters: `steps`; `checkpoint_every`; `rate`, which scales the loss; `fail_at` and `fail_runs`, the step at
+which the first so many runs exit with code 3; `hold_at`, the step at which it waits for the file `go` in E2E_DIR, or
+to be preempted; `invalid`, which makes the hyperparameters invalid. Runs with either `determined` package.
 """
 
 import json
@@ -43,9 +43,7 @@ def train(context, info):
     for step in range(done + 1, hparams["steps"] + 1):
         loss = hparams["rate"] / step
         context.train.report_training_metrics(steps_completed=step, metrics={"loss": loss})
-        context.train.report_validation_metrics(
-            steps_completed=step, metrics={"validation_loss": loss, "epochs": step}
-        )
+        context.train.report_validation_metrics(steps_completed=step, metrics={"validation_loss": loss, "epochs": step})
         context.train.report_progress(step / hparams["steps"])
         saved = step % hparams["checkpoint_every"] == 0 or step == hparams["steps"]
         if saved:

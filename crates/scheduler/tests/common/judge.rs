@@ -16,6 +16,7 @@ pub fn check(before: &World, plan: &Plan) {
     placements(before, plan);
     preemptions(before, plan);
     hand_overs(before, plan);
+    nobody_overtakes(before, plan);
     let mut after = before.clone();
     after.apply(plan);
     caps(before, &after);
@@ -137,6 +138,30 @@ fn preemptions(before: &World, plan: &Plan) {
                 assert!(winner.position.is_some() || own.position.is_some());
             }
             other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What starts although a more important request of the same kind waits for room must be able to make room, and must
+/// not start at all while room is being freed.
+fn nobody_overtakes(before: &World, plan: &Plan) {
+    let Policy::Priority { preemption, .. } = before.pool.settings.policy;
+    for placement in &plan.place {
+        let started = find(before, &placement.allocation_id);
+        for (allocation, reason) in &plan.waiting {
+            let waits = find(before, allocation);
+            let freeing = matches!(reason, WaitReason::WaitingForPreemption { .. });
+            let blocked = freeing
+                || matches!(reason, WaitReason::NotEnoughFreeSlots { .. })
+                || matches!(reason, WaitReason::ReservedFor { .. });
+            let same_kind = (waits.slots == 0) == (started.slots == 0);
+            if blocked && same_kind && job(before, waits).priority < job(before, started).priority {
+                assert!(
+                    preemption && started.preemptible && !freeing,
+                    "{} overtakes {allocation}: {plan:#?}",
+                    placement.allocation_id
+                );
+            }
         }
     }
 }

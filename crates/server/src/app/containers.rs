@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use det_agent_proto::{ContainerReport, ContainerState};
 use det_ids::{AllocationId, ContainerId};
 use det_lifecycle::allocation::{AllocationEvent, Member, MemberExit, MemberProgress, Phase};
-use det_scheduler::{Placement, Preemption, PreemptReason};
+use det_scheduler::{HandOver, Placement, Preemption, PreemptReason};
 use det_store::allocations::ContainerRow;
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations};
@@ -160,6 +160,18 @@ impl Master {
             }
         };
         self.allocation_event(tx, &id, AllocationEvent::Preempt, &Cause::master(reason)).await
+    }
+
+    /// The room of a stopping allocation goes to another request than the one it was asked to stop for.
+    pub(crate) async fn hand_over(&self, tx: &mut WriteTx, hand_over: HandOver) -> AppResult<()> {
+        let Some(mut row) = allocations::find(&mut tx.conn(), hand_over.allocation_id.as_str()).await? else {
+            return Ok(());
+        };
+        if row.ended_at.is_none() {
+            row.preempted_for = Some(hand_over.for_allocation.0);
+            allocations::update(&mut tx.conn(), &row).await?;
+        }
+        Ok(())
     }
 
     /// Stores why an allocation waits; a reason of another kind than before is also a line in the task's log.

@@ -222,7 +222,11 @@ impl Master {
                 waiting.push((allocation, text, reason.kind(), reason.to_string()));
             }
         }
-        if decided.place.is_empty() && decided.preempt.is_empty() && waiting.is_empty() {
+        if decided.place.is_empty()
+            && decided.preempt.is_empty()
+            && decided.hand_over.is_empty()
+            && waiting.is_empty()
+        {
             return Ok(());
         }
         let master = self.clone();
@@ -235,6 +239,9 @@ impl Master {
                     }
                     for preemption in decided.preempt {
                         master.preempt_for_scheduler(tx, preemption).await?;
+                    }
+                    for hand_over in decided.hand_over {
+                        master.hand_over(tx, hand_over).await?;
                     }
                     for (allocation, text, kind, message) in waiting {
                         let before = stored.get(allocation.as_str()).and_then(Option::as_deref);

@@ -75,7 +75,7 @@ async fn read_slot(master: &Master, agent_id: &str, slot: u32) -> AppResult<Slot
     params(GetAgentsQuery), responses((status = 200, body = GetAgentsResponse)))]
 async fn get_agents(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     WireQuery(query): WireQuery<GetAgentsQuery>,
 ) -> Answer {
     let (mut rows, live) = {
@@ -109,7 +109,7 @@ async fn get_agents(
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}", operation_id = "GetAgent", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetAgentResponse)))]
-async fn get_agent(State(master): State<Master>, Caller(_): Caller, Path(agent_id): Path<String>) -> Answer {
+async fn get_agent(State(master): State<Master>, _caller: Caller, Path(agent_id): Path<String>) -> Answer {
     message(&GetAgentResponse { agent: read_agent(&master, &agent_id).await? })
 }
 
@@ -145,7 +145,7 @@ fn service(drain: bool) -> Service {
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}/slots", operation_id = "GetSlots", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetSlotsResponse)))]
-async fn get_slots(State(master): State<Master>, Caller(_): Caller, Path(agent_id): Path<String>) -> Answer {
+async fn get_slots(State(master): State<Master>, _caller: Caller, Path(agent_id): Path<String>) -> Answer {
     let agent = read_agent(&master, &agent_id).await?;
     message(&GetSlotsResponse { slots: views::agents::in_order(agent.slots) })
 }
@@ -154,7 +154,7 @@ async fn get_slots(State(master): State<Master>, Caller(_): Caller, Path(agent_i
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}/slots/{slotId}", operation_id = "GetSlot", tag = "agents",
     params(("agentId" = String, Path, description = "the agent"), ("slotId" = String, Path, description = "the slot's number")),
     responses((status = 200, body = GetSlotResponse)))]
-async fn get_slot(State(master): State<Master>, Caller(_): Caller, path: SlotPath) -> Answer {
+async fn get_slot(State(master): State<Master>, _caller: Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
     message(&GetSlotResponse { slot: read_slot(&master, &agent_id, slot).await? })
 }

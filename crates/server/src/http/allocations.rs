@@ -73,7 +73,7 @@ async fn require(master: &Master, actor: &Actor, allocation_id: &str) -> AppResu
 #[utoipa::path(get, path = "/api/v1/allocations/{allocationId}", operation_id = "GetAllocation", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation")),
     responses((status = 200, body = GetAllocationResponse)))]
-async fn get_allocation(State(master): State<Master>, Caller(_): Caller, Path(id): Path<String>) -> Answer {
+async fn get_allocation(State(master): State<Master>, _caller: Caller, Path(id): Path<String>) -> Answer {
     let row = find(&master, &id).await?;
     message(&GetAllocationResponse { allocation: views::tasks::allocation(&row)? })
 }
@@ -139,7 +139,7 @@ async fn ack_preemption(
     State(master): State<Master>,
     Caller(actor): Caller,
     Path(id): Path<String>,
-    WireBody(_): WireBody<AckAllocationPreemptionSignalRequest>,
+    _body: WireBody<AckAllocationPreemptionSignalRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
     master.ack_preemption(&actor, &id).await?;
@@ -155,7 +155,7 @@ async fn pending_preemption(
     State(master): State<Master>,
     Caller(actor): Caller,
     Path(id): Path<String>,
-    WireBody(_): WireBody<AllocationPendingPreemptionSignalRequest>,
+    _body: WireBody<AllocationPendingPreemptionSignalRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
     master.pending_preemption(&actor, &id).await?;
@@ -170,7 +170,7 @@ async fn ready(
     State(master): State<Master>,
     Caller(actor): Caller,
     Path(id): Path<String>,
-    WireBody(_): WireBody<AllocationReadyRequest>,
+    _body: WireBody<AllocationReadyRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
     master.allocation_ready(&actor, &id).await?;
@@ -185,7 +185,7 @@ async fn waiting(
     State(master): State<Master>,
     Caller(actor): Caller,
     Path(id): Path<String>,
-    WireBody(_): WireBody<AllocationWaitingRequest>,
+    _body: WireBody<AllocationWaitingRequest>,
 ) -> Answer {
     master.allocation_waiting(&actor, &id).await?;
     empty()
@@ -200,7 +200,7 @@ async fn daemon(
     State(master): State<Master>,
     Caller(actor): Caller,
     path: ContainerPath,
-    WireBody(_): WireBody<MarkAllocationResourcesDaemonRequest>,
+    _body: WireBody<MarkAllocationResourcesDaemonRequest>,
 ) -> Answer {
     let (allocation_id, container_id) = container_path(path)?;
     master.mark_daemon(&actor, &allocation_id, &container_id).await?;
@@ -265,7 +265,7 @@ async fn proxy_address(
     State(master): State<Master>,
     Caller(actor): Caller,
     Path(id): Path<String>,
-    WireBody(_): WireBody<PostAllocationProxyAddressRequest>,
+    _body: WireBody<PostAllocationProxyAddressRequest>,
 ) -> Answer {
     require(&master, &actor, &id).await?;
     empty()

@@ -75,7 +75,7 @@ async fn end_session(master: &Master, headers: &HeaderMap) -> Result<(), ApiErro
 /// Ends the session that the request comes with.
 #[utoipa::path(post, path = "/api/v1/auth/logout", operation_id = "Logout", tag = "auth",
     responses((status = 200, body = Empty)))]
-async fn logout(State(master): State<Master>, Caller(_): Caller, headers: HeaderMap) -> Answer {
+async fn logout(State(master): State<Master>, _caller: Caller, headers: HeaderMap) -> Answer {
     end_session(&master, &headers).await?;
     Ok(with_cookie(empty()?, cookie(&master, None)?))
 }

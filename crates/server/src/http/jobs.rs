@@ -50,7 +50,7 @@ async fn page(master: &Master, query: &GetJobsQuery) -> AppResult<(Vec<Job>, Pag
     params(GetJobsQuery), responses((status = 200, body = GetJobsResponse)))]
 async fn get_jobs(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
     let (jobs, pagination) = page(&master, &query).await?;
@@ -62,7 +62,7 @@ async fn get_jobs(
     params(GetJobsQuery), responses((status = 200, body = GetJobsV2Response)))]
 async fn get_jobs_v2(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
     let (jobs, pagination) = page(&master, &query).await?;
@@ -75,7 +75,7 @@ async fn get_jobs_v2(
     params(GetJobQueueStatsQuery), responses((status = 200, body = GetJobQueueStatsResponse)))]
 async fn get_job_queue_stats(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     WireQuery(query): WireQuery<GetJobQueueStatsQuery>,
 ) -> Answer {
     let pools = if query.resource_pools.is_empty() {
@@ -124,7 +124,7 @@ async fn update_job_queue(
     params(GetResourcePoolsQuery), responses((status = 200, body = GetResourcePoolsResponse)))]
 async fn get_resource_pools(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     WireQuery(query): WireQuery<GetResourcePoolsQuery>,
 ) -> Answer {
     let (agents, containers) = {

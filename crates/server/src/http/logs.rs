@@ -314,7 +314,7 @@ async fn tasks_of_trial(master: &Master, trial_id: i64) -> AppResult<Vec<String>
     responses((status = 200, body = TaskLogsResponse)))]
 async fn task_logs(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     Path(task_id): Path<String>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
@@ -330,7 +330,7 @@ async fn task_logs(
     responses((status = 200, body = TrialLogsResponse)))]
 async fn trial_logs(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     PathId(trial_id): PathId,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
@@ -410,7 +410,7 @@ fn list<T: Clone>(values: &std::collections::BTreeSet<T>) -> Vec<T> {
     responses((status = 200, body = TaskLogsFieldsResponse)))]
 async fn task_logs_fields(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     Path(task_id): Path<String>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {
@@ -436,7 +436,7 @@ async fn task_logs_fields(
     responses((status = 200, body = TrialLogsFieldsResponse)))]
 async fn trial_logs_fields(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     PathId(trial_id): PathId,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {

@@ -122,7 +122,7 @@ struct GetClusterMessageResponse {
 /// The administrators' message to all users. Setting one is not built, so there is none.
 #[utoipa::path(get, path = "/api/v1/master/cluster_message", operation_id = "GetClusterMessage", tag = "master",
     responses((status = 200, body = GetClusterMessageResponse)))]
-async fn get_cluster_message(Caller(_): Caller) -> Answer {
+async fn get_cluster_message(_caller: Caller) -> Answer {
     message(&GetClusterMessageResponse::default())
 }
 
@@ -131,7 +131,7 @@ async fn get_cluster_message(Caller(_): Caller) -> Answer {
     params(MasterLogsQuery), responses((status = 200, body = MasterLogsResponse, content_type = "application/json")))]
 async fn master_logs(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     WireQuery(query): WireQuery<MasterLogsQuery>,
 ) -> Response {
     if query.follow && query.limit > 0 {

@@ -44,7 +44,7 @@ pub(crate) async fn find_task(conn: &mut Conn<'_>, task_id: &str) -> AppResult<T
 /// Live allocations with their containers.
 #[utoipa::path(get, path = "/api/v1/tasks", operation_id = "GetTasks", tag = "tasks",
     responses((status = 200, body = GetTasksResponse)))]
-async fn get_tasks(State(master): State<Master>, Caller(_): Caller) -> Answer {
+async fn get_tasks(State(master): State<Master>, _caller: Caller) -> Answer {
     let mut conn = master.store.read().await?;
     let live = allocations::live(&mut conn.conn()).await?;
     let containers = allocations::live_containers(&mut conn.conn()).await?;
@@ -59,7 +59,7 @@ async fn get_tasks(State(master): State<Master>, Caller(_): Caller) -> Answer {
 /// How many interactive tasks live.
 #[utoipa::path(get, path = "/api/v1/tasks/count", operation_id = "GetActiveTasksCount", tag = "tasks",
     responses((status = 200, body = GetActiveTasksCountResponse)))]
-async fn get_active_tasks_count(State(master): State<Master>, Caller(_): Caller) -> Answer {
+async fn get_active_tasks_count(State(master): State<Master>, _caller: Caller) -> Answer {
     let mut conn = master.store.read().await?;
     let live = allocations::live(&mut conn.conn()).await?;
     let mut counts = GetActiveTasksCountResponse::default();
@@ -81,7 +81,7 @@ async fn get_active_tasks_count(State(master): State<Master>, Caller(_): Caller)
 #[utoipa::path(get, path = "/api/v1/tasks/{taskId}", operation_id = "GetTask", tag = "tasks",
     params(("taskId" = String, Path, description = "the task")),
     responses((status = 200, body = GetTaskResponse)))]
-async fn get_task(State(master): State<Master>, Caller(_): Caller, Path(task_id): Path<String>) -> Answer {
+async fn get_task(State(master): State<Master>, _caller: Caller, Path(task_id): Path<String>) -> Answer {
     let mut conn = master.store.read().await?;
     let row = find_task(&mut conn.conn(), &task_id).await?;
     let allocations = allocations::of_task(&mut conn.conn(), &task_id).await?;
@@ -94,7 +94,7 @@ async fn get_task(State(master): State<Master>, Caller(_): Caller, Path(task_id)
     responses((status = 200, body = GetTaskContextDirectoryResponse)))]
 async fn get_task_context_directory(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     Path(task_id): Path<String>,
 ) -> Answer {
     let mut conn = master.store.read().await?;
@@ -132,7 +132,7 @@ pub(crate) fn archive_as_text(archive: Vec<u8>) -> Response {
     responses((status = 200, body = GetTaskAcceleratorDataResponse)))]
 async fn get_task_accelerator_data(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     Path(task_id): Path<String>,
 ) -> Answer {
     let mut conn = master.store.read().await?;

@@ -57,7 +57,7 @@ fn compare(sort: UserSortBy, a: &UserRow, b: &UserRow) -> Ordering {
     params(GetUsersQuery), responses((status = 200, body = GetUsersResponse)))]
 async fn get_users(
     State(master): State<Master>,
-    Caller(_): Caller,
+    _caller: Caller,
     WireQuery(query): WireQuery<GetUsersQuery>,
 ) -> Answer {
     let filter = UserFilter { name: query.name, active: query.active, admin: query.admin };
@@ -83,7 +83,7 @@ async fn get_users(
 #[utoipa::path(get, path = "/api/v1/users/{userId}", operation_id = "GetUser", tag = "users",
     params(("userId" = i64, Path, description = "the user's number")),
     responses((status = 200, body = GetUserResponse)))]
-async fn get_user(State(master): State<Master>, Caller(_): Caller, PathId(id): PathId) -> Answer {
+async fn get_user(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
     message(&GetUserResponse { user: views::users::user(&*master.user(id)?) })
 }
 
@@ -91,7 +91,7 @@ async fn get_user(State(master): State<Master>, Caller(_): Caller, PathId(id): P
 #[utoipa::path(get, path = "/api/v1/users/{username}/by-username", operation_id = "GetUserByUsername", tag = "users",
     params(("username" = String, Path, description = "the user's login name")),
     responses((status = 200, body = GetUserByUsernameResponse)))]
-async fn get_user_by_username(State(master): State<Master>, Caller(_): Caller, Path(name): Path<String>) -> Answer {
+async fn get_user_by_username(State(master): State<Master>, _caller: Caller, Path(name): Path<String>) -> Answer {
     message(&GetUserByUsernameResponse { user: views::users::user(&*master.user_by_name(&name)?) })
 }
 

@@ -7,14 +7,19 @@ use det_store::{allocations, checkpoints, searches, trials};
 
 use crate::World;
 use crate::rows::{
-    checkpoint, experiment, running_trial, some_experiment, stored_experiment, stored_trial, stored_user,
+    checkpoint, experiment, running_trial, some_experiment, stored_experiment, stored_trial,
+    stored_user,
 };
 
 /// The names of the experiments that a filter lets through, by number.
 async fn names(world: &World, filter: Filter) -> Vec<String> {
     let (rows, total) =
         read!(world, conn => experiments::list(conn, &filter, Sort::Id, false, 0, -1).await);
-    assert_eq!(usize::try_from(total).unwrap(), rows.len(), "the count and the list disagree");
+    assert_eq!(
+        usize::try_from(total).unwrap(),
+        rows.len(),
+        "the count and the list disagree"
+    );
     rows.into_iter().map(|row| row.name).collect()
 }
 
@@ -33,11 +38,23 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
     let id = stored_experiment(world, new).await;
     let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
     assert_eq!(
-        (row.job_id.as_str(), row.owner_id, row.project_id, row.parent_id),
+        (
+            row.job_id.as_str(),
+            row.owner_id,
+            row.project_id,
+            row.parent_id
+        ),
         ("job-digits", owner, 9, Some(1234))
     );
     assert_eq!(
-        [&row.name, &row.description, &row.labels, &row.notes, &row.state, &row.machine],
+        [
+            &row.name,
+            &row.description,
+            &row.labels,
+            &row.notes,
+            &row.state,
+            &row.machine
+        ],
         [
             &expected.name,
             &expected.description,
@@ -48,7 +65,12 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
         ]
     );
     assert_eq!(
-        [&row.config, &row.original_config, &row.searcher_name, &row.searcher_metric],
+        [
+            &row.config,
+            &row.original_config,
+            &row.searcher_name,
+            &row.searcher_metric
+        ],
         [
             &expected.config,
             &expected.original_config,
@@ -57,9 +79,17 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
         ]
     );
     assert!(!row.smaller_is_better && !row.archived && !row.collected);
-    assert_eq!((row.created_at, row.ended_at, row.trial_count), (1_000, None, 0));
     assert_eq!(
-        (row.username.as_str(), row.resource_pool.as_str(), row.priority, row.max_slots),
+        (row.created_at, row.ended_at, row.trial_count),
+        (1_000, None, 0)
+    );
+    assert_eq!(
+        (
+            row.username.as_str(),
+            row.resource_pool.as_str(),
+            row.priority,
+            row.max_slots
+        ),
         ("ada", "default", 7, Some(3))
     );
     assert!((row.weight - 2.5).abs() < f64::EPSILON);
@@ -72,7 +102,10 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
 }
 
 pub(crate) async fn filters_narrow_the_list(world: &World) {
-    let (ada, grace) = (stored_user(world, "ada").await, stored_user(world, "grace").await);
+    let (ada, grace) = (
+        stored_user(world, "ada").await,
+        stored_user(world, "grace").await,
+    );
     let mut ids = Vec::new();
     for (name, owner, state, project_id, description) in [
         ("one", ada, "ACTIVE", 1, "first of all"),
@@ -95,27 +128,119 @@ pub(crate) async fn filters_narrow_the_list(world: &World) {
     let some = |text: &str| Some(text.to_owned());
     assert_eq!(names(world, all()).await, ["one", "two", "three", "four"]);
     for (filter, expected) in [
-        (Filter { name: some("o"), ..all() }, vec!["one", "two", "four"]),
-        (Filter { name: some("THREE"), ..all() }, vec!["three"]),
-        // Wildcards of the database mean themselves.
-        (Filter { description: some("%"), ..all() }, vec!["two"]),
-        (Filter { description: some("_"), ..all() }, vec!["three"]),
-        (Filter { description: some(r"\"), ..all() }, vec!["four"]),
-        (Filter { owners: Some(vec![ada]), ..all() }, vec!["one", "three"]),
-        (Filter { owners: Some(vec![]), ..all() }, vec![]),
-        (Filter { archived: Some(true), ..all() }, vec!["three"]),
-        (Filter { archived: Some(false), ..all() }, vec!["one", "two", "four"]),
         (
-            Filter { states: Some(vec!["ACTIVE".into(), "PAUSED".into()]), ..all() },
+            Filter {
+                name: some("o"),
+                ..all()
+            },
             vec!["one", "two", "four"],
         ),
-        (Filter { project_id: Some(2), ..all() }, vec!["three", "four"]),
-        (Filter { id_below: Some(ids[1]), ..all() }, vec!["one"]),
-        (Filter { id_above: Some(ids[2]), ..all() }, vec!["four"]),
-        (Filter { ids: Some(vec![ids[3], ids[0]]), ..all() }, vec!["one", "four"]),
-        (Filter { not_ids: vec![ids[0], ids[1]], ..all() }, vec!["three", "four"]),
         (
-            Filter { owners: Some(vec![grace]), project_id: Some(2), archived: Some(false), ..all() },
+            Filter {
+                name: some("THREE"),
+                ..all()
+            },
+            vec!["three"],
+        ),
+        // Wildcards of the database mean themselves.
+        (
+            Filter {
+                description: some("%"),
+                ..all()
+            },
+            vec!["two"],
+        ),
+        (
+            Filter {
+                description: some("_"),
+                ..all()
+            },
+            vec!["three"],
+        ),
+        (
+            Filter {
+                description: some(r"\"),
+                ..all()
+            },
+            vec!["four"],
+        ),
+        (
+            Filter {
+                owners: Some(vec![ada]),
+                ..all()
+            },
+            vec!["one", "three"],
+        ),
+        (
+            Filter {
+                owners: Some(vec![]),
+                ..all()
+            },
+            vec![],
+        ),
+        (
+            Filter {
+                archived: Some(true),
+                ..all()
+            },
+            vec!["three"],
+        ),
+        (
+            Filter {
+                archived: Some(false),
+                ..all()
+            },
+            vec!["one", "two", "four"],
+        ),
+        (
+            Filter {
+                states: Some(vec!["ACTIVE".into(), "PAUSED".into()]),
+                ..all()
+            },
+            vec!["one", "two", "four"],
+        ),
+        (
+            Filter {
+                project_id: Some(2),
+                ..all()
+            },
+            vec!["three", "four"],
+        ),
+        (
+            Filter {
+                id_below: Some(ids[1]),
+                ..all()
+            },
+            vec!["one"],
+        ),
+        (
+            Filter {
+                id_above: Some(ids[2]),
+                ..all()
+            },
+            vec!["four"],
+        ),
+        (
+            Filter {
+                ids: Some(vec![ids[3], ids[0]]),
+                ..all()
+            },
+            vec!["one", "four"],
+        ),
+        (
+            Filter {
+                not_ids: vec![ids[0], ids[1]],
+                ..all()
+            },
+            vec!["three", "four"],
+        ),
+        (
+            Filter {
+                owners: Some(vec![grace]),
+                project_id: Some(2),
+                archived: Some(false),
+                ..all()
+            },
             vec!["four"],
         ),
     ] {
@@ -127,7 +252,10 @@ pub(crate) async fn names_are_found_in_any_case_and_any_alphabet(world: &World) 
     let owner = stored_user(world, "ada").await;
     let id = stored_experiment(world, experiment("Ärger im Maßstab", owner)).await;
     for text in ["Ärger", "ärger", "ÄRGER", "maßstab", "IM M"] {
-        let filter = Filter { name: Some(text.into()), ..Filter::default() };
+        let filter = Filter {
+            name: Some(text.into()),
+            ..Filter::default()
+        };
         assert_eq!(names(world, filter).await, ["Ärger im Maßstab"], "{text}");
     }
     change!(world, conn => experiments::set_texts(conn, id, "Привет", "МИР", "[]", "").await);
@@ -149,7 +277,14 @@ pub(crate) async fn labels_match_whole_and_exactly(world: &World) {
         ("odd", vec![odd, "50%", "a_b", r"c\d"]),
     ] {
         let labels = serde_json::to_string(&labels).unwrap();
-        stored_experiment(world, NewExperiment { labels, ..experiment(name, owner) }).await;
+        stored_experiment(
+            world,
+            NewExperiment {
+                labels,
+                ..experiment(name, owner)
+            },
+        )
+        .await;
     }
     for (labels, expected) in [
         (vec!["red"], vec!["plain"]),
@@ -171,15 +306,27 @@ pub(crate) async fn labels_match_whole_and_exactly(world: &World) {
         assert_eq!(names(world, filter).await, expected, "{labels:?}");
     }
     let all = read!(world, conn => experiments::labels(conn, None).await);
-    assert_eq!(all, ["50%", "Red", "a_b", "big", r"c\d", "not red", "red", "reddish", odd]);
+    assert_eq!(
+        all,
+        [
+            "50%", "Red", "a_b", "big", r"c\d", "not red", "red", "reddish", odd
+        ]
+    );
     assert!(read!(world, conn => experiments::labels(conn, Some(77)).await).is_empty());
 }
 
 pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world: &World) {
-    let (bob, zoe) = (stored_user(world, "bob").await, stored_user(world, "Zoe").await);
+    let (bob, zoe) = (
+        stored_user(world, "bob").await,
+        stored_user(world, "Zoe").await,
+    );
     let mut ids = Vec::new();
     // The second experiment is greater in everything; the third lacks what can be missing and else equals the first.
-    for (name, owner, parent_id) in [("alpha", bob, Some(1)), ("Beta", zoe, Some(2)), ("alpha", bob, None)] {
+    for (name, owner, parent_id) in [
+        ("alpha", bob, Some(1)),
+        ("Beta", zoe, Some(2)),
+        ("alpha", bob, None),
+    ] {
         let mut new = NewExperiment {
             parent_id,
             description: name.into(),
@@ -201,7 +348,10 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
             experiments::set_best(conn, id, None, Some(f64::from(n))).await
         });
     }
-    let (trial, other) = (stored_trial(world, second, "t").await, checkpoint("c", second, 1, 1));
+    let (trial, other) = (
+        stored_trial(world, second, "t").await,
+        checkpoint("c", second, 1, 1),
+    );
     change!(world, conn => {
         experiments::add_trials(conn, second, trial).await?;
         experiments::set_progress(conn, second, 0.5).await?;
@@ -228,8 +378,7 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
     ] {
         let order = async |descending: bool| -> Vec<i64> {
             let filter = Filter::default();
-            let (rows, _) =
-                read!(world, conn => experiments::list(conn, &filter, sort, descending, 0, -1).await);
+            let (rows, _) = read!(world, conn => experiments::list(conn, &filter, sort, descending, 0, -1).await);
             rows.into_iter().map(|row| row.id).collect()
         };
         let (up, down) = match sort {
@@ -259,9 +408,12 @@ pub(crate) async fn pages_cover_the_list_once(world: &World) {
     }
     assert_eq!(seen, ["e6", "e5", "e4", "e3", "e2", "e1", "e0"]);
     for (offset, limit, expected) in [(0, 0, 0), (5, -1, 2), (7, 3, 0), (-4, 2, 2)] {
-        let (rows, total) =
-            read!(world, conn => experiments::list(conn, &filter, Sort::Id, false, offset, limit).await);
-        assert_eq!((rows.len(), total), (expected, 7), "offset {offset}, limit {limit}");
+        let (rows, total) = read!(world, conn => experiments::list(conn, &filter, Sort::Id, false, offset, limit).await);
+        assert_eq!(
+            (rows.len(), total),
+            (expected, 7),
+            "offset {offset}, limit {limit}"
+        );
     }
 }
 
@@ -279,12 +431,31 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
     });
     let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
     assert_eq!(
-        [&row.name, &row.description, &row.labels, &row.notes, &row.config, &row.state],
-        ["new name", "words", r#"["l"]"#, "# notes", r#"{"a":1}"#, "COMPLETED"]
+        [
+            &row.name,
+            &row.description,
+            &row.labels,
+            &row.notes,
+            &row.config,
+            &row.state
+        ],
+        [
+            "new name",
+            "words",
+            r#"["l"]"#,
+            "# notes",
+            r#"{"a":1}"#,
+            "COMPLETED"
+        ]
     );
     assert_eq!((row.progress, row.best_metric), (0.25, Some(0.125)));
     assert_eq!(
-        (row.best_trial_id, row.trial_count, row.ended_at, row.collected),
+        (
+            row.best_trial_id,
+            row.trial_count,
+            row.ended_at,
+            row.collected
+        ),
         (Some(5), 4, Some(77), true)
     );
     // A later state without an end keeps the end; taking it back is another step.
@@ -302,14 +473,24 @@ pub(crate) async fn jobs_follow_their_experiments(world: &World) {
     late.job.submitted_at = 2_000;
     let late = stored_experiment(world, late).await;
     let early = stored_experiment(world, experiment("early", owner)).await;
-    let ended = NewExperiment { state: "ERROR".into(), ..experiment("ended", owner) };
+    let ended = NewExperiment {
+        state: "ERROR".into(),
+        ..experiment("ended", owner)
+    };
     let ended = stored_experiment(world, ended).await;
     let jobs = read!(world, conn => experiments::live_jobs(conn).await);
     let order: Vec<&str> = jobs.iter().map(|j| j.id.as_str()).collect();
     assert_eq!(order, ["job-early", "job-late"]);
-    let ids = |rows: Vec<experiments::ExperimentRow>| rows.into_iter().map(|r| r.id).collect::<Vec<_>>();
-    assert_eq!(ids(read!(world, conn => experiments::live(conn).await)), [late, early]);
-    assert_eq!(ids(read!(world, conn => experiments::to_clean_up(conn).await)), [ended]);
+    let ids =
+        |rows: Vec<experiments::ExperimentRow>| rows.into_iter().map(|r| r.id).collect::<Vec<_>>();
+    assert_eq!(
+        ids(read!(world, conn => experiments::live(conn).await)),
+        [late, early]
+    );
+    assert_eq!(
+        ids(read!(world, conn => experiments::to_clean_up(conn).await)),
+        [ended]
+    );
     change!(world, conn => experiments::set_collected(conn, ended, true).await);
     assert!(read!(world, conn => experiments::to_clean_up(conn).await).is_empty());
 
@@ -321,7 +502,10 @@ pub(crate) async fn jobs_follow_their_experiments(world: &World) {
     let stored = read!(world, conn => experiments::job(conn, "job-early").await);
     assert_eq!(crate::shown(&stored), crate::shown(&Some(job)));
     let found = read!(world, conn => experiments::find_by_job(conn, "job-early").await).unwrap();
-    assert_eq!((found.id, found.priority, found.max_slots), (early, 1, Some(2)));
+    assert_eq!(
+        (found.id, found.priority, found.max_slots),
+        (early, 1, Some(2))
+    );
     assert!(read!(world, conn => experiments::job(conn, "job-none").await).is_none());
 }
 
@@ -341,19 +525,28 @@ pub(crate) async fn odd_text_survives(world: &World) {
         let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
         assert_eq!([&row.name, &row.description, &row.notes], [text; 3]);
         if !text.is_empty() {
-            let filter = Filter { name: Some(text.into()), ..Filter::default() };
+            let filter = Filter {
+                name: Some(text.into()),
+                ..Filter::default()
+            };
             assert_eq!(names(world, filter).await, [text]);
         }
     }
 }
 
-pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_other(world: &World) {
+pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_other(
+    world: &World,
+) {
     let owner = stored_user(world, "ada").await;
     let mut all = Vec::new();
     for name in ["gone", "kept"] {
         let id = stored_experiment(world, experiment(name, owner)).await;
         let (trial_id, task_id, allocation_id) = running_trial(world, id, "r").await;
-        let (task, allocation, row) = (task_id.clone(), allocation_id.clone(), checkpoint(name, id, trial_id, 1));
+        let (task, allocation, row) = (
+            task_id.clone(),
+            allocation_id.clone(),
+            checkpoint(name, id, trial_id, 1),
+        );
         change!(world, conn => {
             let lines = logs::pack(&[LogLine { log: "hello\n".into(), ..LogLine::default() }])?;
             logs::append(conn, &task, &lines).await?;

@@ -5,6 +5,11 @@
 //! superuser's URL, such as `postgres://postgres@127.0.0.1:5432/postgres`). Without that variable the second half is
 //! skipped, and each skipped scenario says so in a line that begins with `SKIPPED:`.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of tests fails by panicking, as the tests do"
+)]
+
 use std::fmt::Debug;
 use std::io::Write as _;
 use std::str::FromStr as _;
@@ -55,8 +60,11 @@ struct World {
 }
 
 enum Kind {
-    Sqlite(tempfile::TempDir),
-    Postgres { server: PgConnectOptions, name: String },
+    Sqlite(Option<tempfile::TempDir>),
+    Postgres {
+        server: Box<PgConnectOptions>,
+        name: String,
+    },
 }
 
 impl World {
@@ -66,7 +74,7 @@ impl World {
         Self {
             store: Store::open(&url).await.unwrap(),
             url,
-            kind: Kind::Sqlite(directory),
+            kind: Kind::Sqlite(Some(directory)),
         }
     }
 
@@ -76,12 +84,19 @@ impl World {
             .disable_statement_logging();
         let name = format!("contract_{}", uuid::Uuid::new_v4().simple());
         // A template database must not be in use by another connection; `template0` never is.
-        run_on_server(&server, &format!("CREATE DATABASE {name} TEMPLATE template0")).await;
+        run_on_server(
+            &server,
+            &format!("CREATE DATABASE {name} TEMPLATE template0"),
+        )
+        .await;
         let url = StoreUrl::Postgres(server.clone().database(&name).to_url_lossy().to_string());
         Self {
             store: Store::open(&url).await.unwrap(),
             url,
-            kind: Kind::Postgres { server, name },
+            kind: Kind::Postgres {
+                server: Box::new(server),
+                name,
+            },
         }
     }
 
@@ -102,7 +117,7 @@ impl World {
             url: self.url.clone(),
             kind: match &self.kind {
                 // The first world keeps the directory.
-                Kind::Sqlite(_) => Kind::Sqlite(tempfile::tempdir().unwrap()),
+                Kind::Sqlite(_) => Kind::Sqlite(None),
                 Kind::Postgres { server, name } => Kind::Postgres {
                     server: server.clone(),
                     name: name.clone(),
@@ -113,8 +128,11 @@ impl World {
 
     async fn remove(self) {
         self.store.close().await;
-        if let Kind::Postgres { server, name } = &self.kind {
-            run_on_server(server, &format!("DROP DATABASE {name} WITH (FORCE)")).await;
+        match self.kind {
+            Kind::Sqlite(directory) => drop(directory),
+            Kind::Postgres { server, name } => {
+                run_on_server(&server, &format!("DROP DATABASE {name} WITH (FORCE)")).await;
+            }
         }
     }
 }
@@ -129,7 +147,9 @@ async fn run<F>(world: World, scenario: F)
 where
     F: for<'w> FnOnce(&'w World) -> BoxFuture<'w, ()>,
 {
-    let outcome = std::panic::AssertUnwindSafe(scenario(&world)).catch_unwind().await;
+    let outcome = std::panic::AssertUnwindSafe(scenario(&world))
+        .catch_unwind()
+        .await;
     world.remove().await;
     if let Err(panic) = outcome {
         std::panic::resume_unwind(panic);
@@ -142,8 +162,9 @@ fn postgres_or_skip(scenario: &str) -> Option<String> {
         .ok()
         .filter(|url| !url.is_empty());
     if url.is_none() {
-        let line =
-            format!("SKIPPED: store contract on PostgreSQL, {scenario}: DET_TEST_POSTGRES_URL is not set\n");
+        let line = format!(
+            "SKIPPED: store contract on PostgreSQL, {scenario}: DET_TEST_POSTGRES_URL is not set\n"
+        );
         std::io::stderr().write_all(line.as_bytes()).unwrap();
     }
     url
@@ -237,7 +258,9 @@ async fn postgres_connection_lost_between_changes() {
     let world = World::postgres(&server).await;
     change!(world, conn => det_store::settings::set(conn, "before", "1").await);
     if let Kind::Postgres { server, name } = &world.kind {
-        let sql = format!("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'");
+        let sql = format!(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
+        );
         run_on_server(server, &sql).await;
     }
     change!(world, conn => det_store::settings::set(conn, "after", "2").await);

@@ -24,7 +24,10 @@ pub(crate) async fn a_second_master_is_kept_out_until_the_first_lets_go(world: &
         Kind::Sqlite(_) => assert!(matches!(error, StoreError::InUse(_)), "{error:?}"),
         Kind::Postgres { .. } => assert!(matches!(error, StoreError::DatabaseInUse), "{error:?}"),
     }
-    assert!(error.to_string().contains("in use by another master"), "{error}");
+    assert!(
+        error.to_string().contains("in use by another master"),
+        "{error}"
+    );
     world.store.close().await;
     let next = Store::open(&world.url).await.unwrap();
     next.close().await;
@@ -54,7 +57,10 @@ pub(crate) async fn a_closed_store_refuses_further_work(world: &World) {
         .write(|tx| Box::pin(async move { settings::set(&mut tx.conn(), "k", "v").await }))
         .await;
     assert!(matches!(write, Err(StoreError::Closed)), "{write:?}");
-    assert!(matches!(world.store.read().await, Err(StoreError::Unavailable(_))));
+    assert!(matches!(
+        world.store.read().await,
+        Err(StoreError::Unavailable(_))
+    ));
     // Closing twice is closing.
     world.store.close().await;
 }
@@ -69,9 +75,14 @@ fn addresses_are_read_and_passwords_are_never_shown() {
         "sqlite:///var/lib/det.db".parse::<StoreUrl>().unwrap(),
         StoreUrl::Sqlite("/var/lib/det.db".into())
     );
-    let error = "mysql://det:hunter2@db.example/det".parse::<StoreUrl>().unwrap_err();
+    let error = "mysql://det:hunter2@db.example/det"
+        .parse::<StoreUrl>()
+        .unwrap_err();
     let message = error.to_string();
-    assert!(message.contains("\"mysql\"") && message.contains("postgres://USER"), "{message}");
+    assert!(
+        message.contains("\"mysql\"") && message.contains("postgres://USER"),
+        "{message}"
+    );
     assert!(!message.contains("hunter2"));
 }
 

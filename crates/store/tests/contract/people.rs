@@ -23,14 +23,20 @@ pub(crate) async fn users_keep_every_field(world: &World) {
     let new = row.clone();
     let id = change!(world, conn => users::insert(conn, &new).await);
     let stored = read!(world, conn => users::list(conn).await);
-    assert_eq!(crate::shown(&stored), crate::shown(&vec![UserRow { id, ..row.clone() }]));
+    assert_eq!(
+        crate::shown(&stored),
+        crate::shown(&vec![UserRow { id, ..row.clone() }])
+    );
 
     let plain = UserRow { id, ..user("ada") };
     let change = plain.clone();
     change!(world, conn => users::update(conn, &change).await);
     change!(world, conn => users::note_login(conn, id, 99).await);
     let stored = read!(world, conn => users::list(conn).await);
-    let expected = UserRow { last_auth_at: Some(99), ..plain };
+    let expected = UserRow {
+        last_auth_at: Some(99),
+        ..plain
+    };
     assert_eq!(crate::shown(&stored), crate::shown(&vec![expected]));
 }
 
@@ -42,14 +48,26 @@ pub(crate) async fn two_users_cannot_share_a_name(world: &World) {
     let Err(StoreError::Query(error)) = outcome else {
         panic!("the second ada was taken: {outcome:?}");
     };
-    assert!(error.as_database_error().is_some_and(sqlx::error::DatabaseError::is_unique_violation));
+    assert!(
+        error
+            .as_database_error()
+            .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
+    );
     // Case makes another name.
     stored_user(world, "Ada").await;
 }
 
 pub(crate) async fn sessions_end_one_by_one_all_together_or_by_time(world: &World) {
-    let (ada, grace) = (stored_user(world, "ada").await, stored_user(world, "grace").await);
-    for (token, user_id, expires_at) in [(1_u8, ada, 100), (2, ada, 200), (3, ada, 300), (4, grace, 400)] {
+    let (ada, grace) = (
+        stored_user(world, "ada").await,
+        stored_user(world, "grace").await,
+    );
+    for (token, user_id, expires_at) in [
+        (1_u8, ada, 100),
+        (2, ada, 200),
+        (3, ada, 300),
+        (4, grace, 400),
+    ] {
         let session = SessionRow {
             // Bytes, with a zero among them.
             token_hash: vec![token, 0, 255],
@@ -68,7 +86,10 @@ pub(crate) async fn sessions_end_one_by_one_all_together_or_by_time(world: &Worl
     };
     assert_eq!(live(0).await, [1, 2, 3, 4]);
     assert_eq!(live(200).await, [3, 4]);
-    assert_eq!(change!(world, conn => users::delete_expired_sessions(conn, 100).await), 1);
+    assert_eq!(
+        change!(world, conn => users::delete_expired_sessions(conn, 100).await),
+        1
+    );
     change!(world, conn => users::delete_session(conn, &[2, 0, 255]).await);
     assert_eq!(live(0).await, [3, 4]);
     change!(world, conn => users::delete_sessions_of(conn, ada).await);
@@ -79,5 +100,8 @@ pub(crate) async fn settings_are_replaced(world: &World) {
     assert_eq!(read!(world, conn => settings::find(conn, "k").await), None);
     change!(world, conn => settings::set(conn, "k", "one").await);
     change!(world, conn => settings::set(conn, "k", "two").await);
-    assert_eq!(read!(world, conn => settings::find(conn, "k").await).as_deref(), Some("two"));
+    assert_eq!(
+        read!(world, conn => settings::find(conn, "k").await).as_deref(),
+        Some("two")
+    );
 }

@@ -135,7 +135,12 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> Allo
     }
 }
 
-pub(crate) fn container(id: &str, allocation_id: &str, agent_id: &str, member: i64) -> ContainerRow {
+pub(crate) fn container(
+    id: &str,
+    allocation_id: &str,
+    agent_id: &str,
+    member: i64,
+) -> ContainerRow {
     ContainerRow {
         id: id.into(),
         allocation_id: allocation_id.into(),
@@ -151,7 +156,12 @@ pub(crate) fn container(id: &str, allocation_id: &str, agent_id: &str, member: i
     }
 }
 
-pub(crate) fn checkpoint(uuid: &str, experiment_id: i64, trial_id: i64, steps: i64) -> CheckpointRow {
+pub(crate) fn checkpoint(
+    uuid: &str,
+    experiment_id: i64,
+    trial_id: i64,
+    steps: i64,
+) -> CheckpointRow {
     CheckpointRow {
         uuid: uuid.into(),
         experiment_id: Some(experiment_id),
@@ -168,14 +178,23 @@ pub(crate) fn checkpoint(uuid: &str, experiment_id: i64, trial_id: i64, steps: i
 }
 
 /// A trial with its task and one live allocation on an agent: the ids are `<experiment>.<request>` and that with `.1`.
-pub(crate) async fn running_trial(world: &World, experiment_id: i64, request_id: &str) -> (i64, String, String) {
+pub(crate) async fn running_trial(
+    world: &World,
+    experiment_id: i64,
+    request_id: &str,
+) -> (i64, String, String) {
     let trial_id = stored_trial(world, experiment_id, request_id).await;
     let task_id = format!("{experiment_id}.{request_id}");
     let allocation_id = format!("{task_id}.1");
     let rows = (
         task(&task_id, Some(experiment_id), Some(trial_id)),
         allocation(&allocation_id, &task_id, Some(trial_id)),
-        container(&format!("container-{allocation_id}"), &allocation_id, "agent-a", 0),
+        container(
+            &format!("container-{allocation_id}"),
+            &allocation_id,
+            "agent-a",
+            0,
+        ),
     );
     change!(world, conn => {
         allocations::insert_task(conn, &rows.0).await?;

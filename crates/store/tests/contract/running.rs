@@ -7,7 +7,9 @@ use det_store::metrics;
 use det_store::trials::{self, Sort};
 
 use crate::World;
-use crate::rows::{allocation, container, running_trial, some_experiment, stored_trial, task, trial};
+use crate::rows::{
+    allocation, container, running_trial, some_experiment, stored_trial, task, trial,
+};
 
 pub(crate) async fn trials_move_through_their_runs(world: &World) {
     let experiment_id = some_experiment(world).await;
@@ -15,8 +17,14 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
     new.warm_start_checkpoint = Some("c-0".into());
     let id = change!(world, conn => trials::insert(conn, &new).await);
     let row = read!(world, conn => trials::find(conn, id).await).unwrap();
-    assert_eq!((row.run_id, row.restarts, row.total_batches, row.seed), (0, 0, 0, 7));
-    assert_eq!((row.metadata.as_str(), row.runner_state.as_str()), ("{}", ""));
+    assert_eq!(
+        (row.run_id, row.restarts, row.total_batches, row.seed),
+        (0, 0, 0, 7)
+    );
+    assert_eq!(
+        (row.metadata.as_str(), row.runner_state.as_str()),
+        ("{}", "")
+    );
     assert_eq!(row.warm_start_checkpoint.as_deref(), Some("c-0"));
 
     change!(world, conn => {
@@ -30,21 +38,39 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
         trials::set_validations(conn, id, (Some(0.1), Some("{}")), (Some(0.2), Some("{}"))).await
     });
     let row = read!(world, conn => trials::find(conn, id).await).unwrap();
-    assert_eq!((row.run_id, row.total_batches, row.task_id.as_str()), (1, 100, "task-2"));
-    assert_eq!((row.progress, row.best_metric, row.latest_metric), (0.5, Some(0.1), Some(0.2)));
+    assert_eq!(
+        (row.run_id, row.total_batches, row.task_id.as_str()),
+        (1, 100, "task-2")
+    );
+    assert_eq!(
+        (row.progress, row.best_metric, row.latest_metric),
+        (0.5, Some(0.1), Some(0.2))
+    );
     assert_eq!(row.runner_state, "training");
-    assert_eq!((row.metadata.as_str(), row.notice.as_deref()), (r#"{"k":1}"#, Some("no searcher metric")));
+    assert_eq!(
+        (row.metadata.as_str(), row.notice.as_deref()),
+        (r#"{"k":1}"#, Some("no searcher metric"))
+    );
 
     // The next run counts anew from its checkpoint.
     change!(world, conn => trials::start_run(conn, id, "task-2", 2, 40).await);
     change!(world, conn => trials::set_state(conn, id, "ERROR", "{}", 3, Some(99)).await);
     let row = read!(world, conn => trials::find(conn, id).await).unwrap();
     assert_eq!((row.run_id, row.total_batches, row.restarts), (2, 40, 3));
-    assert_eq!((row.state.as_str(), row.ended_at, row.runner_state.as_str()), ("ERROR", Some(99), ""));
+    assert_eq!(
+        (row.state.as_str(), row.ended_at, row.runner_state.as_str()),
+        ("ERROR", Some(99), "")
+    );
 
-    assert_eq!(read!(world, conn => trials::count_live(conn, experiment_id).await), 0);
+    assert_eq!(
+        read!(world, conn => trials::count_live(conn, experiment_id).await),
+        0
+    );
     let other = stored_trial(world, experiment_id, "r2").await;
-    assert_eq!(read!(world, conn => trials::count_live(conn, experiment_id).await), 1);
+    assert_eq!(
+        read!(world, conn => trials::count_live(conn, experiment_id).await),
+        1
+    );
     let live = read!(world, conn => trials::live_of_experiment(conn, experiment_id).await);
     assert_eq!(live.iter().map(|t| t.id).collect::<Vec<_>>(), [other]);
     let all = read!(world, conn => trials::of_experiment(conn, experiment_id).await);
@@ -94,8 +120,7 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
         Sort::CheckpointSize,
     ] {
         let order = async |descending: bool| -> Vec<i64> {
-            let (rows, total) =
-                read!(world, conn => trials::list(conn, experiment_id, None, sort, descending, 0, -1).await);
+            let (rows, total) = read!(world, conn => trials::list(conn, experiment_id, None, sort, descending, 0, -1).await);
             assert_eq!(total, 3);
             rows.into_iter().map(|row| row.id).collect()
         };
@@ -110,10 +135,10 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
         assert_eq!(order(true).await, down, "{sort:?} descending");
     }
     let states = ["COMPLETED".to_owned()];
-    let (rows, total) =
-        read!(world, conn => trials::list(conn, experiment_id, Some(&states), Sort::Id, false, 0, 10).await);
+    let (rows, total) = read!(world, conn => trials::list(conn, experiment_id, Some(&states), Sort::Id, false, 0, 10).await);
     assert_eq!((rows.len(), total), (1, 1));
-    let (rows, total) = read!(world, conn => trials::list(conn, experiment_id, None, Sort::Id, false, 2, 10).await);
+    let (rows, total) =
+        read!(world, conn => trials::list(conn, experiment_id, None, Sort::Id, false, 2, 10).await);
     assert_eq!((rows.len(), total), (1, 3));
 }
 
@@ -127,7 +152,10 @@ pub(crate) async fn a_metric_that_is_not_a_number_is_no_best_metric(world: &Worl
         experiments::set_best(conn, experiment_id, Some(id), Some(f64::NAN)).await
     });
     let row = read!(world, conn => trials::find(conn, id).await).unwrap();
-    assert_eq!((row.best_metric, row.latest_metric), (None, Some(f64::INFINITY)));
+    assert_eq!(
+        (row.best_metric, row.latest_metric),
+        (None, Some(f64::INFINITY))
+    );
     assert_eq!(row.best_validation.as_deref(), Some(validation));
     let row = read!(world, conn => experiments::find(conn, experiment_id).await).unwrap();
     assert_eq!((row.best_trial_id, row.best_metric), (Some(id), None));
@@ -137,7 +165,10 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
     let experiment_id = some_experiment(world).await;
     let (trial_id, task_id, allocation_id) = running_trial(world, experiment_id, "r").await;
     let row = read!(world, conn => allocations::find(conn, &allocation_id).await).unwrap();
-    assert_eq!(crate::shown(&row), crate::shown(&allocation(&allocation_id, &task_id, Some(trial_id))));
+    assert_eq!(
+        crate::shown(&row),
+        crate::shown(&allocation(&allocation_id, &task_id, Some(trial_id)))
+    );
 
     let ended = AllocationRow {
         state: "TERMINATED".into(),
@@ -154,17 +185,26 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
         wait_since: Some(5),
         ..row
     };
-    let waiting = AllocationRow { ended_at: None, ..ended.clone() };
+    let waiting = AllocationRow {
+        ended_at: None,
+        ..ended.clone()
+    };
     let change = waiting.clone();
     change!(world, conn => allocations::update(conn, &change).await);
     let live = read!(world, conn => allocations::live_of_task(conn, &task_id).await);
     assert_eq!(crate::shown(&live), crate::shown(&Some(waiting)));
-    assert_eq!(read!(world, conn => allocations::with_deadline(conn).await).len(), 1);
+    assert_eq!(
+        read!(world, conn => allocations::with_deadline(conn).await).len(),
+        1
+    );
     assert_eq!(
         read!(world, conn => allocations::live_states_of_experiments(conn, &[experiment_id, 999]).await),
         [(experiment_id, "TERMINATED".to_owned())]
     );
-    assert_eq!(read!(world, conn => allocations::live_of_trials(conn, &[trial_id]).await).len(), 1);
+    assert_eq!(
+        read!(world, conn => allocations::live_of_trials(conn, &[trial_id]).await).len(),
+        1
+    );
     let id = allocation_id.clone();
     change!(world, conn => allocations::set_wait(conn, &id, None, None).await);
     let row = read!(world, conn => allocations::find(conn, &allocation_id).await).unwrap();
@@ -178,7 +218,10 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
 
     // The next attempts: running ones first, then the newest.
     let id = task_id.clone();
-    assert_eq!(change!(world, conn => allocations::next_attempt(conn, &id).await), 1);
+    assert_eq!(
+        change!(world, conn => allocations::next_attempt(conn, &id).await),
+        1
+    );
     for (n, ended_at) in [(2_i64, Some(9_i64)), (3, None)] {
         let row = AllocationRow {
             run_id: n,
@@ -199,10 +242,16 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
     let id = task_id.clone();
     change!(world, conn => allocations::set_task_end(conn, &id, Some(50)).await);
     let task = read!(world, conn => allocations::find_task(conn, &task_id).await).unwrap();
-    assert_eq!((task.ended_at, task.attempts, task.trial_id), (Some(50), 1, Some(trial_id)));
+    assert_eq!(
+        (task.ended_at, task.attempts, task.trial_id),
+        (Some(50), 1, Some(trial_id))
+    );
     // An attempt takes the end back.
     let id = task_id.clone();
-    assert_eq!(change!(world, conn => allocations::next_attempt(conn, &id).await), 2);
+    assert_eq!(
+        change!(world, conn => allocations::next_attempt(conn, &id).await),
+        2
+    );
     let tasks = read!(world, conn => allocations::tasks_of_trial(conn, trial_id).await);
     assert_eq!(tasks.iter().map(|t| t.ended_at).collect::<Vec<_>>(), [None]);
 }
@@ -212,10 +261,11 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
     let (_, task_id, allocation_id) = running_trial(world, experiment_id, "r").await;
     let second = container("c-2", &allocation_id, "agent-b", 1);
     change!(world, conn => allocations::insert_container(conn, &second).await);
-    let members: Vec<i64> = read!(world, conn => allocations::containers(conn, &allocation_id).await)
-        .into_iter()
-        .map(|c| c.member)
-        .collect();
+    let members: Vec<i64> =
+        read!(world, conn => allocations::containers(conn, &allocation_id).await)
+            .into_iter()
+            .map(|c| c.member)
+            .collect();
     assert_eq!(members, [0, 1]);
 
     let mut row = read!(world, conn => allocations::find_container(conn, "c-2").await).unwrap();
@@ -227,12 +277,21 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
     change!(world, conn => allocations::update_container(conn, &change).await);
     let stored = read!(world, conn => allocations::live_containers_of_agent(conn, "agent-b").await);
     assert_eq!(crate::shown(&stored), crate::shown(&vec![row.clone()]));
-    assert_eq!(read!(world, conn => allocations::live_containers(conn).await).len(), 2);
+    assert_eq!(
+        read!(world, conn => allocations::live_containers(conn).await).len(),
+        2
+    );
 
     row.ended_at = Some(10);
     change!(world, conn => allocations::update_container(conn, &row).await);
-    assert!(read!(world, conn => allocations::live_containers_of_agent(conn, "agent-b").await).is_empty());
-    assert_eq!(read!(world, conn => allocations::live_containers(conn).await).len(), 1);
+    assert!(
+        read!(world, conn => allocations::live_containers_of_agent(conn, "agent-b").await)
+            .is_empty()
+    );
+    assert_eq!(
+        read!(world, conn => allocations::live_containers(conn).await).len(),
+        1
+    );
 
     // Neither a container without an allocation nor an allocation without a task can come to be.
     for stray in [true, false] {
@@ -241,7 +300,11 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
             .write(move |tx| {
                 Box::pin(async move {
                     if stray {
-                        allocations::insert_container(&mut tx.conn(), &container("s", "none", "a", 0)).await
+                        allocations::insert_container(
+                            &mut tx.conn(),
+                            &container("s", "none", "a", 0),
+                        )
+                        .await
                     } else {
                         let row = allocation(&format!("{task_id}.9"), "none", None);
                         allocations::insert(&mut tx.conn(), &row).await
@@ -264,8 +327,18 @@ pub(crate) async fn tokens_act_for_their_allocation_until_they_expire(world: &Wo
     });
     let owner = read!(world, conn => allocations::find_token(conn, &first).await).unwrap();
     assert_eq!(
-        (owner.allocation_id.as_str(), owner.task_id.as_str(), owner.trial_id, owner.expires_at),
-        (allocation_id.as_str(), task_id.as_str(), Some(trial_id), None)
+        (
+            owner.allocation_id.as_str(),
+            owner.task_id.as_str(),
+            owner.trial_id,
+            owner.expires_at
+        ),
+        (
+            allocation_id.as_str(),
+            task_id.as_str(),
+            Some(trial_id),
+            None
+        )
     );
     assert!(read!(world, conn => allocations::find_token(conn, &[9]).await).is_none());
     // The first end counts: a repeated one moves nothing.
@@ -275,8 +348,14 @@ pub(crate) async fn tokens_act_for_their_allocation_until_they_expire(world: &Wo
     }
     let owner = read!(world, conn => allocations::find_token(conn, &second).await).unwrap();
     assert_eq!(owner.expires_at, Some(100));
-    assert_eq!(change!(world, conn => allocations::delete_expired_tokens(conn, 99).await), 0);
-    assert_eq!(change!(world, conn => allocations::delete_expired_tokens(conn, 100).await), 2);
+    assert_eq!(
+        change!(world, conn => allocations::delete_expired_tokens(conn, 99).await),
+        0
+    );
+    assert_eq!(
+        change!(world, conn => allocations::delete_expired_tokens(conn, 100).await),
+        2
+    );
     assert!(read!(world, conn => allocations::find_token(conn, &first).await).is_none());
 }
 
@@ -309,14 +388,23 @@ pub(crate) async fn agents_are_replaced_and_noted_away(world: &World) {
         ..agent("a")
     };
     // It was registered when it first came.
-    let again = AgentRow { registered_at: 99, ..changed.clone() };
+    let again = AgentRow {
+        registered_at: 99,
+        ..changed.clone()
+    };
     change!(world, conn => agents::save(conn, &again).await);
     let stored = read!(world, conn => agents::find(conn, "a").await);
     assert_eq!(crate::shown(&stored), crate::shown(&Some(changed)));
 
-    assert_eq!(change!(world, conn => agents::mark_all_disconnected(conn, 7).await), 2);
+    assert_eq!(
+        change!(world, conn => agents::mark_all_disconnected(conn, 7).await),
+        2
+    );
     // Who is away already is away since then.
-    assert_eq!(change!(world, conn => agents::mark_all_disconnected(conn, 8).await), 0);
+    assert_eq!(
+        change!(world, conn => agents::mark_all_disconnected(conn, 8).await),
+        0
+    );
     let away: Vec<_> = read!(world, conn => agents::list(conn).await)
         .into_iter()
         .map(|a| (a.id, a.disconnected_at))
@@ -334,11 +422,18 @@ pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
     // More ids than either database takes parameters in one statement.
     let ids: Vec<i64> = (0..70_000).map(|n| n + trial_id).collect();
     let tasks = read!(world, conn => allocations::tasks_of_trials(conn, &ids).await);
-    assert_eq!(tasks.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), [task_id.as_str(), "another"]);
-    assert_eq!(read!(world, conn => allocations::live_of_trials(conn, &ids).await).len(), 1);
+    assert_eq!(
+        tasks.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(),
+        [task_id.as_str(), "another"]
+    );
+    assert_eq!(
+        read!(world, conn => allocations::live_of_trials(conn, &ids).await).len(),
+        1
+    );
     assert!(read!(world, conn => metrics::summaries_of(conn, &ids).await).is_empty());
     let experiments: Vec<i64> = (0..70_000).map(|n| n + experiment_id).collect();
-    let states = read!(world, conn => allocations::live_states_of_experiments(conn, &experiments).await);
+    let states =
+        read!(world, conn => allocations::live_states_of_experiments(conn, &experiments).await);
     assert_eq!(states, [(experiment_id, "PENDING".to_owned())]);
     let uuids: Vec<String> = (0..70_000).map(|n| n.to_string()).collect();
     assert!(read!(world, conn => det_store::checkpoints::find_all(conn, &uuids).await).is_empty());

@@ -56,7 +56,11 @@ pub(crate) async fn a_refused_change_leaves_nothing_and_its_neighbours_stay(worl
         })
     };
     let (before, refused, after) = with_the_writer_held(world, async || {
-        futures::join!(write("before", false), write("refused", true), write("after", false))
+        futures::join!(
+            write("before", false),
+            write("refused", true),
+            write("after", false)
+        )
     })
     .await;
     before.unwrap();
@@ -90,7 +94,9 @@ pub(crate) async fn changes_never_overlap(world: &World) {
     let additions = (0..50).map(|_| {
         world.write(|tx| {
             Box::pin(async move {
-                let value = settings::find(&mut tx.conn(), "counter").await?.unwrap_or_default();
+                let value = settings::find(&mut tx.conn(), "counter")
+                    .await?
+                    .unwrap_or_default();
                 tokio::task::yield_now().await;
                 let next = value.parse::<u32>().unwrap() + 1;
                 settings::set(&mut tx.conn(), "counter", &next.to_string()).await
@@ -125,7 +131,10 @@ pub(crate) async fn effects_run_after_the_commit_and_repairs_after_a_refusal(wor
             .await;
         assert_eq!(outcome.is_err(), refuse, "{name}");
         // The answer comes last: its caller finds the effect done.
-        let counts = (effects.load(Ordering::SeqCst), repairs.load(Ordering::SeqCst));
+        let counts = (
+            effects.load(Ordering::SeqCst),
+            repairs.load(Ordering::SeqCst),
+        );
         assert_eq!(counts, if refuse { (1, 1) } else { (1, 0) }, "{name}");
     }
 }
@@ -145,7 +154,11 @@ pub(crate) async fn a_failed_statement_that_is_ignored_costs_only_its_own_change
         })
     };
     let (before, careless, after) = with_the_writer_held(world, async || {
-        futures::join!(write("before", false), write("careless", true), write("after", false))
+        futures::join!(
+            write("before", false),
+            write("careless", true),
+            write("after", false)
+        )
     })
     .await;
     before.unwrap();
@@ -154,7 +167,10 @@ pub(crate) async fn a_failed_statement_that_is_ignored_costs_only_its_own_change
     let stored = read!(world, conn => settings::find(conn, "careless").await).is_some();
     assert_eq!(careless.is_ok(), stored, "{careless:?}");
     for key in ["before", "after"] {
-        assert!(read!(world, conn => settings::find(conn, key).await).is_some(), "{key}");
+        assert!(
+            read!(world, conn => settings::find(conn, key).await).is_some(),
+            "{key}"
+        );
     }
 }
 
@@ -168,7 +184,10 @@ pub(crate) async fn a_panicking_change_costs_only_itself(world: &World) {
         })
         .await;
     assert!(matches!(outcome, Err(StoreError::Panicked)), "{outcome:?}");
-    assert_eq!(read!(world, conn => settings::find(conn, "half").await), None);
+    assert_eq!(
+        read!(world, conn => settings::find(conn, "half").await),
+        None
+    );
     change!(world, conn => settings::set(conn, "next", "v").await);
 }
 

@@ -5,13 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_store::checkpoints::CheckpointRow;
+use det_store::checkpoints::{self, CheckpointRow};
+use det_store::experiments::ExperimentRow;
 use det_store::metrics::{StoredReport, number};
 use det_store::{Store, StoreError};
 
-use crate::app::checkpoints::policy::{Candidate, Validated};
+use crate::app::checkpoints::policy::{Candidate, Policy, Validated};
 use crate::app::checkpoints::reports::{Outdating, at_steps};
 use crate::app::metrics::VALIDATION;
+use crate::app::searches::config_of;
+use crate::error::AppResult;
 
 /// A checkpoint and the validation of the same trial at the same step.
 #[derive(Debug, Clone)]
@@ -63,4 +66,27 @@ pub async fn with_validations(store: &Store, rows: Vec<CheckpointRow>) -> Result
         .into_iter()
         .map(|row| Joined { validation: row.trial_id.and_then(|id| found.get(&(id, row.steps)).cloned()), row })
         .collect())
+}
+
+/// The checkpoint policy of an experiment.
+pub(crate) fn policy_of(row: &ExperimentRow) -> AppResult<Policy> {
+    let storage = config_of(row)?.checkpoint_storage;
+    let places = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+    Ok(Policy {
+        experiment_best: places(storage.save_experiment_best),
+        trial_best: places(storage.save_trial_best),
+        trial_latest: places(storage.save_trial_latest),
+        smaller_is_better: row.smaller_is_better,
+    })
+}
+
+/// The checkpoints that a policy decides over, and those that it must keep.
+pub(crate) async fn collectable(store: &Store, row: &ExperimentRow) -> AppResult<(Vec<Joined>, BTreeSet<String>)> {
+    let (rows, protected) = {
+        let mut conn = store.read().await?;
+        let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;
+        (rows, checkpoints::warm_start_sources(&mut conn.conn()).await?)
+    };
+    let stored = rows.into_iter().filter(|c| matches!(c.state.as_str(), "COMPLETED" | "PARTIALLY_DELETED")).collect();
+    Ok((with_validations(store, stored).await?, protected.into_iter().collect()))
 }

@@ -16,7 +16,7 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 
 /// An archive being written.
-pub struct ZipWriter<W> {
+pub(super) struct ZipWriter<W> {
     out: W,
     offset: u64,
     index: Vec<u8>,
@@ -35,22 +35,22 @@ struct Indexed<'a> {
 
 impl<W: Write> ZipWriter<W> {
     /// An archive that goes to `out`.
-    pub fn new(out: W) -> Self {
+    pub(super) fn new(out: W) -> Self {
         Self { out, offset: 0, index: Vec::new(), entries: 0 }
     }
 
     /// Adds a directory; `name` without a final slash.
-    pub fn directory(&mut self, name: &str, mode: u32, mtime: i64) -> io::Result<()> {
+    pub(super) fn directory(&mut self, name: &str, mode: u32, mtime: i64) -> io::Result<()> {
         self.entry(&format!("{name}/"), DIRECTORY | mode, mtime, io::empty())
     }
 
     /// Adds a file.
-    pub fn file(&mut self, name: &str, mode: u32, mtime: i64, content: impl Read) -> io::Result<()> {
+    pub(super) fn file(&mut self, name: &str, mode: u32, mtime: i64, content: impl Read) -> io::Result<()> {
         self.entry(name, REGULAR | mode, mtime, content)
     }
 
     /// Writes the index and gives the output back.
-    pub fn finish(mut self) -> io::Result<W> {
+    pub(super) fn finish(mut self) -> io::Result<W> {
         let start = self.offset;
         let index = std::mem::take(&mut self.index);
         self.put(&index)?;

@@ -124,7 +124,9 @@ pub fn sort(items: &mut [Joined], key: &SortKey, order: OrderBy) {
             if order == OrderBy::Desc { ascending.reverse() } else { ascending }
         }),
         SortKey::Metric { name, largest_first } => items.sort_by(|a, b| {
-            let order = match (a.metric(name), b.metric(name)) {
+            // What is not finite ranks with what is not there.
+            let value = |item: &Joined| item.metric(name).filter(|m| m.is_finite());
+            let order = match (value(a), value(b)) {
                 (Some(a), Some(b)) if *largest_first => b.total_cmp(&a),
                 (Some(a), Some(b)) => a.total_cmp(&b),
                 (Some(_), None) => Ordering::Less,

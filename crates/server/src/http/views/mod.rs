@@ -1,8 +1,12 @@
 //! Rows turned into what clients see. No queries: whoever calls brings all rows that are needed.
 
 pub mod agents;
+pub mod checkpoints;
+pub mod experiments;
 pub mod jobs;
 pub mod logs;
 pub mod paging;
 pub mod tasks;
+pub mod trials;
 pub mod users;
+pub mod workspaces;

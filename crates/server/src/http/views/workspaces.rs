@@ -9,7 +9,7 @@ pub const UNCATEGORIZED: &str = "Uncategorized";
 pub const UNCATEGORIZED_ID: i64 = 1;
 
 /// Who owns workspace and project.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owner {
     /// Number of the user.
     pub id: i64,

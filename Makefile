@@ -1,0 +1,61 @@
+# What a person types. Each target says what it does; the work is in scripts/.
+#
+#   make demo            set up, build, start a cluster, run a real search, show what came out
+#   make test            set up and run every test that needs no special hardware
+#   make build           PROFILE=dev (default) or PROFILE=release
+#   make lint            formatting, clippy, rustdoc, house rules, ruff; warnings are errors
+#   make e2e-<lane>      postgres, docker, client, kills: skipped, and counted, where equipment is missing
+#   make clean
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+
+PROFILE ?= dev
+ifeq ($(PROFILE),dev)
+profile_directory := debug
+else
+profile_directory := $(PROFILE)
+endif
+
+target_directory := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+built := $(target_directory)/$(profile_directory)
+# The supervisor runs inside other people's images: static, so that it needs nothing of them.
+static_target := $(shell uname -m)-unknown-linux-musl
+static_supervisor := $(target_directory)/$(static_target)/$(profile_directory)/det-supervisor
+
+export DET_BIN := $(built)/det
+export DET_SUPERVISOR := $(static_supervisor)
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+.PHONY: setup setup-run build demo test lint clean e2e-postgres e2e-docker e2e-client e2e-kills
+
+## Installs what is missing for building and testing, and says what that is.
+setup:
+	scripts/setup build python-dev
+
+setup-run:
+	scripts/setup build python
+
+## Builds det and, beside it, the static det-supervisor.
+build:
+	cargo build --locked --profile $(PROFILE) -p det-cli --bin det
+	cargo build --locked --profile $(PROFILE) -p det-supervisor --target $(static_target)
+	install -m 755 $(static_supervisor) $(built)/det-supervisor
+
+demo: setup-run build
+	scripts/demo
+
+test: setup build
+	scripts/run-tests rust python core
+
+# The Docker lane also runs the agent's own tests with an engine.
+e2e-postgres e2e-docker e2e-client e2e-kills: e2e-%: setup build
+	scripts/run-tests $* $(if $(filter docker,$*),engine)
+
+lint: setup
+	scripts/lint
+
+clean:
+	cargo clean
+	rm -rf .venv .cache

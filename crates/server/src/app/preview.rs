@@ -1,0 +1,49 @@
+//! What a search would do, without running it.
+
+use det_config::experiment::{CompletionDefaults, Submitted};
+use det_searcher::{Preview, preview};
+use serde_json::{Map, Value, json};
+
+use crate::app::Master;
+use crate::app::experiments::config_error;
+use crate::error::{AppError, AppResult};
+
+/// A previewed search.
+#[derive(Debug, Clone)]
+pub struct PreviewedSearch {
+    /// The searcher's section of the completed configuration.
+    pub searcher: Map<String, Value>,
+    /// What it would do.
+    pub preview: Preview,
+}
+
+impl Master {
+    /// Completes a configuration and previews its search. Only what a search needs must be there.
+    pub fn preview_search(&self, config: &Value, seed: u32) -> AppResult<PreviewedSearch> {
+        let submitted = Submitted::from_value(config).map_err(config_error)?;
+        let pool = submitted.placement().resource_pool.or_else(|| self.default_compute_pool()).unwrap_or_default();
+        let container_defaults = self.container_defaults(&pool);
+        let storage = match &self.config.checkpoint_storage {
+            Some(storage) => serde_json::to_value(storage).map_err(AppError::internal)?,
+            // Nothing is stored, so any place will do.
+            None => json!({"type": "directory", "container_path": "/"}),
+        };
+        let defaults = CompletionDefaults {
+            name: "preview".into(),
+            experiment_seed: seed,
+            checkpoint_storage: Some(storage),
+            task_container_defaults: &container_defaults,
+            default_priority: None,
+            // An entrypoint is not needed for a preview.
+            managed: false,
+        };
+        let config = submitted.complete(&defaults).map_err(config_error)?;
+        let preview = preview(&config.searcher, &config.hyperparameters, seed)
+            .map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
+        let searcher = match config.to_json().get_mut("searcher").map(Value::take) {
+            Some(Value::Object(members)) => members,
+            _ => Map::new(),
+        };
+        Ok(PreviewedSearch { searcher, preview })
+    }
+}

@@ -1,0 +1,200 @@
+//! Work that experiments leave behind: the checkpoint policy after their end, and their deletion.
+//!
+//! Files first, rows after: whatever stops half way is found again by the rows and finished.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_store::checkpoints::CheckpointRow;
+use det_store::events::NewEvent;
+use det_store::experiments::ExperimentRow;
+use det_store::{checkpoints, experiments};
+
+use crate::app::Master;
+use crate::app::checkpoints::joined::{collectable, policy_of};
+use crate::app::checkpoints::policy::to_delete;
+use crate::app::checkpoints::storage::Storage;
+use crate::app::checkpoints::{in_use, patterns};
+use crate::app::lifecycle::{Cause, experiment_state};
+use crate::app::searches::config_of;
+use crate::error::{AppError, AppResult, ErrorKind};
+use crate::hub::Topic;
+
+/// After a pass that the database's absence cut short, try again after this long.
+const RETRY: Duration = Duration::from_secs(5);
+/// Who does all this, in events.
+const ACTOR: &str = "master";
+
+/// Cleans up until the master stops.
+pub async fn run(master: Master) {
+    let mut changes = master.hub.subscribe(Topic::CleanUp);
+    loop {
+        let retry = match pass(&master).await {
+            Ok(()) => None,
+            Err(error) => {
+                tracing::warn!(%error, cause = ?error.cause, "cleaning up after experiments failed; it is repeated");
+                Some(RETRY)
+            }
+        };
+        tokio::select! {
+            () = changes.changed() => {}
+            () = sleep_or_forever(retry) => {}
+            () = master.shutdown.cancelled() => return,
+        }
+    }
+}
+
+async fn sleep_or_forever(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// One look at everything that is left to do. One experiment's failure does not keep the others waiting; it comes out
+/// at the end.
+async fn pass(master: &Master) -> AppResult<()> {
+    let rows = {
+        let mut conn = master.store.read().await?;
+        experiments::to_clean_up(&mut conn.conn()).await?
+    };
+    let mut failure = None;
+    for row in rows {
+        if master.shutdown.is_cancelled() {
+            break;
+        }
+        let outcome = if experiment_state(&row)? == ExperimentState::Deleting {
+            delete(master, &row).await
+        } else {
+            collect(master, &row).await
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(experiment.id = row.id, %error, "cleaning up after an experiment failed");
+            failure.get_or_insert(error);
+        }
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+/// Applies the checkpoint policy of an experiment that has ended. Storage that the master cannot reach ends the matter
+/// with an event that says so; setting the policy again tries again.
+async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
+    let (joined, protected) = collectable(&master.store, row).await?;
+    let candidates: Vec<_> = joined.iter().filter_map(|joined| joined.candidate(&row.searcher_metric)).collect();
+    let doomed: BTreeSet<String> = to_delete(&candidates, &protected, &policy_of(row)?).into_iter().collect();
+    let doomed: Vec<CheckpointRow> =
+        joined.into_iter().map(|joined| joined.row).filter(|c| doomed.contains(&c.uuid)).collect();
+    let count = doomed.len();
+    let reason = match remove(master, doomed, "the checkpoint policy does not keep it").await {
+        Ok(()) if count == 0 => None,
+        Ok(()) => Some(format!("the checkpoint policy deleted {count} checkpoints")),
+        Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
+        Err(error) => {
+            tracing::warn!(experiment.id = row.id, %error, "the checkpoint policy could not be applied");
+            Some(format!("the checkpoint policy could not be applied: {}", error.message))
+        }
+    };
+    let (handler, id, config) = (master.clone(), row.id, row.config.clone());
+    master
+        .store
+        .write(move |tx| {
+            Box::pin(async move {
+                let Some(row) = experiments::find(&mut tx.conn(), id).await? else { return Ok(()) };
+                // Continued, being deleted, or given another policy meanwhile: then another pass decides.
+                if !experiment_state(&row)?.is_terminal() || row.config != config {
+                    return Ok(());
+                }
+                experiments::set_collected(&mut tx.conn(), id, true).await?;
+                if let Some(reason) = &reason {
+                    let event = NewEvent {
+                        actor: ACTOR,
+                        subject_kind: "experiment",
+                        subject_id: id.to_string(),
+                        kind: "collected",
+                        reason: Some(reason),
+                        ..Default::default()
+                    };
+                    handler.record(tx, event).await?;
+                }
+                Ok::<_, AppError>(())
+            })
+        })
+        .await
+}
+
+async fn remove(master: &Master, rows: Vec<CheckpointRow>, reason: &'static str) -> AppResult<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    master.remove_files(rows, patterns(&["**/*".to_owned()])?, ACTOR, Some(reason)).await
+}
+
+/// Deletes an experiment: its checkpoints' files, its TensorBoard files, then everything that is stored of it.
+async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
+    match delete_files(master, row).await {
+        Ok(()) => {}
+        Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
+        Err(error) => {
+            tracing::warn!(experiment.id = row.id, %error, "an experiment could not be deleted");
+            let (handler, id) = (master.clone(), row.id);
+            return master
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let cause = Cause::master(error.message);
+                        handler.experiment_event(tx, id, ExperimentEvent::DeleteFailed, &cause).await
+                    })
+                })
+                .await;
+        }
+    }
+    let (handler, id) = (master.clone(), row.id);
+    master
+        .store
+        .write(move |tx| {
+            Box::pin(async move {
+                let Some(row) = experiments::find(&mut tx.conn(), id).await? else { return Ok(()) };
+                if experiment_state(&row)? != ExperimentState::Deleting {
+                    return Ok(());
+                }
+                experiments::delete(&mut tx.conn(), id).await?;
+                let event = NewEvent {
+                    actor: ACTOR,
+                    subject_kind: "experiment",
+                    subject_id: id.to_string(),
+                    kind: "deleted",
+                    from: Some(&row.state),
+                    ..Default::default()
+                };
+                handler.record(tx, event).await?;
+                tx.after_commit(move || handler.configs.forget(id));
+                Ok::<_, AppError>(())
+            })
+        })
+        .await
+}
+
+async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
+    let (rows, protected) = {
+        let mut conn = master.store.read().await?;
+        let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;
+        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn()).await?.into_iter().collect();
+        (rows, sources)
+    };
+    let rows: Vec<CheckpointRow> = rows.into_iter().filter(|c| c.state != "DELETED").collect();
+    if let Some(needed) = rows.iter().find(|c| protected.contains(&c.uuid)) {
+        return Err(in_use(&needed.uuid));
+    }
+    remove(master, rows, "its experiment is being deleted").await?;
+    let config = config_of(row)?;
+    let (cluster_id, id) = (master.cluster_id.clone(), row.id);
+    let outcome = tokio::task::spawn_blocking(move || Storage::of(&config)?.remove_tensorboard(&cluster_id, id))
+        .await
+        .map_err(AppError::internal)?;
+    // TensorBoard files are no part of what the master keeps account of: where they are out of reach they stay.
+    if let Err(error) = outcome {
+        tracing::info!(experiment.id = row.id, %error, "TensorBoard files of a deleted experiment were left where they are");
+    }
+    Ok(())
+}

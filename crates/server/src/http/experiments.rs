@@ -1,0 +1,433 @@
+//! Experiments: creating, listing, steering, changing.
+
+pub mod bulk;
+pub mod listing;
+
+use axum::extract::State;
+use det_api_types::checkpoints::{GetCheckpointsQuery, GetExperimentCheckpointsResponse};
+use det_api_types::experiments::{
+    ContinueExperimentRequest, ContinueExperimentResponse, CreateExperimentRequest, CreateExperimentResponse,
+    Experiment, File, GetBestSearcherValidationMetricResponse, GetExperimentLabelsQuery, GetExperimentLabelsResponse,
+    GetExperimentResponse, GetExperimentValidationHistoryResponse, GetExperimentsQuery, GetExperimentsResponse,
+    LaunchWarning, PatchExperiment, PatchExperimentResponse, ValidationHistoryEntry,
+};
+use det_api_types::jobs::{JobState, JobSummary};
+use det_api_types::page::Empty;
+use det_api_types::trials::{GetExperimentTrialsQuery, GetExperimentTrialsResponse};
+use det_api_types::wire::{Float, Object, Timestamp};
+use det_store::experiments::{self, ExperimentRow};
+use det_store::metrics::number;
+use det_store::{checkpoints, trials};
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Master;
+use crate::app::checkpoints::reports::{Outdating, Pages};
+use crate::app::experiments::{ExperimentPatch, NewExperimentRequest};
+use crate::app::metrics::{VALIDATION, is_better};
+use crate::app::model_archive::{ContextFile, FileKind};
+use crate::error::{AppError, AppResult};
+use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::respond::{Answer, empty, message};
+use crate::http::views::experiments::Phase;
+use crate::http::{checkpoints as checkpoint_routes, trials as trial_routes, views};
+
+/// The tar flags of the file list.
+const TAR_FILE: i64 = 48;
+const TAR_DIRECTORY: i64 = 53;
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(get_experiments, create_experiment))
+        .routes(routes!(get_experiment, delete_experiment, patch_experiment))
+        .routes(routes!(continue_experiment))
+        .routes(routes!(activate_experiment))
+        .routes(routes!(pause_experiment))
+        .routes(routes!(cancel_experiment))
+        .routes(routes!(kill_experiment))
+        .routes(routes!(archive_experiment))
+        .routes(routes!(unarchive_experiment))
+        .routes(routes!(get_experiment_labels))
+        .routes(routes!(get_experiment_trials))
+        .routes(routes!(get_experiment_checkpoints))
+        .routes(routes!(get_experiment_validation_history))
+        .routes(routes!(get_best_searcher_validation_metric))
+        .merge(bulk::routes())
+}
+
+/// An experiment, or the refusal that it does not exist.
+pub(crate) async fn find(master: &Master, id: i64) -> AppResult<ExperimentRow> {
+    let mut conn = master.store.read().await?;
+    experiments::find(&mut conn.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))
+}
+
+/// Experiments with their reported states.
+pub(crate) async fn show_all(master: &Master, rows: &[ExperimentRow]) -> AppResult<Vec<Experiment>> {
+    let active: Vec<i64> = rows.iter().filter(|row| row.state == "ACTIVE").map(|row| row.id).collect();
+    let phases = listing::phases(master, &active).await?;
+    let (owner, now) = (super::workspaces::owner(master), det_store::now());
+    let show = |row: &ExperimentRow| {
+        views::experiments::experiment(row, phases.get(&row.id).copied().unwrap_or_default(), &owner, now)
+    };
+    Ok(rows.iter().map(show).collect::<Result<_, _>>()?)
+}
+
+/// An experiment as it is now.
+async fn show(master: &Master, id: i64) -> AppResult<Experiment> {
+    let row = find(master, id).await?;
+    let shown = show_all(master, std::slice::from_ref(&row)).await?;
+    shown.into_iter().next().ok_or_else(|| AppError::not_found("experiment", id))
+}
+
+/// Where an active experiment stands in its queue.
+async fn job_summary(master: &Master, row: &ExperimentRow) -> AppResult<Option<JobSummary>> {
+    if row.state != "ACTIVE" {
+        return Ok(None);
+    }
+    let phase = listing::phases(master, &[row.id]).await?.get(&row.id).copied().unwrap_or_default();
+    if phase > Phase::Queued {
+        // What runs waits for nobody.
+        return Ok(Some(JobSummary { state: JobState::Scheduled, jobs_ahead: 0 }));
+    }
+    let queue = master.job_queue(Some(&row.resource_pool)).await?;
+    let queued = queue.iter().find(|queued| queued.job.id == row.job_id);
+    // Between two runs an experiment is in no queue for a moment.
+    Ok(Some(queued.map_or(JobSummary { state: JobState::Queued, jobs_ahead: -1 }, views::jobs::summary)))
+}
+
+/// Experiments by page.
+#[utoipa::path(get, path = "/api/v1/experiments", operation_id = "GetExperiments", tag = "experiments",
+    params(GetExperimentsQuery), responses((status = 200, body = GetExperimentsResponse)))]
+async fn get_experiments(
+    State(master): State<Master>,
+    _caller: Caller,
+    WireQuery(query): WireQuery<GetExperimentsQuery>,
+) -> Answer {
+    let (rows, pagination) = listing::page(&master, &query).await?;
+    message(&GetExperimentsResponse { experiments: show_all(&master, &rows).await?, pagination })
+}
+
+/// One experiment.
+#[utoipa::path(get, path = "/api/v1/experiments/{experimentId}", operation_id = "GetExperiment", tag = "experiments",
+    params(("experimentId" = i64, Path)), responses((status = 200, body = GetExperimentResponse)))]
+async fn get_experiment(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
+    let row = find(&master, id).await?;
+    let job_summary = job_summary(&master, &row).await?;
+    let shown = show_all(&master, std::slice::from_ref(&row)).await?;
+    let experiment = shown.into_iter().next().ok_or_else(|| AppError::not_found("experiment", id))?;
+    let config = experiment.config.clone();
+    message(&GetExperimentResponse { experiment, job_summary, config })
+}
+
+/// Creates an experiment, or only checks a configuration.
+#[utoipa::path(post, path = "/api/v1/experiments", operation_id = "CreateExperiment", tag = "experiments",
+    request_body = CreateExperimentRequest, responses((status = 200, body = CreateExperimentResponse)))]
+async fn create_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(body): WireBody<CreateExperimentRequest>,
+) -> Answer {
+    let request = NewExperimentRequest {
+        config: body.config,
+        files: body.model_definition.into_iter().enumerate().map(context_file).collect::<Result<_, _>>()?,
+        activate: body.activate,
+        project_id: Some(body.project_id).filter(|id| *id > 1),
+        parent_id: body.parent_id.filter(|id| *id != 0),
+        template: body.template.filter(|name| !name.is_empty()),
+        validate_only: body.validate_only,
+        unmanaged: body.unmanaged,
+    };
+    let created = master.create_experiment(&actor, request).await?;
+    for warning in &created.warnings {
+        tracing::info!(experiment.id = created.id, warning, "a submitted configuration has a weakness");
+    }
+    let experiment = match created.id {
+        Some(id) => show(&master, id).await?,
+        None => Experiment::default(),
+    };
+    let config = match created.config {
+        Value::Object(members) => Object(members),
+        _ => Object::default(),
+    };
+    let warnings = if created.slots_exceeded { vec![LaunchWarning::CurrentSlotsExceeded] } else { Vec::new() };
+    message(&CreateExperimentResponse { experiment, config, warnings })
+}
+
+/// An entry of the file list.
+fn context_file((index, file): (usize, File)) -> AppResult<ContextFile> {
+    let kind = match file.kind {
+        TAR_FILE => FileKind::File,
+        TAR_DIRECTORY => FileKind::Directory,
+        other => {
+            return Err(AppError::invalid(format!(
+                "field \"modelDefinition[{index}].type\" must be {TAR_FILE} (a file) or {TAR_DIRECTORY} (a directory), \
+                 found {other}"
+            ))
+            .hint("links are sent as the files that they point to"));
+        }
+    };
+    let mode = u32::try_from(file.mode & 0o777).unwrap_or(0);
+    Ok(ContextFile { path: file.path, kind, content: file.content.0, mode, mtime: file.mtime.0 })
+}
+
+/// Lets an experiment's trials run.
+#[utoipa::path(post, path = "/api/v1/experiments/{id}/activate", operation_id = "ActivateExperiment",
+    tag = "experiments", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn activate_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+    master.activate_experiment(&actor, id).await?;
+    empty()
+}
+
+/// Lets an experiment's trials save and give their slots back.
+#[utoipa::path(post, path = "/api/v1/experiments/{id}/pause", operation_id = "PauseExperiment", tag = "experiments",
+    params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn pause_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+    master.pause_experiment(&actor, id).await?;
+    empty()
+}
+
+/// Ends an experiment; its trials save first.
+#[utoipa::path(post, path = "/api/v1/experiments/{id}/cancel", operation_id = "CancelExperiment", tag = "experiments",
+    params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn cancel_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+    master.cancel_experiment(&actor, id).await?;
+    empty()
+}
+
+/// Ends an experiment at once.
+#[utoipa::path(post, path = "/api/v1/experiments/{id}/kill", operation_id = "KillExperiment", tag = "experiments",
+    params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn kill_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+    master.kill_experiment(&actor, id).await?;
+    empty()
+}
+
+/// Puts an ended experiment away.
+#[utoipa::path(post, path = "/api/v1/experiments/{id}/archive", operation_id = "ArchiveExperiment",
+    tag = "experiments", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn archive_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+    master.archive_experiment(&actor, id, true).await?;
+    empty()
+}
+
+/// Takes an experiment out again.
+#[utoipa::path(post, path = "/api/v1/experiments/{id}/unarchive", operation_id = "UnarchiveExperiment",
+    tag = "experiments", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn unarchive_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+    master.archive_experiment(&actor, id, false).await?;
+    empty()
+}
+
+/// Deletes an ended experiment with its checkpoints, in the background.
+#[utoipa::path(delete, path = "/api/v1/experiments/{experimentId}", operation_id = "DeleteExperiment",
+    tag = "experiments", params(("experimentId" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn delete_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+    master.delete_experiment(&actor, id).await?;
+    empty()
+}
+
+/// Lets an ended experiment go on.
+#[utoipa::path(post, path = "/api/v1/experiments/continue", operation_id = "ContinueExperiment", tag = "experiments",
+    request_body = ContinueExperimentRequest, responses((status = 200, body = ContinueExperimentResponse)))]
+async fn continue_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(body): WireBody<ContinueExperimentRequest>,
+) -> Answer {
+    if body.id <= 0 {
+        return Err(AppError::invalid("field \"id\" must name the experiment to continue").into());
+    }
+    master.continue_experiment(&actor, body.id, &body.override_config).await?;
+    message(&ContinueExperimentResponse { experiment: show(&master, body.id).await?, warnings: Vec::new() })
+}
+
+/// Changes texts, labels, resources or checkpoint policy of an experiment; what is null stays.
+#[utoipa::path(patch, path = "/api/v1/experiments/{experimentId}", operation_id = "PatchExperiment",
+    tag = "experiments", params(("experimentId" = i64, Path)), request_body = PatchExperiment,
+    responses((status = 200, body = PatchExperimentResponse)))]
+async fn patch_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+    WireBody(body): WireBody<PatchExperiment>,
+) -> Answer {
+    let resources = body.resources.unwrap_or_default();
+    let policy = body.checkpoint_storage.unwrap_or_default();
+    let patch = ExperimentPatch {
+        name: body.name,
+        description: body.description,
+        notes: body.notes,
+        labels: body.labels,
+        max_slots: resources.max_slots,
+        priority: resources.priority,
+        weight: resources.weight.map(|weight| weight.0),
+        save_experiment_best: policy.save_experiment_best,
+        save_trial_best: policy.save_trial_best,
+        save_trial_latest: policy.save_trial_latest,
+    };
+    master.patch_experiment(&actor, id, patch).await?;
+    message(&PatchExperimentResponse { experiment: show(&master, id).await? })
+}
+
+/// Labels in use.
+#[utoipa::path(get, path = "/api/v1/experiment/labels", operation_id = "GetExperimentLabels", tag = "experiments",
+    params(GetExperimentLabelsQuery), responses((status = 200, body = GetExperimentLabelsResponse)))]
+async fn get_experiment_labels(
+    State(master): State<Master>,
+    _caller: Caller,
+    WireQuery(query): WireQuery<GetExperimentLabelsQuery>,
+) -> Answer {
+    let mut conn = master.store.read().await?;
+    let labels = experiments::labels(&mut conn.conn(), query.project_id.filter(|id| *id != 0)).await?;
+    message(&GetExperimentLabelsResponse { labels })
+}
+
+/// Trials of an experiment by page.
+#[utoipa::path(get, path = "/api/v1/experiments/{experimentId}/trials", operation_id = "GetExperimentTrials",
+    tag = "experiments", params(("experimentId" = i64, Path), GetExperimentTrialsQuery),
+    responses((status = 200, body = GetExperimentTrialsResponse)))]
+async fn get_experiment_trials(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+    WireQuery(query): WireQuery<GetExperimentTrialsQuery>,
+) -> Answer {
+    let experiment = find(&master, id).await?;
+    let (rows, pagination) = trial_routes::page(&master, id, &query).await?;
+    let trials = trial_routes::show_all(&master, &experiment, &rows).await?;
+    message(&GetExperimentTrialsResponse { trials, pagination })
+}
+
+/// Checkpoints of an experiment by page.
+#[utoipa::path(get, path = "/api/v1/experiments/{id}/checkpoints", operation_id = "GetExperimentCheckpoints",
+    tag = "experiments", params(("id" = i64, Path), GetCheckpointsQuery),
+    responses((status = 200, body = GetExperimentCheckpointsResponse)))]
+async fn get_experiment_checkpoints(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+    WireQuery(query): WireQuery<GetCheckpointsQuery>,
+) -> Answer {
+    let experiment = find(&master, id).await?;
+    let (rows, trials) = {
+        let mut conn = master.store.read().await?;
+        let rows = checkpoints::of_experiment(&mut conn.conn(), id).await?;
+        (rows, trials::of_experiment(&mut conn.conn(), id).await?)
+    };
+    let (checkpoints, pagination) = checkpoint_routes::page(&master, &experiment, &trials, rows, &query).await?;
+    message(&GetExperimentCheckpointsResponse { checkpoints, pagination })
+}
+
+/// How the best value of the searcher's metric came about.
+#[utoipa::path(get, path = "/api/v1/experiments/{experimentId}/validation-history",
+    operation_id = "GetExperimentValidationHistory", tag = "experiments", params(("experimentId" = i64, Path)),
+    responses((status = 200, body = GetExperimentValidationHistoryResponse)))]
+async fn get_experiment_validation_history(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+) -> Answer {
+    let experiment = find(&master, id).await?;
+    let trials = {
+        let mut conn = master.store.read().await?;
+        trials::of_experiment(&mut conn.conn(), id).await?
+    };
+    let mut points: Vec<(i64, i64, f64)> = Vec::new();
+    for trial in trials.iter().filter(|trial| trial.latest_validation.is_some()) {
+        let outdating = Outdating::load(&master.store, trial.id).await?;
+        let mut pages = Pages::new(&master.store, trial.id, Some(VALIDATION));
+        loop {
+            let chunks = pages.next().await?;
+            if chunks.is_empty() {
+                break;
+            }
+            for chunk in &chunks {
+                points.extend(chunk.unpack()?.iter().filter_map(|report| {
+                    let counts = outdating.counts(VALIDATION, chunk.run_id, report.step);
+                    let metric = report.metrics.get(&experiment.searcher_metric).and_then(number)?;
+                    (counts && metric.is_finite()).then_some((report.at, trial.id, metric))
+                }));
+            }
+        }
+    }
+    message(&GetExperimentValidationHistoryResponse {
+        validation_history: records(points, experiment.smaller_is_better),
+    })
+}
+
+/// The points that beat all before them. Each point: time, trial, metric.
+fn records(mut points: Vec<(i64, i64, f64)>, smaller_is_better: bool) -> Vec<ValidationHistoryEntry> {
+    points.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+    let mut best = None;
+    points
+        .into_iter()
+        .filter(|(_, _, metric)| {
+            let better = is_better(*metric, best, smaller_is_better);
+            if better {
+                best = Some(*metric);
+            }
+            better
+        })
+        .map(|(at, trial_id, metric)| ValidationHistoryEntry {
+            trial_id,
+            end_time: Timestamp(at),
+            searcher_metric: Float(metric),
+        })
+        .collect()
+}
+
+/// The best value of the searcher's metric over the whole experiment.
+#[utoipa::path(get, path = "/api/v1/experiments/{experimentId}/searcher/best_searcher_validation_metric",
+    operation_id = "GetBestSearcherValidationMetric", tag = "experiments", params(("experimentId" = i64, Path)),
+    responses((status = 200, body = GetBestSearcherValidationMetricResponse)))]
+async fn get_best_searcher_validation_metric(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+) -> Answer {
+    let row = find(&master, id).await?;
+    let best = row.best_metric.ok_or_else(|| {
+        AppError::new(
+            crate::error::ErrorKind::NotFound,
+            format!("experiment {id} has no validation with metric \"{}\" yet", row.searcher_metric),
+        )
+    })?;
+    message(&GetBestSearcherValidationMetricResponse { metric: Some(Float(best)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use det_api_types::wire::{Bytes, Int64};
+
+    use super::*;
+
+    #[test]
+    fn files_come_with_their_permission_bits_only() {
+        let file = File {
+            path: "a.py".into(),
+            kind: 48,
+            content: Bytes(b"x".to_vec()),
+            mtime: Int64(7),
+            mode: 0o100_644,
+            ..File::default()
+        };
+        let made = context_file((0, file.clone())).unwrap();
+        assert_eq!((made.kind, made.mode, made.mtime), (FileKind::File, 0o644, 7));
+        let directory = context_file((0, File { kind: 53, mode: 0o040_755, ..file.clone() })).unwrap();
+        assert_eq!((directory.kind, directory.mode), (FileKind::Directory, 0o755));
+        let error = context_file((3, File { kind: 50, ..file })).unwrap_err();
+        assert!(error.message.starts_with("field \"modelDefinition[3].type\""), "{}", error.message);
+    }
+
+    #[test]
+    fn the_history_holds_records_only() {
+        let points = vec![(3, 1, 0.4), (1, 1, 0.9), (2, 2, 0.95), (4, 2, 0.4), (5, 2, 0.1)];
+        let trials: Vec<(i64, f64)> =
+            records(points.clone(), true).iter().map(|e| (e.trial_id, e.searcher_metric.0)).collect();
+        assert_eq!(trials, [(1, 0.9), (1, 0.4), (2, 0.1)]);
+        let trials: Vec<f64> = records(points, false).iter().map(|e| e.searcher_metric.0).collect();
+        assert_eq!(trials, [0.9, 0.95]);
+    }
+}

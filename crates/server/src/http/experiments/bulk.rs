@@ -1,0 +1,175 @@
+//! The same for many experiments: each by itself, with a result for each.
+
+use axum::extract::State;
+use det_api_types::experiments::{BulkExperimentsRequest, BulkExperimentsResponse, ExperimentActionResult};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Master;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+use crate::http::error;
+use crate::http::experiments::{find, listing};
+use crate::http::extract::{Caller, PathId, WireBody};
+use crate::http::respond::{Answer, message};
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(activate_experiments))
+        .routes(routes!(pause_experiments))
+        .routes(routes!(cancel_experiments))
+        .routes(routes!(kill_experiments))
+        .routes(routes!(archive_experiments))
+        .routes(routes!(unarchive_experiments))
+        .routes(routes!(delete_experiments))
+}
+
+/// What is done to each experiment.
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    Activate,
+    Pause,
+    Cancel,
+    Kill,
+    Archive,
+    Unarchive,
+    Delete,
+}
+
+impl Action {
+    async fn perform(self, master: &Master, actor: &Actor, id: i64) -> AppResult<()> {
+        match self {
+            Self::Activate => master.activate_experiment(actor, id).await,
+            Self::Pause => master.pause_experiment(actor, id).await,
+            Self::Cancel => master.cancel_experiment(actor, id).await,
+            Self::Kill => master.kill_experiment(actor, id).await,
+            Self::Archive => master.archive_experiment(actor, id, true).await,
+            Self::Unarchive => master.archive_experiment(actor, id, false).await,
+            Self::Delete => master.delete_experiment(actor, id).await,
+        }
+    }
+}
+
+async fn perform(
+    master: &Master,
+    actor: &Actor,
+    project_id: i64,
+    request: BulkExperimentsRequest,
+    action: Action,
+) -> Answer {
+    let ids: Vec<i64> = match &request.filters {
+        Some(filters) => listing::meant(master, project_id, filters).await?.iter().map(|row| row.id).collect(),
+        None => request.experiment_ids,
+    };
+    let mut results = Vec::with_capacity(ids.len());
+    for id in ids {
+        let error = match one(master, actor, project_id, id, action).await {
+            Ok(()) => String::new(),
+            Err(failure) => {
+                error::log(&failure);
+                failure.message
+            }
+        };
+        results.push(ExperimentActionResult { error, id });
+    }
+    message(&BulkExperimentsResponse { results })
+}
+
+async fn one(master: &Master, actor: &Actor, project_id: i64, id: i64, action: Action) -> AppResult<()> {
+    if find(master, id).await?.project_id != project_id {
+        return Err(AppError::not_found("experiment", id).hint(format!("it is not in project {project_id}")));
+    }
+    action.perform(master, actor, id).await
+}
+
+/// Lets experiments run.
+#[utoipa::path(post, path = "/api/v1/projects/{projectId}/experiments/activate", operation_id = "ActivateExperiments",
+    tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
+    responses((status = 200, body = BulkExperimentsResponse)))]
+async fn activate_experiments(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(project_id): PathId,
+    WireBody(body): WireBody<BulkExperimentsRequest>,
+) -> Answer {
+    perform(&master, &actor, project_id, body, Action::Activate).await
+}
+
+/// Pauses experiments.
+#[utoipa::path(post, path = "/api/v1/projects/{projectId}/experiments/pause", operation_id = "PauseExperiments",
+    tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
+    responses((status = 200, body = BulkExperimentsResponse)))]
+async fn pause_experiments(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(project_id): PathId,
+    WireBody(body): WireBody<BulkExperimentsRequest>,
+) -> Answer {
+    perform(&master, &actor, project_id, body, Action::Pause).await
+}
+
+/// Ends experiments; their trials save first.
+#[utoipa::path(post, path = "/api/v1/projects/{projectId}/experiments/cancel", operation_id = "CancelExperiments",
+    tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
+    responses((status = 200, body = BulkExperimentsResponse)))]
+async fn cancel_experiments(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(project_id): PathId,
+    WireBody(body): WireBody<BulkExperimentsRequest>,
+) -> Answer {
+    perform(&master, &actor, project_id, body, Action::Cancel).await
+}
+
+/// Ends experiments at once.
+#[utoipa::path(post, path = "/api/v1/projects/{projectId}/experiments/kill", operation_id = "KillExperiments",
+    tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
+    responses((status = 200, body = BulkExperimentsResponse)))]
+async fn kill_experiments(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(project_id): PathId,
+    WireBody(body): WireBody<BulkExperimentsRequest>,
+) -> Answer {
+    perform(&master, &actor, project_id, body, Action::Kill).await
+}
+
+/// Puts experiments away.
+#[utoipa::path(post, path = "/api/v1/projects/{projectId}/experiments/archive", operation_id = "ArchiveExperiments",
+    tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
+    responses((status = 200, body = BulkExperimentsResponse)))]
+async fn archive_experiments(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(project_id): PathId,
+    WireBody(body): WireBody<BulkExperimentsRequest>,
+) -> Answer {
+    perform(&master, &actor, project_id, body, Action::Archive).await
+}
+
+/// Takes experiments out again.
+#[utoipa::path(post, path = "/api/v1/projects/{projectId}/experiments/unarchive",
+    operation_id = "UnarchiveExperiments", tag = "experiments", params(("projectId" = i64, Path)),
+    request_body = BulkExperimentsRequest, responses((status = 200, body = BulkExperimentsResponse)))]
+async fn unarchive_experiments(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(project_id): PathId,
+    WireBody(body): WireBody<BulkExperimentsRequest>,
+) -> Answer {
+    perform(&master, &actor, project_id, body, Action::Unarchive).await
+}
+
+/// Deletes ended experiments with their checkpoints, in the background.
+#[utoipa::path(delete, path = "/api/v1/projects/{projectId}/experiments/delete", operation_id = "DeleteExperiments",
+    tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
+    responses((status = 200, body = BulkExperimentsResponse)))]
+async fn delete_experiments(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(project_id): PathId,
+    WireBody(body): WireBody<BulkExperimentsRequest>,
+) -> Answer {
+    perform(&master, &actor, project_id, body, Action::Delete).await
+}

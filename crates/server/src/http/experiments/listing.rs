@@ -1,0 +1,210 @@
+//! Which experiments a listing or a bulk action is about.
+
+use std::collections::BTreeMap;
+
+use det_api_types::experiments::{
+    BulkExperimentFilters, ExperimentSortBy, ExperimentState, GetExperimentsQuery, Int32FieldFilter,
+};
+use det_api_types::page::{OrderBy, Pagination};
+use det_store::allocations;
+use det_store::experiments::{self, ExperimentRow, Filter, Sort};
+
+use crate::app::Master;
+use crate::error::{AppError, AppResult};
+use crate::http::views::experiments::{Phase, StateFilter};
+
+/// Experiments on a page when no limit is given.
+pub(crate) const DEFAULT_LIMIT: i64 = 100;
+/// Ids in one statement: below the least that either database takes.
+const BATCH: usize = 10_000;
+/// Ids that a filter can hold.
+const FILTER_IDS: usize = 20_000;
+
+/// The limit of the *SQL* family as the store takes it: 0 = the default, −1 = all, −2 = none.
+pub(crate) fn store_limit(limit: i64) -> i64 {
+    match limit {
+        0 => DEFAULT_LIMIT,
+        -2 => 0,
+        other => other,
+    }
+}
+
+/// Where a page of the *SQL* family lies. Beyond the end: an empty page at the end.
+pub(crate) fn pagination(offset: i64, limit: i64, shown: usize, total: i64) -> Pagination {
+    let start = offset.max(0).min(total);
+    let end = start + i64::try_from(shown).unwrap_or(0);
+    Pagination { offset, limit, start_index: start, end_index: end, total }
+}
+
+/// How far active experiments are.
+pub(crate) async fn phases(master: &Master, ids: &[i64]) -> AppResult<BTreeMap<i64, Phase>> {
+    let mut phases: BTreeMap<i64, Phase> = BTreeMap::new();
+    let mut conn = master.store.read().await?;
+    for batch in ids.chunks(BATCH) {
+        for (id, state) in allocations::live_states_of_experiments(&mut conn.conn(), batch).await? {
+            let phase = phases.entry(id).or_default();
+            *phase = (*phase).max(Phase::of_allocation(&state));
+        }
+    }
+    Ok(phases)
+}
+
+/// One page of experiments.
+pub(crate) async fn page(
+    master: &Master,
+    query: &GetExperimentsQuery,
+) -> AppResult<(Vec<ExperimentRow>, Pagination)> {
+    let mut filter = Filter {
+        name: text(&query.name),
+        description: text(&query.description),
+        labels: query.labels.clone(),
+        owners: owners(master, &query.users, &query.user_ids),
+        archived: query.archived,
+        project_id: Some(query.project_id).filter(|id| *id != 0),
+        ..Filter::default()
+    };
+    apply_ids(&mut filter, &query.experiment_id_filter);
+    apply_states(master, &mut filter, &query.states).await?;
+    let mut conn = master.store.read().await?;
+    let (rows, total) = experiments::list(
+        &mut conn.conn(),
+        &filter,
+        sort(query.sort_by),
+        query.order_by == OrderBy::Desc,
+        query.offset,
+        store_limit(query.limit),
+    )
+    .await?;
+    let pagination = pagination(query.offset, query.limit, rows.len(), total);
+    Ok((rows, pagination))
+}
+
+/// All experiments of `project_id` that the filters of a bulk action mean, by number.
+pub(crate) async fn meant(
+    master: &Master,
+    project_id: i64,
+    filters: &BulkExperimentFilters,
+) -> AppResult<Vec<ExperimentRow>> {
+    let mut filter = Filter {
+        name: text(&filters.name),
+        description: text(&filters.description),
+        labels: filters.labels.clone(),
+        owners: owners(master, &[], &filters.user_ids),
+        archived: filters.archived,
+        project_id: Some(project_id),
+        not_ids: filters.excluded_experiment_ids.clone(),
+        ..Filter::default()
+    };
+    apply_states(master, &mut filter, &filters.states).await?;
+    let mut conn = master.store.read().await?;
+    Ok(experiments::list(&mut conn.conn(), &filter, Sort::Id, false, 0, -1).await?.0)
+}
+
+fn text(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|t| !t.is_empty())
+}
+
+/// Owners by name or number; a name that nobody has matches nothing.
+fn owners(master: &Master, names: &[String], ids: &[i64]) -> Option<Vec<i64>> {
+    if names.is_empty() && ids.is_empty() {
+        return None;
+    }
+    let named = names.iter().filter_map(|name| master.auth.user_by_name(name)).map(|user| user.id);
+    Some(named.chain(ids.iter().copied()).collect())
+}
+
+fn apply_ids(filter: &mut Filter, ids: &Int32FieldFilter) {
+    let below = [ids.lt, ids.lte.map(|n| n.saturating_add(1))];
+    let above = [ids.gt, ids.gte.map(|n| n.saturating_sub(1))];
+    filter.id_below = below.into_iter().flatten().min();
+    filter.id_above = above.into_iter().flatten().max();
+    filter.ids = Some(ids.incl.clone()).filter(|ids| !ids.is_empty());
+    filter.not_ids.extend(&ids.not_in);
+}
+
+/// Filters by reported states: what is stored as ACTIVE is told apart by its live allocations.
+async fn apply_states(master: &Master, filter: &mut Filter, states: &[ExperimentState]) -> AppResult<()> {
+    let Some(wanted) = StateFilter::new(states) else { return Ok(()) };
+    filter.states = Some(wanted.in_question());
+    if wanted.phases.is_empty() || wanted.wants_all_phases() {
+        return Ok(());
+    }
+    let active = {
+        let only_active = Filter { states: Some(vec!["ACTIVE".into()]), ..filter.clone() };
+        let mut conn = master.store.read().await?;
+        experiments::list(&mut conn.conn(), &only_active, Sort::Id, false, 0, -1).await?.0
+    };
+    let ids: Vec<i64> = active.iter().map(|row| row.id).collect();
+    let phases = phases(master, &ids).await?;
+    let phase = |id: &i64| phases.get(id).copied().unwrap_or_default();
+    let (fitting, others): (Vec<i64>, Vec<i64>) = ids.into_iter().partition(|id| wanted.wants("ACTIVE", phase(id)));
+    // What has containers is bounded by the cluster, what is queued is not: name the fewer.
+    let named = if wanted.stored.is_empty() && fitting.len() <= others.len() {
+        filter.ids = Some(fitting);
+        filter.ids.as_ref().map_or(0, Vec::len)
+    } else {
+        filter.not_ids.extend(others);
+        filter.not_ids.len()
+    };
+    if named > FILTER_IDS {
+        return Err(AppError::invalid(format!(
+            "field \"states\": {named} active experiments would have to be told apart one by one; at most {FILTER_IDS} can be"
+        ))
+        .hint("ask for active states and for other states in two requests"));
+    }
+    Ok(())
+}
+
+fn sort(by: ExperimentSortBy) -> Sort {
+    match by {
+        ExperimentSortBy::Unspecified | ExperimentSortBy::Id => Sort::Id,
+        ExperimentSortBy::Description => Sort::Description,
+        ExperimentSortBy::StartTime => Sort::StartTime,
+        ExperimentSortBy::EndTime => Sort::EndTime,
+        ExperimentSortBy::State => Sort::State,
+        ExperimentSortBy::NumTrials => Sort::TrialCount,
+        ExperimentSortBy::Progress => Sort::Progress,
+        ExperimentSortBy::User => Sort::User,
+        ExperimentSortBy::Name => Sort::Name,
+        ExperimentSortBy::ForkedFrom => Sort::ForkedFrom,
+        ExperimentSortBy::ResourcePool => Sort::ResourcePool,
+        ExperimentSortBy::ProjectId => Sort::ProjectId,
+        ExperimentSortBy::CheckpointSize => Sort::CheckpointSize,
+        ExperimentSortBy::CheckpointCount => Sort::CheckpointCount,
+        ExperimentSortBy::SearcherMetricVal => Sort::SearcherMetric,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_the_sql_family() {
+        assert_eq!([0, -1, -2, 7].map(store_limit), [100, -1, 0, 7]);
+    }
+
+    #[test]
+    fn a_page_beyond_the_end_lies_at_the_end() {
+        let page = pagination(500, 100, 0, 20);
+        assert_eq!((page.start_index, page.end_index, page.total), (20, 20, 20));
+        let page = pagination(10, 5, 5, 20);
+        assert_eq!((page.start_index, page.end_index), (10, 15));
+    }
+
+    #[test]
+    fn bounds_of_ids_narrow_each_other() {
+        let mut filter = Filter::default();
+        let bounds = Int32FieldFilter {
+            lt: Some(10),
+            lte: Some(5),
+            gt: Some(1),
+            gte: Some(3),
+            incl: vec![4],
+            not_in: vec![2],
+        };
+        apply_ids(&mut filter, &bounds);
+        assert_eq!((filter.id_below, filter.id_above), (Some(6), Some(2)));
+        assert_eq!((filter.ids, filter.not_ids), (Some(vec![4]), vec![2]));
+    }
+}

@@ -1,0 +1,154 @@
+//! Metrics of trials: reporting and reading.
+
+pub mod stream;
+
+use axum::extract::State;
+use axum::response::Response;
+use det_api_types::metrics::{GetMetricsQuery, GetTrialMetricsQuery, MetricsChunk, ReportTrialMetricsRequest};
+use det_api_types::page::Empty;
+use det_store::metrics::StoredReport;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Master;
+use crate::app::metrics::{Report, TRAINING, VALIDATION};
+use crate::error::{AppError, AppResult};
+use crate::http::error::before_stream;
+use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::respond::{self, Answer, empty};
+
+/// Messages that wait to be sent.
+const MESSAGES: usize = 2;
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(report_trial_metrics))
+        .routes(routes!(get_metrics))
+        .routes(routes!(get_training_metrics))
+        .routes(routes!(get_validation_metrics))
+}
+
+/// Takes in a report of a trial.
+#[utoipa::path(post, path = "/api/v1/trials/{trialId}/metrics", operation_id = "ReportTrialMetrics", tag = "metrics",
+    params(("trialId" = i64, Path)), request_body = ReportTrialMetricsRequest,
+    responses((status = 200, body = Empty)))]
+async fn report_trial_metrics(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(trial_id): PathId,
+    WireBody(body): WireBody<ReportTrialMetricsRequest>,
+) -> Answer {
+    actor.require_trial(trial_id)?;
+    master.report_metrics(report(trial_id, body)).await?;
+    empty()
+}
+
+/// A report off the wire; the path's trial wins over the body's.
+fn report(trial_id: i64, body: ReportTrialMetricsRequest) -> Report {
+    let metrics = body.metrics;
+    let batches = metrics.metrics.batch_metrics.map(|batches| batches.into_iter().map(|b| Value::Object(b.0)).collect());
+    Report {
+        trial_id,
+        run_id: metrics.trial_run_id,
+        group: body.group,
+        report: StoredReport {
+            step: metrics.steps_completed,
+            at: metrics.report_time.map_or_else(det_store::now, |time| time.0),
+            metrics: metrics.metrics.avg_metrics.0,
+            batches,
+            report_id: body.report_id.filter(|id| !id.is_empty()),
+        },
+    }
+}
+
+/// Reports of trials, of one group or of all.
+#[utoipa::path(get, path = "/api/v1/trials/metrics/trial_metrics", operation_id = "GetMetrics", tag = "metrics",
+    params(GetMetricsQuery), responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
+async fn get_metrics(
+    State(master): State<Master>,
+    _caller: Caller,
+    WireQuery(query): WireQuery<GetMetricsQuery>,
+) -> Response {
+    stream(master, query.trial_ids, Some(query.group).filter(|group| !group.is_empty())).await
+}
+
+/// Training reports of trials.
+#[utoipa::path(get, path = "/api/v1/trials/metrics/training_metrics", operation_id = "GetTrainingMetrics",
+    tag = "metrics", params(GetTrialMetricsQuery),
+    responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
+async fn get_training_metrics(
+    State(master): State<Master>,
+    _caller: Caller,
+    WireQuery(query): WireQuery<GetTrialMetricsQuery>,
+) -> Response {
+    stream(master, query.trial_ids, Some(TRAINING.to_owned())).await
+}
+
+/// Validation reports of trials.
+#[utoipa::path(get, path = "/api/v1/trials/metrics/validation_metrics", operation_id = "GetValidationMetrics",
+    tag = "metrics", params(GetTrialMetricsQuery),
+    responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
+async fn get_validation_metrics(
+    State(master): State<Master>,
+    _caller: Caller,
+    WireQuery(query): WireQuery<GetTrialMetricsQuery>,
+) -> Response {
+    stream(master, query.trial_ids, Some(VALIDATION.to_owned())).await
+}
+
+async fn stream(master: Master, trial_ids: Vec<i64>, group: Option<String>) -> Response {
+    let trial_ids = match known(&master, trial_ids).await {
+        Ok(trial_ids) => trial_ids,
+        Err(error) => return before_stream(error),
+    };
+    let (sender, receiver) = mpsc::channel(MESSAGES);
+    let shutdown = master.shutdown.clone();
+    // Ends by itself when all is sent, or when the receiver has gone.
+    tokio::spawn(async move { stream::send_all(&master, &trial_ids, group.as_deref(), &sender).await });
+    respond::stream(receiver, shutdown).await
+}
+
+/// The trials in order, each once, if each is there.
+async fn known(master: &Master, mut trial_ids: Vec<i64>) -> AppResult<Vec<i64>> {
+    if trial_ids.is_empty() {
+        return Err(AppError::invalid("field \"trialIds\" is missing: name at least one trial"));
+    }
+    trial_ids.sort_unstable();
+    trial_ids.dedup();
+    for id in &trial_ids {
+        crate::http::trials::find(master, *id).await?;
+    }
+    Ok(trial_ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use det_api_types::wire;
+
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_as_the_harness_sends_it() {
+        let body = br#"{"group":"training","metrics":{"trialId":1,"trialRunId":2,"stepsCompleted":3,"reportTime":null,
+            "metrics":{"avgMetrics":{"loss":"NaN"},"batchMetrics":null}}}"#;
+        let report = report(7, wire::decode(body).unwrap());
+        assert_eq!((report.trial_id, report.run_id, report.group.as_str()), (7, 2, "training"));
+        assert_eq!(report.report.step, Some(3));
+        assert!(report.report.at > 0, "without a time it is now");
+        assert_eq!(report.report.metrics["loss"], "NaN");
+        assert_eq!((report.report.batches, report.report.report_id), (None, None));
+    }
+
+    #[test]
+    fn a_report_may_bring_a_time_batches_and_an_identity() {
+        let body = br#"{"group":"validation","report_id":"r1","metrics":{"trialRunId":"1","stepsCompleted":1,
+            "reportTime":"1970-01-01T00:00:01Z","metrics":{"avgMetrics":{},"batchMetrics":[{"loss":1}]}}}"#;
+        let report = report(7, wire::decode(body).unwrap()).report;
+        assert_eq!(report.at, 1_000_000);
+        assert_eq!(report.batches, Some(serde_json::json!([{"loss": 1}])));
+        assert_eq!(report.report_id.as_deref(), Some("r1"));
+    }
+}

@@ -1,0 +1,272 @@
+//! A trial's history: training, validations and checkpoints by step.
+//!
+//! Reports are read twice: first for what the page's order needs, then for the entries on the page. So a page of a long
+//! history never holds more than that.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_api_types::page::{OrderBy, Pagination};
+use det_api_types::trials::{GetTrialWorkloadsQuery, MetricType, WorkloadContainer, WorkloadFilter};
+use det_store::checkpoints::{self, CheckpointRow};
+use det_store::metrics::{StoredReport, number};
+
+use crate::app::Master;
+use crate::app::checkpoints::reports::{Outdating, Pages, merge};
+use crate::app::metrics::{TRAINING, VALIDATION};
+use crate::error::AppResult;
+use crate::http::views::trials::{BatchMetrics, checkpoint_workload, metrics_workload};
+
+/// The sort key that means the step.
+const BY_STEP: &str = "batches";
+
+/// Identity of an entry. Its order is that of a history: by step, and within a step training, validation, checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Report { step: i64, rank: u8, group: String, run_id: i64 },
+    Checkpoint { step: i64, uuid: String },
+}
+
+impl Key {
+    fn report(group: &str, run_id: i64, step: i64) -> Self {
+        let rank = if group == VALIDATION { 1 } else { 0 };
+        Self::Report { step, rank, group: group.to_owned(), run_id }
+    }
+
+    fn order(&self) -> (i64, u8) {
+        match self {
+            Self::Report { step, rank, .. } => (*step, *rank),
+            Self::Checkpoint { step, .. } => (*step, 2),
+        }
+    }
+}
+
+/// Which reports are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Groups {
+    None,
+    /// Training and validation.
+    Usual,
+    One(String),
+}
+
+impl Groups {
+    fn asked(query: &GetTrialWorkloadsQuery) -> Self {
+        match (query.filter, query.group.as_str(), query.metric_type) {
+            (WorkloadFilter::Checkpoint, _, _) => Self::None,
+            (WorkloadFilter::Validation | WorkloadFilter::CheckpointOrValidation, _, _) => Self::One(VALIDATION.into()),
+            (WorkloadFilter::Unspecified, "", MetricType::Training) => Self::One(TRAINING.into()),
+            (WorkloadFilter::Unspecified, "", MetricType::Validation) => Self::One(VALIDATION.into()),
+            (WorkloadFilter::Unspecified, "", MetricType::Profiling) => Self::None,
+            (WorkloadFilter::Unspecified, "", MetricType::Unspecified) => Self::Usual,
+            (WorkloadFilter::Unspecified, group, _) => Self::One(group.to_owned()),
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        match self {
+            Self::None => Vec::new(),
+            Self::Usual => vec![TRAINING, VALIDATION],
+            Self::One(name) => vec![name],
+        }
+    }
+}
+
+/// One page of a trial's history.
+pub(crate) async fn page(
+    master: &Master,
+    trial_id: i64,
+    query: &GetTrialWorkloadsQuery,
+) -> AppResult<(Vec<WorkloadContainer>, Pagination)> {
+    let groups = Groups::asked(query);
+    let outdating = Outdating::load(&master.store, trial_id).await?;
+    let mut values: BTreeMap<Key, Option<f64>> = BTreeMap::new();
+    let by_metric = Some(query.sort_key.as_str()).filter(|key| !key.is_empty() && *key != BY_STEP);
+    for group in groups.names() {
+        each(master, trial_id, group, &outdating, |run_id, report| {
+            let value = by_metric.and_then(|name| report.metrics.get(name)).and_then(number);
+            let slot = values.entry(Key::report(group, run_id, report.step.unwrap_or(0))).or_default();
+            *slot = slot.or(value);
+        })
+        .await?;
+    }
+    let mut checkpoints = wanted_checkpoints(master, trial_id, query).await?;
+    for (uuid, row) in &checkpoints {
+        values.insert(Key::Checkpoint { step: row.steps, uuid: uuid.clone() }, None);
+    }
+    let keys = sorted(values, by_metric.is_some(), query.order_by);
+
+    let total = keys.len();
+    let start = usize::try_from(query.offset.max(0)).unwrap_or(usize::MAX).min(total);
+    let count = match query.limit {
+        // Unlike other listings of this family, 0 is all here.
+        0 | -1 => usize::MAX,
+        -2 => 0,
+        limit => usize::try_from(limit).unwrap_or(usize::MAX),
+    };
+    let page: Vec<Key> = keys.into_iter().skip(start).take(count).collect();
+    let mut reports = read(master, trial_id, &groups, &outdating, &page).await?;
+    let batches = if query.include_batch_metrics { BatchMetrics::Given } else { BatchMetrics::Left };
+    let mut shown = Vec::with_capacity(page.len());
+    for key in page {
+        let mut container = WorkloadContainer::default();
+        match &key {
+            Key::Checkpoint { uuid, .. } => {
+                container.checkpoint = checkpoints.remove(uuid).as_ref().map(checkpoint_workload).transpose()?;
+            }
+            Key::Report { group, .. } => {
+                // Between the two readings a newer run may have begun and outdated the report.
+                let Some(report) = reports.remove(&key) else { continue };
+                let workload = Some(metrics_workload(report, batches));
+                if group == VALIDATION { container.validation = workload } else { container.training = workload }
+            }
+        }
+        shown.push(container);
+    }
+    let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let end = start.saturating_add(count).min(total);
+    let pagination = Pagination {
+        offset: query.offset,
+        limit: query.limit,
+        start_index: signed(start),
+        end_index: signed(end),
+        total: signed(total),
+    };
+    Ok((shown, pagination))
+}
+
+async fn wanted_checkpoints(
+    master: &Master,
+    trial_id: i64,
+    query: &GetTrialWorkloadsQuery,
+) -> AppResult<BTreeMap<String, CheckpointRow>> {
+    if query.filter == WorkloadFilter::Validation {
+        return Ok(BTreeMap::new());
+    }
+    let mut conn = master.store.read().await?;
+    let rows = checkpoints::of_trial(&mut conn.conn(), trial_id).await?;
+    Ok(rows
+        .into_iter()
+        .filter(|row| !(query.remove_deleted_checkpoints && row.state == "DELETED"))
+        .map(|row| (row.uuid.clone(), row))
+        .collect())
+}
+
+/// The entries in the order asked for; those without the metric come last in either direction.
+fn sorted(values: BTreeMap<Key, Option<f64>>, by_metric: bool, order: OrderBy) -> Vec<Key> {
+    let descending = order == OrderBy::Desc;
+    let mut entries: Vec<(Key, Option<f64>)> = values.into_iter().collect();
+    entries.sort_by(|(a, x), (b, y)| {
+        let by_value = match (x, y) {
+            _ if !by_metric => Ordering::Equal,
+            (Some(x), Some(y)) if descending => y.total_cmp(x),
+            (Some(x), Some(y)) => x.total_cmp(y),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => Ordering::Equal,
+        };
+        let by_step = a.order().cmp(&b.order()).then_with(|| a.cmp(b));
+        by_value.then(if descending { by_step.reverse() } else { by_step })
+    });
+    entries.into_iter().map(|(key, _)| key).collect()
+}
+
+/// Shows every report of a group that counts, in order of arrival.
+async fn each(
+    master: &Master,
+    trial_id: i64,
+    group: &str,
+    outdating: &Outdating,
+    mut see: impl FnMut(i64, StoredReport),
+) -> AppResult<()> {
+    if !outdating.has(group) {
+        return Ok(());
+    }
+    let mut pages = Pages::new(&master.store, trial_id, Some(group));
+    loop {
+        let chunks = pages.next().await?;
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        for chunk in &chunks {
+            for report in chunk.unpack()? {
+                if outdating.counts(group, chunk.run_id, report.step) {
+                    see(chunk.run_id, report);
+                }
+            }
+        }
+    }
+}
+
+/// Reads the reports of a page, the parts of one step put together.
+async fn read(
+    master: &Master,
+    trial_id: i64,
+    groups: &Groups,
+    outdating: &Outdating,
+    page: &[Key],
+) -> AppResult<BTreeMap<Key, StoredReport>> {
+    let wanted: BTreeSet<&Key> = page.iter().collect();
+    let mut found: BTreeMap<Key, StoredReport> = BTreeMap::new();
+    for group in groups.names() {
+        if !wanted.iter().any(|key| matches!(key, Key::Report { group: name, .. } if name == group)) {
+            continue;
+        }
+        each(master, trial_id, group, outdating, |run_id, report| {
+            let key = Key::report(group, run_id, report.step.unwrap_or(0));
+            if wanted.contains(&key) {
+                match found.get_mut(&key) {
+                    Some(whole) => merge(whole, report),
+                    None => {
+                        found.insert(key, report);
+                    }
+                }
+            }
+        })
+        .await?;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(change: impl FnOnce(&mut GetTrialWorkloadsQuery)) -> GetTrialWorkloadsQuery {
+        let mut query = GetTrialWorkloadsQuery::default();
+        change(&mut query);
+        query
+    }
+
+    #[test]
+    fn filters_name_groups() {
+        assert_eq!(Groups::asked(&query(|_| {})).names(), [TRAINING, VALIDATION]);
+        assert_eq!(Groups::asked(&query(|q| q.filter = WorkloadFilter::Checkpoint)), Groups::None);
+        assert_eq!(Groups::asked(&query(|q| q.filter = WorkloadFilter::Validation)).names(), [VALIDATION]);
+        assert_eq!(Groups::asked(&query(|q| q.metric_type = MetricType::Training)).names(), [TRAINING]);
+        assert_eq!(Groups::asked(&query(|q| q.group = "mine".into())).names(), ["mine"]);
+    }
+
+    fn checkpoint(step: i64) -> Key {
+        Key::Checkpoint { step, uuid: "u".into() }
+    }
+
+    #[test]
+    fn a_history_is_sorted_by_step_and_kind() {
+        let keys = [checkpoint(1), Key::report(VALIDATION, 1, 1), Key::report(TRAINING, 1, 1), checkpoint(0)];
+        let values: BTreeMap<Key, Option<f64>> = keys.into_iter().map(|key| (key, None)).collect();
+        let expected =
+            vec![checkpoint(0), Key::report(TRAINING, 1, 1), Key::report(VALIDATION, 1, 1), checkpoint(1)];
+        assert_eq!(sorted(values.clone(), false, OrderBy::Asc), expected);
+        let reversed: Vec<Key> = expected.into_iter().rev().collect();
+        assert_eq!(sorted(values, false, OrderBy::Desc), reversed);
+    }
+
+    #[test]
+    fn entries_without_the_metric_come_last_either_way() {
+        let (low, high) = (Key::report(TRAINING, 1, 5), Key::report(TRAINING, 1, 1));
+        let values = BTreeMap::from([(low.clone(), Some(0.1)), (high.clone(), Some(0.9)), (checkpoint(0), None)]);
+        assert_eq!(sorted(values.clone(), true, OrderBy::Asc), [low.clone(), high.clone(), checkpoint(0)]);
+        assert_eq!(sorted(values, true, OrderBy::Desc), [high, low, checkpoint(0)]);
+    }
+}

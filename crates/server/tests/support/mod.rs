@@ -1,0 +1,419 @@
+//! A whole master on a free port over a store of its own, clients of it, and agents that speak the real protocol.
+
+#![allow(dead_code, reason = "every test binary uses a part of this")]
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use det_agent_proto::{ContainerReport, ContainerState, Hello, PATH, PROTOCOL_VERSION, ToAgent, ToMaster};
+use det_config::master::MasterConfig;
+use det_ids::{AgentId, SlotId};
+use det_server::app::Master;
+use det_server::app::experiments::NewExperimentRequest;
+use det_server::app::model_archive::{ContextFile, FileKind};
+use det_server::auth::Actor;
+use det_server::hub::Hub;
+use det_server::master_log::MasterLog;
+use det_server::{MasterOptions, Running, StartError};
+use det_store::allocations::{self, AllocationRow, TaskRow};
+use det_taskspec::{ContainerExit, ContainerSpec, Device, DeviceKind};
+use futures::{SinkExt, StreamExt};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+/// Nothing in these tests takes this long; what does has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits for something, or fails with its name.
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+/// A master of its own for one test.
+pub(crate) struct Cluster {
+    running: Running,
+    http: reqwest::Client,
+    directory: TempDir,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Reply {
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    /// The body of a success.
+    #[track_caller]
+    pub(crate) fn ok(&self) -> Value {
+        assert_eq!(self.status, 200, "{self:?}");
+        self.json()
+    }
+
+    /// The messages of a stream that has ended.
+    #[track_caller]
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{self:?}");
+        self.text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].clone()).collect()
+    }
+
+    /// The sentence of a refusal with this status, found as clients find it.
+    #[track_caller]
+    pub(crate) fn refused(&self, status: u16) -> String {
+        assert_eq!(self.status, status, "{self:?}");
+        let body = self.json();
+        [&body["message"], &body["error"]["message"], &body["error"]["error"]]
+            .into_iter()
+            .find_map(Value::as_str)
+            .unwrap_or_else(|| panic!("no sentence in {self:?}"))
+            .to_owned()
+    }
+}
+
+/// Somebody who asks.
+#[derive(Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    base: String,
+    credential: Option<(&'static str, String)>,
+}
+
+impl Client {
+    /// Sends a request; the body goes without a content type, as clients send it.
+    pub(crate) async fn send(&self, method: Method, path: &str, body: Option<String>) -> reqwest::Response {
+        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        if let Some((name, value)) = &self.credential {
+            request = request.header(*name, value);
+        }
+        if let Some(body) = body {
+            request = request.body(body);
+        }
+        within(path, request.send()).await.unwrap()
+    }
+
+    async fn whole(&self, method: Method, path: &str, body: Option<String>) -> Reply {
+        let response = self.send(method, path, body).await;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = within(path, response.text()).await.unwrap();
+        Reply { status, headers, text }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.whole(Method::GET, path, None).await
+    }
+
+    /// A POST with a body, or without any when it is null.
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Reply {
+        let body = (!body.is_null()).then(|| body.to_string());
+        self.whole(Method::POST, path, body).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: Value) -> Reply {
+        self.whole(Method::PATCH, path, Some(body.to_string())).await
+    }
+
+    /// Opens a stream.
+    pub(crate) async fn follow(&self, path: &str) -> Follower {
+        let response = self.send(Method::GET, path, None).await;
+        assert_eq!(response.status().as_u16(), 200, "{path}");
+        Follower { response, rest: String::new() }
+    }
+
+    /// The token that this client shows.
+    pub(crate) fn token(&self) -> &str {
+        self.credential.as_ref().unwrap().1.strip_prefix("Bearer ").unwrap()
+    }
+
+    /// The same service, asked with another credential.
+    pub(crate) fn with(&self, name: &'static str, value: impl Into<String>) -> Self {
+        Self { credential: Some((name, value.into())), ..self.clone() }
+    }
+
+    /// The same service, asked with the token of a task.
+    pub(crate) fn as_task(&self, token: &str) -> Self {
+        self.with("Grpc-Metadata-x-allocation-token", format!("Bearer {token}"))
+    }
+
+    /// The same service, asked by nobody.
+    pub(crate) fn anonymous(&self) -> Self {
+        Self { credential: None, ..self.clone() }
+    }
+
+    /// What every endpoint that needs a token answers without one, and with a wrong one.
+    pub(crate) async fn assert_needs_token(&self, method: Method, path: &str) {
+        for client in [self.anonymous(), self.with("Authorization", "Bearer wrong"), self.as_task("wrong")] {
+            let reply = client.whole(method.clone(), path, None).await;
+            assert!(reply.refused(401).contains("token"), "{method} {path}: {reply:?}");
+        }
+    }
+}
+
+/// A stream that is still open.
+pub(crate) struct Follower {
+    response: reqwest::Response,
+    rest: String,
+}
+
+impl Follower {
+    /// The next message; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some((line, rest)) = self.rest.split_once('\n') {
+                let message: Value = serde_json::from_str(line).unwrap();
+                self.rest = rest.to_owned();
+                return Some(message["result"].clone());
+            }
+            let chunk = within("a message of a stream", self.response.chunk()).await.unwrap()?;
+            self.rest.push_str(std::str::from_utf8(&chunk).unwrap());
+        }
+    }
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// A master with these configuration keys.
+    pub(crate) async fn start_with(flags: &[(&str, &str)]) -> Self {
+        // Of several tests in one process the first one installs it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = TempDir::new().unwrap();
+        let running = loop {
+            let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let mut all: Vec<(String, String)> =
+                flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            all.push(("host".into(), "127.0.0.1".into()));
+            all.push(("port".into(), port.to_string()));
+            let (config, _) = MasterConfig::load(&[], &BTreeMap::new(), &all).unwrap();
+            let hub = Hub::default();
+            let log = MasterLog::new(hub.clone());
+            let options = MasterOptions {
+                config,
+                data_dir: directory.path().to_owned(),
+                allow_blank_passwords: true,
+                hub,
+                log,
+            };
+            match det_server::start(options).await {
+                Ok(running) => break running,
+                // Somebody took the port between the look and the start.
+                Err(StartError::Listen { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
+        Self { running, http: reqwest::Client::new(), directory }
+    }
+
+    pub(crate) fn master(&self) -> &Master {
+        self.running.master()
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client { http: self.http.clone(), base: format!("http://{}", self.running.address), credential: None }
+    }
+
+    /// A logged-in user with a blank password.
+    pub(crate) async fn user(&self, name: &str) -> Client {
+        let client = self.client();
+        let login = client.post("/api/v1/auth/login", json!({"username": name, "isHashed": true})).await.ok();
+        client.with("Authorization", format!("Bearer {}", login["token"].as_str().unwrap()))
+    }
+
+    pub(crate) async fn admin(&self) -> Client {
+        self.user("admin").await
+    }
+
+    /// The user that is no administrator.
+    pub(crate) async fn determined(&self) -> Client {
+        self.user("determined").await
+    }
+
+    /// Submits an experiment of one trial that asks for `slots`; gives its number.
+    pub(crate) async fn experiment(&self, name: &str, slots: u32) -> i64 {
+        let config = json!({
+            "name": name,
+            "entrypoint": "python3 train.py",
+            "searcher": {"name": "single", "metric": "loss"},
+            "resources": {"slots_per_trial": slots},
+            "max_restarts": 0,
+        });
+        let owner = self.master().auth.user_by_name("admin").unwrap();
+        let file = ContextFile {
+            path: "train.py".into(),
+            kind: FileKind::File,
+            content: b"print('hello')\n".to_vec(),
+            mode: 0o644,
+            mtime: 1_700_000_000,
+        };
+        let request = NewExperimentRequest {
+            config: config.to_string(),
+            files: vec![file],
+            activate: true,
+            ..NewExperimentRequest::default()
+        };
+        let created = self.master().create_experiment(&Actor::User(owner), request).await.unwrap();
+        created.id.unwrap()
+    }
+
+    /// The only trial's task of an experiment, and its newest allocation.
+    pub(crate) async fn task_of(&self, experiment: i64) -> (TaskRow, AllocationRow) {
+        let mut conn = self.master().store.read().await.unwrap();
+        let trials = det_store::trials::of_experiment(&mut conn.conn(), experiment).await.unwrap();
+        let task = allocations::find_task(&mut conn.conn(), &trials[0].task_id).await.unwrap().unwrap();
+        let allocation = allocations::of_task(&mut conn.conn(), &task.id).await.unwrap().remove(0);
+        (task, allocation)
+    }
+
+    /// Asks until the answer is as wanted.
+    pub(crate) async fn until(&self, client: &Client, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        // Every change that clients see is an event.
+        let mut changes = self.master().hub.subscribe(det_server::hub::Topic::Events);
+        within(path, async {
+            loop {
+                let answer = client.get(path).await.ok();
+                if wanted(&answer) {
+                    return answer;
+                }
+                // Some changes, such as those of containers, make no event of their own: look again now and then.
+                let _ = tokio::time::timeout(Duration::from_millis(50), changes.changed()).await;
+            }
+        })
+        .await
+    }
+
+    /// An agent with so many CPU slots.
+    pub(crate) async fn agent(&self, id: &str, slots: u32) -> FakeAgent {
+        FakeAgent::connect(self, id, slots).await
+    }
+
+    /// A running container of a fresh experiment on a fresh agent with one slot.
+    pub(crate) async fn running_task(&self) -> (FakeAgent, ContainerSpec) {
+        let mut agent = self.agent("a1", 1).await;
+        self.experiment("running", 1).await;
+        let spec = agent.next_start().await;
+        agent.runs(&spec).await;
+        (agent, spec)
+    }
+
+    pub(crate) fn master_address(&self) -> std::net::SocketAddr {
+        self.running.address
+    }
+
+    pub(crate) fn agent_token(&self) -> &str {
+        &self.running.agent_token
+    }
+
+    /// Stops the master: nothing may hang.
+    pub(crate) async fn stop(self) {
+        let Self { running, http, directory } = self;
+        drop(http);
+        within("the master to stop", running.stop()).await;
+        drop(directory);
+    }
+}
+
+/// An agent that runs nothing but says that it does.
+pub(crate) struct FakeAgent {
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+}
+
+impl FakeAgent {
+    async fn connect(cluster: &Cluster, id: &str, slots: u32) -> Self {
+        let mut request =
+            format!("ws://{}{PATH}", cluster.running.address).into_client_request().unwrap();
+        let token = format!("Bearer {}", cluster.agent_token());
+        request.headers_mut().insert("Authorization", token.parse().unwrap());
+        let (socket, _) = within("an agent's connection", tokio_tungstenite::connect_async(request)).await.unwrap();
+        let mut agent = Self { socket };
+        let devices = (0..slots)
+            .map(|n| Device { id: SlotId(n), brand: "Test CPU".into(), uuid: format!("{id}-{n}"), kind: DeviceKind::Cpu })
+            .collect();
+        agent
+            .say(&ToMaster::Hello(Hello {
+                protocol: PROTOCOL_VERSION,
+                agent_id: AgentId(id.to_owned()),
+                instance_id: format!("instance of {id}"),
+                version: "0.0.0-test".into(),
+                resource_pool: "default".into(),
+                addresses: vec!["127.0.0.1".into()],
+                devices,
+                runtime: "process".into(),
+                containers: Vec::new(),
+            }))
+            .await;
+        match agent.hear().await {
+            ToAgent::Welcome(_) => agent,
+            other => panic!("not welcomed: {other:?}"),
+        }
+    }
+
+    async fn say(&mut self, message: &ToMaster) {
+        self.socket.send(Message::text(serde_json::to_string(message).unwrap())).await.unwrap();
+    }
+
+    /// The next order of the master.
+    pub(crate) async fn hear(&mut self) -> ToAgent {
+        within("an order to an agent", async {
+            loop {
+                if let Message::Text(text) = self.socket.next().await.unwrap().unwrap() {
+                    return serde_json::from_str(&text).unwrap();
+                }
+            }
+        })
+        .await
+    }
+
+    /// The next container to start.
+    pub(crate) async fn next_start(&mut self) -> ContainerSpec {
+        match self.hear().await {
+            ToAgent::Start(spec) => *spec,
+            other => panic!("expected a start, heard {other:?}"),
+        }
+    }
+
+    /// Waits for the order to end a container.
+    pub(crate) async fn next_kill(&mut self) -> bool {
+        match self.hear().await {
+            ToAgent::Kill { grace, .. } => grace,
+            other => panic!("expected an end, heard {other:?}"),
+        }
+    }
+
+    async fn report(&mut self, spec: &ContainerSpec, state: ContainerState) {
+        let report = ContainerReport {
+            container_id: spec.container_id.clone(),
+            allocation_id: spec.allocation_id.clone(),
+            state,
+        };
+        self.say(&ToMaster::Container(report)).await;
+    }
+
+    /// Says that a container runs.
+    pub(crate) async fn runs(&mut self, spec: &ContainerSpec) {
+        let state = ContainerState::Running {
+            host_address: "127.0.0.1".into(),
+            ports: vec![(1734, 41_734)],
+            runtime_id: "4711".into(),
+        };
+        self.report(spec, state).await;
+    }
+
+    /// Says that a container has ended with this code.
+    pub(crate) async fn exits(&mut self, spec: &ContainerSpec, code: i32) {
+        self.report(spec, ContainerState::Terminated { exit: ContainerExit::Exited { code } }).await;
+    }
+}

@@ -1,0 +1,412 @@
+//! TLS to the master, with the ways of trust that people use for it.
+//!
+//! Two things that the HTTP library's own TLS cannot do: check the certificate under another name than the address has,
+//! and trust a self-signed certificate that says of itself that it is an authority, which is what `openssl req -x509`
+//! makes and what most masters therefore have.
+
+use std::fmt;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_name;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme, StreamOwned,
+};
+use ureq::unversioned::transport::{
+    Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport,
+    TransportAdapter,
+};
+
+/// Puts TLS on connections to `https` addresses.
+#[derive(Debug)]
+pub(crate) struct TlsConnector {
+    config: Arc<ClientConfig>,
+    /// The name on the certificate, if it is not the one in the address.
+    name: Option<ServerName<'static>>,
+}
+
+impl TlsConnector {
+    /// Trusts the certificates in a PEM file, or with `noverify` whoever answers. `Err` says what is wrong.
+    pub(crate) fn new(cert_file: Option<&str>, cert_name: Option<&str>) -> Result<Self, String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let file = cert_file.filter(|file| !file.is_empty()).ok_or(
+            "the master's address begins with https, but no certificate to trust is given (DET_MASTER_CERT_FILE)",
+        )?;
+        let trusted = if file.eq_ignore_ascii_case("noverify") {
+            None
+        } else {
+            Some(read_certificates(Path::new(file))?)
+        };
+        let verifier = Verifier::new(trusted, Arc::clone(&provider))
+            .map_err(|error| format!("could not use the certificates in {file:?}: {error}"))?;
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| format!("could not prepare TLS: {error}"))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        let name = cert_name.filter(|name| !name.is_empty()).map(|name| {
+            ServerName::try_from(name.to_owned())
+                .map_err(|_| format!("DET_MASTER_CERT_NAME is not a host name: {name:?}"))
+        });
+        Ok(Self {
+            config: Arc::new(config),
+            name: name.transpose()?,
+        })
+    }
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| format!("could not read the master's certificate {path:?}: {error}"))?;
+    if certificates.is_empty() {
+        return Err(format!("{path:?} holds no PEM certificate"));
+    }
+    Ok(certificates)
+}
+
+impl<In: Transport> Connector<In> for TlsConnector {
+    type Out = Either<In, TlsTransport>;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        chained: Option<In>,
+    ) -> Result<Option<Self::Out>, ureq::Error> {
+        let Some(transport) = chained else {
+            return Ok(None);
+        };
+        if !details.needs_tls() || transport.is_tls() {
+            return Ok(Some(Either::A(transport)));
+        }
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => host_name(details)
+                .ok_or(ureq::Error::Tls("the address of the master has no host"))?,
+        };
+        let mut connection = ClientConnection::new(Arc::clone(&self.config), name)?;
+        let mut socket = TransportAdapter::new(
+            Box::new(transport) as Box<dyn Transport>,
+            details.current_time.clone(),
+        );
+        socket.set_timeout(details.timeout);
+        connection.complete_io(&mut socket)?;
+        Ok(Some(Either::B(TlsTransport {
+            buffers: LazyBuffers::new(
+                details.config.input_buffer_size(),
+                details.config.output_buffer_size(),
+            ),
+            stream: StreamOwned::new(connection, socket),
+        })))
+    }
+}
+
+fn host_name(details: &ConnectionDetails<'_>) -> Option<ServerName<'static>> {
+    let host = details.uri.host()?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    ServerName::try_from(host.to_owned()).ok()
+}
+
+/// A connection with TLS on it.
+pub(crate) struct TlsTransport {
+    buffers: LazyBuffers,
+    stream: StreamOwned<ClientConnection, TransportAdapter>,
+}
+
+impl fmt::Debug for TlsTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsTransport").finish_non_exhaustive()
+    }
+}
+
+impl Transport for TlsTransport {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
+        self.stream.get_mut().set_timeout(timeout);
+        let output = self.buffers.output().get(..amount).unwrap_or_default();
+        Ok(self.stream.write_all(output)?)
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
+        self.stream.get_mut().set_timeout(timeout);
+        let count = self.stream.read(self.buffers.input_append_buf())?;
+        self.buffers.input_appended(count);
+        Ok(count > 0)
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.stream.get_mut().get_mut().is_open()
+    }
+
+    fn is_tls(&self) -> bool {
+        true
+    }
+}
+
+/// Decides whether the master is the master.
+#[derive(Debug)]
+struct Verifier {
+    trust: Trust,
+    provider: Arc<CryptoProvider>,
+}
+
+#[derive(Debug)]
+enum Trust {
+    /// Somebody has said `noverify`.
+    Anybody,
+    /// Those with one of these certificates, or with one issued by one of these.
+    Certificates {
+        certificates: Vec<CertificateDer<'static>>,
+        issued: Arc<WebPkiServerVerifier>,
+    },
+}
+
+impl Verifier {
+    fn new(
+        trusted: Option<Vec<CertificateDer<'static>>>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, String> {
+        let trust = match trusted {
+            None => Trust::Anybody,
+            Some(certificates) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in &certificates {
+                    roots
+                        .add(certificate.clone())
+                        .map_err(|error| error.to_string())?;
+                }
+                let issued = WebPkiServerVerifier::builder_with_provider(
+                    Arc::new(roots),
+                    Arc::clone(&provider),
+                )
+                .build()
+                .map_err(|error| error.to_string())?;
+                Trust::Certificates {
+                    certificates,
+                    issued,
+                }
+            }
+        };
+        Ok(Self { trust, provider })
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let (certificates, issued) = match &self.trust {
+            Trust::Anybody => return Ok(ServerCertVerified::assertion()),
+            Trust::Certificates {
+                certificates,
+                issued,
+            } => (certificates, issued),
+        };
+        match issued.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        {
+            // What is left to complain about, after the time, is that an authority stands in for a server. Where it is
+            // the very certificate that was given to trust, there is nothing wrong with that.
+            Err(Error::InvalidCertificate(CertificateError::Other(_)))
+                if certificates.iter().any(|trusted| trusted == end_entity) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::master::{Address, Master, MasterError};
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::{ServerConfig, ServerConnection};
+    use std::net::TcpListener;
+    use std::thread;
+    use std::time::Duration;
+
+    /// A certificate, what is to be trusted for it, and its key.
+    struct Identity {
+        certificate: CertificateDer<'static>,
+        trusted_pem: String,
+        key: KeyPair,
+    }
+
+    fn parameters(name: &str, is_ca: IsCa) -> CertificateParams {
+        let mut parameters = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        parameters.is_ca = is_ca;
+        parameters
+    }
+
+    fn self_signed(parameters: &CertificateParams) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let certificate = parameters.self_signed(&key).unwrap();
+        Identity {
+            trusted_pem: certificate.pem(),
+            certificate: certificate.der().clone(),
+            key,
+        }
+    }
+
+    const AUTHORITY: IsCa = IsCa::Ca(BasicConstraints::Unconstrained);
+
+    fn issued(name: &str) -> Identity {
+        let authority_key = KeyPair::generate().unwrap();
+        let authority = parameters("authority", AUTHORITY);
+        let trusted_pem = authority.self_signed(&authority_key).unwrap().pem();
+        let issuer = Issuer::new(authority, authority_key);
+        let key = KeyPair::generate().unwrap();
+        let certificate = parameters(name, IsCa::NoCa)
+            .signed_by(&key, &issuer)
+            .unwrap();
+        Identity {
+            trusted_pem,
+            certificate: certificate.der().clone(),
+            key,
+        }
+    }
+
+    /// Calls a master with this identity; gives what came of it.
+    fn call(
+        identity: &Identity,
+        trust: Option<&str>,
+        name: Option<&str>,
+    ) -> Result<u32, MasterError> {
+        let key = PrivateKeyDer::try_from(identity.key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![identity.certificate.clone()], key)
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::spawn(move || {
+            let (socket, _) = listener.accept().unwrap();
+            let connection = ServerConnection::new(Arc::new(config)).unwrap();
+            let mut stream = StreamOwned::new(connection, socket);
+            let mut request = [0; 4096];
+            // A client that does not trust hangs up here.
+            if stream.read(&mut request).is_ok_and(|count| count > 0) {
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n7";
+                stream.write_all(answer).unwrap();
+            }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("master.crt");
+        std::fs::write(&file, trust.unwrap_or(&identity.trusted_pem)).unwrap();
+        let no_verify = trust == Some("noverify");
+        let address = Address {
+            url: format!("https://127.0.0.1:{port}"),
+            cert_file: Some(if no_verify {
+                "noverify".into()
+            } else {
+                file.to_str().unwrap().into()
+            }),
+            cert_name: name.map(str::to_owned),
+        };
+        let master = Master::new(&address, "token").unwrap();
+        let answer = master.get("/", Duration::from_secs(30));
+        server.join().unwrap();
+        answer
+    }
+
+    #[test]
+    fn a_master_with_an_issued_certificate_is_trusted_under_its_name_only() {
+        let master = issued("determined-master");
+        assert_eq!(call(&master, None, Some("determined-master")), Ok(7));
+        assert!(call(&master, None, Some("other")).is_err());
+        assert!(
+            call(&master, None, None).is_err(),
+            "the address is not in the certificate"
+        );
+        assert_eq!(call(&issued("127.0.0.1"), None, None), Ok(7));
+    }
+
+    #[test]
+    fn a_self_signed_certificate_is_trusted_whatever_it_says_of_itself() {
+        for is_ca in [IsCa::NoCa, IsCa::ExplicitNoCa, AUTHORITY] {
+            let master = self_signed(&parameters("127.0.0.1", is_ca));
+            assert_eq!(call(&master, None, None), Ok(7), "{is_ca:?}");
+            assert!(call(&master, None, Some("other")).is_err(), "{is_ca:?}");
+        }
+    }
+
+    #[test]
+    fn a_stranger_is_not_trusted_unless_somebody_says_so() {
+        let stranger = self_signed(&parameters("127.0.0.1", AUTHORITY));
+        let known = self_signed(&parameters("127.0.0.1", AUTHORITY));
+        assert!(call(&stranger, Some(&known.trusted_pem), None).is_err());
+        assert_eq!(call(&stranger, Some("noverify"), None), Ok(7));
+    }
+
+    #[test]
+    fn a_trusted_certificate_is_refused_when_its_time_is_over() {
+        let mut parameters = parameters("127.0.0.1", AUTHORITY);
+        parameters.not_before = date_time_ymd(2001, 1, 1);
+        parameters.not_after = date_time_ymd(2002, 1, 1);
+        assert!(call(&self_signed(&parameters), None, None).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_trusted_is_named() {
+        let error = TlsConnector::new(None, None).unwrap_err();
+        assert!(error.contains("DET_MASTER_CERT_FILE"), "{error}");
+        let error = TlsConnector::new(Some("/no/such/file"), None).unwrap_err();
+        assert!(error.contains("/no/such/file"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("empty.crt");
+        std::fs::write(&file, "").unwrap();
+        let error = TlsConnector::new(file.to_str(), None).unwrap_err();
+        assert!(error.contains("no PEM certificate"), "{error}");
+        let error = TlsConnector::new(Some("noverify"), Some("not a name")).unwrap_err();
+        assert!(error.contains("DET_MASTER_CERT_NAME"), "{error}");
+    }
+}

@@ -1,0 +1,103 @@
+"""What is particular to tasks in containers. That experiments run there at all is in `test_experiments.py`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from configs import experiment
+from conftest import flavoured
+from harness import Cluster
+from processes import docker
+from waiting import wait_for
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(scope="module")
+def boxed() -> Iterator[Cluster]:
+    """A cluster of `det up` on Docker."""
+    with flavoured("docker", shape="up") as cluster:
+        yield cluster
+
+
+def test_variables_and_no_gpus(boxed: Cluster) -> None:
+    config = experiment("look", "python3 look.py", environment={"environment_variables": ["MINE=1"]})
+    trial = boxed.run(config, "look")
+    [line] = [line for line in boxed.printed(trial["id"]) if line.startswith("seen: ")]
+    seen = json.loads(line[len("seen: ") :])
+    assert seen["environment"]["MINE"] == "1"
+    assert seen["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert seen["uid"] == 0
+
+
+def test_containers_are_labelled_and_removed(boxed: Cluster) -> None:
+    experiment_id = boxed.submit(experiment("labelled", "echo here; sleep 600"))
+    trial = boxed.only_trial(experiment_id)
+    boxed.wait_log(trial["id"], "here")
+    found = docker("ps", "--quiet", "--filter", f"label=ai.determined.task.id={trial['taskId']}").split()
+    assert len(found) == 1
+    [inspected] = json.loads(docker("inspect", found[0]))
+    assert inspected["Config"]["Labels"]["ai.determined.container.cluster"] == boxed.cluster_id
+    boxed.run_det("experiment", "kill", experiment_id)
+    boxed.wait_experiment(experiment_id, "CANCELED")
+    wait_for("its container to be removed", lambda: not docker("ps", "-aq", "--filter", f"id={found[0]}"), within=20)
+
+
+def test_bind_mounts(boxed: Cluster, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "in").write_text("from the host")
+    (tmp_path / "sub").mkdir()
+    mounts = [
+        {"host_path": str(tmp_path), "container_path": "/given", "read_only": True},
+        {"host_path": str(tmp_path / "sub"), "container_path": "results"},
+    ]
+    command = "cat /given/in; echo; touch /given/out || echo read-only; echo done > results/out"
+    trial = boxed.run(experiment("mounts", command, bind_mounts=mounts))
+    assert boxed.printed(trial["id"]) == ["from the host", "read-only"]
+    assert (tmp_path / "sub" / "out").read_text() == "done\n", "a relative path begins at the work directory"
+
+
+def test_another_user(boxed: Cluster) -> None:
+    agent_user = {"agentUid": 1234, "agentUser": "worker", "agentGid": 2345, "agentGroup": "workers"}
+    user = {"username": "worker", "active": True, "agentUserGroup": agent_user}
+    boxed.api("POST", "/api/v1/users", {"user": user, "password": "", "isHashed": True}, user="admin")
+    config = boxed.write_config(experiment("user", "id -u; id -g; touch mine && stat -c %u mine"))
+    boxed.run_det(
+        "-u",
+        "worker",
+        "experiment",
+        "create",
+        config,
+        boxed._empty_context(),
+        env={"DET_USER": "worker", "DET_PASS": ""},
+    )
+    experiment_id = max(e["id"] for e in boxed.experiments())
+    boxed.wait_experiment(experiment_id, "COMPLETED")
+    assert boxed.printed(boxed.only_trial(experiment_id)["id"]) == ["1234", "2345", "1234"]
+
+
+@pytest.mark.parametrize(("command", "told"), [("exit 9", "9"), ("kill -KILL $$", "137|SIGKILL"), (["/none"], "127")])
+def test_exit_codes(boxed: Cluster, command, told: str) -> None:
+    experiment_id = boxed.submit(experiment("codes", command))
+    boxed.wait_experiment(experiment_id, "ERROR")
+    log = "\n".join(boxed.log_lines(boxed.only_trial(experiment_id)["id"]))
+    assert any(word in log for word in told.split("|")), log
+
+
+def test_an_image_that_is_not_there(boxed: Cluster) -> None:
+    config = experiment("no-image", "true", environment={"image": "localhost:1/no/such:image"}, max_restarts=1)
+    experiment_id = boxed.submit(config)
+    boxed.wait_experiment(experiment_id, "ERROR", within=90)
+    trial = boxed.only_trial(experiment_id)
+    assert trial["restarts"] == 1, "each attempt is charged"
+    assert any("localhost:1/no/such:image" in line for line in boxed.log_lines(trial["id"]))
+    boxed.expect_alarm(r"image")
+
+
+def test_shared_memory(boxed: Cluster) -> None:
+    config = experiment("shm", "df --output=size -k /dev/shm | tail -1", resources={"shm_size": "37 MiB"})
+    trial = boxed.run(config)
+    assert [line.strip() for line in boxed.printed(trial["id"])] == [str(37 * 1024)]

@@ -1,0 +1,198 @@
+//! Which crate may depend on which.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Rooms of values in, values out: nothing beneath them does I/O.
+const PURE: &[&str] = &[
+    "det-agent-proto",
+    "det-api-types",
+    "det-config",
+    "det-ids",
+    "det-lifecycle",
+    "det-scheduler",
+    "det-searcher",
+    "det-taskspec",
+];
+
+/// Rooms that act, each with the other acting rooms it may use. A new one is added here with a reason in its review.
+const SHELLS: &[(&str, &[&str])] = &[
+    ("det-agent", &["det-spool"]),
+    ("det-cli", &["det-agent", "det-client", "det-server"]),
+    ("det-client", &[]),
+    ("det-server", &["det-store"]),
+    ("det-spool", &[]),
+    ("det-store", &[]),
+    ("det-supervisor", &["det-spool"]),
+    ("xtask", &[]),
+];
+
+/// Crates that reach for the world. A pure room with one of them beneath it is not pure.
+const WORLDLY: &[&str] = &[
+    "async-std",
+    "axum",
+    "bollard",
+    "hyper",
+    "kube",
+    "mio",
+    "reqwest",
+    "rustls",
+    "sqlx",
+    "sqlx-core",
+    "tokio",
+    "ureq",
+];
+
+/// The workspace's crates and what each crate, ours or not, depends on outside its tests and build scripts.
+#[derive(Debug, Default)]
+pub(crate) struct Crates {
+    /// Names of our crates.
+    pub(crate) ours: BTreeSet<String>,
+    /// Direct dependencies by name.
+    pub(crate) below: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Crates {
+    fn direct(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.below
+            .get(name)
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+    }
+
+    /// How `from` comes to depend on `to`, as a chain of names; `None` if it does not.
+    fn chain(&self, from: &str, to: &str) -> Option<Vec<String>> {
+        let mut seen = BTreeSet::from([from.to_owned()]);
+        let mut open = vec![vec![from.to_owned()]];
+        while let Some(chain) = open.pop() {
+            for next in self.direct(chain.last()?) {
+                let longer = || {
+                    chain
+                        .iter()
+                        .cloned()
+                        .chain([next.to_owned()])
+                        .collect::<Vec<_>>()
+                };
+                if next == to {
+                    return Some(longer());
+                }
+                if seen.insert(next.to_owned()) {
+                    open.push(longer());
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Everything that breaks a rule, as sentences.
+pub(crate) fn breaches(crates: &Crates) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for name in &crates.ours {
+        let allowed = SHELLS
+            .iter()
+            .find(|(shell, _)| shell == name)
+            .map(|(_, allowed)| *allowed);
+        let pure = PURE.contains(&name.as_str());
+        if !pure && allowed.is_none() {
+            breaches.push(format!(
+                "{name} is neither a pure room nor a shell: say in xtask/src/graph.rs which it is"
+            ));
+        }
+        for below in crates
+            .direct(name)
+            .filter(|below| crates.ours.contains(*below))
+        {
+            if PURE.contains(&below) || allowed.is_some_and(|allowed| allowed.contains(&below)) {
+                continue;
+            }
+            let kind = if pure { "pure room" } else { "shell" };
+            breaches.push(format!(
+                "the {kind} {name} may not depend on {below}: arrows point downward"
+            ));
+        }
+        if pure {
+            for worldly in WORLDLY {
+                if let Some(chain) = crates.chain(name, worldly) {
+                    breaches.push(format!(
+                        "the pure room {name} reaches the world: {}",
+                        chain.join(" -> ")
+                    ));
+                }
+            }
+        }
+    }
+    breaches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn crates(edges: &[(&str, &str)]) -> Crates {
+        let mut crates = Crates::default();
+        for (from, to) in edges {
+            for name in [from, to] {
+                if name.starts_with("det-") {
+                    crates.ours.insert((*name).to_owned());
+                }
+            }
+            crates
+                .below
+                .entry((*from).to_owned())
+                .or_default()
+                .insert((*to).to_owned());
+        }
+        crates
+    }
+
+    #[test]
+    fn arrows_downward_are_fine() {
+        let crates = crates(&[
+            ("det-cli", "det-server"),
+            ("det-server", "det-store"),
+            ("det-server", "det-lifecycle"),
+            ("det-lifecycle", "det-ids"),
+            ("det-store", "sqlx"),
+            ("det-ids", "serde"),
+        ]);
+        assert_eq!(breaches(&crates), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_breach_is_named() {
+        for (edges, expected) in [
+            (
+                vec![("det-searcher", "det-store")],
+                "the pure room det-searcher may not depend on det-store",
+            ),
+            (
+                vec![("det-store", "det-server")],
+                "the shell det-store may not depend on det-server",
+            ),
+            (
+                vec![("det-agent", "det-store")],
+                "the shell det-agent may not depend on det-store",
+            ),
+            (vec![("det-novelty", "det-ids")], "det-novelty is neither"),
+            (
+                vec![
+                    ("det-config", "something"),
+                    ("something", "other"),
+                    ("other", "tokio"),
+                ],
+                "the pure room det-config reaches the world: det-config -> something -> other -> tokio",
+            ),
+        ] {
+            let found = breaches(&crates(&edges));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].starts_with(expected), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_circle_outside_is_survived() {
+        let crates = crates(&[("det-ids", "a"), ("a", "b"), ("b", "a")]);
+        assert_eq!(breaches(&crates), Vec::<String>::new());
+    }
+}
