@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from processes import Found, Part, containers_of, docker, free_port, mounts_below, processes_with, tail
+from processes import Found, Part, containers_of, docker, docker_client, free_port, mounts_below, processes_with, tail
 from waiting import Hopeless, wait_for
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -45,6 +45,8 @@ EXPECTED_ALARMS = (
     # Docker of old kernels.
     r"no control group for this task",
 )
+# Environment variables that lead a program to another master, another trust store or another interpreter.
+ELSEWHERE = re.compile(r"^(DET|XDG|PYTHON|SSL_CERT)_|^PYTHON|(CA_BUNDLE|_proxy)$", re.IGNORECASE)
 # Clusters that live, for the report of a failed test.
 LIVE: list[Cluster] = []
 
@@ -98,10 +100,11 @@ def docker_image() -> str:
     """An image with Python and our package, on an engine that answers."""
     if "DET_TEST_IMAGE" not in os.environ:
         raise Missing("DET_TEST_IMAGE names no image with Python and our package")
-    if shutil.which("docker") is None:
+    client = docker_client()
+    if client is None:
         raise Missing("there is no docker on PATH")
     image = os.environ["DET_TEST_IMAGE"]
-    done = subprocess.run(["docker", "image", "inspect", image], capture_output=True, text=True)
+    done = subprocess.run([client, "image", "inspect", image], capture_output=True, text=True)
     if done.returncode != 0:
         raise Missing(f'the Docker engine has no image "{image}": {done.stderr.strip()}')
     return image
@@ -317,10 +320,11 @@ class Cluster:
         self.expected_alarms.append(pattern)
 
     def describe(self) -> str:
-        """What a person wants to see when a test failed."""
+        """What a person wants to see when a test failed: the newest experiments and the ends of the logs."""
         text = [f"cluster in {self.root}, master at {self.url}"]
         with contextlib.suppress(Exception):
-            for experiment in self.experiments():
+            newest = sorted(self.experiments(), key=lambda experiment: -experiment["id"])[:4]
+            for experiment in reversed(newest):
                 text.append(f'experiment {experiment["id"]} "{experiment["name"]}": {experiment["state"]}')
                 for trial in self.trials(experiment["id"]):
                     state = f"{trial['state']}, {trial['restarts']} restarts, waits: {trial.get('waitReason')}"
@@ -406,7 +410,7 @@ class Cluster:
 
     def _environment(self, home: str) -> dict[str, str]:
         """The environment of the tests, without what would lead a client or a master elsewhere."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("DET_", "XDG_", "PYTHON"))}
+        env = {k: v for k, v in os.environ.items() if not ELSEWHERE.search(k)}
         return {**env, "HOME": str(self.root / home)}
 
     def _logs(self) -> list[pathlib.Path]:
@@ -495,7 +499,7 @@ class Cluster:
         for name, value in headers.items():
             request.add_header(name, value)
         try:
-            with urllib.request.urlopen(request, timeout=within, context=self._trust()) as answer:
+            with self._opener().open(request, timeout=within) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -511,8 +515,13 @@ class Cluster:
             assert "error" not in message, f"GET {path} ended with {message}"
         return [message["result"] for message in messages]
 
-    def _trust(self) -> ssl.SSLContext | None:
-        return None if self.tls is None else ssl.create_default_context(cafile=str(self.tls.authority))
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """What opens URLs of this cluster: directly, and trusting the cluster's authority only."""
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self.tls is not None:
+            trust = ssl.create_default_context(cafile=str(self.tls.authority))
+            handlers.append(urllib.request.HTTPSHandler(context=trust))
+        return urllib.request.build_opener(*handlers)
 
     # --- experiments -----------------------------------------------------------------------------------------------
 

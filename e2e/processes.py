@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -147,9 +148,16 @@ def mounts_below(path: pathlib.Path) -> list[str]:
     return [point for point in (line.split(" ")[4] for line in lines) if point.startswith(f"{path}/")]
 
 
+def docker_client() -> str | None:
+    """The Docker client. Debian's where it is installed: another one first on PATH may be made for some other engine."""
+    return shutil.which("docker", path="/usr/bin") or shutil.which("docker")
+
+
 def docker(*args: str, check: bool = True) -> str:
     """Runs the Docker client; gives its output."""
-    done = subprocess.run(["docker", *args], capture_output=True, text=True, timeout=60)
+    client = docker_client()
+    assert client is not None, "there is no docker on PATH"
+    done = subprocess.run([client, *args], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 or not check, f"docker {' '.join(args)}: {done.stderr}"
     return done.stdout.strip()
 

@@ -71,7 +71,7 @@ def test_trials_and_checkpoints_are_listed(up: Cluster, done: int) -> None:
     assert len(trials) == 2
     assert len(rows(up.run_det("e", "lt", done, "--csv").out)) == 2
     assert up.run_det("experiment", "list-checkpoints", done, "--json").json()
-    assert up.run_det("e", "lc", done, "--best", "1", "--csv").out.count("\n") == 2
+    assert len(rows(up.run_det("e", "lc", done, "--best", "1", "--csv").out)) == 1
     trial = trials[0]["id"]
     assert up.run_det("trial", "describe", trial, "--json").json()
     assert str(trial) in up.run_det("t", "describe", trial, "--metrics-summary").out
@@ -206,7 +206,7 @@ def test_logging_in_and_out(up: Cluster) -> None:
     up.run_det("user", "create", "ada", "--password", "Analytical1", env=admin)
     assert "ada" in up.run_det("user", "list").out
     wrong = up.run_det("user", "login", "ada", input="wrong\n", check=False, env=env)
-    assert wrong.code == 1 and "invalid" in wrong.err.lower()
+    assert wrong.code == 1 and "wrong" in wrong.err
     up.run_det("user", "login", "ada", input="Analytical1\n", env=env)
     assert "ada" in up.run_det("user", "whoami", env=env).out
     differ = up.run_det("user", "change-password", input="Engine22\nEngine23\n", check=False, env=env)

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::http::{HeaderValue, StatusCode};
 use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,11 @@ enum LinkError {
     Address(String),
     #[error("the master answered \"{status}\" instead of opening the connection")]
     Http { status: String },
+    #[error(
+        "it does not take this agent's token; copy the file \"agent-token\" from the master's data directory and name it \
+         with --agent-token-file"
+    )]
+    WrongToken,
     #[error("the connection failed: {0}")]
     WebSocket(String),
     #[error("the master did not answer within {0:?}")]
@@ -76,6 +81,8 @@ pub(crate) async fn keep(
     let mut pause = FIRST_PAUSE;
     // What people were told last, so that they are told once.
     let mut told = String::new();
+    // A master that took the token before may be one that is being set up anew: that passes.
+    let mut ever_connected = false;
     loop {
         let was_connected;
         let error = tokio::select! {
@@ -103,6 +110,12 @@ pub(crate) async fn keep(
         } = error
         {
             return Err(AgentError::Refused { reason });
+        }
+        ever_connected |= was_connected;
+        if let (LinkError::WrongToken, false) = (&error, ever_connected) {
+            return Err(AgentError::Refused {
+                reason: error.to_string(),
+            });
         }
         if was_connected {
             attempts = 0;
@@ -195,6 +208,9 @@ async fn connect(
     let (socket, _) = within(tokio_tungstenite::client_async(request, transport))
         .await?
         .map_err(|error| match error {
+            WsError::Http(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
+                LinkError::WrongToken
+            }
             WsError::Http(answer) => LinkError::Http {
                 status: answer.status().to_string(),
             },

@@ -157,7 +157,7 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
         SlotType::Rocm => det_agent::SlotType::Rocm,
         SlotType::Cpu => det_agent::SlotType::Cpu,
     };
-    options.visible_gpus = config.visible_gpus.clone();
+    options.visible_gpus.clone_from(&config.visible_gpus);
     options.artificial_slots = config.artificial_slots;
     options.container_master_host.clone_from(&config.container_master_host);
     options.container_master_port = config.container_master_port;

@@ -67,8 +67,9 @@ pub(crate) fn start_logging(level: &str, color: bool, target: &LogTarget<'_>, hu
         "fatal" => "error",
         other => other,
     };
-    // Libraries say much at `info`; ours is what an operator wants to read.
-    let filter = || EnvFilter::try_new(format!("warn,det={wanted},det_server={wanted},det_agent={wanted},det_store={wanted}"));
+    // Libraries say much at `info`; ours is what an operator wants to read. What rustls warns of is what strangers and
+    // older clients send (an address in place of a host name), and no fault of the master's.
+    let filter = || EnvFilter::try_new(format!("warn,rustls=error,det={wanted},det_server={wanted},det_agent={wanted},det_store={wanted}"));
     let filter_error = |e| CliError::usage(format!("log level \"{level}\" is not known: {e}"));
     let kept = log.layer().with_filter(filter().map_err(filter_error)?);
     let color = color && std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -88,7 +89,7 @@ pub(crate) fn start_logging(level: &str, color: bool, target: &LogTarget<'_>, hu
                 .with_writer(std::sync::Mutex::new(file))
                 .with_ansi(false)
                 .with_filter(filter().map_err(filter_error)?);
-            let warnings = EnvFilter::try_new("warn").map_err(filter_error)?;
+            let warnings = EnvFilter::try_new("warn,rustls=error").map_err(filter_error)?;
             let stderr = tracing_subscriber::fmt::layer()
                 .with_writer(std::io::stderr)
                 .with_ansi(color)

@@ -115,7 +115,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     master.stop().await;
     outcome?;
     let what = if args.keep_tasks { "tasks go on; " } else { "" };
-    output::note(&format!("Stopped; {what}`det up` goes on where it was."));
+    output::note(format!("Stopped; {what}`det up` goes on where it was."));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -136,15 +136,15 @@ fn greet(args: &UpArgs, url: &str, data_dir: &std::path::Path, blank: bool) -> R
         Some(n) => format!("{n} slots each"),
         None => "the devices of this machine".to_owned(),
     };
-    output::line(&format!("The cluster runs at {url}  ({} agent(s), {slots})", args.agents))?;
-    output::line(&format!("  data       {}", data_dir.display()))?;
+    output::line(format!("The cluster runs at {url}  ({} agent(s), {slots})", args.agents))?;
+    output::line(format!("  data       {}", data_dir.display()))?;
     if blank {
         output::line("  log in     det user login determined        (blank password; only this machine can reach it)")?;
     } else {
         output::line("  log in     det user login determined")?;
     }
     if !url.ends_with(":8080") || url.starts_with("https") {
-        output::line(&format!("  client     export DET_MASTER={url}"))?;
+        output::line(format!("  client     export DET_MASTER={url}"))?;
     }
     output::line("  try it     det experiment create CONFIG.yaml DIRECTORY --follow")?;
     output::line("  stop       Ctrl-C")?;

@@ -340,7 +340,7 @@ fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
         }
     }
     let done = exits().any(|(daemon, exit)| !daemon && *exit == MemberExit::Success);
-    done.then(|| match state {
+    done.then_some(match state {
         // Exit 0 after "I am saving" means: start me again later. Without it: I am done.
         State::Saving => AllocationExit::Released,
         State::Pending

@@ -8,6 +8,8 @@
 //! end of an allocation is an event of its trial, the end of the last trial one of its experiment. Read
 //! [`trial::TrialState`] first.
 
+#![allow(clippy::unnested_or_patterns, reason = "a pair a line reads as a table")]
+
 pub mod allocation;
 pub mod experiment;
 #[cfg(test)]

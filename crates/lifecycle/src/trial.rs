@@ -390,6 +390,7 @@ mod tests {
         History { restarts, max_restarts: 2, experiment_stops: false }
     }
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the table's printer hands out references")]
     fn name(state: &State) -> String {
         STATES.iter().find(|(_, s)| s == state).map(|(n, _)| (*n).to_owned()).unwrap()
     }

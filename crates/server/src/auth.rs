@@ -402,9 +402,8 @@ impl Auth {
         tokio::task::spawn_blocking(move || {
             let damaged = || AppError::internal(anyhow::anyhow!("a stored password hash cannot be read"));
             let mut parts = stored.split('$').skip(3);
-            let (params, salt, hash) = match (parts.next(), parts.next(), parts.next()) {
-                (Some(params), Some(salt), Some(hash)) => (params, salt, hash),
-                _ => return Err(damaged()),
+            let (Some(params), Some(salt), Some(hash)) = (parts.next(), parts.next(), parts.next()) else {
+                return Err(damaged());
             };
             let number = |key: &str| -> Option<u32> {
                 params.split(',').find_map(|p| p.strip_prefix(key)).and_then(|v| v.parse().ok())

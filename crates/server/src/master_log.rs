@@ -55,7 +55,10 @@ struct Lines {
 impl MasterLog {
     /// An empty log; readers that wait for new lines are woken through `hub`.
     pub fn new(hub: Hub) -> Self {
-        Self { lines: Arc::default(), hub }
+        Self {
+            lines: Arc::default(),
+            hub,
+        }
     }
 
     /// The layer that fills this log. Filters of the subscriber apply to it too.
@@ -73,12 +76,20 @@ impl MasterLog {
     /// The lines that are still kept from number `id` on, oldest first.
     pub fn from(&self, id: i64) -> Vec<Entry> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.kept.iter().filter(|entry| entry.id >= id).cloned().collect()
+        lines
+            .kept
+            .iter()
+            .filter(|entry| entry.id >= id)
+            .cloned()
+            .collect()
     }
 
     /// The number that the next line will have: how many there have been.
     pub fn next_id(&self) -> i64 {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).next_id
+        self.lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .next_id
     }
 
     fn push(&self, level: &'static str, message: String) {
@@ -89,7 +100,12 @@ impl MasterLog {
             if lines.kept.len() == CAPACITY {
                 lines.kept.pop_front();
             }
-            lines.kept.push_back(Entry { id, at: det_store::now(), level, message });
+            lines.kept.push_back(Entry {
+                id,
+                at: det_store::now(),
+                level,
+                message,
+            });
         }
         self.hub.notify(&Topic::MasterLog);
     }
@@ -101,7 +117,8 @@ impl<S: Subscriber> Layer<S> for Recorder {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let mut text = Text::default();
         event.record(&mut text);
-        self.0.push(level_name(*event.metadata().level()), text.finish());
+        self.0
+            .push(level_name(*event.metadata().level()), text.finish());
     }
 }
 
@@ -127,7 +144,10 @@ impl Text {
         let mut line = self.message;
         line.push_str(&self.fields);
         if line.len() > LONGEST_LINE {
-            let end = (0..=LONGEST_LINE).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
+            let end = (0..=LONGEST_LINE)
+                .rev()
+                .find(|at| line.is_char_boundary(*at))
+                .unwrap_or(0);
             line.truncate(end);
             line.push('…');
         }
@@ -135,22 +155,31 @@ impl Text {
     }
 }
 
+impl Text {
+    /// An event may have a message and a field of that name besides.
+    fn add_message(&mut self, text: fmt::Arguments<'_>) {
+        let separator = if self.message.is_empty() { "" } else { ": " };
+        // Writing to a string cannot fail.
+        let _ = write!(self.message, "{separator}{text}");
+    }
+}
+
 impl Visit for Text {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
-            self.message.push_str(value);
+            self.add_message(format_args!("{value}"));
         } else {
             self.record_debug(field, &value);
         }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a string cannot fail.
-        let _ = if field.name() == "message" {
-            write!(self.message, "{value:?}")
+        if field.name() == "message" {
+            self.add_message(format_args!("{value:?}"));
         } else {
-            write!(self.fields, " {}={value:?}", field.name())
-        };
+            // Writing to a string cannot fail.
+            let _ = write!(self.fields, " {}={value:?}", field.name());
+        }
     }
 }
 
@@ -173,10 +202,18 @@ mod tests {
             tracing::warn!(agent.id = "a1", slots = 4, "agent {} is slow", 7);
         });
         let lines = log.tail(10);
-        assert_eq!((lines[0].id, lines[0].level, lines[0].message.as_str()), (0, "LOG_LEVEL_INFO", "the master is ready"));
+        assert_eq!(
+            (lines[0].id, lines[0].level, lines[0].message.as_str()),
+            (0, "LOG_LEVEL_INFO", "the master is ready")
+        );
         assert_eq!(lines[1].level, "LOG_LEVEL_WARNING");
         assert_eq!(lines[1].message, "agent 7 is slow agent.id=\"a1\" slots=4");
-        assert_eq!((log.tail(1)[0].id, log.from(1).len(), log.next_id()), (1, 1, 2));
+        recorded(&log, || tracing::info!(message = "the cause", "it failed"));
+        assert_eq!(log.tail(1)[0].message, "it failed: the cause");
+        assert_eq!(
+            (log.tail(1)[0].id, log.from(1).len(), log.next_id()),
+            (2, 2, 3)
+        );
     }
 
     #[test]
@@ -192,7 +229,10 @@ mod tests {
 
     #[test]
     fn a_long_line_is_cut_between_characters() {
-        let text = Text { message: "ä".repeat(LONGEST_LINE), fields: String::new() };
+        let text = Text {
+            message: "ä".repeat(LONGEST_LINE),
+            fields: String::new(),
+        };
         let line = text.finish();
         assert!(line.len() <= LONGEST_LINE + '…'.len_utf8());
         assert!(line.ends_with("ä…"));

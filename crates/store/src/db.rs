@@ -201,6 +201,10 @@ impl ReadConn {
 }
 
 /// The writer's own connection.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one of these in a process"
+)]
 pub(crate) enum OwnedConn {
     Lite(SqliteConnection),
     Pg(PgConnection),
@@ -240,7 +244,7 @@ impl OwnedConn {
 /// How to open the writer's connection again after it broke.
 #[derive(Clone)]
 pub(crate) enum Connector {
-    Lite(SqliteConnectOptions),
+    Lite(Box<SqliteConnectOptions>),
     Pg(Box<PgConnectOptions>),
 }
 
@@ -341,7 +345,7 @@ impl Store {
             .max_connections(4)
             .idle_timeout(Duration::from_mins(1))
             .connect_lazy_with(options.clone().read_only(true));
-        let writer = Writer::start(Connector::Lite(options), OwnedConn::Lite(first), Some(lock));
+        let writer = Writer::start(Connector::Lite(Box::new(options)), OwnedConn::Lite(first), Some(lock));
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Lite(pool),

@@ -1,7 +1,7 @@
 """Trains nothing, but says so in all the ways of a training script.
 
 Hyperparameters: `steps`; `checkpoint_every`; `rate`, which scales the loss; `fail_at` and `fail_runs`, the step at
-which the first so many runs exit with code 3; `hold_at`, the step at which it waits for the file `go` in E2E_DIR, or
+which the first so many runs exit with code 3; `hold_at`, the step from which it waits for the file `go` in E2E_DIR, or
 to be preempted; `invalid`, which makes the hyperparameters invalid. Runs with either `determined` package.
 """
 
@@ -51,7 +51,7 @@ def train(context, info):
         if step == hparams.get("fail_at") and run <= hparams.get("fail_runs", 1):
             print("failing on purpose", flush=True)
             sys.exit(3)
-        if step == hparams.get("hold_at"):
+        if "hold_at" in hparams and step >= hparams["hold_at"]:
             hold(context)
         if context.preempt.should_preempt():
             if not saved:

@@ -51,7 +51,10 @@ fn member_exit(exit: &ContainerExit) -> MemberExit {
         }
         ContainerExit::Signaled { signal, .. } => MemberExit::Failed(format!("the code was killed by signal {signal}")),
         // The image or the hook will fail again: charged, so that it comes to an end.
-        ContainerExit::SetupFailed { message, .. } | ContainerExit::StartFailed { message } => {
+        ContainerExit::SetupFailed { code, message } => {
+            MemberExit::Failed(format!("the task could not be started (exit code {code}): {message}"))
+        }
+        ContainerExit::StartFailed { message } => {
             MemberExit::Failed(format!("the task could not be started: {message}"))
         }
         ContainerExit::Lost { message } => MemberExit::Infrastructure(format!("the container was lost: {message}")),

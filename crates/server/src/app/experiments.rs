@@ -231,10 +231,10 @@ impl Master {
                 .hint(format!("choose one of: {}", self.pool_names().join(", "))));
         }
         let container_defaults = self.container_defaults(&pool);
-        let storage = self.config.checkpoint_storage.as_ref().map(|s| serde_json::to_value(s)).transpose();
+        let storage = self.config.checkpoint_storage.as_ref().map(serde_json::to_value).transpose();
         let defaults = CompletionDefaults {
             name: generated_name(),
-            experiment_seed: u32::try_from(det_store::now() / 1_000_000 & i64::from(u32::MAX)).unwrap_or(0),
+            experiment_seed: u32::try_from((det_store::now() / 1_000_000) & i64::from(u32::MAX)).unwrap_or(0),
             checkpoint_storage: storage.map_err(AppError::internal)?,
             task_container_defaults: &container_defaults,
             default_priority: Some(self.default_priority(&pool)),
@@ -645,6 +645,7 @@ impl Master {
 }
 
 /// Mistakes in a configuration as one answer: the text lists all, and each is there by itself.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
 pub fn config_error(errors: det_config::errors::ConfigErrors) -> AppError {
     let mut error = AppError::invalid(format!("the experiment's configuration cannot be used:\n{errors}"));
     error.details = errors

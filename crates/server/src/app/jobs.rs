@@ -39,7 +39,11 @@ impl QueuedJob {
 
     /// Slots that its allocations have.
     pub fn allocated_slots(&self) -> i64 {
-        self.allocations.iter().filter(|a| a.placed_at.is_some()).map(|a| a.slots).sum()
+        self.allocations
+            .iter()
+            .filter(|a| a.placed_at.is_some())
+            .map(|a| a.slots)
+            .sum()
     }
 
     /// Whether all of it can be asked to make room.
@@ -67,7 +71,9 @@ impl QueueChange {
     /// What it comes to; `index` (from 0) names it in a refusal.
     fn check(self, index: usize) -> AppResult<(String, JobChange)> {
         if self.job_id.is_empty() {
-            return Err(AppError::invalid(format!("field \"updates[{index}].jobId\" must name a job")));
+            return Err(AppError::invalid(format!(
+                "field \"updates[{index}].jobId\" must name a job"
+            )));
         }
         if self.moves {
             return Err(AppError::new(
@@ -92,7 +98,11 @@ impl QueueChange {
 
 /// The order in which jobs of one pool are served: lower priority numbers first, then by place.
 fn rank(job: &JobRow) -> (i64, i64, &str) {
-    (job.priority, job.position.unwrap_or(job.submitted_at), &job.id)
+    (
+        job.priority,
+        job.position.unwrap_or(job.submitted_at),
+        &job.id,
+    )
 }
 
 impl Master {
@@ -104,14 +114,23 @@ impl Master {
             if live.is_empty() {
                 return Ok(Vec::new());
             }
-            (live, experiments::live(&mut conn.conn()).await?, experiments::live_jobs(&mut conn.conn()).await?)
+            (
+                live,
+                experiments::live(&mut conn.conn()).await?,
+                experiments::live_jobs(&mut conn.conn()).await?,
+            )
         };
         let mut of_job: BTreeMap<String, Vec<AllocationRow>> = BTreeMap::new();
         for allocation in live {
-            of_job.entry(allocation.job_id.clone()).or_default().push(allocation);
+            of_job
+                .entry(allocation.job_id.clone())
+                .or_default()
+                .push(allocation);
         }
-        let mut experiment_of: BTreeMap<String, ExperimentRow> =
-            experiments.into_iter().map(|e| (e.job_id.clone(), e)).collect();
+        let mut experiment_of: BTreeMap<String, ExperimentRow> = experiments
+            .into_iter()
+            .map(|e| (e.job_id.clone(), e))
+            .collect();
         let mut queue: Vec<QueuedJob> = jobs
             .into_iter()
             .filter(|job| pool.is_none_or(|pool| job.resource_pool == pool))
@@ -119,10 +138,17 @@ impl Master {
                 // A job without work at present, such as a paused one, is in no queue.
                 let allocations = of_job.remove(&job.id)?;
                 let experiment = experiment_of.remove(&job.id)?;
-                Some(QueuedJob { job, experiment, allocations, ahead: 0 })
+                Some(QueuedJob {
+                    job,
+                    experiment,
+                    allocations,
+                    ahead: 0,
+                })
             })
             .collect();
-        queue.sort_by(|a, b| (&a.job.resource_pool, rank(&a.job)).cmp(&(&b.job.resource_pool, rank(&b.job))));
+        queue.sort_by(|a, b| {
+            (&a.job.resource_pool, rank(&a.job)).cmp(&(&b.job.resource_pool, rank(&b.job)))
+        });
         let mut before: BTreeMap<String, i64> = BTreeMap::new();
         for entry in &mut queue {
             let ahead = before.entry(entry.job.resource_pool.clone()).or_default();
@@ -149,14 +175,19 @@ impl Master {
     pub fn pool_or_default(&self, name: &str) -> AppResult<String> {
         let pools = self.pool_names();
         if name.is_empty() {
-            return self.default_compute_pool().filter(|pool| pools.contains(pool)).or_else(|| pools.first().cloned()).ok_or_else(
-                || AppError::new(ErrorKind::NotFound, "this master has no resource pools"),
-            );
+            return self
+                .default_compute_pool()
+                .filter(|pool| pools.contains(pool))
+                .or_else(|| pools.first().cloned())
+                .ok_or_else(|| {
+                    AppError::new(ErrorKind::NotFound, "this master has no resource pools")
+                });
         }
         if pools.iter().any(|pool| pool == name) {
             return Ok(name.to_owned());
         }
-        Err(AppError::not_found("resource pool", name).hint(format!("choose one of: {}", pools.join(", "))))
+        Err(AppError::not_found("resource pool", name)
+            .hint(format!("choose one of: {}", pools.join(", "))))
     }
 }
 
@@ -165,22 +196,49 @@ mod tests {
     use super::*;
 
     fn change() -> QueueChange {
-        QueueChange { job_id: "j".into(), ..QueueChange::default() }
+        QueueChange {
+            job_id: "j".into(),
+            ..QueueChange::default()
+        }
     }
 
     #[test]
     fn exactly_one_change_is_taken() {
-        let priority = QueueChange { priority: Some(3), ..change() };
-        assert_eq!(priority.clone().check(0).unwrap(), ("j".into(), JobChange::Priority(3)));
-        let two = QueueChange { weight: Some(1.0), ..priority };
+        let priority = QueueChange {
+            priority: Some(3),
+            ..change()
+        };
+        assert_eq!(
+            priority.clone().check(0).unwrap(),
+            ("j".into(), JobChange::Priority(3))
+        );
+        let two = QueueChange {
+            weight: Some(1.0),
+            ..priority
+        };
         assert!(two.check(4).unwrap_err().message.contains("updates[4]"));
-        assert!(change().check(0).unwrap_err().message.contains("exactly one"));
+        assert!(
+            change()
+                .check(0)
+                .unwrap_err()
+                .message
+                .contains("exactly one")
+        );
     }
 
     #[test]
     fn a_move_is_refused_with_what_to_do_instead() {
-        let error = QueueChange { moves: true, ..change() }.check(0).unwrap_err();
-        assert!(error.message.contains("moves are not built"), "{}", error.message);
+        let error = QueueChange {
+            moves: true,
+            ..change()
+        }
+        .check(0)
+        .unwrap_err();
+        assert!(
+            error.message.contains("moves are not built"),
+            "{}",
+            error.message
+        );
         assert!(error.hint.unwrap().contains("priority"));
     }
 
@@ -197,8 +255,12 @@ mod tests {
             position,
             submitted_at,
         };
-        let mut jobs =
-            [job("late", 42, None, 30), job("moved", 42, Some(5), 40), job("early", 42, None, 10), job("urgent", 1, None, 50)];
+        let mut jobs = [
+            job("late", 42, None, 30),
+            job("moved", 42, Some(5), 40),
+            job("early", 42, None, 10),
+            job("urgent", 1, None, 50),
+        ];
         jobs.sort_by(|a, b| rank(a).cmp(&rank(b)));
         let order: Vec<&str> = jobs.iter().map(|j| j.id.as_str()).collect();
         assert_eq!(order, ["urgent", "moved", "early", "late"]);

@@ -184,7 +184,7 @@ impl Master {
                 .unwrap_or(0);
             if step.state != before || row.restarts != i64::from(history.restarts) {
                 row.ended_at = step.state.is_terminal().then(det_store::now);
-                row.state = step.state.stored_name().to_owned();
+                step.state.stored_name().clone_into(&mut row.state);
                 row.machine = machine_text(&step.state)?;
                 trials::set_state(&mut tx.conn(), id, &row.state, &row.machine, row.restarts, row.ended_at).await?;
                 self.record(

@@ -166,11 +166,10 @@ impl Master {
                 ))));
                 continue;
             }
-            if !summaries.contains_key(&trial_id) {
-                let loaded = self.load_summaries(tx, trial_id).await?;
-                summaries.insert(trial_id, loaded);
-            }
-            let groups = summaries.entry(trial_id).or_default();
+            let groups = match summaries.entry(trial_id) {
+                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::hash_map::Entry::Vacant(entry) => entry.insert(self.load_summaries(tx, trial_id).await?),
+            };
             let taken = self.judge(tx, row, &group, report, groups, &mut pending).await?;
             results.push(taken.map(|report| {
                 if let Some(report) = report
@@ -230,7 +229,7 @@ impl Master {
         if first_of_run && row.run_id > 1 {
             self.begin_run(tx, row, group, report.step, groups).await?;
         }
-        let summary = groups.entry(group.to_owned()).or_insert_with(GroupSummary::new);
+        let summary = groups.entry(group.to_owned()).or_default();
         summary.run_id = row.run_id;
         let key = (row.id, group.to_owned());
         let mut new = report;

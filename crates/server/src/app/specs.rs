@@ -88,7 +88,7 @@ impl Master {
             slots: &slots,
             port_offset,
         };
-        let spec = self.build(&parts, token.clone(), user_token)?;
+        let spec = self.build(&parts, token.clone(), &user_token)?;
         let (hash, allocation_id) = (token_hash(&token), allocation.id.clone());
         self.store
             .write(move |tx| {
@@ -117,7 +117,7 @@ impl Master {
             .unwrap_or(start * PORT_STEP)
     }
 
-    fn build(&self, parts: &Parts<'_>, token: String, user_token: String) -> AppResult<ContainerSpec> {
+    fn build(&self, parts: &Parts<'_>, token: String, user_token: &str) -> AppResult<ContainerSpec> {
         let Parts { container, allocation, trial, experiment, config, defaults, owner, .. } = parts;
         let environment = &config.environment;
         let work_dir = defaults.work_dir.clone().unwrap_or_else(|| format!("{RUN_DIR}/workdir"));
@@ -137,7 +137,7 @@ impl Master {
             registry_auth: environment.registry_auth.clone(),
             user,
             slots: parts.slots.iter().copied().map(SlotId).collect(),
-            mounts: mounts(config)?,
+            mounts: mounts(config),
             shm_size_bytes: config.resources.shm_size,
             network_mode: if parts.members > 1 {
                 "host".into()
@@ -153,7 +153,7 @@ impl Master {
                 allocation_id: AllocationId(allocation.id.clone()),
                 task_id: TaskId(trial.task_id.clone()),
                 container_id: ContainerId(container.id.clone()),
-                env: self.environment(parts, &token, &user_token, &work_dir)?,
+                env: self.environment(parts, &token, user_token, &work_dir),
                 work_dir,
                 context: true,
                 pool_startup_hook: defaults.startup_hook.clone().filter(|h| !h.trim().is_empty()),
@@ -174,7 +174,7 @@ impl Master {
         token: &str,
         user_token: &str,
         work_dir: &str,
-    ) -> AppResult<Vec<(String, String)>> {
+    ) -> Vec<(String, String)> {
         let Parts { container, allocation, trial, experiment, config, defaults, owner, .. } = parts;
         let mut env: Vec<(String, String)> = Vec::new();
         let user = config.environment.environment_variables.get(parts.kind);
@@ -228,7 +228,7 @@ impl Master {
         if config.debug {
             set("DET_DEBUG", "true".into());
         }
-        Ok(env)
+        env
     }
 }
 
@@ -276,7 +276,7 @@ fn entrypoint(config: &ExperimentConfig) -> AppResult<Entrypoint> {
     }
 }
 
-fn mounts(config: &ExperimentConfig) -> AppResult<Vec<Mount>> {
+fn mounts(config: &ExperimentConfig) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = config
         .bind_mounts
         .iter()
@@ -297,7 +297,7 @@ fn mounts(config: &ExperimentConfig) -> AppResult<Vec<Mount>> {
             create: true,
         });
     }
-    Ok(mounts)
+    mounts
 }
 
 /// The Unix identity of a user's tasks.

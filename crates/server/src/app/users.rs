@@ -28,7 +28,8 @@ impl NewPassword {
         if !self.is_hashed {
             return Ok(client_hash(&self.text));
         }
-        let is_hash = self.text.len() == CLIENT_HASH_LENGTH && self.text.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_hash = self.text.len() == CLIENT_HASH_LENGTH
+            && self.text.bytes().all(|b| b.is_ascii_hexdigit());
         if self.text.is_empty() || is_hash {
             return Ok(self.text.to_ascii_lowercase());
         }
@@ -76,15 +77,28 @@ impl UnixIdentity {
         let name = |text: Option<String>| text.filter(|t| !t.is_empty());
         let (user, group) = (name(self.user), name(self.group));
         for (field, text) in [("agentUser", &user), ("agentGroup", &group)] {
-            if text.as_ref().is_some_and(|t| t.contains([':', '/', '\n', '\0'])) {
+            if text
+                .as_ref()
+                .is_some_and(|t| t.contains([':', '/', '\n', '\0']))
+            {
                 return Err(AppError::invalid(format!(
                     "field \"agentUserGroup.{field}\" must be a Unix name without \":\", \"/\" and line ends"
                 )));
             }
         }
         // Ids without names, or the other way round, cannot be used to start a process.
-        let identity = Self { uid: self.uid, user, gid: self.gid, group };
-        let parts = [identity.uid.is_some(), identity.user.is_some(), identity.gid.is_some(), identity.group.is_some()];
+        let identity = Self {
+            uid: self.uid,
+            user,
+            gid: self.gid,
+            group,
+        };
+        let parts = [
+            identity.uid.is_some(),
+            identity.user.is_some(),
+            identity.gid.is_some(),
+            identity.group.is_some(),
+        ];
         if parts.iter().any(|p| *p) && !parts.iter().all(|p| *p) {
             return Err(AppError::invalid(
                 "field \"agentUserGroup\" must have all of agentUid, agentUser, agentGid and agentGroup, or none of them",
@@ -162,7 +176,12 @@ fn require_person<'a>(actor: &'a Actor, to_do: &str) -> AppResult<&'a User> {
 }
 
 fn checked_username(name: &str) -> AppResult<String> {
-    let refuse = |why: &str| Err(AppError::invalid(format!("user name \"{}\" {why}", name.escape_debug())));
+    let refuse = |why: &str| {
+        Err(AppError::invalid(format!(
+            "user name \"{}\" {why}",
+            name.escape_debug()
+        )))
+    };
     if name.trim().is_empty() {
         return Err(AppError::invalid("field \"username\" must not be blank"));
     }
@@ -170,7 +189,9 @@ fn checked_username(name: &str) -> AppResult<String> {
         return refuse("must not begin or end with a space");
     }
     if name.chars().count() > LONGEST_NAME {
-        return refuse(&format!("is too long: at most {LONGEST_NAME} characters are allowed"));
+        return refuse(&format!(
+            "is too long: at most {LONGEST_NAME} characters are allowed"
+        ));
     }
     // A "/" could not be addressed by any client afterwards.
     if name.contains('/') || name.chars().any(char::is_control) {
@@ -190,7 +211,9 @@ fn checked_display_name(name: &str) -> AppResult<String> {
 
 fn refuse_remote(remote: bool) -> AppResult<()> {
     if remote {
-        return Err(AppError::invalid("users with an external login are not built: field \"remote\" must be false"));
+        return Err(AppError::invalid(
+            "users with an external login are not built: field \"remote\" must be false",
+        ));
     }
     Ok(())
 }
@@ -203,19 +226,24 @@ impl Master {
         users.retain(|user| {
             filter.active.is_none_or(|active| user.active == active)
                 && filter.admin.is_none_or(|admin| user.admin == admin)
-                && (user.username.to_lowercase().contains(&wanted) || user.display_name.to_lowercase().contains(&wanted))
+                && (user.username.to_lowercase().contains(&wanted)
+                    || user.display_name.to_lowercase().contains(&wanted))
         });
         users
     }
 
     /// A user by number.
     pub fn user(&self, id: i64) -> AppResult<User> {
-        self.auth.user(id).ok_or_else(|| AppError::not_found("user", id))
+        self.auth
+            .user(id)
+            .ok_or_else(|| AppError::not_found("user", id))
     }
 
     /// A user by login name.
     pub fn user_by_name(&self, name: &str) -> AppResult<User> {
-        self.auth.user_by_name(name).ok_or_else(|| AppError::not_found("user", name.escape_debug()))
+        self.auth
+            .user_by_name(name)
+            .ok_or_else(|| AppError::not_found("user", name.escape_debug()))
     }
 
     /// Adds a user.
@@ -280,7 +308,10 @@ impl Master {
         }
         if !for_administrators.is_empty() {
             let what = for_administrators.join(" and ");
-            actor.require_admin(&format!("change the {what} of user \"{}\"", before.username))?;
+            actor.require_admin(&format!(
+                "change the {what} of user \"{}\"",
+                before.username
+            ))?;
         }
         self.keep_an_administrator(&before, &row)?;
         let password_changes = patch.password.is_some();
@@ -295,7 +326,10 @@ impl Master {
     fn free_username(&self, name: &str) -> AppResult<String> {
         let name = checked_username(name)?;
         if self.auth.user_by_name(&name).is_some() {
-            return Err(AppError::new(ErrorKind::Conflict, format!("user \"{name}\" exists already")));
+            return Err(AppError::new(
+                ErrorKind::Conflict,
+                format!("user \"{name}\" exists already"),
+            ));
         }
         Ok(name)
     }
@@ -303,7 +337,14 @@ impl Master {
     /// Without an administrator nobody could make one again.
     fn keep_an_administrator(&self, before: &Arc<UserRow>, after: &UserRow) -> AppResult<()> {
         let serves = |user: &UserRow| user.admin && user.active;
-        if !serves(before) || serves(after) || self.auth.users().iter().any(|u| u.id != after.id && serves(u)) {
+        if !serves(before)
+            || serves(after)
+            || self
+                .auth
+                .users()
+                .iter()
+                .any(|u| u.id != after.id && serves(u))
+        {
             return Ok(());
         }
         Err(AppError::precondition(format!(
@@ -328,21 +369,65 @@ mod tests {
 
     #[test]
     fn a_hashed_password_must_be_a_hash() {
-        let hashed = |text: &str| NewPassword { text: text.into(), is_hashed: true }.client_hash();
+        let hashed = |text: &str| {
+            NewPassword {
+                text: text.into(),
+                is_hashed: true,
+            }
+            .client_hash()
+        };
         assert_eq!(hashed("").unwrap(), "");
         assert_eq!(hashed(&"AB".repeat(64)).unwrap(), "ab".repeat(64));
         assert!(hashed("secret").is_err());
-        assert_eq!(NewPassword { text: "secret".into(), is_hashed: false }.client_hash().unwrap().len(), 128);
+        assert_eq!(
+            NewPassword {
+                text: "secret".into(),
+                is_hashed: false
+            }
+            .client_hash()
+            .unwrap()
+            .len(),
+            128
+        );
     }
 
     #[test]
     fn a_unix_identity_is_whole_or_absent() {
-        let whole = UnixIdentity { uid: Some(7), user: Some("ada".into()), gid: Some(8), group: Some("staff".into()) };
+        let whole = UnixIdentity {
+            uid: Some(7),
+            user: Some("ada".into()),
+            gid: Some(8),
+            group: Some("staff".into()),
+        };
         assert_eq!(whole.clone().checked().unwrap(), whole);
-        let blank = UnixIdentity { user: Some(String::new()), ..UnixIdentity::default() };
+        let blank = UnixIdentity {
+            user: Some(String::new()),
+            ..UnixIdentity::default()
+        };
         assert_eq!(blank.checked().unwrap(), UnixIdentity::default());
-        assert!(UnixIdentity { uid: Some(7), ..UnixIdentity::default() }.checked().is_err());
-        assert!(UnixIdentity { uid: Some(-1), ..whole.clone() }.checked().is_err());
-        assert!(UnixIdentity { user: Some("a:b".into()), ..whole }.checked().is_err());
+        assert!(
+            UnixIdentity {
+                uid: Some(7),
+                ..UnixIdentity::default()
+            }
+            .checked()
+            .is_err()
+        );
+        assert!(
+            UnixIdentity {
+                uid: Some(-1),
+                ..whole.clone()
+            }
+            .checked()
+            .is_err()
+        );
+        assert!(
+            UnixIdentity {
+                user: Some("a:b".into()),
+                ..whole
+            }
+            .checked()
+            .is_err()
+        );
     }
 }

@@ -7,9 +7,9 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use det_api_types::agents::{
-    Agent, AgentSortBy, DisableAgentRequest, DisableAgentResponse, DisableSlotRequest, DisableSlotResponse,
-    EnableAgentResponse, EnableSlotResponse, GetAgentResponse, GetAgentsQuery, GetAgentsResponse, GetSlotResponse,
-    GetSlotsResponse, Slot,
+    Agent, AgentSortBy, DisableAgentRequest, DisableAgentResponse, DisableSlotRequest,
+    DisableSlotResponse, EnableAgentResponse, EnableSlotResponse, GetAgentResponse, GetAgentsQuery,
+    GetAgentsResponse, GetSlotResponse, GetSlotsResponse, Slot,
 };
 use det_api_types::page::OrderBy;
 use det_store::{agents, allocations};
@@ -42,7 +42,8 @@ pub fn routes() -> OpenApiRouter<Master> {
 type SlotPath = Result<Path<(String, String)>, PathRejection>;
 
 fn slot_path(path: SlotPath) -> AppResult<(String, u32)> {
-    let Path((agent_id, slot)) = path.map_err(|_| AppError::invalid("the address of this request cannot be read"))?;
+    let Path((agent_id, slot)) =
+        path.map_err(|_| AppError::invalid("the address of this request cannot be read"))?;
     // Clients send the last part of a slot's key, which other masters write with leading zeros.
     match slot.parse() {
         Ok(number) => Ok((agent_id, number)),
@@ -59,7 +60,10 @@ async fn read_agent(master: &Master, agent_id: &str) -> AppResult<Agent> {
         return Err(AppError::not_found("agent", agent_id.escape_debug()));
     };
     let live = allocations::live_containers_of_agent(&mut conn.conn(), agent_id).await?;
-    Ok(views::agents::agent(&row, &live.iter().collect::<Vec<_>>())?)
+    Ok(views::agents::agent(
+        &row,
+        &live.iter().collect::<Vec<_>>(),
+    )?)
 }
 
 async fn read_slot(master: &Master, agent_id: &str, slot: u32) -> AppResult<Slot> {
@@ -109,17 +113,31 @@ async fn get_agents(
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}", operation_id = "GetAgent", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetAgentResponse)))]
-async fn get_agent(State(master): State<Master>, _caller: Caller, Path(agent_id): Path<String>) -> Answer {
-    message(&GetAgentResponse { agent: read_agent(&master, &agent_id).await? })
+async fn get_agent(
+    State(master): State<Master>,
+    _caller: Caller,
+    Path(agent_id): Path<String>,
+) -> Answer {
+    message(&GetAgentResponse {
+        agent: read_agent(&master, &agent_id).await?,
+    })
 }
 
 /// Lets an agent take work again. For administrators.
 #[utoipa::path(post, path = "/api/v1/agents/{agentId}/enable", operation_id = "EnableAgent", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = EnableAgentResponse)))]
-async fn enable_agent(State(master): State<Master>, Caller(actor): Caller, Path(agent_id): Path<String>) -> Answer {
-    master.set_agent_service(&actor, &agent_id, Service::Enable).await?;
-    message(&EnableAgentResponse { agent: read_agent(&master, &agent_id).await? })
+async fn enable_agent(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(agent_id): Path<String>,
+) -> Answer {
+    master
+        .set_agent_service(&actor, &agent_id, Service::Enable)
+        .await?;
+    message(&EnableAgentResponse {
+        agent: read_agent(&master, &agent_id).await?,
+    })
 }
 
 /// Takes an agent out of service: its work is killed, or finished first with `drain`. For administrators.
@@ -133,21 +151,35 @@ async fn disable_agent(
     Path(agent_id): Path<String>,
     WireBody(body): WireBody<DisableAgentRequest>,
 ) -> Answer {
-    master.set_agent_service(&actor, &agent_id, service(body.drain)).await?;
-    message(&DisableAgentResponse { agent: read_agent(&master, &agent_id).await? })
+    master
+        .set_agent_service(&actor, &agent_id, service(body.drain))
+        .await?;
+    message(&DisableAgentResponse {
+        agent: read_agent(&master, &agent_id).await?,
+    })
 }
 
 fn service(drain: bool) -> Service {
-    if drain { Service::Drain } else { Service::Disable }
+    if drain {
+        Service::Drain
+    } else {
+        Service::Disable
+    }
 }
 
 /// The slots of an agent.
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}/slots", operation_id = "GetSlots", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetSlotsResponse)))]
-async fn get_slots(State(master): State<Master>, _caller: Caller, Path(agent_id): Path<String>) -> Answer {
+async fn get_slots(
+    State(master): State<Master>,
+    _caller: Caller,
+    Path(agent_id): Path<String>,
+) -> Answer {
     let agent = read_agent(&master, &agent_id).await?;
-    message(&GetSlotsResponse { slots: views::agents::in_order(agent.slots) })
+    message(&GetSlotsResponse {
+        slots: views::agents::in_order(agent.slots),
+    })
 }
 
 /// One slot of an agent.
@@ -156,17 +188,27 @@ async fn get_slots(State(master): State<Master>, _caller: Caller, Path(agent_id)
     responses((status = 200, body = GetSlotResponse)))]
 async fn get_slot(State(master): State<Master>, _caller: Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
-    message(&GetSlotResponse { slot: read_slot(&master, &agent_id, slot).await? })
+    message(&GetSlotResponse {
+        slot: read_slot(&master, &agent_id, slot).await?,
+    })
 }
 
 /// Lets a slot take work again. For administrators.
 #[utoipa::path(post, path = "/api/v1/agents/{agentId}/slots/{slotId}/enable", operation_id = "EnableSlot", tag = "agents",
     params(("agentId" = String, Path, description = "the agent"), ("slotId" = String, Path, description = "the slot's number")),
     responses((status = 200, body = EnableSlotResponse)))]
-async fn enable_slot(State(master): State<Master>, Caller(actor): Caller, path: SlotPath) -> Answer {
+async fn enable_slot(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    path: SlotPath,
+) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
-    master.set_slot_service(&actor, &agent_id, slot, Service::Enable).await?;
-    message(&EnableSlotResponse { slot: read_slot(&master, &agent_id, slot).await? })
+    master
+        .set_slot_service(&actor, &agent_id, slot, Service::Enable)
+        .await?;
+    message(&EnableSlotResponse {
+        slot: read_slot(&master, &agent_id, slot).await?,
+    })
 }
 
 /// Takes a slot out of service: its work is killed, or finished first with `drain`. For administrators.
@@ -181,8 +223,12 @@ async fn disable_slot(
     WireBody(body): WireBody<DisableSlotRequest>,
 ) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
-    master.set_slot_service(&actor, &agent_id, slot, service(body.drain)).await?;
-    message(&DisableSlotResponse { slot: read_slot(&master, &agent_id, slot).await? })
+    master
+        .set_slot_service(&actor, &agent_id, slot, service(body.drain))
+        .await?;
+    message(&DisableSlotResponse {
+        slot: read_slot(&master, &agent_id, slot).await?,
+    })
 }
 
 /// The WebSocket of an agent, which must show the cluster's agent token.
@@ -192,7 +238,8 @@ pub async fn connect(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     // Both sides of the comparison are SHA-256 hashes: how long it takes says nothing about the token.
-    let allowed = session_token(&headers).is_some_and(|token| token_hash(&token) == master.agent_token_hash);
+    let allowed =
+        session_token(&headers).is_some_and(|token| token_hash(&token) == master.agent_token_hash);
     if !allowed {
         return ApiError(
             AppError::new(ErrorKind::Unauthenticated, "this agent's token is not the one of this cluster")
@@ -201,7 +248,12 @@ pub async fn connect(
         .into_response();
     }
     match upgrade {
-        Ok(upgrade) => upgrade.on_upgrade(move |socket| crate::rm_agents::connection::serve(master, socket)),
-        Err(_) => ApiError(AppError::invalid("agents connect here with a WebSocket; this request is none")).into_response(),
+        Ok(upgrade) => {
+            upgrade.on_upgrade(move |socket| crate::rm_agents::connection::serve(master, socket))
+        }
+        Err(_) => ApiError(AppError::invalid(
+            "agents connect here with a WebSocket; this request is none",
+        ))
+        .into_response(),
     }
 }

@@ -6,10 +6,10 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use det_api_types::allocations::{
     AckAllocationPreemptionSignalRequest, AllocationAllGatherRequest, AllocationAllGatherResponse,
-    AllocationPendingPreemptionSignalRequest, AllocationPreemptionSignalQuery, AllocationPreemptionSignalResponse,
-    AllocationReadyRequest, AllocationRendezvousInfoResponse, AllocationWaitingRequest, GetAllocationResponse,
-    MarkAllocationResourcesDaemonRequest, PostAllocationAcceleratorDataRequest, PostAllocationProxyAddressRequest,
-    RendezvousInfo,
+    AllocationPendingPreemptionSignalRequest, AllocationPreemptionSignalQuery,
+    AllocationPreemptionSignalResponse, AllocationReadyRequest, AllocationRendezvousInfoResponse,
+    AllocationWaitingRequest, GetAllocationResponse, MarkAllocationResourcesDaemonRequest,
+    PostAllocationAcceleratorDataRequest, PostAllocationProxyAddressRequest, RendezvousInfo,
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Object;
@@ -47,7 +47,8 @@ pub fn routes() -> OpenApiRouter<Master> {
 type ContainerPath = Result<Path<(String, String)>, PathRejection>;
 
 fn container_path(path: ContainerPath) -> AppResult<(String, String)> {
-    path.map(|Path(ids)| ids).map_err(|_| AppError::invalid("the address of this request cannot be read"))
+    path.map(|Path(ids)| ids)
+        .map_err(|_| AppError::invalid("the address of this request cannot be read"))
 }
 
 async fn find(master: &Master, allocation_id: &str) -> AppResult<AllocationRow> {
@@ -73,9 +74,15 @@ async fn require(master: &Master, actor: &Actor, allocation_id: &str) -> AppResu
 #[utoipa::path(get, path = "/api/v1/allocations/{allocationId}", operation_id = "GetAllocation", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation")),
     responses((status = 200, body = GetAllocationResponse)))]
-async fn get_allocation(State(master): State<Master>, _caller: Caller, Path(id): Path<String>) -> Answer {
+async fn get_allocation(
+    State(master): State<Master>,
+    _caller: Caller,
+    Path(id): Path<String>,
+) -> Answer {
     let row = find(&master, &id).await?;
-    message(&GetAllocationResponse { allocation: views::tasks::allocation(&row)? })
+    message(&GetAllocationResponse {
+        allocation: views::tasks::allocation(&row)?,
+    })
 }
 
 /// A container tells what it found for accelerators.
@@ -97,7 +104,9 @@ async fn post_accelerator_data(
     data.resource_pool = row.resource_pool;
     let container_id = data.container_id.clone();
     let data = serde_json::to_value(&data).map_err(AppError::internal)?;
-    master.accelerator_data(&actor, &id, &container_id, data).await?;
+    master
+        .accelerator_data(&actor, &id, &container_id, data)
+        .await?;
     empty()
 }
 
@@ -106,11 +115,21 @@ async fn post_accelerator_data(
     operation_id = "AllocationRendezvousInfo", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation"), ("resourcesId" = String, Path, description = "the container")),
     responses((status = 200, body = AllocationRendezvousInfoResponse)))]
-async fn rendezvous(State(master): State<Master>, Caller(actor): Caller, path: ContainerPath) -> Answer {
+async fn rendezvous(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    path: ContainerPath,
+) -> Answer {
     let (allocation_id, container_id) = container_path(path)?;
-    let met = master.rendezvous(&actor, &allocation_id, &container_id).await?;
+    let met = master
+        .rendezvous(&actor, &allocation_id, &container_id)
+        .await?;
     message(&AllocationRendezvousInfoResponse {
-        rendezvous_info: RendezvousInfo { addresses: met.addresses, rank: met.rank, slots: met.slots },
+        rendezvous_info: RendezvousInfo {
+            addresses: met.addresses,
+            rank: met.rank,
+            slots: met.slots,
+        },
     })
 }
 
@@ -126,7 +145,9 @@ async fn preemption_signal(
     WireQuery(query): WireQuery<AllocationPreemptionSignalQuery>,
 ) -> Answer {
     let seconds = u64::try_from(query.timeout_seconds.unwrap_or(0)).unwrap_or(0);
-    let preempt = master.preemption_signal(&actor, &id, Duration::from_secs(seconds)).await?;
+    let preempt = master
+        .preemption_signal(&actor, &id, Duration::from_secs(seconds))
+        .await?;
     message(&AllocationPreemptionSignalResponse { preempt })
 }
 
@@ -203,7 +224,9 @@ async fn daemon(
     _body: WireBody<MarkAllocationResourcesDaemonRequest>,
 ) -> Answer {
     let (allocation_id, container_id) = container_path(path)?;
-    master.mark_daemon(&actor, &allocation_id, &container_id).await?;
+    master
+        .mark_daemon(&actor, &allocation_id, &container_id)
+        .await?;
     empty()
 }
 
@@ -236,16 +259,31 @@ async fn notify_container_running(
     gather(&master, &actor, &id, body).await
 }
 
-async fn gather(master: &Master, actor: &Actor, id: &str, body: AllocationAllGatherRequest) -> Answer {
+async fn gather(
+    master: &Master,
+    actor: &Actor,
+    id: &str,
+    body: AllocationAllGatherRequest,
+) -> Answer {
     require(master, actor, id).await?;
     let Some(uuid) = body.request_uuid.filter(|uuid| !uuid.is_empty()) else {
-        return Err(AppError::invalid("field \"requestUuid\" must name the member that asks").into());
+        return Err(
+            AppError::invalid("field \"requestUuid\" must name the member that asks").into(),
+        );
     };
-    let peers = body.num_peers.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    let peers = body
+        .num_peers
+        .and_then(|n| usize::try_from(n).ok())
+        .filter(|n| *n > 0);
     let Some(peers) = peers else {
-        return Err(AppError::invalid("field \"numPeers\" must be the number of members, at least 1").into());
+        return Err(AppError::invalid(
+            "field \"numPeers\" must be the number of members, at least 1",
+        )
+        .into());
     };
-    let given = master.all_gather(actor, id, uuid, peers, body.data.into_value()).await?;
+    let given = master
+        .all_gather(actor, id, uuid, peers, body.data.into_value())
+        .await?;
     let data = given
         .into_iter()
         .map(|value| match value {

@@ -58,17 +58,31 @@ async fn login(State(master): State<Master>, WireBody(body): WireBody<LoginReque
     if body.username.is_empty() {
         return Err(AppError::invalid("field \"username\" must name a user").into());
     }
-    let (token, user) = master.auth.login(&body.username, &body.password.0, body.is_hashed).await?;
+    let (token, user) = master
+        .auth
+        .login(&body.username, &body.password.0, body.is_hashed)
+        .await?;
     // The row that was read before the login does not know of it yet.
     let user = master.auth.user(user.id).unwrap_or(user);
     let set = cookie(&master, Some(&token))?;
-    Ok(with_cookie(message(&LoginResponse { token: Secret(token), user: views::users::user(&user) })?, set))
+    Ok(with_cookie(
+        message(&LoginResponse {
+            token: Secret(token),
+            user: views::users::user(&user),
+        })?,
+        set,
+    ))
 }
 
 async fn end_session(master: &Master, headers: &HeaderMap) -> Result<(), ApiError> {
     match session_token(headers) {
-        Some(token) if master.auth.by_session(&token).is_some() => Ok(master.auth.logout(&token).await?),
-        _ => Err(AppError::invalid("only the session of a person can be ended: this request came with a task's token").into()),
+        Some(token) if master.auth.by_session(&token).is_some() => {
+            Ok(master.auth.logout(&token).await?)
+        }
+        _ => Err(AppError::invalid(
+            "only the session of a person can be ended: this request came with a task's token",
+        )
+        .into()),
     }
 }
 
@@ -84,14 +98,18 @@ async fn logout(State(master): State<Master>, _caller: Caller, headers: HeaderMa
 #[utoipa::path(get, path = "/api/v1/auth/user", operation_id = "CurrentUser", tag = "auth",
     responses((status = 200, body = CurrentUserResponse)))]
 async fn current_user(Caller(actor): Caller) -> Answer {
-    message(&CurrentUserResponse { user: views::users::user(actor.user()) })
+    message(&CurrentUserResponse {
+        user: views::users::user(actor.user()),
+    })
 }
 
 /// Who asks. Every client command begins with this: it is answered from memory.
 #[utoipa::path(get, path = "/api/v1/me", operation_id = "GetMe", tag = "auth",
     responses((status = 200, body = GetMeResponse)))]
 async fn get_me(Caller(actor): Caller) -> Answer {
-    message(&GetMeResponse { user: views::users::user(actor.user()) })
+    message(&GetMeResponse {
+        user: views::users::user(actor.user()),
+    })
 }
 
 /// An error in the form of the routes outside `/api/v1`.
@@ -102,7 +120,12 @@ fn plain(error: ApiError) -> Response {
     };
     let status = error.into_response().status();
     let body = wire::encode(&PlainErrorBody { message: text }).unwrap_or_default();
-    (status, [(header::CONTENT_TYPE, "application/json")], Body::from(body)).into_response()
+    (
+        status,
+        [(header::CONTENT_TYPE, "application/json")],
+        Body::from(body),
+    )
+        .into_response()
 }
 
 /// Body of the older login.
@@ -168,17 +191,29 @@ async fn plain_login(
 ) -> Response {
     let answer = async {
         if body.username.is_empty() {
-            return Err(ApiError(AppError::invalid("field \"username\" must name a user")));
+            return Err(ApiError(AppError::invalid(
+                "field \"username\" must name a user",
+            )));
         }
-        let (token, _) = master.auth.login(&body.username, &body.password.0, true).await.map_err(|mut error| {
-            if error.kind == ErrorKind::Unauthenticated {
-                error.kind = ErrorKind::Forbidden;
-            }
-            error
-        })?;
+        let (token, _) = master
+            .auth
+            .login(&body.username, &body.password.0, true)
+            .await
+            .map_err(|mut error| {
+                if error.kind == ErrorKind::Unauthenticated {
+                    error.kind = ErrorKind::Forbidden;
+                }
+                error
+            })?;
         let set = cookie(&master, query.cookie.then_some(token.as_str()))?;
-        let response = message(&PlainToken { token: Secret(token) })?;
-        Ok(if query.cookie { with_cookie(response, set) } else { response })
+        let response = message(&PlainToken {
+            token: Secret(token),
+        })?;
+        Ok(if query.cookie {
+            with_cookie(response, set)
+        } else {
+            response
+        })
     };
     answer.await.unwrap_or_else(plain)
 }
@@ -186,7 +221,11 @@ async fn plain_login(
 /// Ends the session that the request comes with, the older way.
 #[utoipa::path(post, path = "/logout", operation_id = "PlainLogout", tag = "auth",
     responses((status = 200, body = Empty)))]
-async fn plain_logout(State(master): State<Master>, caller: Result<Caller, ApiError>, headers: HeaderMap) -> Response {
+async fn plain_logout(
+    State(master): State<Master>,
+    caller: Result<Caller, ApiError>,
+    headers: HeaderMap,
+) -> Response {
     let answer = async {
         caller?;
         end_session(&master, &headers).await?;
@@ -199,5 +238,7 @@ async fn plain_logout(State(master): State<Master>, caller: Result<Caller, ApiEr
 #[utoipa::path(get, path = "/users/me", operation_id = "PlainMe", tag = "auth",
     responses((status = 200, body = PlainUser)))]
 async fn plain_me(caller: Result<Caller, ApiError>) -> Response {
-    caller.and_then(|Caller(actor)| message(&PlainUser::from(&**actor.user()))).unwrap_or_else(plain)
+    caller
+        .and_then(|Caller(actor)| message(&PlainUser::from(&**actor.user())))
+        .unwrap_or_else(plain)
 }

@@ -83,12 +83,14 @@ pub fn stream_line(error: &AppError) -> Vec<u8> {
     StreamErrorBody::new(status(error.kind).0, error.message.clone()).to_line().unwrap_or_default()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it ends here")]
 /// A failure before a stream's first message: the mapped status with the stream's error object.
 pub fn before_stream(error: AppError) -> Response {
     let status = status(error.kind).1;
     (status, [(header::CONTENT_TYPE, "application/json")], Body::from(stream_line(&error))).into_response()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the shape that the layer calls")]
 /// A defect of ours that showed as a panic: one request fails, the master goes on.
 pub fn on_panic(panic: Box<dyn Any + Send + 'static>) -> Response {
     let text = panic

@@ -41,9 +41,14 @@ async fn get_events(
 ) -> Response {
     let follow = query.follow;
     if let Err(error) = check(&actor, &query) {
-        return if follow { before_stream(error) } else { ApiError(error).into_response() };
+        return if follow {
+            before_stream(error)
+        } else {
+            ApiError(error).into_response()
+        };
     }
-    let subject = (!query.subject_kind.is_empty()).then_some((query.subject_kind, query.subject_id));
+    let subject =
+        (!query.subject_kind.is_empty()).then_some((query.subject_kind, query.subject_id));
     if follow {
         let (out, messages) = mpsc::channel(16);
         let shutdown = master.shutdown.clone();
@@ -51,7 +56,11 @@ async fn get_events(
         tokio::spawn(send_events(master, query.after, subject, out));
         return stream(messages, shutdown).await;
     }
-    let limit = if query.limit <= 0 { DEFAULT_LIMIT } else { query.limit.min(LARGEST_PAGE) };
+    let limit = if query.limit <= 0 {
+        DEFAULT_LIMIT
+    } else {
+        query.limit.min(LARGEST_PAGE)
+    };
     match read(&master, query.after, subject.as_ref(), limit).await {
         Ok(rows) => {
             let next_after = Int64(rows.last().map_or(query.after, |row| row.id));
@@ -66,14 +75,21 @@ fn check(actor: &Actor, query: &GetEventsQuery) -> AppResult<()> {
     if let Actor::Task(task) = actor {
         return Err(AppError::new(
             ErrorKind::Forbidden,
-            format!("task \"{}\" may not read events: only people may", task.task_id),
+            format!(
+                "task \"{}\" may not read events: only people may",
+                task.task_id
+            ),
         ));
     }
     if query.follow && query.limit > 0 {
-        return Err(AppError::invalid("followed events have no limit: leave out \"limit\" or \"follow\""));
+        return Err(AppError::invalid(
+            "followed events have no limit: leave out \"limit\" or \"follow\"",
+        ));
     }
     if query.order_by == OrderBy::Desc {
-        return Err(AppError::invalid("events are given oldest first: leave out \"orderBy\", and page with \"after\""));
+        return Err(AppError::invalid(
+            "events are given oldest first: leave out \"orderBy\", and page with \"after\"",
+        ));
     }
     if query.subject_kind.is_empty() != query.subject_id.is_empty() {
         return Err(AppError::invalid(
@@ -83,7 +99,12 @@ fn check(actor: &Actor, query: &GetEventsQuery) -> AppResult<()> {
     Ok(())
 }
 
-async fn read(master: &Master, after: i64, subject: Option<&(String, String)>, limit: i64) -> AppResult<Vec<EventRow>> {
+async fn read(
+    master: &Master,
+    after: i64,
+    subject: Option<&(String, String)>,
+    limit: i64,
+) -> AppResult<Vec<EventRow>> {
     let mut conn = master.store.read().await?;
     let subject = subject.map(|(kind, id)| (kind.as_str(), id.as_str()));
     Ok(events::list(&mut conn.conn(), after, subject, limit).await?)

@@ -129,6 +129,9 @@ async fn create_experiment(
     Caller(actor): Caller,
     WireBody(body): WireBody<CreateExperimentRequest>,
 ) -> Answer {
+    if body.config.trim().is_empty() {
+        return Err(AppError::invalid("field \"config\" is missing: an experiment needs a configuration, as YAML text").into());
+    }
     let request = NewExperimentRequest {
         config: body.config,
         files: body.model_definition.into_iter().enumerate().map(context_file).collect::<Result<_, _>>()?,

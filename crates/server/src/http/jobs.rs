@@ -2,8 +2,8 @@
 
 use axum::extract::State;
 use det_api_types::jobs::{
-    GetJobQueueStatsQuery, GetJobQueueStatsResponse, GetJobsQuery, GetJobsResponse, GetJobsV2Response, Job, RbacJob,
-    RpQueueStat, UpdateJobQueueRequest,
+    GetJobQueueStatsQuery, GetJobQueueStatsResponse, GetJobsQuery, GetJobsResponse,
+    GetJobsV2Response, Job, RbacJob, RpQueueStat, UpdateJobQueueRequest,
 };
 use det_api_types::page::{Empty, OrderBy, Pagination};
 use det_api_types::pools::{GetResourcePoolsQuery, GetResourcePoolsResponse};
@@ -39,10 +39,23 @@ async fn page(master: &Master, query: &GetJobsQuery) -> AppResult<(Vec<Job>, Pag
     if query.order_by == OrderBy::Desc {
         queue.reverse();
     }
-    let limit = if query.limit == 0 { DEFAULT_LIMIT } else { query.limit };
+    let limit = if query.limit == 0 {
+        DEFAULT_LIMIT
+    } else {
+        query.limit
+    };
     let (queue, pagination) = views::paging::slice(queue, query.offset, limit);
-    let jobs = queue.iter().map(views::jobs::job).collect::<Result<_, _>>()?;
-    Ok((jobs, Pagination { limit: query.limit, ..pagination }))
+    let jobs = queue
+        .iter()
+        .map(views::jobs::job)
+        .collect::<Result<_, _>>()?;
+    Ok((
+        jobs,
+        Pagination {
+            limit: query.limit,
+            ..pagination
+        },
+    ))
 }
 
 /// Jobs of a pool in the order in which they are served.
@@ -66,7 +79,13 @@ async fn get_jobs_v2(
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
     let (jobs, pagination) = page(&master, &query).await?;
-    let jobs = jobs.into_iter().map(|job| RbacJob { full: Some(job), limited: None }).collect();
+    let jobs = jobs
+        .into_iter()
+        .map(|job| RbacJob {
+            full: Some(job),
+            limited: None,
+        })
+        .collect();
     message(&GetJobsV2Response { pagination, jobs })
 }
 
@@ -81,7 +100,11 @@ async fn get_job_queue_stats(
     let pools = if query.resource_pools.is_empty() {
         master.pool_names()
     } else {
-        query.resource_pools.iter().map(|name| master.pool_or_default(name)).collect::<AppResult<_>>()?
+        query
+            .resource_pools
+            .iter()
+            .map(|name| master.pool_or_default(name))
+            .collect::<AppResult<_>>()?
     };
     let queue = master.job_queue(None).await?;
     let results = pools
@@ -130,7 +153,10 @@ async fn get_resource_pools(
     let (agents, containers) = {
         let mut conn = master.store.read().await?;
         let agents = agents::list(&mut conn.conn()).await?;
-        (agents, allocations::live_containers(&mut conn.conn()).await?)
+        (
+            agents,
+            allocations::live_containers(&mut conn.conn()).await?,
+        )
     };
     let queue = master.job_queue(None).await?;
     // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
@@ -149,11 +175,18 @@ async fn get_resource_pools(
                 default_aux: Some(name) == default_aux.as_ref(),
                 agents: &agents,
                 containers: &containers,
-                stats: views::jobs::stats(queue.iter().filter(|entry| entry.job.resource_pool == *name)),
+                stats: views::jobs::stats(
+                    queue
+                        .iter()
+                        .filter(|entry| entry.job.resource_pool == *name),
+                ),
                 metadata: master.config.resource_manager.metadata.clone(),
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
     let (resource_pools, pagination) = views::paging::slice(pools, query.offset, query.limit);
-    message(&GetResourcePoolsResponse { resource_pools, pagination })
+    message(&GetResourcePoolsResponse {
+        resource_pools,
+        pagination,
+    })
 }

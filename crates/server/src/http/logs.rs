@@ -6,8 +6,8 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use det_api_types::logs::{
-    LogFieldsQuery, LogLevel, LogsQuery, PostTaskLogsRequest, TaskLog, TaskLogsFieldsResponse, TaskLogsResponse,
-    TrialLogsFieldsResponse, TrialLogsResponse, UnmanagedLog,
+    LogFieldsQuery, LogLevel, LogsQuery, PostTaskLogsRequest, TaskLog, TaskLogsFieldsResponse,
+    TaskLogsResponse, TrialLogsFieldsResponse, TrialLogsResponse, UnmanagedLog,
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{Salvaged, Timestamp};
@@ -47,12 +47,15 @@ fn stored_text(text: &str) -> String {
 }
 
 fn stored_level(level: Option<LogLevel>) -> Option<String> {
-    level.filter(|level| *level != LogLevel::Unspecified).map(|level| level.as_str().to_owned())
+    level
+        .filter(|level| *level != LogLevel::Unspecified)
+        .map(|level| level.as_str().to_owned())
 }
 
 /// An identity of where a line comes from; blank is the same as none.
 fn stored_id(id: Option<String>) -> Option<String> {
-    id.map(|id| id.replace('\0', "")).filter(|id| !id.is_empty())
+    id.map(|id| id.replace('\0', ""))
+        .filter(|id| !id.is_empty())
 }
 
 fn stored_line(record: TaskLog, now: i64) -> LogLine {
@@ -77,9 +80,13 @@ async fn post_task_logs(
     Caller(actor): Caller,
     WireBody(body): WireBody<PostTaskLogsRequest>,
 ) -> Answer {
-    let Some(batch) = batch(body)? else { return empty() };
+    let Some(batch) = batch(body)? else {
+        return empty();
+    };
     actor.require_task(&batch.task_id)?;
-    master.append_logs(batch.task_id, batch.lines, batch.spool).await?;
+    master
+        .append_logs(batch.task_id, batch.lines, batch.spool)
+        .await?;
     empty()
 }
 
@@ -92,7 +99,9 @@ struct Batch {
 /// What a request comes to; `None` when none of its records can be read.
 fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
     if body.logs.is_empty() {
-        return Err(AppError::invalid("field \"logs\" must have at least one record"));
+        return Err(AppError::invalid(
+            "field \"logs\" must have at least one record",
+        ));
     }
     let now = det_store::now();
     let mut task: Option<String> = None;
@@ -116,11 +125,15 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
             }
         };
         if record.id.is_some() {
-            return Err(AppError::invalid(format!("field \"logs[{index}].id\" must not be set: the master numbers records")));
+            return Err(AppError::invalid(format!(
+                "field \"logs[{index}].id\" must not be set: the master numbers records"
+            )));
         }
         match &task {
             None if record.task_id.is_empty() => {
-                return Err(AppError::invalid(format!("field \"logs[{index}].taskId\" must name a task")));
+                return Err(AppError::invalid(format!(
+                    "field \"logs[{index}].taskId\" must name a task"
+                )));
             }
             None => task = Some(record.task_id.clone()),
             Some(task) if *task != record.task_id => {
@@ -140,12 +153,21 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
         .map(|spool| match i64::try_from(spool.first) {
             Ok(first @ 1..) if !spool.id.is_empty() => {
                 // Under the task's own name, so that no task can touch the spool of another.
-                Ok(SpoolBatch { id: format!("{task_id}/{}", spool.id), first })
+                Ok(SpoolBatch {
+                    id: format!("{task_id}/{}", spool.id),
+                    first,
+                })
             }
-            _ => Err(AppError::invalid("field \"spool\" must have an id and a first sequence number of at least 1")),
+            _ => Err(AppError::invalid(
+                "field \"spool\" must have an id and a first sequence number of at least 1",
+            )),
         })
         .transpose()?;
-    Ok(Some(Batch { task_id, lines, spool }))
+    Ok(Some(Batch {
+        task_id,
+        lines,
+        spool,
+    }))
 }
 
 /// What became of the records of `POST /task-logs`.
@@ -187,9 +209,16 @@ async fn post_unmanaged_logs(
 
 /// Lines by task. The client stamps all records of a run with the time of its start: a time that every record of a task
 /// repeats is not theirs, and the time of arrival is nearer.
-fn unmanaged_lines(records: Vec<Salvaged<UnmanagedLog>>, now: i64) -> BTreeMap<String, Vec<LogLine>> {
+fn unmanaged_lines(
+    records: Vec<Salvaged<UnmanagedLog>>,
+    now: i64,
+) -> BTreeMap<String, Vec<LogLine>> {
     let mut of_task: BTreeMap<String, Vec<LogLine>> = BTreeMap::new();
-    for record in records.into_iter().filter_map(Salvaged::read).filter(|record| !record.task_id.is_empty()) {
+    for record in records
+        .into_iter()
+        .filter_map(Salvaged::read)
+        .filter(|record| !record.task_id.is_empty())
+    {
         let line = TaskLog {
             id: None,
             task_id: String::new(),
@@ -203,7 +232,10 @@ fn unmanaged_lines(records: Vec<Salvaged<UnmanagedLog>>, now: i64) -> BTreeMap<S
             source: record.source,
             stdtype: record.stdtype,
         };
-        of_task.entry(record.task_id).or_default().push(stored_line(line, now));
+        of_task
+            .entry(record.task_id)
+            .or_default()
+            .push(stored_line(line, now));
     }
     for lines in of_task.values_mut() {
         let first = lines.first().map_or(now, |line| line.at);
@@ -221,14 +253,23 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
     let limit = match usize::try_from(query.limit) {
         Ok(0) => None,
         Ok(limit) => Some(limit),
-        Err(_) => return Err(AppError::invalid(format!("field \"limit\" must be at least 0, found {}", query.limit))),
+        Err(_) => {
+            return Err(AppError::invalid(format!(
+                "field \"limit\" must be at least 0, found {}",
+                query.limit
+            )));
+        }
     };
     let reading = match (query.follow, query.order_by, limit) {
         (true, _, Some(_)) => {
-            return Err(AppError::invalid("a followed log has no limit: leave out \"limit\" or \"follow\""));
+            return Err(AppError::invalid(
+                "a followed log has no limit: leave out \"limit\" or \"follow\"",
+            ));
         }
         (true, OrderBy::Desc, None) => {
-            return Err(AppError::invalid("a followed log comes oldest first: leave out \"orderBy\" or \"follow\""));
+            return Err(AppError::invalid(
+                "a followed log comes oldest first: leave out \"orderBy\" or \"follow\"",
+            ));
         }
         (true, OrderBy::Unspecified | OrderBy::Asc, None) => Reading::Follow,
         (false, OrderBy::Desc, limit) => Reading::Backward { limit },
@@ -237,16 +278,24 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
     let search = match (query.search_text.is_empty(), query.enable_regex) {
         (true, _) => None,
         (false, false) => Some(Search::Substring(query.search_text.to_lowercase())),
-        (false, true) => Some(Search::Regex(regex::Regex::new(&query.search_text).map_err(|error| {
-            AppError::invalid(format!("field \"searchText\" is not a regular expression: {error}"))
-        })?)),
+        (false, true) => Some(Search::Regex(
+            regex::Regex::new(&query.search_text).map_err(|error| {
+                AppError::invalid(format!(
+                    "field \"searchText\" is not a regular expression: {error}"
+                ))
+            })?,
+        )),
     };
     let filter = LogFilter {
         allocation_ids: query.allocation_ids,
         agent_ids: query.agent_ids,
         container_ids: query.container_ids,
         rank_ids: query.rank_ids,
-        levels: query.levels.into_iter().map(|level| level.as_str().to_owned()).collect(),
+        levels: query
+            .levels
+            .into_iter()
+            .map(|level| level.as_str().to_owned())
+            .collect(),
         stdtypes: query.stdtypes,
         sources: query.sources,
         before: query.timestamp_before.map(Timestamp::micros),
@@ -321,7 +370,10 @@ async fn task_logs(
     if let Err(error) = require_task(&master, &task_id).await {
         return before_stream(error);
     }
-    stream_logs(master, vec![task_id], query, |task_id, id, log| line(&views::logs::of_task(task_id, id, log))).await
+    stream_logs(master, vec![task_id], query, |task_id, id, log| {
+        line(&views::logs::of_task(task_id, id, log))
+    })
+    .await
 }
 
 /// The log of a trial: of all its tasks, one after the other.
@@ -338,7 +390,10 @@ async fn trial_logs(
         Ok(tasks) => tasks,
         Err(error) => return before_stream(error),
     };
-    stream_logs(master, tasks, query, move |_, id, log| line(&views::logs::of_trial(trial_id, id, log))).await
+    stream_logs(master, tasks, query, move |_, id, log| {
+        line(&views::logs::of_trial(trial_id, id, log))
+    })
+    .await
 }
 
 /// Adds what can be filtered by in a line; whether any of it is new.
@@ -354,7 +409,9 @@ fn add(fields: &mut LogFields, line: LogLine) -> bool {
     for (known, value) in texts {
         new |= value.is_some_and(|value| known.insert(value));
     }
-    new | line.rank_id.is_some_and(|rank| fields.rank_ids.insert(rank))
+    new | line
+        .rank_id
+        .is_some_and(|rank| fields.rank_ids.insert(rank))
 }
 
 /// Streams what can be filtered by in the logs of `tasks`: once, or with `follow` again whenever there is more of it.
@@ -367,9 +424,17 @@ async fn stream_fields(
     let shutdown = master.shutdown.clone();
     let (lines_out, mut lines) = mpsc::channel(2);
     let (out, messages) = mpsc::channel(4);
-    let reading = if follow { Reading::Follow } else { Reading::Forward { limit: None } };
+    let reading = if follow {
+        Reading::Follow
+    } else {
+        Reading::Forward { limit: None }
+    };
     // Both end as in `stream_logs`.
-    tokio::spawn(async move { master.read_logs(tasks, LogFilter::default(), reading, lines_out).await });
+    tokio::spawn(async move {
+        master
+            .read_logs(tasks, LogFilter::default(), reading, lines_out)
+            .await
+    });
     tokio::spawn(async move {
         let mut fields = LogFields::default();
         loop {
@@ -378,9 +443,9 @@ async fn stream_fields(
                 () = out.closed() => return,
             };
             let changed = match batch {
-                Some(Ok(batch)) => {
-                    batch.into_iter().fold(false, |changed, (_, _, line)| add(&mut fields, line) | changed)
-                }
+                Some(Ok(batch)) => batch.into_iter().fold(false, |changed, (_, _, line)| {
+                    add(&mut fields, line) | changed
+                }),
                 Some(Err(error)) => {
                     // The reader may be gone already; nothing is lost by that.
                     let _ = out.send(Err(error)).await;
@@ -469,7 +534,9 @@ mod tests {
 
     #[test]
     fn a_broken_record_is_dropped_and_the_rest_kept() {
-        let body = decode(r#"{"logs":[{"task_id":"t","log":"a\u0000b","level":"ERROR"},{"task_id":"t","log":{}},{"taskId":"t","log":"c\n"}]}"#);
+        let body = decode(
+            r#"{"logs":[{"task_id":"t","log":"a\u0000b","level":"ERROR"},{"task_id":"t","log":{}},{"taskId":"t","log":"c\n"}]}"#,
+        );
         let batch = batch(body).unwrap().unwrap();
         assert_eq!(batch.task_id, "t");
         let texts: Vec<&str> = batch.lines.iter().map(|l| l.log.as_str()).collect();
@@ -479,8 +546,12 @@ mod tests {
 
     #[test]
     fn a_broken_record_of_a_spool_keeps_its_place() {
-        let mut body = decode(r#"{"logs":[{"task_id":"t","log":"a"},{"log":{}},{"task_id":"t","log":"c"}]}"#);
-        body.spool = Some(SpoolPosition { id: "s".into(), first: 4 });
+        let mut body =
+            decode(r#"{"logs":[{"task_id":"t","log":"a"},{"log":{}},{"task_id":"t","log":"c"}]}"#);
+        body.spool = Some(SpoolPosition {
+            id: "s".into(),
+            first: 4,
+        });
         let batch = batch(body).unwrap().unwrap();
         assert_eq!(batch.lines.len(), 3);
         assert!(batch.lines[1].log.contains("could not be read"));
@@ -495,45 +566,96 @@ mod tests {
         assert!(refused(r#"{"logs":[{"log":"a"}]}"#).contains("logs[0].taskId"));
         assert!(refused(r#"{"logs":[{"taskId":"t"},{"taskId":"u"}]}"#).contains("logs[1].taskId"));
         assert!(refused(r#"{"logs":[{"taskId":"t","id":5}]}"#).contains("logs[0].id"));
-        assert!(refused(r#"{"logs":[{"taskId":"t"}],"spool":{"id":"s","first":0}}"#).contains("\"spool\""));
+        assert!(
+            refused(r#"{"logs":[{"taskId":"t"}],"spool":{"id":"s","first":0}}"#)
+                .contains("\"spool\"")
+        );
     }
 
     #[test]
     fn a_frozen_time_gives_way_to_that_of_arrival() {
-        let read = |text: &str| wire::decode::<Vec<Salvaged<UnmanagedLog>>>(text.as_bytes()).unwrap();
+        let read =
+            |text: &str| wire::decode::<Vec<Salvaged<UnmanagedLog>>>(text.as_bytes()).unwrap();
         let frozen = read(
             r#"[{"task_id":"t","timestamp":"2020-01-01T00:00:00Z","log":"a","rank":"3"},
                 {"task_id":"t","timestamp":"2020-01-01T00:00:00Z","log":"b","rank":0},
                 {"task_id":7}]"#,
         );
         let lines = unmanaged_lines(frozen, 99);
-        assert_eq!(lines["t"].iter().map(|l| (l.at, l.rank_id)).collect::<Vec<_>>(), [(99, Some(3)), (99, Some(0))]);
+        assert_eq!(
+            lines["t"]
+                .iter()
+                .map(|l| (l.at, l.rank_id))
+                .collect::<Vec<_>>(),
+            [(99, Some(3)), (99, Some(0))]
+        );
         let told = read(
             r#"[{"task_id":"t","timestamp":"1970-01-01T00:00:01Z","log":"a"},
                 {"task_id":"t","timestamp":"1970-01-01T00:00:02Z","log":"b"}]"#,
         );
-        let times: Vec<i64> = unmanaged_lines(told, 99)["t"].iter().map(|l| l.at).collect();
+        let times: Vec<i64> = unmanaged_lines(told, 99)["t"]
+            .iter()
+            .map(|l| l.at)
+            .collect();
         assert_eq!(times, [1_000_000, 2_000_000]);
     }
 
     #[test]
     fn what_cannot_be_read_together_is_refused() {
-        let follow = LogsQuery { follow: true, ..LogsQuery::default() };
-        assert!(matches!(reading(follow.clone()).unwrap().1, Reading::Follow));
-        assert!(reading(LogsQuery { limit: 5, ..follow.clone() }).is_err());
-        assert!(reading(LogsQuery { order_by: OrderBy::Desc, ..follow }).is_err());
-        assert!(reading(LogsQuery { limit: -1, ..LogsQuery::default() }).is_err());
-        let regex = LogsQuery { search_text: "(".into(), enable_regex: true, ..LogsQuery::default() };
+        let follow = LogsQuery {
+            follow: true,
+            ..LogsQuery::default()
+        };
+        assert!(matches!(
+            reading(follow.clone()).unwrap().1,
+            Reading::Follow
+        ));
+        assert!(
+            reading(LogsQuery {
+                limit: 5,
+                ..follow.clone()
+            })
+            .is_err()
+        );
+        assert!(
+            reading(LogsQuery {
+                order_by: OrderBy::Desc,
+                ..follow
+            })
+            .is_err()
+        );
+        assert!(
+            reading(LogsQuery {
+                limit: -1,
+                ..LogsQuery::default()
+            })
+            .is_err()
+        );
+        let regex = LogsQuery {
+            search_text: "(".into(),
+            enable_regex: true,
+            ..LogsQuery::default()
+        };
         assert!(reading(regex).unwrap_err().message.contains("searchText"));
     }
 
     #[test]
     fn fields_tell_whether_there_is_something_new() {
         let mut fields = LogFields::default();
-        let line = LogLine { rank_id: Some(1), source: Some("task".into()), ..LogLine::default() };
+        let line = LogLine {
+            rank_id: Some(1),
+            source: Some("task".into()),
+            ..LogLine::default()
+        };
         assert!(add(&mut fields, line.clone()));
         assert!(!add(&mut fields, line.clone()));
-        assert!(add(&mut fields, LogLine { rank_id: Some(2), ..line }));
+        assert!(add(
+            &mut fields,
+            LogLine {
+                rank_id: Some(2),
+                ..line
+            }
+        ));
         assert_eq!(list(&fields.rank_ids), [1, 2]);
     }
 }

@@ -6,8 +6,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use det_api_types::logs::{LogEntry, LogLevel, MasterLogsQuery, MasterLogsResponse};
 use det_api_types::master::{
-    ClusterMessage, GetMasterConfigResponse, GetMasterResponse, GetTelemetryResponse, HealthCheck, HealthStatus, Info,
-    InfoTelemetry, ResourceManagerHealth,
+    ClusterMessage, GetMasterConfigResponse, GetMasterResponse, GetTelemetryResponse, HealthCheck,
+    HealthStatus, Info, InfoTelemetry, ResourceManagerHealth,
 };
 use det_api_types::wire::{self, Object, Timestamp};
 use serde::Serialize;
@@ -71,10 +71,23 @@ async fn health(State(master): State<Master>) -> Response {
         "" => "agents".to_owned(),
         name => name.to_owned(),
     };
-    let manager = ResourceManagerHealth { cluster_name: name.clone(), name, status: database };
-    let check = HealthCheck { status: database, database, resource_managers: vec![manager] };
+    let manager = ResourceManagerHealth {
+        cluster_name: name.clone(),
+        name,
+        status: database,
+    };
+    let check = HealthCheck {
+        status: database,
+        database,
+        resource_managers: vec![manager],
+    };
     let body = wire::encode(&check).unwrap_or_default();
-    (status, [(header::CONTENT_TYPE, "application/json")], Body::from(body)).into_response()
+    (
+        status,
+        [(header::CONTENT_TYPE, "application/json")],
+        Body::from(body),
+    )
+        .into_response()
 }
 
 /// What clients need to know of the master before they log in.
@@ -99,9 +112,14 @@ async fn get_master(State(master): State<Master>) -> Answer {
 async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) -> Answer {
     actor.require_admin("read the master's configuration")?;
     let Value::Object(config) = master.config.to_masked_json() else {
-        return Err(AppError::internal(anyhow::anyhow!("the master's configuration is not an object")).into());
+        return Err(AppError::internal(anyhow::anyhow!(
+            "the master's configuration is not an object"
+        ))
+        .into());
     };
-    message(&GetMasterConfigResponse { config: Object(config) })
+    message(&GetMasterConfigResponse {
+        config: Object(config),
+    })
 }
 
 /// Whether usage is reported to anybody. It is not.
@@ -147,15 +165,26 @@ async fn master_logs(
     stream(messages, shutdown).await
 }
 
-async fn send_log(master: Master, query: MasterLogsQuery, out: mpsc::Sender<AppResult<axum::body::Bytes>>) {
+async fn send_log(
+    master: Master,
+    query: MasterLogsQuery,
+    out: mpsc::Sender<AppResult<axum::body::Bytes>>,
+) {
     let mut changes = master.hub.subscribe(Topic::MasterLog);
     let mut next = if query.offset < 0 {
         let tail = usize::try_from(query.offset.unsigned_abs()).unwrap_or(CAPACITY);
-        master.log.tail(tail).first().map_or(master.log.next_id(), |entry| entry.id)
+        master
+            .log
+            .tail(tail)
+            .first()
+            .map_or(master.log.next_id(), |entry| entry.id)
     } else {
         query.offset
     };
-    let mut left = usize::try_from(query.limit).ok().filter(|n| *n > 0).unwrap_or(usize::MAX);
+    let mut left = usize::try_from(query.limit)
+        .ok()
+        .filter(|n| *n > 0)
+        .unwrap_or(usize::MAX);
     loop {
         for entry in master.log.from(next) {
             if left == 0 {
@@ -163,7 +192,9 @@ async fn send_log(master: Master, query: MasterLogsQuery, out: mpsc::Sender<AppR
             }
             left -= 1;
             next = entry.id + 1;
-            let encoded = line(&MasterLogsResponse { log_entry: log_entry(entry) });
+            let encoded = line(&MasterLogsResponse {
+                log_entry: log_entry(entry),
+            });
             if out.send(encoded).await.is_err() {
                 return;
             }

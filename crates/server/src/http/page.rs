@@ -8,9 +8,15 @@ use crate::app::{API_VERSION, Master};
 
 /// The page. It needs no login, tells nothing that `/info` does not, and loads nothing from elsewhere.
 pub async fn front(State(master): State<Master>, headers: HeaderMap) -> Html<String> {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost:8080");
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok())
+        .unwrap_or("localhost:8080");
     let scheme = if master.tls { "https" } else { "http" };
-    Html(render(&master.config.cluster_name, &format!("{scheme}://{host}")))
+    Html(render(
+        &master.config.cluster_name,
+        &format!("{scheme}://{host}"),
+    ))
 }
 
 /// Text for use inside HTML.

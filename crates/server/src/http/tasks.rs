@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use det_api_types::tasks::{
-    GetActiveTasksCountResponse, GetTaskAcceleratorDataResponse, GetTaskContextDirectoryResponse, GetTaskResponse,
-    GetTasksResponse, TaskType,
+    GetActiveTasksCountResponse, GetTaskAcceleratorDataResponse, GetTaskContextDirectoryResponse,
+    GetTaskResponse, GetTasksResponse, TaskType,
 };
 use det_store::allocations::TaskRow;
 use det_store::{Conn, agents, allocations, experiments};
@@ -38,7 +38,9 @@ pub fn routes() -> OpenApiRouter<Master> {
 
 /// A task, or the refusal that it does not exist.
 pub(crate) async fn find_task(conn: &mut Conn<'_>, task_id: &str) -> AppResult<TaskRow> {
-    allocations::find_task(conn, task_id).await?.ok_or_else(|| AppError::not_found("task", task_id.escape_debug()))
+    allocations::find_task(conn, task_id)
+        .await?
+        .ok_or_else(|| AppError::not_found("task", task_id.escape_debug()))
 }
 
 /// Live allocations with their containers.
@@ -51,9 +53,12 @@ async fn get_tasks(State(master): State<Master>, _caller: Caller) -> Answer {
     let agents = agents::list(&mut conn.conn()).await?;
     let jobs = experiments::live_jobs(&mut conn.conn()).await?;
     drop(conn);
-    let scheduler = |pool: &str| views::jobs::scheduler_type(&master.pool_settings(pool)).to_string();
+    let scheduler =
+        |pool: &str| views::jobs::scheduler_type(&master.pool_settings(pool)).to_string();
     let summaries = views::tasks::summaries(&live, &containers, &agents, &jobs, scheduler)?;
-    message(&GetTasksResponse { allocation_id_to_summary: summaries })
+    message(&GetTasksResponse {
+        allocation_id_to_summary: summaries,
+    })
 }
 
 /// How many interactive tasks live.
@@ -71,7 +76,13 @@ async fn get_active_tasks_count(State(master): State<Master>, _caller: Caller) -
             Some(TaskType::Notebook) => counts.notebooks += 1,
             Some(TaskType::Shell) => counts.shells += 1,
             Some(TaskType::Tensorboard) => counts.tensorboards += 1,
-            Some(TaskType::Unspecified | TaskType::Trial | TaskType::CheckpointGc | TaskType::Generic) | None => {}
+            Some(
+                TaskType::Unspecified
+                | TaskType::Trial
+                | TaskType::CheckpointGc
+                | TaskType::Generic,
+            )
+            | None => {}
         }
     }
     message(&counts)
@@ -81,11 +92,17 @@ async fn get_active_tasks_count(State(master): State<Master>, _caller: Caller) -
 #[utoipa::path(get, path = "/api/v1/tasks/{taskId}", operation_id = "GetTask", tag = "tasks",
     params(("taskId" = String, Path, description = "the task")),
     responses((status = 200, body = GetTaskResponse)))]
-async fn get_task(State(master): State<Master>, _caller: Caller, Path(task_id): Path<String>) -> Answer {
+async fn get_task(
+    State(master): State<Master>,
+    _caller: Caller,
+    Path(task_id): Path<String>,
+) -> Answer {
     let mut conn = master.store.read().await?;
     let row = find_task(&mut conn.conn(), &task_id).await?;
     let allocations = allocations::of_task(&mut conn.conn(), &task_id).await?;
-    message(&GetTaskResponse { task: views::tasks::task(&row, &allocations)? })
+    message(&GetTaskResponse {
+        task: views::tasks::task(&row, &allocations)?,
+    })
 }
 
 /// The files that a task starts with: a gzip tar as base64.
@@ -100,7 +117,9 @@ async fn get_task_context_directory(
     let mut conn = master.store.read().await?;
     let row = find_task(&mut conn.conn(), &task_id).await?;
     let archive = match row.experiment_id {
-        Some(id) => experiments::model_definition(&mut conn.conn(), id).await?.unwrap_or_default(),
+        Some(id) => experiments::model_definition(&mut conn.conn(), id)
+            .await?
+            .unwrap_or_default(),
         None => Vec::new(),
     };
     drop(conn);
@@ -120,7 +139,10 @@ pub(crate) fn archive_as_text(archive: Vec<u8>) -> Response {
         .map(Ok::<_, Infallible>);
     // The archive is compressed already: `identity` keeps the compression layer from doing it again.
     (
-        [(header::CONTENT_TYPE, "application/json"), (header::CONTENT_ENCODING, "identity")],
+        [
+            (header::CONTENT_TYPE, "application/json"),
+            (header::CONTENT_ENCODING, "identity"),
+        ],
         Body::from_stream(futures::stream::iter(text)),
     )
         .into_response()
@@ -156,7 +178,10 @@ mod tests {
     async fn an_archive_in_pieces_reads_as_one() {
         for size in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 2] {
             let archive: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
-            let body = axum::body::to_bytes(archive_as_text(archive.clone()).into_body(), usize::MAX).await.unwrap();
+            let body =
+                axum::body::to_bytes(archive_as_text(archive.clone()).into_body(), usize::MAX)
+                    .await
+                    .unwrap();
             let read: GetTaskContextDirectoryResponse = wire::decode(&body).unwrap();
             assert_eq!(read.b64_tgz.0, archive, "{size}");
         }

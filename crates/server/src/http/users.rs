@@ -5,8 +5,9 @@ use std::cmp::Ordering;
 use axum::extract::{Path, State};
 use det_api_types::page::OrderBy;
 use det_api_types::users::{
-    AgentUserGroup, GetUserByUsernameResponse, GetUserResponse, GetUsersQuery, GetUsersResponse, PatchUser,
-    PatchUserResponse, PostUserRequest, PostUserResponse, SetUserPasswordResponse, UserSortBy,
+    AgentUserGroup, GetUserByUsernameResponse, GetUserResponse, GetUsersQuery, GetUsersResponse,
+    PatchUser, PatchUserResponse, PostUserRequest, PostUserResponse, SetUserPasswordResponse,
+    UserSortBy,
 };
 use det_api_types::wire::Secret;
 use det_store::users::UserRow;
@@ -30,15 +31,30 @@ pub fn routes() -> OpenApiRouter<Master> {
 }
 
 fn identity(group: AgentUserGroup) -> UnixIdentity {
-    UnixIdentity { uid: group.agent_uid, user: group.agent_user, gid: group.agent_gid, group: group.agent_group }
+    UnixIdentity {
+        uid: group.agent_uid,
+        user: group.agent_user,
+        gid: group.agent_gid,
+        group: group.agent_group,
+    }
+}
+
+/// What a user is called: the display name where there is one.
+fn name(user: &UserRow) -> &str {
+    if user.display_name.is_empty() {
+        &user.username
+    } else {
+        &user.display_name
+    }
 }
 
 fn compare(sort: UserSortBy, a: &UserRow, b: &UserRow) -> Ordering {
     // As in a dictionary: letter case decides last.
-    let text = |a: &str, b: &str| a.to_lowercase().cmp(&b.to_lowercase()).then_with(|| a.cmp(b));
-    fn name(user: &UserRow) -> &str {
-        if user.display_name.is_empty() { &user.username } else { &user.display_name }
-    }
+    let text = |a: &str, b: &str| {
+        a.to_lowercase()
+            .cmp(&b.to_lowercase())
+            .then_with(|| a.cmp(b))
+    };
     match sort {
         // Users with an external login are not built: there are none.
         UserSortBy::Unspecified | UserSortBy::Remote => Ordering::Equal,
@@ -60,7 +76,11 @@ async fn get_users(
     _caller: Caller,
     WireQuery(query): WireQuery<GetUsersQuery>,
 ) -> Answer {
-    let filter = UserFilter { name: query.name, active: query.active, admin: query.admin };
+    let filter = UserFilter {
+        name: query.name,
+        active: query.active,
+        admin: query.admin,
+    };
     let mut users = master.list_users(&filter);
     if !query.role_id_assigned_directly_to_user.is_empty() {
         // Nobody has a role as long as there are none.
@@ -73,10 +93,17 @@ async fn get_users(
             _ => Ordering::Equal,
         };
         let order = compare(query.sort_by, a, b).then_with(|| a.id.cmp(&b.id));
-        never.then(if query.order_by == OrderBy::Desc { order.reverse() } else { order })
+        never.then(if query.order_by == OrderBy::Desc {
+            order.reverse()
+        } else {
+            order
+        })
     });
     let (users, pagination) = views::paging::slice(users, query.offset, query.limit);
-    message(&GetUsersResponse { users: users.iter().map(|user| views::users::user(user)).collect(), pagination })
+    message(&GetUsersResponse {
+        users: users.iter().map(|user| views::users::user(user)).collect(),
+        pagination,
+    })
 }
 
 /// One user.
@@ -84,15 +111,23 @@ async fn get_users(
     params(("userId" = i64, Path, description = "the user's number")),
     responses((status = 200, body = GetUserResponse)))]
 async fn get_user(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
-    message(&GetUserResponse { user: views::users::user(&*master.user(id)?) })
+    message(&GetUserResponse {
+        user: views::users::user(&*master.user(id)?),
+    })
 }
 
 /// One user by login name.
 #[utoipa::path(get, path = "/api/v1/users/{username}/by-username", operation_id = "GetUserByUsername", tag = "users",
     params(("username" = String, Path, description = "the user's login name")),
     responses((status = 200, body = GetUserByUsernameResponse)))]
-async fn get_user_by_username(State(master): State<Master>, _caller: Caller, Path(name): Path<String>) -> Answer {
-    message(&GetUserByUsernameResponse { user: views::users::user(&*master.user_by_name(&name)?) })
+async fn get_user_by_username(
+    State(master): State<Master>,
+    _caller: Caller,
+    Path(name): Path<String>,
+) -> Answer {
+    message(&GetUserByUsernameResponse {
+        user: views::users::user(&*master.user_by_name(&name)?),
+    })
 }
 
 /// Adds a user. For administrators.
@@ -109,11 +144,16 @@ async fn post_user(
         admin: body.user.admin,
         active: body.user.active,
         identity: body.user.agent_user_group.map(identity).unwrap_or_default(),
-        password: NewPassword { text: body.password.0, is_hashed: body.is_hashed },
+        password: NewPassword {
+            text: body.password.0,
+            is_hashed: body.is_hashed,
+        },
         remote: body.user.remote,
     };
     let user = master.create_user(&actor, new).await?;
-    message(&PostUserResponse { user: views::users::user(&user) })
+    message(&PostUserResponse {
+        user: views::users::user(&user),
+    })
 }
 
 /// Changes a user. People may change their own display name and password, administrators everything of everybody.
@@ -133,11 +173,16 @@ async fn patch_user(
         admin: body.admin,
         active: body.active,
         identity: body.agent_user_group.map(identity),
-        password: body.password.map(|password| NewPassword { text: password.0, is_hashed }),
+        password: body.password.map(|password| NewPassword {
+            text: password.0,
+            is_hashed,
+        }),
         remote: body.remote,
     };
     let user = master.change_user(&actor, id, patch).await?;
-    message(&PatchUserResponse { user: views::users::user(&user) })
+    message(&PatchUserResponse {
+        user: views::users::user(&user),
+    })
 }
 
 /// Changes a password. The body is the password itself as a JSON string.
@@ -152,10 +197,21 @@ async fn set_user_password(
 ) -> Answer {
     if password.0.is_empty() {
         // An empty body reads as an empty text: it must not take a password away by mistake.
-        return Err(AppError::invalid("the body must be the new password as a JSON string that is not empty").into());
+        return Err(AppError::invalid(
+            "the body must be the new password as a JSON string that is not empty",
+        )
+        .into());
     }
-    let password = NewPassword { text: password.0, is_hashed: false };
-    let patch = UserPatch { password: Some(password), ..UserPatch::default() };
+    let password = NewPassword {
+        text: password.0,
+        is_hashed: false,
+    };
+    let patch = UserPatch {
+        password: Some(password),
+        ..UserPatch::default()
+    };
     let user = master.change_user(&actor, id, patch).await?;
-    message(&SetUserPasswordResponse { user: views::users::user(&user) })
+    message(&SetUserPasswordResponse {
+        user: views::users::user(&user),
+    })
 }

@@ -8,7 +8,12 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use crate::support::{Cluster, within};
 
 fn ids(answer: &Value) -> Vec<&str> {
-    answer["agents"].as_array().unwrap().iter().map(|a| a["id"].as_str().unwrap()).collect()
+    answer["agents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|a| a["id"].as_str().unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -18,22 +23,66 @@ async fn agents_are_listed_with_slots_and_containers() {
     let _other = cluster.agent("b2", 2).await;
     let client = cluster.determined().await;
     let agents = cluster
-        .until(&client, "/api/v1/agents", |a| a["agents"][0]["slots"]["0"]["container"]["state"] == "STATE_RUNNING")
+        .until(&client, "/api/v1/agents", |a| {
+            a["agents"][0]["slots"]["0"]["container"]["state"] == "STATE_RUNNING"
+        })
         .await;
     assert_eq!(ids(&agents), ["a1", "b2"]);
     let first = &agents["agents"][0];
-    assert_eq!(first["slots"]["0"]["container"]["id"], spec.container_id.as_str());
-    assert_eq!(first["containers"][spec.container_id.as_str()]["devices"][0]["type"], "TYPE_CPU");
-    assert_eq!((&first["resourcePools"], &first["addresses"]), (&json!(["default"]), &json!(["127.0.0.1"])));
-    assert_eq!((&first["enabled"], &first["draining"]), (&json!(true), &json!(false)));
-    assert_eq!(first["slotStats"]["typeStats"]["TYPE_CPU"]["states"]["STATE_RUNNING"], 1);
+    assert_eq!(
+        first["slots"]["0"]["container"]["id"],
+        spec.container_id.as_str()
+    );
+    assert_eq!(
+        first["containers"][spec.container_id.as_str()]["devices"][0]["type"],
+        "TYPE_CPU"
+    );
+    assert_eq!(
+        (&first["resourcePools"], &first["addresses"]),
+        (&json!(["default"]), &json!(["127.0.0.1"]))
+    );
+    assert_eq!(
+        (&first["enabled"], &first["draining"]),
+        (&json!(true), &json!(false))
+    );
+    assert_eq!(
+        first["slotStats"]["typeStats"]["TYPE_CPU"]["states"]["STATE_RUNNING"],
+        1
+    );
     assert_eq!(first["slotStats"]["brandStats"]["Test CPU"]["total"], 1);
 
-    assert_eq!(ids(&client.get("/api/v1/agents?orderBy=ORDER_BY_DESC&limit=1").await.ok()), ["b2"]);
-    assert_eq!(ids(&client.get("/api/v1/agents?sortBy=SORT_BY_TIME&offset=1").await.ok()), ["b2"]);
-    let bare = client.get("/api/v1/agents?excludeSlots=true&exclude_containers=true").await.ok();
-    assert_eq!((&bare["agents"][0]["slots"], &bare["agents"][0]["containers"]), (&json!({}), &json!({})));
-    assert!(client.get("/api/v1/agents?limit=many").await.refused(400).contains("limit"));
+    assert_eq!(
+        ids(&client
+            .get("/api/v1/agents?orderBy=ORDER_BY_DESC&limit=1")
+            .await
+            .ok()),
+        ["b2"]
+    );
+    assert_eq!(
+        ids(&client
+            .get("/api/v1/agents?sortBy=SORT_BY_TIME&offset=1")
+            .await
+            .ok()),
+        ["b2"]
+    );
+    let bare = client
+        .get("/api/v1/agents?excludeSlots=true&exclude_containers=true")
+        .await
+        .ok();
+    assert_eq!(
+        (
+            &bare["agents"][0]["slots"],
+            &bare["agents"][0]["containers"]
+        ),
+        (&json!({}), &json!({}))
+    );
+    assert!(
+        client
+            .get("/api/v1/agents?limit=many")
+            .await
+            .refused(400)
+            .contains("limit")
+    );
     cluster.stop().await;
 }
 
@@ -42,16 +91,47 @@ async fn one_agent_and_its_slots() {
     let cluster = Cluster::start().await;
     let _agent = cluster.agent("a1", 12).await;
     let client = cluster.determined().await;
-    assert_eq!(client.get("/api/v1/agents/a1").await.ok()["agent"]["id"], "a1");
+    assert_eq!(
+        client.get("/api/v1/agents/a1").await.ok()["agent"]["id"],
+        "a1"
+    );
     let slots = client.get("/api/v1/agents/a1/slots").await.ok();
-    let order: Vec<&str> = slots["slots"].as_array().unwrap().iter().map(|s| s["id"].as_str().unwrap()).collect();
-    assert_eq!(order, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"]);
-    assert_eq!(client.get("/api/v1/agents/a1/slots/11").await.ok()["slot"]["device"]["uuid"], "a1-11");
-    assert_eq!(client.get("/api/v1/agents/a1/slots/003").await.ok()["slot"]["id"], "3");
-    for path in ["/api/v1/agents/x", "/api/v1/agents/x/slots", "/api/v1/agents/x/slots/0", "/api/v1/agents/a1/slots/99"] {
-        assert!(client.get(path).await.refused(404).contains("not found"), "{path}");
+    let order: Vec<&str> = slots["slots"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| s["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        order,
+        ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"]
+    );
+    assert_eq!(
+        client.get("/api/v1/agents/a1/slots/11").await.ok()["slot"]["device"]["uuid"],
+        "a1-11"
+    );
+    assert_eq!(
+        client.get("/api/v1/agents/a1/slots/003").await.ok()["slot"]["id"],
+        "3"
+    );
+    for path in [
+        "/api/v1/agents/x",
+        "/api/v1/agents/x/slots",
+        "/api/v1/agents/x/slots/0",
+        "/api/v1/agents/a1/slots/99",
+    ] {
+        assert!(
+            client.get(path).await.refused(404).contains("not found"),
+            "{path}"
+        );
     }
-    assert!(client.get("/api/v1/agents/a1/slots/first").await.refused(400).contains("number of a slot"));
+    assert!(
+        client
+            .get("/api/v1/agents/a1/slots/first")
+            .await
+            .refused(400)
+            .contains("number of a slot")
+    );
     cluster.stop().await;
 }
 
@@ -63,26 +143,76 @@ async fn an_agent_is_disabled_drained_and_enabled() {
     let disable = "/api/v1/agents/a1/disable";
 
     let drained = admin.post(disable, json!({"drain": true})).await.ok()["agent"].clone();
-    assert_eq!((&drained["enabled"], &drained["draining"]), (&json!(false), &json!(true)));
+    assert_eq!(
+        (&drained["enabled"], &drained["draining"]),
+        (&json!(false), &json!(true))
+    );
     assert_eq!(drained["slots"]["0"]["draining"], true);
-    assert!(drained["slots"]["0"]["container"].is_object(), "what runs goes on");
+    assert!(
+        drained["slots"]["0"]["container"].is_object(),
+        "what runs goes on"
+    );
 
     // The client sends no body for a plain disable.
     let disabled = admin.post(disable, json!(null)).await.ok()["agent"].clone();
-    assert_eq!((&disabled["enabled"], &disabled["draining"]), (&json!(false), &json!(false)));
+    assert_eq!(
+        (&disabled["enabled"], &disabled["draining"]),
+        (&json!(false), &json!(false))
+    );
     agent.next_kill().await;
     agent.exits(&spec, 137).await;
-    cluster.until(&admin, "/api/v1/agents/a1", |a| a["agent"]["containers"] == json!({})).await;
+    cluster
+        .until(&admin, "/api/v1/agents/a1", |a| {
+            a["agent"]["containers"] == json!({})
+        })
+        .await;
 
-    let enabled = admin.post("/api/v1/agents/a1/enable", json!(null)).await.ok()["agent"].clone();
-    assert_eq!((&enabled["enabled"], &enabled["slots"]["0"]["enabled"]), (&json!(true), &json!(true)));
+    let enabled = admin
+        .post("/api/v1/agents/a1/enable", json!(null))
+        .await
+        .ok()["agent"]
+        .clone();
+    assert_eq!(
+        (&enabled["enabled"], &enabled["slots"]["0"]["enabled"]),
+        (&json!(true), &json!(true))
+    );
 
     let determined = cluster.determined().await;
-    assert!(determined.post(disable, json!(null)).await.refused(403).contains("administrator"));
-    assert!(determined.post("/api/v1/agents/a1/enable", json!(null)).await.refused(403).contains("administrator"));
-    assert!(admin.post("/api/v1/agents/x/disable", json!(null)).await.refused(404).contains("x"));
-    assert!(admin.post("/api/v1/agents/x/enable", json!(null)).await.refused(404).contains("x"));
-    assert!(admin.post(disable, json!({"drain": "soon"})).await.refused(400).contains("drain"));
+    assert!(
+        determined
+            .post(disable, json!(null))
+            .await
+            .refused(403)
+            .contains("administrator")
+    );
+    assert!(
+        determined
+            .post("/api/v1/agents/a1/enable", json!(null))
+            .await
+            .refused(403)
+            .contains("administrator")
+    );
+    assert!(
+        admin
+            .post("/api/v1/agents/x/disable", json!(null))
+            .await
+            .refused(404)
+            .contains('x')
+    );
+    assert!(
+        admin
+            .post("/api/v1/agents/x/enable", json!(null))
+            .await
+            .refused(404)
+            .contains('x')
+    );
+    assert!(
+        admin
+            .post(disable, json!({"drain": "soon"}))
+            .await
+            .refused(400)
+            .contains("drain")
+    );
     cluster.stop().await;
 }
 
@@ -92,21 +222,74 @@ async fn a_slot_is_disabled_drained_and_enabled() {
     let _agent = cluster.agent("a1", 2).await;
     let admin = cluster.admin().await;
     let slot = "/api/v1/agents/a1/slots/1";
-    let disabled = admin.post(&format!("{slot}/disable"), json!(null)).await.ok()["slot"].clone();
-    assert_eq!((&disabled["enabled"], &disabled["draining"]), (&json!(false), &json!(false)));
-    let drained = admin.post(&format!("{slot}/disable"), json!({"drain": true})).await.ok()["slot"].clone();
-    assert_eq!((&drained["enabled"], &drained["draining"]), (&json!(false), &json!(true)));
+    let disabled = admin
+        .post(&format!("{slot}/disable"), json!(null))
+        .await
+        .ok()["slot"]
+        .clone();
+    assert_eq!(
+        (&disabled["enabled"], &disabled["draining"]),
+        (&json!(false), &json!(false))
+    );
+    let drained = admin
+        .post(&format!("{slot}/disable"), json!({"drain": true}))
+        .await
+        .ok()["slot"]
+        .clone();
+    assert_eq!(
+        (&drained["enabled"], &drained["draining"]),
+        (&json!(false), &json!(true))
+    );
     let agent = admin.get("/api/v1/agents/a1").await.ok()["agent"].clone();
-    assert_eq!((&agent["enabled"], &agent["slots"]["0"]["enabled"]), (&json!(true), &json!(true)));
+    assert_eq!(
+        (&agent["enabled"], &agent["slots"]["0"]["enabled"]),
+        (&json!(true), &json!(true))
+    );
     assert_eq!(agent["slotStats"]["typeStats"]["TYPE_CPU"]["draining"], 1);
-    assert_eq!(admin.post(&format!("{slot}/enable"), json!(null)).await.ok()["slot"]["enabled"], true);
+    assert_eq!(
+        admin
+            .post(&format!("{slot}/enable"), json!(null))
+            .await
+            .ok()["slot"]["enabled"],
+        true
+    );
 
     let determined = cluster.determined().await;
-    assert!(determined.post(&format!("{slot}/disable"), json!(null)).await.refused(403).contains("administrator"));
-    assert!(admin.post("/api/v1/agents/a1/slots/9/enable", json!(null)).await.refused(404).contains("a1/9"));
-    assert!(admin.post("/api/v1/agents/x/slots/0/enable", json!(null)).await.refused(404).contains("x"));
-    assert!(admin.post("/api/v1/agents/a1/slots/x/disable", json!(null)).await.refused(400).contains("slot"));
-    assert!(admin.post(&format!("{slot}/disable"), json!({"drain": 3})).await.refused(400).contains("drain"));
+    assert!(
+        determined
+            .post(&format!("{slot}/disable"), json!(null))
+            .await
+            .refused(403)
+            .contains("administrator")
+    );
+    assert!(
+        admin
+            .post("/api/v1/agents/a1/slots/9/enable", json!(null))
+            .await
+            .refused(404)
+            .contains("a1/9")
+    );
+    assert!(
+        admin
+            .post("/api/v1/agents/x/slots/0/enable", json!(null))
+            .await
+            .refused(404)
+            .contains('x')
+    );
+    assert!(
+        admin
+            .post("/api/v1/agents/a1/slots/x/disable", json!(null))
+            .await
+            .refused(400)
+            .contains("slot")
+    );
+    assert!(
+        admin
+            .post(&format!("{slot}/disable"), json!({"drain": 3}))
+            .await
+            .refused(400)
+            .contains("drain")
+    );
     cluster.stop().await;
 }
 
@@ -114,18 +297,39 @@ async fn a_slot_is_disabled_drained_and_enabled() {
 async fn only_agents_with_the_clusters_token_connect() {
     let cluster = Cluster::start().await;
     let address = cluster.master_address();
-    for token in [None, Some("Bearer wrong".to_owned()), Some(format!("Bearer {}", cluster.admin().await.token()))] {
-        let mut request = format!("ws://{address}{}", det_agent_proto::PATH).into_client_request().unwrap();
+    for token in [
+        None,
+        Some("Bearer wrong".to_owned()),
+        Some(format!("Bearer {}", cluster.admin().await.token())),
+    ] {
+        let mut request = format!("ws://{address}{}", det_agent_proto::PATH)
+            .into_client_request()
+            .unwrap();
         if let Some(token) = token {
-            request.headers_mut().insert("Authorization", token.parse().unwrap());
+            request
+                .headers_mut()
+                .insert("Authorization", token.parse().unwrap());
         }
-        match within("a refusal", tokio_tungstenite::connect_async(request)).await {
+        match within(
+            "a refusal",
+            Box::pin(tokio_tungstenite::connect_async(request)),
+        )
+        .await
+        {
             Err(Error::Http(response)) => assert_eq!(response.status().as_u16(), 401),
             other => panic!("not refused: {other:?}"),
         }
     }
-    let plain = cluster.client().with("Authorization", format!("Bearer {}", cluster.agent_token()));
-    assert!(plain.get(det_agent_proto::PATH).await.refused(400).contains("WebSocket"));
+    let plain = cluster
+        .client()
+        .with("Authorization", format!("Bearer {}", cluster.agent_token()));
+    assert!(
+        plain
+            .get(det_agent_proto::PATH)
+            .await
+            .refused(400)
+            .contains("WebSocket")
+    );
     cluster.stop().await;
 }
 
@@ -133,11 +337,23 @@ async fn only_agents_with_the_clusters_token_connect() {
 async fn a_token_is_needed() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
-    for path in ["/api/v1/agents", "/api/v1/agents/a", "/api/v1/agents/a/slots", "/api/v1/agents/a/slots/0"] {
+    for path in [
+        "/api/v1/agents",
+        "/api/v1/agents/a",
+        "/api/v1/agents/a/slots",
+        "/api/v1/agents/a/slots/0",
+    ] {
         client.assert_needs_token(Method::GET, path).await;
     }
-    for path in ["/agents/a/enable", "/agents/a/disable", "/agents/a/slots/0/enable", "/agents/a/slots/0/disable"] {
-        client.assert_needs_token(Method::POST, &format!("/api/v1{path}")).await;
+    for path in [
+        "/agents/a/enable",
+        "/agents/a/disable",
+        "/agents/a/slots/0/enable",
+        "/agents/a/slots/0/disable",
+    ] {
+        client
+            .assert_needs_token(Method::POST, &format!("/api/v1{path}"))
+            .await;
     }
     cluster.stop().await;
 }

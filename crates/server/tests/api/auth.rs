@@ -9,14 +9,22 @@ use crate::support::Cluster;
 async fn a_person_logs_in_asks_and_logs_out() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
-    let login = client.post("/api/v1/auth/login", json!({"username": "admin", "password": "", "isHashed": true})).await;
+    let login = client
+        .post(
+            "/api/v1/auth/login",
+            json!({"username": "admin", "password": "", "isHashed": true}),
+        )
+        .await;
     let body = login.ok();
     assert_eq!(body["user"]["username"], "admin");
     assert_eq!(body["user"]["admin"], true);
     assert!(body["user"]["lastAuthAt"].is_string(), "{body}");
     let token = body["token"].as_str().unwrap().to_owned();
     let cookie = login.headers["set-cookie"].to_str().unwrap().to_owned();
-    assert!(cookie.starts_with(&format!("auth={token}; Path=/; Max-Age=604800; HttpOnly")), "{cookie}");
+    assert!(
+        cookie.starts_with(&format!("auth={token}; Path=/; Max-Age=604800; HttpOnly")),
+        "{cookie}"
+    );
 
     let admin = client.with("Authorization", format!("Bearer {token}"));
     let browser = client.with("Cookie", format!("theme=dark; auth={token}"));
@@ -27,7 +35,12 @@ async fn a_person_logs_in_asks_and_logs_out() {
 
     let logout = admin.post("/api/v1/auth/logout", json!(null)).await;
     assert_eq!(logout.ok(), json!({}));
-    assert!(logout.headers["set-cookie"].to_str().unwrap().starts_with("auth=; Path=/; Max-Age=0"));
+    assert!(
+        logout.headers["set-cookie"]
+            .to_str()
+            .unwrap()
+            .starts_with("auth=; Path=/; Max-Age=0")
+    );
     admin.get("/api/v1/me").await.refused(401);
     cluster.stop().await;
 }
@@ -37,17 +50,57 @@ async fn wrong_credentials_are_refused_alike() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
     let login = "/api/v1/auth/login";
-    for body in [json!({"username": "admin", "password": "x"}), json!({"username": "nobody", "password": ""})] {
-        assert!(client.post(login, body).await.refused(401).starts_with("invalid credentials"));
+    for body in [
+        json!({"username": "admin", "password": "x"}),
+        json!({"username": "nobody", "password": ""}),
+    ] {
+        assert!(
+            client
+                .post(login, body)
+                .await
+                .refused(401)
+                .starts_with("invalid credentials")
+        );
     }
-    assert!(client.post(login, json!({"password": "x"})).await.refused(400).contains("username"));
-    assert!(client.post(login, json!({"username": 7})).await.refused(400).contains("username"));
-    assert!(client.post(login, json!({"username": "admin", "password": {}})).await.refused(400).contains("password"));
+    assert!(
+        client
+            .post(login, json!({"password": "x"}))
+            .await
+            .refused(400)
+            .contains("username")
+    );
+    assert!(
+        client
+            .post(login, json!({"username": 7}))
+            .await
+            .refused(400)
+            .contains("username")
+    );
+    assert!(
+        client
+            .post(login, json!({"username": "admin", "password": {}}))
+            .await
+            .refused(400)
+            .contains("password")
+    );
 
     let admin = cluster.admin().await;
-    let determined = admin.get("/api/v1/users/determined/by-username").await.ok()["user"]["id"].clone();
-    admin.patch(&format!("/api/v1/users/{determined}"), json!({"active": false})).await.ok();
-    assert!(client.post(login, json!({"username": "determined"})).await.refused(403).contains("deactivated"));
+    let determined =
+        admin.get("/api/v1/users/determined/by-username").await.ok()["user"]["id"].clone();
+    admin
+        .patch(
+            &format!("/api/v1/users/{determined}"),
+            json!({"active": false}),
+        )
+        .await
+        .ok();
+    assert!(
+        client
+            .post(login, json!({"username": "determined"}))
+            .await
+            .refused(403)
+            .contains("deactivated")
+    );
     cluster.stop().await;
 }
 
@@ -58,7 +111,9 @@ async fn a_token_is_needed() {
     for path in ["/api/v1/me", "/api/v1/auth/user"] {
         client.assert_needs_token(Method::GET, path).await;
     }
-    client.assert_needs_token(Method::POST, "/api/v1/auth/logout").await;
+    client
+        .assert_needs_token(Method::POST, "/api/v1/auth/logout")
+        .await;
     cluster.stop().await;
 }
 
@@ -67,8 +122,16 @@ async fn a_task_is_its_owner_but_cannot_log_out() {
     let cluster = Cluster::start().await;
     let (_agent, spec) = cluster.running_task().await;
     let task = cluster.client().as_task(&spec.script.token);
-    assert_eq!(task.get("/api/v1/me").await.ok()["user"]["username"], "admin");
-    assert!(task.post("/api/v1/auth/logout", json!(null)).await.refused(400).contains("task"));
+    assert_eq!(
+        task.get("/api/v1/me").await.ok()["user"]["username"],
+        "admin"
+    );
+    assert!(
+        task.post("/api/v1/auth/logout", json!(null))
+            .await
+            .refused(400)
+            .contains("task")
+    );
     assert_eq!(task.get("/api/v1/me").await.status, 200);
     cluster.stop().await;
 }
@@ -77,7 +140,12 @@ async fn a_task_is_its_owner_but_cannot_log_out() {
 async fn the_older_routes_answer_in_their_own_form() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
-    let login = client.post("/login?cookie=true", json!({"username": "admin", "password": ""})).await;
+    let login = client
+        .post(
+            "/login?cookie=true",
+            json!({"username": "admin", "password": ""}),
+        )
+        .await;
     let token = login.ok()["token"].as_str().unwrap().to_owned();
     assert!(login.headers.contains_key("set-cookie"));
     let plain = client.post("/login", json!({"username": "admin"})).await;
@@ -85,16 +153,32 @@ async fn the_older_routes_answer_in_their_own_form() {
 
     let browser = client.with("Cookie", format!("auth={token}"));
     let me = browser.get("/users/me").await.ok();
-    assert_eq!((me["username"].as_str(), me["display_name"].as_str()), (Some("admin"), Some("")));
+    assert_eq!(
+        (me["username"].as_str(), me["display_name"].as_str()),
+        (Some("admin"), Some(""))
+    );
     assert_eq!(browser.post("/logout", json!(null)).await.ok(), json!({}));
 
     let refused = browser.get("/users/me").await;
     assert_eq!(refused.status, 401);
     assert!(refused.json()["message"].is_string());
-    let wrong = client.post("/login", json!({"username": "admin", "password": "x"})).await;
+    let wrong = client
+        .post("/login", json!({"username": "admin", "password": "x"}))
+        .await;
     assert_eq!(wrong.status, 403);
-    assert!(wrong.json()["message"].as_str().unwrap().starts_with("invalid credentials"));
-    assert!(client.post("/login", json!({})).await.refused(400).contains("username"));
+    assert!(
+        wrong.json()["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("invalid credentials")
+    );
+    assert!(
+        client
+            .post("/login", json!({}))
+            .await
+            .refused(400)
+            .contains("username")
+    );
     assert_eq!(client.post("/logout", json!(null)).await.status, 401);
     cluster.stop().await;
 }

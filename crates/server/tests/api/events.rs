@@ -12,21 +12,40 @@ async fn events_are_paged_by_place_and_filtered_by_subject() {
     cluster.experiment("watched", 1).await;
     let all = client.get("/api/v1/events").await.ok();
     let events = all["events"].as_array().unwrap();
-    let ids: Vec<i64> = events.iter().map(|e| e["id"].as_str().unwrap().parse().unwrap()).collect();
+    let ids: Vec<i64> = events
+        .iter()
+        .map(|e| e["id"].as_str().unwrap().parse().unwrap())
+        .collect();
     assert!(ids.len() > 1 && ids.is_sorted(), "{all}");
     assert_eq!(all["nextAfter"], ids.last().unwrap().to_string());
 
     let first = client.get("/api/v1/events?limit=1").await.ok();
     assert_eq!(first["events"].as_array().unwrap().len(), 1);
-    let second = client.get(&format!("/api/v1/events?limit=1&after={}", ids[0])).await.ok();
+    let second = client
+        .get(&format!("/api/v1/events?limit=1&after={}", ids[0]))
+        .await
+        .ok();
     assert_eq!(second["events"][0]["id"], ids[1].to_string());
-    let end = client.get(&format!("/api/v1/events?after={}", i64::MAX)).await.ok();
-    assert_eq!((&end["events"], &end["nextAfter"]), (&json!([]), &json!(i64::MAX.to_string())));
+    let end = client
+        .get(&format!("/api/v1/events?after={}", i64::MAX))
+        .await
+        .ok();
+    assert_eq!(
+        (&end["events"], &end["nextAfter"]),
+        (&json!([]), &json!(i64::MAX.to_string()))
+    );
 
-    let of_one = client.get("/api/v1/events?subjectKind=experiment&subject_id=1").await.ok();
+    let of_one = client
+        .get("/api/v1/events?subjectKind=experiment&subject_id=1")
+        .await
+        .ok();
     let of_one = of_one["events"].as_array().unwrap();
     assert!(!of_one.is_empty());
-    assert!(of_one.iter().all(|e| e["subjectKind"] == "experiment" && e["subjectId"] == "1"));
+    assert!(
+        of_one
+            .iter()
+            .all(|e| e["subjectKind"] == "experiment" && e["subjectId"] == "1")
+    );
     assert_eq!(of_one[0]["actor"], "user:admin");
 
     let refused = [
@@ -36,7 +55,10 @@ async fn events_are_paged_by_place_and_filtered_by_subject() {
         ("after=x", "after"),
     ];
     for (query, named) in refused {
-        let sentence = client.get(&format!("/api/v1/events?{query}")).await.refused(400);
+        let sentence = client
+            .get(&format!("/api/v1/events?{query}"))
+            .await
+            .refused(400);
         assert!(sentence.contains(named), "{query}: {sentence}");
     }
     cluster.stop().await;
@@ -46,11 +68,20 @@ async fn events_are_paged_by_place_and_filtered_by_subject() {
 async fn events_are_followed() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
-    let next = client.get("/api/v1/events").await.ok()["nextAfter"].as_str().unwrap().to_owned();
-    let mut follower = client.follow(&format!("/api/v1/events?follow=true&after={next}")).await;
+    let next = client.get("/api/v1/events").await.ok()["nextAfter"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut follower = client
+        .follow(&format!("/api/v1/events?follow=true&after={next}"))
+        .await;
     let _agent = cluster.agent("a1", 1).await;
     let event = follower.next().await.unwrap();
-    let what = (event["subjectKind"].as_str(), event["subjectId"].as_str(), event["kind"].as_str());
+    let what = (
+        event["subjectKind"].as_str(),
+        event["subjectId"].as_str(),
+        event["kind"].as_str(),
+    );
     assert_eq!(what, (Some("agent"), Some("a1"), Some("connected")));
     cluster.stop().await;
     // The disconnection of the agent may have been seen before the end.
@@ -65,6 +96,9 @@ async fn tasks_do_not_read_events() {
     for path in ["/api/v1/events", "/api/v1/events?follow=true"] {
         assert!(task.get(path).await.refused(403).contains("only people"));
     }
-    cluster.client().assert_needs_token(Method::GET, "/api/v1/events").await;
+    cluster
+        .client()
+        .assert_needs_token(Method::GET, "/api/v1/events")
+        .await;
     cluster.stop().await;
 }

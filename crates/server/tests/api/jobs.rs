@@ -6,7 +6,12 @@ use serde_json::{Value, json};
 use crate::support::Cluster;
 
 fn names(answer: &Value) -> Vec<&str> {
-    answer["jobs"].as_array().unwrap().iter().map(|j| j["name"].as_str().unwrap()).collect()
+    answer["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|j| j["name"].as_str().unwrap())
+        .collect()
 }
 
 /// Two jobs that wait for an agent, `first` and `second`.
@@ -23,29 +28,79 @@ async fn a_queue_is_in_order_and_says_why_jobs_wait() {
     let cluster = waiting().await;
     let client = cluster.determined().await;
     let path = "/api/v1/job-queues";
-    let queue = cluster.until(&client, path, |q| q["jobs"][1]["waitReason"].is_object()).await;
+    let queue = cluster
+        .until(&client, path, |q| q["jobs"][1]["waitReason"].is_object())
+        .await;
     assert_eq!(names(&queue), ["first", "second"]);
     let job = &queue["jobs"][1];
-    assert_eq!(job["summary"], json!({"state": "STATE_QUEUED", "jobsAhead": 1}));
-    assert_eq!((&job["type"], &job["username"], &job["resourcePool"]), (&json!("TYPE_EXPERIMENT"), &json!("admin"), &json!("default")));
-    assert_eq!((&job["requestedSlots"], &job["allocatedSlots"], &job["entityId"]), (&json!(2), &json!(0), &json!("2")));
+    assert_eq!(
+        job["summary"],
+        json!({"state": "STATE_QUEUED", "jobsAhead": 1})
+    );
+    assert_eq!(
+        (&job["type"], &job["username"], &job["resourcePool"]),
+        (
+            &json!("TYPE_EXPERIMENT"),
+            &json!("admin"),
+            &json!("default")
+        )
+    );
+    assert_eq!(
+        (
+            &job["requestedSlots"],
+            &job["allocatedSlots"],
+            &job["entityId"]
+        ),
+        (&json!(2), &json!(0), &json!("2"))
+    );
     assert_eq!(job["waitReason"]["kind"], "no_agents");
 
-    let v2 = client.get("/api/v1/job-queues-v2?resourcePool=default").await.ok();
-    assert_eq!((&v2["jobs"][0]["full"]["name"], &v2["jobs"][0]["limited"]), (&json!("first"), &json!(null)));
+    let v2 = client
+        .get("/api/v1/job-queues-v2?resourcePool=default")
+        .await
+        .ok();
+    assert_eq!(
+        (&v2["jobs"][0]["full"]["name"], &v2["jobs"][0]["limited"]),
+        (&json!("first"), &json!(null))
+    );
     let wanted = [
         ("orderBy=ORDER_BY_DESC", vec!["second", "first"]),
         ("limit=1", vec!["first"]),
         ("offset=1", vec!["second"]),
         ("states=STATE_SCHEDULED", vec![]),
-        ("states=STATE_QUEUED&states=STATE_SCHEDULED", vec!["first", "second"]),
+        (
+            "states=STATE_QUEUED&states=STATE_SCHEDULED",
+            vec!["first", "second"],
+        ),
     ];
     for (query, expected) in wanted {
-        assert_eq!(names(&client.get(&format!("{path}?{query}")).await.ok()), expected, "{query}");
+        assert_eq!(
+            names(&client.get(&format!("{path}?{query}")).await.ok()),
+            expected,
+            "{query}"
+        );
     }
-    assert!(client.get(&format!("{path}?resourcePool=none")).await.refused(404).contains("none"));
-    assert!(client.get("/api/v1/job-queues-v2?resourcePool=none").await.refused(404).contains("default"));
-    assert!(client.get(&format!("{path}?states=STATE_HAPPY")).await.refused(400).contains("states"));
+    assert!(
+        client
+            .get(&format!("{path}?resourcePool=none"))
+            .await
+            .refused(404)
+            .contains("none")
+    );
+    assert!(
+        client
+            .get("/api/v1/job-queues-v2?resourcePool=none")
+            .await
+            .refused(404)
+            .contains("default")
+    );
+    assert!(
+        client
+            .get(&format!("{path}?states=STATE_HAPPY"))
+            .await
+            .refused(400)
+            .contains("states")
+    );
     cluster.stop().await;
 }
 
@@ -55,7 +110,10 @@ async fn a_job_with_slots_is_scheduled() {
     let (_agent, _) = cluster.running_task().await;
     let client = cluster.determined().await;
     let job = client.get("/api/v1/job-queues").await.ok()["jobs"][0].clone();
-    assert_eq!((&job["summary"]["state"], &job["allocatedSlots"]), (&json!("STATE_SCHEDULED"), &json!(1)));
+    assert_eq!(
+        (&job["summary"]["state"], &job["allocatedSlots"]),
+        (&json!("STATE_SCHEDULED"), &json!(1))
+    );
     assert!(job["waitReason"].is_null());
     cluster.stop().await;
 }
@@ -68,29 +126,59 @@ async fn jobs_change_places_by_priority() {
     let second = jobs["jobs"][1]["jobId"].as_str().unwrap();
     // The client sends every member, those not meant as null.
     let update = json!({"updates": [{"jobId": second, "priority": 3, "resourcePool": null, "weight": null}]});
-    assert_eq!(client.post("/api/v1/job-queues", update).await.ok(), json!({}));
+    assert_eq!(
+        client.post("/api/v1/job-queues", update).await.ok(),
+        json!({})
+    );
     let jobs = client.get("/api/v1/job-queues").await.ok();
-    assert_eq!((names(&jobs), &jobs["jobs"][0]["priority"]), (vec!["second", "first"], &json!(3)));
+    assert_eq!(
+        (names(&jobs), &jobs["jobs"][0]["priority"]),
+        (vec!["second", "first"], &json!(3))
+    );
     let weight = json!({"updates": [{"jobId": second, "weight": 2.5}]});
     client.post("/api/v1/job-queues", weight).await.ok();
-    assert_eq!(client.get("/api/v1/job-queues").await.ok()["jobs"][0]["weight"], 2.5);
+    assert_eq!(
+        client.get("/api/v1/job-queues").await.ok()["jobs"][0]["weight"],
+        2.5
+    );
 
     let refused = [
-        (json!({"jobId": second, "aheadOf": "x"}), "moves are not built"),
-        (json!({"jobId": second, "behind_of": "x"}), "moves are not built"),
+        (
+            json!({"jobId": second, "aheadOf": "x"}),
+            "moves are not built",
+        ),
+        (
+            json!({"jobId": second, "behind_of": "x"}),
+            "moves are not built",
+        ),
         (json!({"jobId": second}), "exactly one"),
-        (json!({"jobId": second, "priority": 3, "weight": 1}), "exactly one"),
+        (
+            json!({"jobId": second, "priority": 3, "weight": 1}),
+            "exactly one",
+        ),
         (json!({"priority": 3}), "jobId"),
         (json!({"jobId": second, "priority": 0}), "priority"),
-        (json!({"jobId": second, "priority": "high"}), "updates[0].priority"),
+        (
+            json!({"jobId": second, "priority": "high"}),
+            "updates[0].priority",
+        ),
         (json!({"jobId": second, "resourcePool": "none"}), "none"),
     ];
     for (update, named) in refused {
-        let sentence = client.post("/api/v1/job-queues", json!({"updates": [update]})).await.refused(400);
+        let sentence = client
+            .post("/api/v1/job-queues", json!({"updates": [update]}))
+            .await
+            .refused(400);
         assert!(sentence.contains(named), "{update}: {sentence}");
     }
     let unknown = json!({"updates": [{"jobId": "nothing", "priority": 3}]});
-    assert!(client.post("/api/v1/job-queues", unknown).await.refused(404).contains("nothing"));
+    assert!(
+        client
+            .post("/api/v1/job-queues", unknown)
+            .await
+            .refused(404)
+            .contains("nothing")
+    );
     cluster.stop().await;
 }
 
@@ -101,7 +189,13 @@ async fn queues_are_counted() {
     let stats = client.get("/api/v1/job-queues/stats").await.ok();
     let expected = json!({"stats": {"queuedCount": 2, "scheduledCount": 0}, "resourcePool": "default", "aggregates": []});
     assert_eq!(stats["results"], json!([expected]));
-    assert!(client.get("/api/v1/job-queues/stats?resourcePools=none").await.refused(404).contains("none"));
+    assert!(
+        client
+            .get("/api/v1/job-queues/stats?resourcePools=none")
+            .await
+            .refused(404)
+            .contains("none")
+    );
     cluster.stop().await;
 }
 
@@ -112,23 +206,63 @@ async fn pools_show_what_they_hold() {
     let client = cluster.determined().await;
     let pools = client.get("/api/v1/resource-pools").await.ok();
     let pool = &pools["resourcePools"][0];
-    assert_eq!((&pool["name"], &pool["defaultComputePool"], &pool["defaultAuxPool"]), (&json!("default"), &json!(true), &json!(true)));
-    assert_eq!((&pool["numAgents"], &pool["slotsAvailable"], &pool["slotsUsed"]), (&json!(1), &json!(1), &json!(1)));
-    assert_eq!((&pool["slotType"], &pool["schedulerType"]), (&json!("TYPE_CPU"), &json!("SCHEDULER_TYPE_PRIORITY")));
-    assert_eq!(pool["stats"], json!({"queuedCount": 0, "scheduledCount": 1}));
+    assert_eq!(
+        (
+            &pool["name"],
+            &pool["defaultComputePool"],
+            &pool["defaultAuxPool"]
+        ),
+        (&json!("default"), &json!(true), &json!(true))
+    );
+    assert_eq!(
+        (
+            &pool["numAgents"],
+            &pool["slotsAvailable"],
+            &pool["slotsUsed"]
+        ),
+        (&json!(1), &json!(1), &json!(1))
+    );
+    assert_eq!(
+        (&pool["slotType"], &pool["schedulerType"]),
+        (&json!("TYPE_CPU"), &json!("SCHEDULER_TYPE_PRIORITY"))
+    );
+    assert_eq!(
+        pool["stats"],
+        json!({"queuedCount": 0, "scheduledCount": 1})
+    );
     assert!(pool["details"]["priorityScheduler"]["defaultPriority"].is_number());
     assert!(pool["maxIdleAgentPeriod"].is_number());
-    assert_eq!(client.get("/api/v1/resource-pools?offset=5").await.ok()["resourcePools"], json!([]));
-    assert!(client.get("/api/v1/resource-pools?limit=x").await.refused(400).contains("limit"));
+    assert_eq!(
+        client.get("/api/v1/resource-pools?offset=5").await.ok()["resourcePools"],
+        json!([])
+    );
+    assert!(
+        client
+            .get("/api/v1/resource-pools?limit=x")
+            .await
+            .refused(400)
+            .contains("limit")
+    );
     cluster.stop().await;
 }
 
 #[tokio::test]
 async fn a_token_is_needed() {
     let cluster = Cluster::start().await;
-    for path in ["/job-queues", "/job-queues-v2", "/job-queues/stats", "/resource-pools"] {
-        cluster.client().assert_needs_token(Method::GET, &format!("/api/v1{path}")).await;
+    for path in [
+        "/job-queues",
+        "/job-queues-v2",
+        "/job-queues/stats",
+        "/resource-pools",
+    ] {
+        cluster
+            .client()
+            .assert_needs_token(Method::GET, &format!("/api/v1{path}"))
+            .await;
     }
-    cluster.client().assert_needs_token(Method::POST, "/api/v1/job-queues").await;
+    cluster
+        .client()
+        .assert_needs_token(Method::POST, "/api/v1/job-queues")
+        .await;
     cluster.stop().await;
 }

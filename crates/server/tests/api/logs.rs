@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 use crate::support::{Client, Cluster};
 
 fn texts(messages: &[Value]) -> Vec<&str> {
-    messages.iter().map(|m| m["log"].as_str().unwrap().trim_end()).collect()
+    messages
+        .iter()
+        .map(|m| m["log"].as_str().unwrap().trim_end())
+        .collect()
 }
 
 /// A cluster with one waiting task, the path of its log without the master's own lines, and of its trial's.
@@ -25,7 +28,10 @@ async fn logged() -> Logged {
     Logged {
         client: cluster.determined().await,
         task_logs: format!("/api/v1/tasks/{}/logs?sources=task", task.id),
-        trial_logs: format!("/api/v1/trials/{}/logs?sources=task", task.trial_id.unwrap()),
+        trial_logs: format!(
+            "/api/v1/trials/{}/logs?sources=task",
+            task.trial_id.unwrap()
+        ),
         task_id: task.id,
         cluster,
     }
@@ -37,7 +43,13 @@ impl Logged {
     }
 
     async fn ship(&self, logs: Value) {
-        assert_eq!(self.client.post("/api/v1/task/logs", json!({"logs": logs})).await.ok(), json!({}));
+        assert_eq!(
+            self.client
+                .post("/api/v1/task/logs", json!({"logs": logs}))
+                .await
+                .ok(),
+            json!({})
+        );
     }
 }
 
@@ -50,33 +62,69 @@ async fn shipped_records_are_read_back_as_clients_print_them() {
     record["level"] = json!("ERROR");
     l.ship(json!([record, l.record("with\u{0}out")])).await;
     let lines = l.client.get(&l.task_logs).await.lines();
-    assert_eq!(lines[0]["message"], "[2022-03-02T02:15:18.299569Z] f6114bb3 [rank=1] || ERROR: hello\n");
-    assert_eq!((&lines[0]["level"], &lines[0]["rankId"]), (&json!("LOG_LEVEL_ERROR"), &json!(1)));
-    assert_eq!((&lines[0]["taskId"], lines[0]["id"].is_string()), (&json!(l.task_id), true));
-    assert_eq!((&lines[1]["log"], &lines[1]["level"]), (&json!("without\n"), &json!("LOG_LEVEL_UNSPECIFIED")));
+    assert_eq!(
+        lines[0]["message"],
+        "[2022-03-02T02:15:18.299569Z] f6114bb3 [rank=1] || ERROR: hello\n"
+    );
+    assert_eq!(
+        (&lines[0]["level"], &lines[0]["rankId"]),
+        (&json!("LOG_LEVEL_ERROR"), &json!(1))
+    );
+    assert_eq!(
+        (&lines[0]["taskId"], lines[0]["id"].is_string()),
+        (&json!(l.task_id), true)
+    );
+    assert_eq!(
+        (&lines[1]["log"], &lines[1]["level"]),
+        (&json!("without\n"), &json!("LOG_LEVEL_UNSPECIFIED"))
+    );
     let of_trial = l.client.get(&l.trial_logs).await.lines();
-    assert_eq!((of_trial.len(), &of_trial[0]["trialId"], &of_trial[0]["message"]), (2, &json!(1), &lines[0]["message"]));
+    assert_eq!(
+        (
+            of_trial.len(),
+            &of_trial[0]["trialId"],
+            &of_trial[0]["message"]
+        ),
+        (2, &json!(1), &lines[0]["message"])
+    );
     l.cluster.stop().await;
 }
 
 #[tokio::test]
 async fn a_bad_record_costs_only_itself() {
     let l = logged().await;
-    l.ship(json!([l.record("a"), {"task_id": l.task_id, "log": {"not": "text"}}, l.record("b")])).await;
+    l.ship(json!([l.record("a"), {"task_id": l.task_id, "log": {"not": "text"}}, l.record("b")]))
+        .await;
     assert_eq!(texts(&l.client.get(&l.task_logs).await.lines()), ["a", "b"]);
     let refused = [
         (json!({}), "logs"),
         (json!({"logs": "a"}), "logs"),
         (json!({"logs": [{"log": "a"}]}), "logs[0].taskId"),
-        (json!({"logs": [l.record("a"), {"taskId": "other", "log": "b"}]}), "logs[1].taskId"),
-        (json!({"logs": [{"taskId": l.task_id, "id": 7}]}), "logs[0].id"),
+        (
+            json!({"logs": [l.record("a"), {"taskId": "other", "log": "b"}]}),
+            "logs[1].taskId",
+        ),
+        (
+            json!({"logs": [{"taskId": l.task_id, "id": 7}]}),
+            "logs[0].id",
+        ),
     ];
     for (body, named) in refused {
-        let sentence = l.client.post("/api/v1/task/logs", body.clone()).await.refused(400);
+        let sentence = l
+            .client
+            .post("/api/v1/task/logs", body.clone())
+            .await
+            .refused(400);
         assert!(sentence.contains(named), "{body}: {sentence}");
     }
     let unknown = json!({"logs": [{"taskId": "9.none", "log": "a"}]});
-    assert!(l.client.post("/api/v1/task/logs", unknown).await.refused(404).contains("9.none"));
+    assert!(
+        l.client
+            .post("/api/v1/task/logs", unknown)
+            .await
+            .refused(404)
+            .contains("9.none")
+    );
     l.cluster.stop().await;
 }
 
@@ -84,11 +132,19 @@ async fn a_bad_record_costs_only_itself() {
 async fn a_batch_that_comes_twice_is_stored_once() {
     let l = logged().await;
     let batch = |first: u64, logs: Value| json!({"logs": logs, "spool": {"id": "container", "first": first}});
-    let send = async |body: Value| assert_eq!(l.client.post("/api/v1/task/logs", body).await.ok(), json!({}));
+    let send = async |body: Value| {
+        assert_eq!(
+            l.client.post("/api/v1/task/logs", body).await.ok(),
+            json!({})
+        )
+    };
     send(batch(1, json!([l.record("1"), l.record("2")]))).await;
     send(batch(1, json!([l.record("1"), l.record("2")]))).await;
     send(batch(2, json!([l.record("2"), l.record("3")]))).await;
-    assert_eq!(texts(&l.client.get(&l.task_logs).await.lines()), ["1", "2", "3"]);
+    assert_eq!(
+        texts(&l.client.get(&l.task_logs).await.lines()),
+        ["1", "2", "3"]
+    );
     l.cluster.stop().await;
 }
 
@@ -101,7 +157,8 @@ async fn logs_are_filtered_searched_limited_and_reversed() {
     ranked["stdtype"] = json!("stderr");
     ranked["agentId"] = json!("a1");
     ranked["timestamp"] = json!("2022-03-03T00:00:00+02:00");
-    l.ship(json!([l.record("one"), ranked, l.record("three")])).await;
+    l.ship(json!([l.record("one"), ranked, l.record("three")]))
+        .await;
     let wanted: [(&str, &[&str]); 14] = [
         ("", &["one", "Loss 0.5", "three"]),
         ("orderBy=ORDER_BY_DESC&limit=2", &["three", "Loss 0.5"]),
@@ -109,13 +166,19 @@ async fn logs_are_filtered_searched_limited_and_reversed() {
         ("rankIds=1", &["Loss 0.5"]),
         ("rankIds=-1", &["one", "three"]),
         ("rankIds=-1&rankIds=1", &["one", "Loss 0.5", "three"]),
-        ("levels=LOG_LEVEL_WARNING&levels=LOG_LEVEL_ERROR", &["Loss 0.5"]),
+        (
+            "levels=LOG_LEVEL_WARNING&levels=LOG_LEVEL_ERROR",
+            &["Loss 0.5"],
+        ),
         ("stdtypes=stderr", &["Loss 0.5"]),
         ("agentIds=a1", &["Loss 0.5"]),
         ("searchText=LOSS", &["Loss 0.5"]),
         ("searchText=%5Et&enableRegex=true", &["three"]),
         ("timestampAfter=2022-03-02T02:15:18.299569Z", &["Loss 0.5"]),
-        ("timestamp_before=2022-03-02T02:15:18.299569Z", &["one", "three"]),
+        (
+            "timestamp_before=2022-03-02T02:15:18.299569Z",
+            &["one", "three"],
+        ),
         ("containerIds=none", &[]),
     ];
     for (query, expected) in wanted {
@@ -133,13 +196,30 @@ async fn logs_are_filtered_searched_limited_and_reversed() {
         ("timestampAfter=yesterday", "timestampAfter"),
     ];
     for (query, named) in refused {
-        let sentence = l.client.get(&format!("{}&{query}", l.task_logs)).await.refused(400);
+        let sentence = l
+            .client
+            .get(&format!("{}&{query}", l.task_logs))
+            .await
+            .refused(400);
         assert!(sentence.contains(named), "{query}: {sentence}");
     }
-    for path in ["/api/v1/tasks/9.none/logs", "/api/v1/trials/99/logs", "/api/v1/trials/99/logs?follow=true"] {
-        assert!(l.client.get(path).await.refused(404).contains("not found"), "{path}");
+    for path in [
+        "/api/v1/tasks/9.none/logs",
+        "/api/v1/trials/99/logs",
+        "/api/v1/trials/99/logs?follow=true",
+    ] {
+        assert!(
+            l.client.get(path).await.refused(404).contains("not found"),
+            "{path}"
+        );
     }
-    assert!(l.client.get("/api/v1/trials/x/logs").await.refused(400).contains("number"));
+    assert!(
+        l.client
+            .get("/api/v1/trials/x/logs")
+            .await
+            .refused(400)
+            .contains("number")
+    );
     l.cluster.stop().await;
 }
 
@@ -148,11 +228,22 @@ async fn a_followed_log_ends_with_its_task() {
     let cluster = Cluster::start().await;
     let (mut agent, spec) = cluster.running_task().await;
     let task = cluster.client().as_task(&spec.script.token);
-    let mut of_trial = cluster.determined().await.follow("/api/v1/trials/1/logs?follow=true&sources=task").await;
-    let mut of_task = task.follow(&format!("/api/v1/tasks/{}/logs?follow=true&sources=task", spec.task_id)).await;
+    let mut of_trial = cluster
+        .determined()
+        .await
+        .follow("/api/v1/trials/1/logs?follow=true&sources=task")
+        .await;
+    let mut of_task = task
+        .follow(&format!(
+            "/api/v1/tasks/{}/logs?follow=true&sources=task",
+            spec.task_id
+        ))
+        .await;
     for text in ["first", "second"] {
         let record = json!({"task_id": spec.task_id, "log": text, "source": "task"});
-        task.post("/api/v1/task/logs", json!({"logs": [record]})).await.ok();
+        task.post("/api/v1/task/logs", json!({"logs": [record]}))
+            .await
+            .ok();
         assert_eq!(of_trial.next().await.unwrap()["log"], format!("{text}\n"));
         assert_eq!(of_task.next().await.unwrap()["log"], format!("{text}\n"));
     }
@@ -177,15 +268,46 @@ async fn fields_are_what_the_log_has() {
     record["rankId"] = json!(3);
     l.ship(json!([record.clone(), record])).await;
     let fields = follower.next().await.unwrap();
-    assert_eq!((&fields["sources"], &fields["rankIds"]), (&json!(["master", "task"]), &json!([3])));
-    assert_eq!((&fields["agentIds"], &fields["stdtypes"]), (&json!([]), &json!(["stdout"])));
+    assert_eq!(
+        (&fields["sources"], &fields["rankIds"]),
+        (&json!(["master", "task"]), &json!([3]))
+    );
+    assert_eq!(
+        (&fields["agentIds"], &fields["stdtypes"]),
+        (&json!([]), &json!(["stdout"]))
+    );
     let once = l.client.get(&path).await.lines();
-    assert_eq!(once, [fields.clone()]);
+    assert_eq!(once, std::slice::from_ref(&fields));
     let of_trial = l.client.get("/api/v1/trials/1/logs/fields").await.lines();
-    assert_eq!((of_trial.len(), &of_trial[0]["rankIds"], of_trial[0].get("allocationIds")), (1, &json!([3]), None));
-    assert!(l.client.get("/api/v1/tasks/9.none/logs/fields").await.refused(404).contains("9.none"));
-    assert!(l.client.get("/api/v1/trials/99/logs/fields").await.refused(404).contains("99"));
-    assert!(l.client.get(&format!("{path}?follow=perhaps")).await.refused(400).contains("follow"));
+    assert_eq!(
+        (
+            of_trial.len(),
+            &of_trial[0]["rankIds"],
+            of_trial[0].get("allocationIds")
+        ),
+        (1, &json!([3]), None)
+    );
+    assert!(
+        l.client
+            .get("/api/v1/tasks/9.none/logs/fields")
+            .await
+            .refused(404)
+            .contains("9.none")
+    );
+    assert!(
+        l.client
+            .get("/api/v1/trials/99/logs/fields")
+            .await
+            .refused(404)
+            .contains("99")
+    );
+    assert!(
+        l.client
+            .get(&format!("{path}?follow=perhaps"))
+            .await
+            .refused(400)
+            .contains("follow")
+    );
     l.cluster.stop().await;
 }
 
@@ -198,11 +320,20 @@ async fn records_from_outside_are_counted_not_refused() {
         {"task_id": "9.none", "log": "lost"},
         {"task_id": 7},
     ]);
-    assert_eq!(l.client.post("/task-logs", records).await.ok(), json!({"stored": 2, "dropped": 2}));
+    assert_eq!(
+        l.client.post("/task-logs", records).await.ok(),
+        json!({"stored": 2, "dropped": 2})
+    );
     let lines = l.client.get(&l.task_logs).await.lines();
-    assert_eq!((texts(&lines), &lines[1]["rankId"]), (vec!["a", "b"], &json!(1)));
+    assert_eq!(
+        (texts(&lines), &lines[1]["rankId"]),
+        (vec!["a", "b"], &json!(1))
+    );
     // The client's frozen time of start gave way to that of arrival.
-    assert!(!lines[0]["timestamp"].as_str().unwrap().starts_with("2020"), "{lines:?}");
+    assert!(
+        !lines[0]["timestamp"].as_str().unwrap().starts_with("2020"),
+        "{lines:?}"
+    );
     assert!(l.client.post("/task-logs", json!({"a": 1})).await.status == 400);
     l.cluster.stop().await;
 }
@@ -215,8 +346,16 @@ async fn a_task_writes_only_its_own_log() {
     let (other, _) = cluster.task_of(other).await;
     let task = cluster.client().as_task(&spec.script.token);
     let record = json!({"task_id": other.id, "log": "not mine"});
-    assert!(task.post("/api/v1/task/logs", json!({"logs": [record]})).await.refused(403).contains("may not act"));
-    assert_eq!(task.post("/task-logs", json!([record])).await.ok(), json!({"stored": 0, "dropped": 1}));
+    assert!(
+        task.post("/api/v1/task/logs", json!({"logs": [record]}))
+            .await
+            .refused(403)
+            .contains("may not act")
+    );
+    assert_eq!(
+        task.post("/task-logs", json!([record])).await.ok(),
+        json!({"stored": 0, "dropped": 1})
+    );
     cluster.stop().await;
 }
 
@@ -224,10 +363,19 @@ async fn a_task_writes_only_its_own_log() {
 async fn a_token_is_needed() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
-    for path in ["/tasks/t/logs", "/tasks/t/logs/fields", "/trials/1/logs", "/trials/1/logs/fields"] {
-        client.assert_needs_token(Method::GET, &format!("/api/v1{path}")).await;
+    for path in [
+        "/tasks/t/logs",
+        "/tasks/t/logs/fields",
+        "/trials/1/logs",
+        "/trials/1/logs/fields",
+    ] {
+        client
+            .assert_needs_token(Method::GET, &format!("/api/v1{path}"))
+            .await;
     }
-    client.assert_needs_token(Method::POST, "/api/v1/task/logs").await;
+    client
+        .assert_needs_token(Method::POST, "/api/v1/task/logs")
+        .await;
     client.assert_needs_token(Method::POST, "/task-logs").await;
     cluster.stop().await;
 }

@@ -1,15 +1,20 @@
 //! The API, endpoint by endpoint, against a whole master. One file per resource family; one binary, since linking the
 //! master is what costs.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 #[path = "../support/mod.rs"]
 mod support;
 
 mod agents;
 mod allocations;
 mod auth;
+mod checkpoints;
 mod events;
+mod experiments;
 mod jobs;
 mod logs;
 mod master;
 mod tasks;
+mod trials;
 mod users;

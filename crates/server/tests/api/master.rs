@@ -11,15 +11,39 @@ async fn anybody_may_know_who_the_master_is() {
     let cluster = Cluster::start_with(&[("cluster_name", "lab")]).await;
     let client = cluster.client();
     let info = client.get("/info").await.ok();
-    assert_eq!((info["version"].as_str(), info["cluster_name"].as_str()), (Some("0.38.1"), Some("lab")));
-    assert_eq!((&info["telemetry"]["enabled"], &info["sso_providers"]), (&json!(false), &json!(null)));
+    assert_eq!(
+        (info["version"].as_str(), info["cluster_name"].as_str()),
+        (Some("0.38.1"), Some("lab"))
+    );
+    assert_eq!(
+        (&info["telemetry"]["enabled"], &info["sso_providers"]),
+        (&json!(false), &json!(null))
+    );
     let master = client.get("/api/v1/master").await.ok();
-    assert_eq!((&master["clusterId"], &master["masterId"]), (&info["cluster_id"], &info["master_id"]));
-    assert_eq!((&master["rbacEnabled"], &master["ssoProviders"]), (&json!(false), &json!([])));
-    assert_eq!((&master["externalLoginUri"], &master["userManagementEnabled"]), (&json!(""), &json!(true)));
-    assert_eq!(client.get("/api/v1/master/telemetry").await.ok()["enabled"], false);
+    assert_eq!(
+        (&master["clusterId"], &master["masterId"]),
+        (&info["cluster_id"], &info["master_id"])
+    );
+    assert_eq!(
+        (&master["rbacEnabled"], &master["ssoProviders"]),
+        (&json!(false), &json!([]))
+    );
+    assert_eq!(
+        (
+            &master["externalLoginUri"],
+            &master["userManagementEnabled"]
+        ),
+        (&json!(""), &json!(true))
+    );
+    assert_eq!(
+        client.get("/api/v1/master/telemetry").await.ok()["enabled"],
+        false
+    );
     let health = client.get("/health").await.ok();
-    assert_eq!((&health["status"], &health["database"]), (&json!("up"), &json!("up")));
+    assert_eq!(
+        (&health["status"], &health["database"]),
+        (&json!("up"), &json!("up"))
+    );
     assert_eq!(health["resource_managers"][0]["status"], "up");
     cluster.stop().await;
 }
@@ -30,7 +54,10 @@ async fn health_says_when_the_database_is_away() {
     cluster.master().store.close().await;
     let health = cluster.client().get("/health").await;
     assert_eq!(health.status, 503);
-    assert_eq!((&health.json()["status"], &health.json()["database"]), (&json!("down"), &json!("down")));
+    assert_eq!(
+        (&health.json()["status"], &health.json()["database"]),
+        (&json!("down"), &json!("down"))
+    );
     // Who the master is does not need the database.
     cluster.client().get("/info").await.ok();
     cluster.stop().await;
@@ -42,7 +69,12 @@ async fn the_configuration_is_for_administrators_and_has_no_secrets() {
     let answer = cluster.admin().await.get("/api/v1/master/config").await;
     assert_eq!(answer.ok()["config"]["host"], "127.0.0.1");
     assert!(!answer.text.contains("agents-know-this"));
-    let refused = cluster.determined().await.get("/api/v1/master/config").await.refused(403);
+    let refused = cluster
+        .determined()
+        .await
+        .get("/api/v1/master/config")
+        .await
+        .refused(403);
     assert!(refused.contains("administrator"), "{refused}");
     cluster.stop().await;
 }
@@ -59,20 +91,49 @@ async fn the_log_is_read_from_its_end_and_followed() {
         log(text);
     }
     let all = admin.get("/api/v1/master/logs").await.lines();
-    let texts: Vec<&str> = all.iter().map(|m| m["logEntry"]["message"].as_str().unwrap()).collect();
+    let texts: Vec<&str> = all
+        .iter()
+        .map(|m| m["logEntry"]["message"].as_str().unwrap())
+        .collect();
     assert_eq!(texts, ["one", "two", "three"]);
     assert_eq!(all[0]["logEntry"]["level"], "LOG_LEVEL_WARNING");
     let tail = admin.get("/api/v1/master/logs?offset=-1").await.lines();
-    assert_eq!((tail.len(), &tail[0]["logEntry"]["message"]), (1, &json!("three")));
-    let page = admin.get("/api/v1/master/logs?offset=1&limit=1").await.lines();
+    assert_eq!(
+        (tail.len(), &tail[0]["logEntry"]["message"]),
+        (1, &json!("three"))
+    );
+    let page = admin
+        .get("/api/v1/master/logs?offset=1&limit=1")
+        .await
+        .lines();
     assert_eq!((page.len(), &page[0]["logEntry"]["id"]), (1, &json!(1)));
 
-    let mut follower = admin.follow("/api/v1/master/logs?follow=true&offset=-1").await;
-    assert_eq!(follower.next().await.unwrap()["logEntry"]["message"], "three");
+    let mut follower = admin
+        .follow("/api/v1/master/logs?follow=true&offset=-1")
+        .await;
+    assert_eq!(
+        follower.next().await.unwrap()["logEntry"]["message"],
+        "three"
+    );
     log("four");
-    assert_eq!(follower.next().await.unwrap()["logEntry"]["message"], "four");
-    assert!(admin.get("/api/v1/master/logs?follow=true&limit=1").await.refused(400).contains("limit"));
-    assert!(admin.get("/api/v1/master/logs?limit=x").await.refused(400).contains("limit"));
+    assert_eq!(
+        follower.next().await.unwrap()["logEntry"]["message"],
+        "four"
+    );
+    assert!(
+        admin
+            .get("/api/v1/master/logs?follow=true&limit=1")
+            .await
+            .refused(400)
+            .contains("limit")
+    );
+    assert!(
+        admin
+            .get("/api/v1/master/logs?limit=x")
+            .await
+            .refused(400)
+            .contains("limit")
+    );
     // An open stream does not keep the master from stopping.
     cluster.stop().await;
     assert_eq!(follower.next().await, None);
@@ -82,8 +143,17 @@ async fn the_log_is_read_from_its_end_and_followed() {
 async fn there_is_no_cluster_message_and_setting_one_is_not_built() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin().await;
-    assert_eq!(admin.get("/api/v1/master/cluster_message").await.ok(), json!({"clusterMessage": null}));
-    let refused = admin.send(Method::PUT, "/api/v1/master/cluster_message", Some("{}".into())).await;
+    assert_eq!(
+        admin.get("/api/v1/master/cluster_message").await.ok(),
+        json!({"clusterMessage": null})
+    );
+    let refused = admin
+        .send(
+            Method::PUT,
+            "/api/v1/master/cluster_message",
+            Some("{}".into()),
+        )
+        .await;
     assert_eq!(refused.status().as_u16(), 501);
     cluster.stop().await;
 }
@@ -91,7 +161,11 @@ async fn there_is_no_cluster_message_and_setting_one_is_not_built() {
 #[tokio::test]
 async fn a_token_is_needed() {
     let cluster = Cluster::start().await;
-    for path in ["/api/v1/master/config", "/api/v1/master/logs", "/api/v1/master/cluster_message"] {
+    for path in [
+        "/api/v1/master/config",
+        "/api/v1/master/logs",
+        "/api/v1/master/cluster_message",
+    ] {
         cluster.client().assert_needs_token(Method::GET, path).await;
     }
     cluster.stop().await;
@@ -102,7 +176,12 @@ async fn the_front_page_tells_how_to_begin() {
     let cluster = Cluster::start_with(&[("cluster_name", "<lab>")]).await;
     let page = cluster.client().get("/").await;
     assert_eq!(page.status, 200);
-    assert!(page.headers["content-type"].to_str().unwrap().starts_with("text/html"));
+    assert!(
+        page.headers["content-type"]
+            .to_str()
+            .unwrap()
+            .starts_with("text/html")
+    );
     assert!(page.text.contains("det user login") && page.text.contains("det experiment create"));
     assert!(page.text.contains("&lt;lab&gt;") && page.text.contains("http://127.0.0.1:"));
     cluster.stop().await;

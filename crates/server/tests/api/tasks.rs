@@ -15,21 +15,51 @@ async fn a_task_shows_its_attempts() {
     let (mut agent, spec) = cluster.running_task().await;
     let client = cluster.determined().await;
     let path = format!("/api/v1/tasks/{}", spec.task_id);
-    let task = cluster.until(&client, &path, |t| t["task"]["allocations"][0]["state"] == "STATE_RUNNING").await["task"].clone();
-    assert_eq!((&task["taskType"], &task["endTime"]), (&json!("TASK_TYPE_TRIAL"), &json!(null)));
+    let task = cluster
+        .until(&client, &path, |t| {
+            t["task"]["allocations"][0]["state"] == "STATE_RUNNING"
+        })
+        .await["task"]
+        .clone();
+    assert_eq!(
+        (&task["taskType"], &task["endTime"]),
+        (&json!("TASK_TYPE_TRIAL"), &json!(null))
+    );
     let attempt = &task["allocations"][0];
-    assert_eq!((attempt["allocationId"].as_str(), &attempt["isReady"]), (Some(spec.allocation_id.as_str()), &json!(false)));
-    assert_eq!((&attempt["slots"], &attempt["endTime"]), (&json!(1), &json!(null)));
+    assert_eq!(
+        (attempt["allocationId"].as_str(), &attempt["isReady"]),
+        (Some(spec.allocation_id.as_str()), &json!(false))
+    );
+    assert_eq!(
+        (&attempt["slots"], &attempt["endTime"]),
+        (&json!(1), &json!(null))
+    );
 
     let ready = format!("/api/v1/allocations/{}/ready", spec.allocation_id);
-    cluster.client().as_task(&spec.script.token).post(&ready, json!(null)).await.ok();
-    assert_eq!(client.get(&path).await.ok()["task"]["allocations"][0]["isReady"], true);
+    cluster
+        .client()
+        .as_task(&spec.script.token)
+        .post(&ready, json!(null))
+        .await
+        .ok();
+    assert_eq!(
+        client.get(&path).await.ok()["task"]["allocations"][0]["isReady"],
+        true
+    );
 
     agent.exits(&spec, 0).await;
-    let ended = cluster.until(&client, &path, |t| t["task"]["endTime"].is_string()).await;
+    let ended = cluster
+        .until(&client, &path, |t| t["task"]["endTime"].is_string())
+        .await;
     assert_eq!(ended["task"]["allocations"][0]["state"], "STATE_TERMINATED");
     assert_eq!(ended["task"]["allocations"][0]["statusCode"], 0);
-    assert!(client.get("/api/v1/tasks/9.none").await.refused(404).contains("9.none"));
+    assert!(
+        client
+            .get("/api/v1/tasks/9.none")
+            .await
+            .refused(404)
+            .contains("9.none")
+    );
     cluster.stop().await;
 }
 
@@ -47,15 +77,27 @@ async fn live_allocations_are_summarised() {
         })
         .await;
     let runs = &tasks["allocationIdToSummary"][spec.allocation_id.as_str()];
-    assert_eq!((&runs["name"], &runs["slotsNeeded"]), (&json!("Trial 1 (Experiment 1)"), &json!(1)));
+    assert_eq!(
+        (&runs["name"], &runs["slotsNeeded"]),
+        (&json!("Trial 1 (Experiment 1)"), &json!(1))
+    );
     let container = &runs["resources"][0];
     assert_eq!(container["containerId"], spec.container_id.as_str());
-    assert_eq!(container["agentDevices"]["a1"]["devices"][0]["uuid"], "a1-0");
+    assert_eq!(
+        container["agentDevices"]["a1"]["devices"][0]["uuid"],
+        "a1-0"
+    );
     assert_eq!(container["started"]["addresses"][0]["hostPort"], 41_734);
     let waits = &tasks["allocationIdToSummary"][waiting.id.as_str()];
-    assert_eq!((&waits["resources"], &waits["waitReason"]["kind"]), (&json!([]), &json!("not_enough_free_slots")));
+    assert_eq!(
+        (&waits["resources"], &waits["waitReason"]["kind"]),
+        (&json!([]), &json!("not_enough_free_slots"))
+    );
     let counts = client.get("/api/v1/tasks/count").await.ok();
-    assert_eq!(counts, json!({"commands": 0, "notebooks": 0, "shells": 0, "tensorboards": 0}));
+    assert_eq!(
+        counts,
+        json!({"commands": 0, "notebooks": 0, "shells": 0, "tensorboards": 0})
+    );
     cluster.stop().await;
 }
 
@@ -64,14 +106,25 @@ async fn the_context_is_the_model_definition() {
     let cluster = Cluster::start().await;
     let (_agent, spec) = cluster.running_task().await;
     let task = cluster.client().as_task(&spec.script.token);
-    let answer = task.get(&format!("/api/v1/tasks/{}/context_directory", spec.task_id)).await.ok();
+    let answer = task
+        .get(&format!("/api/v1/tasks/{}/context_directory", spec.task_id))
+        .await
+        .ok();
     let archive = STANDARD.decode(answer["b64Tgz"].as_str().unwrap()).unwrap();
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&archive[..]));
     let mut entry = archive.entries().unwrap().next().unwrap().unwrap();
     let mut text = String::new();
     entry.read_to_string(&mut text).unwrap();
-    assert_eq!((entry.path().unwrap().to_str(), text.as_str()), (Some("train.py"), "print('hello')\n"));
-    assert!(task.get("/api/v1/tasks/9.none/context_directory").await.refused(404).contains("9.none"));
+    assert_eq!(
+        (entry.path().unwrap().to_str(), text.as_str()),
+        (Some("train.py"), "print('hello')\n")
+    );
+    assert!(
+        task.get("/api/v1/tasks/9.none/context_directory")
+            .await
+            .refused(404)
+            .contains("9.none")
+    );
     cluster.stop().await;
 }
 
@@ -87,19 +140,45 @@ async fn accelerators_are_told_by_containers() {
         "containerId": spec.container_id, "nodeName": "node", "taskId": spec.task_id,
     }});
     let post = format!("/api/v1/allocations/{}/acceleratorData", spec.allocation_id);
-    cluster.client().as_task(&spec.script.token).post(&post, told).await.ok();
+    cluster
+        .client()
+        .as_task(&spec.script.token)
+        .post(&post, told)
+        .await
+        .ok();
     let data = client.get(&path).await.ok()["acceleratorData"][0].clone();
-    assert_eq!((&data["acceleratorType"], &data["acceleratorUuids"]), (&json!("NVIDIA H200"), &json!(["GPU-1"])));
-    assert_eq!((&data["nodeName"], &data["resourcePool"]), (&json!("node"), &json!("default")));
-    assert!(client.get("/api/v1/tasks/9.none/acceleratorData").await.refused(404).contains("9.none"));
+    assert_eq!(
+        (&data["acceleratorType"], &data["acceleratorUuids"]),
+        (&json!("NVIDIA H200"), &json!(["GPU-1"]))
+    );
+    assert_eq!(
+        (&data["nodeName"], &data["resourcePool"]),
+        (&json!("node"), &json!("default"))
+    );
+    assert!(
+        client
+            .get("/api/v1/tasks/9.none/acceleratorData")
+            .await
+            .refused(404)
+            .contains("9.none")
+    );
     cluster.stop().await;
 }
 
 #[tokio::test]
 async fn a_token_is_needed() {
     let cluster = Cluster::start().await;
-    for path in ["", "/count", "/t", "/t/context_directory", "/t/acceleratorData"] {
-        cluster.client().assert_needs_token(Method::GET, &format!("/api/v1/tasks{path}")).await;
+    for path in [
+        "",
+        "/count",
+        "/t",
+        "/t/context_directory",
+        "/t/acceleratorData",
+    ] {
+        cluster
+            .client()
+            .assert_needs_token(Method::GET, &format!("/api/v1/tasks{path}"))
+            .await;
     }
     cluster.stop().await;
 }

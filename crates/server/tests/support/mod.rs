@@ -1,12 +1,15 @@
 //! A whole master on a free port over a store of its own, clients of it, and agents that speak the real protocol.
 
 #![allow(dead_code, reason = "every test binary uses a part of this")]
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use det_agent_proto::{ContainerReport, ContainerState, Hello, PATH, PROTOCOL_VERSION, ToAgent, ToMaster};
+use det_agent_proto::{
+    ContainerReport, ContainerState, Hello, PATH, PROTOCOL_VERSION, ToAgent, ToMaster,
+};
 use det_config::master::MasterConfig;
 use det_ids::{AgentId, SlotId};
 use det_server::app::Master;
@@ -32,7 +35,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits for something, or fails with its name.
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
 /// A master of its own for one test.
@@ -67,7 +72,10 @@ impl Reply {
     #[track_caller]
     pub(crate) fn lines(&self) -> Vec<Value> {
         assert_eq!(self.status, 200, "{self:?}");
-        self.text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].clone()).collect()
+        self.text
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["result"].clone())
+            .collect()
     }
 
     /// The sentence of a refusal with this status, found as clients find it.
@@ -75,11 +83,15 @@ impl Reply {
     pub(crate) fn refused(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{self:?}");
         let body = self.json();
-        [&body["message"], &body["error"]["message"], &body["error"]["error"]]
-            .into_iter()
-            .find_map(Value::as_str)
-            .unwrap_or_else(|| panic!("no sentence in {self:?}"))
-            .to_owned()
+        [
+            &body["message"],
+            &body["error"]["message"],
+            &body["error"]["error"],
+        ]
+        .into_iter()
+        .find_map(Value::as_str)
+        .unwrap_or_else(|| panic!("no sentence in {self:?}"))
+        .to_owned()
     }
 }
 
@@ -93,7 +105,12 @@ pub(crate) struct Client {
 
 impl Client {
     /// Sends a request; the body goes without a content type, as clients send it.
-    pub(crate) async fn send(&self, method: Method, path: &str, body: Option<String>) -> reqwest::Response {
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> reqwest::Response {
         let mut request = self.http.request(method, format!("{}{path}", self.base));
         if let Some((name, value)) = &self.credential {
             request = request.header(*name, value);
@@ -108,7 +125,11 @@ impl Client {
         let response = self.send(method, path, body).await;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = within(path, response.text()).await.unwrap();
-        Reply { status, headers, text }
+        Reply {
+            status,
+            headers,
+            text,
+        }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Reply {
@@ -122,41 +143,66 @@ impl Client {
     }
 
     pub(crate) async fn patch(&self, path: &str, body: Value) -> Reply {
-        self.whole(Method::PATCH, path, Some(body.to_string())).await
+        self.whole(Method::PATCH, path, Some(body.to_string()))
+            .await
     }
 
     /// Opens a stream.
     pub(crate) async fn follow(&self, path: &str) -> Follower {
         let response = self.send(Method::GET, path, None).await;
         assert_eq!(response.status().as_u16(), 200, "{path}");
-        Follower { response, rest: String::new() }
+        Follower {
+            response,
+            rest: String::new(),
+        }
     }
 
     /// The token that this client shows.
     pub(crate) fn token(&self) -> &str {
-        self.credential.as_ref().unwrap().1.strip_prefix("Bearer ").unwrap()
+        self.credential
+            .as_ref()
+            .unwrap()
+            .1
+            .strip_prefix("Bearer ")
+            .unwrap()
     }
 
     /// The same service, asked with another credential.
     pub(crate) fn with(&self, name: &'static str, value: impl Into<String>) -> Self {
-        Self { credential: Some((name, value.into())), ..self.clone() }
+        Self {
+            credential: Some((name, value.into())),
+            ..self.clone()
+        }
     }
 
     /// The same service, asked with the token of a task.
     pub(crate) fn as_task(&self, token: &str) -> Self {
-        self.with("Grpc-Metadata-x-allocation-token", format!("Bearer {token}"))
+        self.with(
+            "Grpc-Metadata-x-allocation-token",
+            format!("Bearer {token}"),
+        )
     }
 
     /// The same service, asked by nobody.
     pub(crate) fn anonymous(&self) -> Self {
-        Self { credential: None, ..self.clone() }
+        Self {
+            credential: None,
+            ..self.clone()
+        }
     }
 
     /// What every endpoint that needs a token answers without one, and with a wrong one.
     pub(crate) async fn assert_needs_token(&self, method: Method, path: &str) {
-        for client in [self.anonymous(), self.with("Authorization", "Bearer wrong"), self.as_task("wrong")] {
+        for client in [
+            self.anonymous(),
+            self.with("Authorization", "Bearer wrong"),
+            self.as_task("wrong"),
+        ] {
             let reply = client.whole(method.clone(), path, None).await;
-            assert!(reply.refused(401).contains("token"), "{method} {path}: {reply:?}");
+            assert!(
+                reply.refused(401).contains("token"),
+                "{method} {path}: {reply:?}"
+            );
         }
     }
 }
@@ -173,10 +219,12 @@ impl Follower {
         loop {
             if let Some((line, rest)) = self.rest.split_once('\n') {
                 let message: Value = serde_json::from_str(line).unwrap();
-                self.rest = rest.to_owned();
+                self.rest = String::from(rest);
                 return Some(message["result"].clone());
             }
-            let chunk = within("a message of a stream", self.response.chunk()).await.unwrap()?;
+            let chunk = within("a message of a stream", self.response.chunk())
+                .await
+                .unwrap()?;
             self.rest.push_str(std::str::from_utf8(&chunk).unwrap());
         }
     }
@@ -193,9 +241,15 @@ impl Cluster {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = TempDir::new().unwrap();
         let running = loop {
-            let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let mut all: Vec<(String, String)> =
-                flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let port = std::net::TcpListener::bind("127.0.0.1:0")
+                .unwrap()
+                .local_addr()
+                .unwrap()
+                .port();
+            let mut all: Vec<(String, String)> = flags
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect();
             all.push(("host".into(), "127.0.0.1".into()));
             all.push(("port".into(), port.to_string()));
             let (config, _) = MasterConfig::load(&[], &BTreeMap::new(), &all).unwrap();
@@ -208,14 +262,18 @@ impl Cluster {
                 hub,
                 log,
             };
-            match det_server::start(options).await {
+            match Box::pin(det_server::start(options)).await {
                 Ok(running) => break running,
                 // Somebody took the port between the look and the start.
                 Err(StartError::Listen { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         };
-        Self { running, http: reqwest::Client::new(), directory }
+        Self {
+            running,
+            http: reqwest::Client::new(),
+            directory,
+        }
     }
 
     pub(crate) fn master(&self) -> &Master {
@@ -223,14 +281,27 @@ impl Cluster {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client { http: self.http.clone(), base: format!("http://{}", self.running.address), credential: None }
+        Client {
+            http: self.http.clone(),
+            base: format!("http://{}", self.running.address),
+            credential: None,
+        }
     }
 
     /// A logged-in user with a blank password.
     pub(crate) async fn user(&self, name: &str) -> Client {
         let client = self.client();
-        let login = client.post("/api/v1/auth/login", json!({"username": name, "isHashed": true})).await.ok();
-        client.with("Authorization", format!("Bearer {}", login["token"].as_str().unwrap()))
+        let login = client
+            .post(
+                "/api/v1/auth/login",
+                json!({"username": name, "isHashed": true}),
+            )
+            .await
+            .ok();
+        client.with(
+            "Authorization",
+            format!("Bearer {}", login["token"].as_str().unwrap()),
+        )
     }
 
     pub(crate) async fn admin(&self) -> Client {
@@ -265,21 +336,38 @@ impl Cluster {
             activate: true,
             ..NewExperimentRequest::default()
         };
-        let created = self.master().create_experiment(&Actor::User(owner), request).await.unwrap();
+        let created = self
+            .master()
+            .create_experiment(&Actor::User(owner), request)
+            .await
+            .unwrap();
         created.id.unwrap()
     }
 
     /// The only trial's task of an experiment, and its newest allocation.
     pub(crate) async fn task_of(&self, experiment: i64) -> (TaskRow, AllocationRow) {
         let mut conn = self.master().store.read().await.unwrap();
-        let trials = det_store::trials::of_experiment(&mut conn.conn(), experiment).await.unwrap();
-        let task = allocations::find_task(&mut conn.conn(), &trials[0].task_id).await.unwrap().unwrap();
-        let allocation = allocations::of_task(&mut conn.conn(), &task.id).await.unwrap().remove(0);
+        let trials = det_store::trials::of_experiment(&mut conn.conn(), experiment)
+            .await
+            .unwrap();
+        let task = allocations::find_task(&mut conn.conn(), &trials[0].task_id)
+            .await
+            .unwrap()
+            .unwrap();
+        let allocation = allocations::of_task(&mut conn.conn(), &task.id)
+            .await
+            .unwrap()
+            .remove(0);
         (task, allocation)
     }
 
     /// Asks until the answer is as wanted.
-    pub(crate) async fn until(&self, client: &Client, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until(
+        &self,
+        client: &Client,
+        path: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
         // Every change that clients see is an event.
         let mut changes = self.master().hub.subscribe(det_server::hub::Topic::Events);
         within(path, async {
@@ -319,7 +407,11 @@ impl Cluster {
 
     /// Stops the master: nothing may hang.
     pub(crate) async fn stop(self) {
-        let Self { running, http, directory } = self;
+        let Self {
+            running,
+            http,
+            directory,
+        } = self;
         drop(http);
         within("the master to stop", running.stop()).await;
         drop(directory);
@@ -333,14 +425,27 @@ pub(crate) struct FakeAgent {
 
 impl FakeAgent {
     async fn connect(cluster: &Cluster, id: &str, slots: u32) -> Self {
-        let mut request =
-            format!("ws://{}{PATH}", cluster.running.address).into_client_request().unwrap();
+        let mut request = format!("ws://{}{PATH}", cluster.running.address)
+            .into_client_request()
+            .unwrap();
         let token = format!("Bearer {}", cluster.agent_token());
-        request.headers_mut().insert("Authorization", token.parse().unwrap());
-        let (socket, _) = within("an agent's connection", tokio_tungstenite::connect_async(request)).await.unwrap();
+        request
+            .headers_mut()
+            .insert("Authorization", token.parse().unwrap());
+        let (socket, _) = within(
+            "an agent's connection",
+            Box::pin(tokio_tungstenite::connect_async(request)),
+        )
+        .await
+        .unwrap();
         let mut agent = Self { socket };
         let devices = (0..slots)
-            .map(|n| Device { id: SlotId(n), brand: "Test CPU".into(), uuid: format!("{id}-{n}"), kind: DeviceKind::Cpu })
+            .map(|n| Device {
+                id: SlotId(n),
+                brand: "Test CPU".into(),
+                uuid: format!("{id}-{n}"),
+                kind: DeviceKind::Cpu,
+            })
             .collect();
         agent
             .say(&ToMaster::Hello(Hello {
@@ -362,7 +467,10 @@ impl FakeAgent {
     }
 
     async fn say(&mut self, message: &ToMaster) {
-        self.socket.send(Message::text(serde_json::to_string(message).unwrap())).await.unwrap();
+        self.socket
+            .send(Message::text(serde_json::to_string(message).unwrap()))
+            .await
+            .unwrap();
     }
 
     /// The next order of the master.
@@ -414,6 +522,12 @@ impl FakeAgent {
 
     /// Says that a container has ended with this code.
     pub(crate) async fn exits(&mut self, spec: &ContainerSpec, code: i32) {
-        self.report(spec, ContainerState::Terminated { exit: ContainerExit::Exited { code } }).await;
+        self.report(
+            spec,
+            ContainerState::Terminated {
+                exit: ContainerExit::Exited { code },
+            },
+        )
+        .await;
     }
 }

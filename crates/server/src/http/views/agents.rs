@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use det_agent_proto::ContainerState as Observed;
-use det_api_types::agents::{Agent, Container, ContainerState, Device, DeviceStats, DeviceType, Slot, SlotStats};
+use det_api_types::agents::{
+    Agent, Container, ContainerState, Device, DeviceStats, DeviceType, Slot, SlotStats,
+};
 use det_api_types::wire::Timestamp;
 use det_store::StoreError;
 use det_store::agents::AgentRow;
@@ -45,23 +47,38 @@ pub fn container_state(state: Option<&Observed>) -> ContainerState {
 
 /// A list of addresses or the like, as it is stored.
 fn texts(row: &AgentRow) -> Result<Vec<String>, StoreError> {
-    serde_json::from_str(&row.addresses)
-        .map_err(|e| StoreError::Corrupt { what: format!("addresses of agent {}", row.id), message: e.to_string() })
+    serde_json::from_str(&row.addresses).map_err(|e| StoreError::Corrupt {
+        what: format!("addresses of agent {}", row.id),
+        message: e.to_string(),
+    })
 }
 
 /// Agents in the order of `rows`; `live` are the containers that hold slots, of these agents and of others.
 pub fn agents(rows: &[AgentRow], live: &[ContainerRow]) -> Result<Vec<Agent>, StoreError> {
     let mut of_agent: BTreeMap<&str, Vec<&ContainerRow>> = BTreeMap::new();
     for container in live {
-        of_agent.entry(&container.agent_id).or_default().push(container);
+        of_agent
+            .entry(&container.agent_id)
+            .or_default()
+            .push(container);
     }
-    rows.iter().map(|row| agent(row, of_agent.get(row.id.as_str()).map_or(&[][..], Vec::as_slice))).collect()
+    rows.iter()
+        .map(|row| {
+            agent(
+                row,
+                of_agent.get(row.id.as_str()).map_or(&[][..], Vec::as_slice),
+            )
+        })
+        .collect()
 }
 
 /// One agent with the containers that hold its slots.
 pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError> {
     let devices = devices(row)?;
-    let (disabled, draining) = (slot_set(&row.disabled_slots)?, slot_set(&row.draining_slots)?);
+    let (disabled, draining) = (
+        slot_set(&row.disabled_slots)?,
+        slot_set(&row.draining_slots)?,
+    );
     // An agent that is away gets no work either, whatever a person asked of it.
     let takes_work = row.enabled && row.disconnected_at.is_none();
     let mut containers = BTreeMap::new();
@@ -71,7 +88,11 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         let shown = Container {
             id: container.id.clone(),
             state: container_state(observed(container)?.as_ref()),
-            devices: devices.iter().filter(|d| slots.contains(&d.id.0)).map(device).collect(),
+            devices: devices
+                .iter()
+                .filter(|d| slots.contains(&d.id.0))
+                .map(device)
+                .collect(),
             parent: String::new(),
             permission_denied: false,
         };
@@ -118,8 +139,20 @@ pub fn in_order(slots: BTreeMap<String, Slot>) -> Vec<Slot> {
 fn slot_stats<'a>(slots: impl Iterator<Item = &'a Slot>) -> SlotStats {
     let mut stats = SlotStats::default();
     for slot in slots {
-        count(stats.type_stats.entry(slot.device.kind.to_string()).or_default(), slot);
-        count(stats.brand_stats.entry(slot.device.brand.clone()).or_default(), slot);
+        count(
+            stats
+                .type_stats
+                .entry(slot.device.kind.to_string())
+                .or_default(),
+            slot,
+        );
+        count(
+            stats
+                .brand_stats
+                .entry(slot.device.brand.clone())
+                .or_default(),
+            slot,
+        );
     }
     stats
 }
@@ -180,16 +213,25 @@ mod tests {
         let agents = agents(&[row()], &[container()]).unwrap();
         let agent = &agents[0];
         let used = agent.slots["0"].container.as_ref().unwrap();
-        assert_eq!((used.id.as_str(), used.state, used.devices.len()), ("c", ContainerState::Pulling, 1));
+        assert_eq!(
+            (used.id.as_str(), used.state, used.devices.len()),
+            ("c", ContainerState::Pulling, 1)
+        );
         assert!(agent.slots["0"].enabled);
         assert!(!agent.slots["1"].enabled && agent.slots["1"].container.is_none());
         let stats = &agent.slot_stats.type_stats["TYPE_CPU"];
-        assert_eq!((stats.total, stats.disabled, stats.states["STATE_PULLING"]), (2, 1, 1));
+        assert_eq!(
+            (stats.total, stats.disabled, stats.states["STATE_PULLING"]),
+            (2, 1, 1)
+        );
     }
 
     #[test]
     fn an_agent_that_is_away_takes_no_work() {
-        let away = AgentRow { disconnected_at: Some(5), ..row() };
+        let away = AgentRow {
+            disconnected_at: Some(5),
+            ..row()
+        };
         let agent = agent(&away, &[]).unwrap();
         assert!(!agent.enabled && !agent.draining);
         assert!(agent.slots.values().all(|s| !s.enabled));
@@ -197,7 +239,11 @@ mod tests {
 
     #[test]
     fn a_container_without_slots_is_listed_with_the_agent() {
-        let aux = ContainerRow { slots: "[]".into(), observed: None, ..container() };
+        let aux = ContainerRow {
+            slots: "[]".into(),
+            observed: None,
+            ..container()
+        };
         let agents = agents(&[row()], &[aux]).unwrap();
         assert_eq!(agents[0].containers["c"].state, ContainerState::Assigned);
         assert!(agents[0].slots.values().all(|s| s.container.is_none()));

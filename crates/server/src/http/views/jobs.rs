@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_api_types::agents::DeviceType;
 use det_api_types::jobs::{Job, JobState, JobSummary, JobType, QueueStats};
 use det_api_types::pools::{
-    FittingPolicy, ResourcePool, ResourcePoolDetail, ResourcePoolPrioritySchedulerDetail, ResourcePoolType, SchedulerType,
+    FittingPolicy, ResourcePool, ResourcePoolDetail, ResourcePoolPrioritySchedulerDetail,
+    ResourcePoolType, SchedulerType,
 };
 use det_api_types::wire::{Float, Timestamp};
 use det_scheduler::{Fitting, Policy, PoolSettings};
@@ -22,7 +23,11 @@ use crate::http::views::tasks::wait_reason;
 /// Where a job stands.
 pub fn summary(queued: &QueuedJob) -> JobSummary {
     JobSummary {
-        state: if queued.is_scheduled() { JobState::Scheduled } else { JobState::Queued },
+        state: if queued.is_scheduled() {
+            JobState::Scheduled
+        } else {
+            JobState::Queued
+        },
         jobs_ahead: queued.ahead,
     }
 }
@@ -31,7 +36,12 @@ pub fn summary(queued: &QueuedJob) -> JobSummary {
 pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
     let summary = summary(queued);
     let wait_reason = if summary.state == JobState::Queued {
-        queued.allocations.first().map(wait_reason).transpose()?.flatten()
+        queued
+            .allocations
+            .first()
+            .map(wait_reason)
+            .transpose()?
+            .flatten()
     } else {
         None
     };
@@ -101,20 +111,29 @@ pub struct PoolParts<'a> {
 /// A pool with what it holds at present. Agents that are away do not count.
 pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
     let name = &parts.configured.pool_name;
-    let present: Vec<&AgentRow> =
-        parts.agents.iter().filter(|a| a.resource_pool == *name && a.disconnected_at.is_none()).collect();
+    let present: Vec<&AgentRow> = parts
+        .agents
+        .iter()
+        .filter(|a| a.resource_pool == *name && a.disconnected_at.is_none())
+        .collect();
     let ids: BTreeSet<&str> = present.iter().map(|a| a.id.as_str()).collect();
     let mut kinds: BTreeMap<DeviceKind, (i64, String)> = BTreeMap::new();
     let mut slots = 0;
     for agent in &present {
         for device in devices(agent)? {
             slots += 1;
-            let (count, _) = kinds.entry(device.kind).or_insert_with(|| (0, device.brand.clone()));
+            let (count, _) = kinds
+                .entry(device.kind)
+                .or_insert_with(|| (0, device.brand.clone()));
             *count += 1;
         }
     }
     let (mut used, mut aux) = (0, 0);
-    for container in parts.containers.iter().filter(|c| ids.contains(c.agent_id.as_str())) {
+    for container in parts
+        .containers
+        .iter()
+        .filter(|c| ids.contains(c.agent_id.as_str()))
+    {
         match i64::try_from(slot_set(&container.slots)?.len()).unwrap_or(i64::MAX) {
             0 => aux += 1,
             n => used += n,
@@ -124,12 +143,25 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
     let (slot_type, accelerator) = kinds
         .into_iter()
         .max_by_key(|(_, (count, _))| *count)
-        .map_or((DeviceType::Unspecified, String::new()), |(kind, (_, brand))| {
-            (device_type(kind), if kind == DeviceKind::Cpu { String::new() } else { brand })
-        });
+        .map_or(
+            (DeviceType::Unspecified, String::new()),
+            |(kind, (_, brand))| {
+                (
+                    device_type(kind),
+                    if kind == DeviceKind::Cpu {
+                        String::new()
+                    } else {
+                        brand
+                    },
+                )
+            },
+        );
     let agents = i64::try_from(present.len()).unwrap_or(i64::MAX);
     let aux_each = i64::from(parts.configured.max_aux_containers_per_agent);
-    let Policy::Priority { preemption, default_priority } = parts.settings.policy;
+    let Policy::Priority {
+        preemption,
+        default_priority,
+    } = parts.settings.policy;
     let priority = ResourcePoolPrioritySchedulerDetail {
         preemption,
         default_priority: i64::from(default_priority),
@@ -154,7 +186,10 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
             Fitting::Worst => FittingPolicy::Worst,
         },
         location: "on-prem".into(),
-        details: ResourcePoolDetail { priority_scheduler: Some(priority), ..ResourcePoolDetail::default() },
+        details: ResourcePoolDetail {
+            priority_scheduler: Some(priority),
+            ..ResourcePoolDetail::default()
+        },
         accelerator,
         stats: Some(parts.stats),
         resource_manager_metadata: parts.metadata,

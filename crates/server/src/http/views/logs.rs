@@ -8,19 +8,34 @@ use det_store::logs::LogLine;
 const SHORT_ID: usize = 8;
 
 fn level(line: &LogLine) -> LogLevel {
-    line.level.as_deref().and_then(LogLevel::from_name).unwrap_or_default()
+    line.level
+        .as_deref()
+        .and_then(LogLevel::from_name)
+        .unwrap_or_default()
 }
 
 /// The line as clients print it: `[time] container [rank=N] || LEVEL: text`, with exactly one line end.
 pub fn message(line: &LogLine) -> String {
-    let container: String = line.container_id.as_deref().unwrap_or_default().chars().take(SHORT_ID).collect();
-    let rank = line.rank_id.map(|rank| format!(" [rank={rank}]")).unwrap_or_default();
+    let container: String = line
+        .container_id
+        .as_deref()
+        .unwrap_or_default()
+        .chars()
+        .take(SHORT_ID)
+        .collect();
+    let rank = line
+        .rank_id
+        .map(|rank| format!(" [rank={rank}]"))
+        .unwrap_or_default();
     let level = match level(line) {
         LogLevel::Unspecified => String::new(),
         known => format!("{}: ", known.as_str().trim_start_matches("LOG_LEVEL_")),
     };
     let text = line.log.strip_suffix('\n').unwrap_or(&line.log);
-    format!("[{}] {container:SHORT_ID$}{rank} || {level}{text}\n", time(line.at))
+    format!(
+        "[{}] {container:SHORT_ID$}{rank} || {level}{text}\n",
+        time(line.at)
+    )
 }
 
 /// RFC 3339 with all six digits of the microseconds, so that columns line up.
@@ -80,14 +95,31 @@ mod tests {
             container_id: Some("f6114bb3-a1b2-c3d4-e5f6-071829304152".into()),
             ..LogLine::default()
         };
-        assert_eq!(message(&line), "[2022-03-02T02:15:18.299569Z] f6114bb3 [rank=1] || INFO: text\n");
+        assert_eq!(
+            message(&line),
+            "[2022-03-02T02:15:18.299569Z] f6114bb3 [rank=1] || INFO: text\n"
+        );
     }
 
     #[test]
     fn what_is_not_known_is_left_out_and_the_line_still_ends_once() {
-        let line = LogLine { at: 1_646_187_318_000_000, log: "text".into(), ..LogLine::default() };
-        assert_eq!(message(&line), "[2022-03-02T02:15:18.000000Z]          || text\n");
-        let line = LogLine { at: 1_646_187_318_120_000, log: "\n".into(), ..LogLine::default() };
-        assert_eq!(message(&line), "[2022-03-02T02:15:18.120000Z]          || \n");
+        let line = LogLine {
+            at: 1_646_187_318_000_000,
+            log: "text".into(),
+            ..LogLine::default()
+        };
+        assert_eq!(
+            message(&line),
+            "[2022-03-02T02:15:18.000000Z]          || text\n"
+        );
+        let line = LogLine {
+            at: 1_646_187_318_120_000,
+            log: "\n".into(),
+            ..LogLine::default()
+        };
+        assert_eq!(
+            message(&line),
+            "[2022-03-02T02:15:18.120000Z]          || \n"
+        );
     }
 }

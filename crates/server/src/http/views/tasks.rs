@@ -6,7 +6,8 @@ use det_agent_proto::ContainerState as Observed;
 use det_api_types::allocations::{AcceleratorData, Allocation};
 use det_api_types::page::WaitReason;
 use det_api_types::tasks::{
-    Address, AllocationSummary, ResourcesStarted, ResourcesSummary, ResourcesSummaryDevices, Task, TaskState, TaskType,
+    Address, AllocationSummary, ResourcesStarted, ResourcesSummary, ResourcesSummaryDevices, Task,
+    TaskState, TaskType,
 };
 use det_api_types::wire::Timestamp;
 use det_lifecycle::allocation::AllocationState;
@@ -28,14 +29,22 @@ pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError
         kind: String,
         message: String,
     }
-    let Some(text) = row.wait_reason.as_deref().filter(|_| row.placed_at.is_none() && row.ended_at.is_none()) else {
+    let Some(text) = row
+        .wait_reason
+        .as_deref()
+        .filter(|_| row.placed_at.is_none() && row.ended_at.is_none())
+    else {
         return Ok(None);
     };
     let stored: Stored = serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
         what: format!("waiting reason of allocation {}", row.id),
         message: e.to_string(),
     })?;
-    Ok(Some(WaitReason { kind: stored.kind, message: stored.message, since: row.wait_since.map(Timestamp) }))
+    Ok(Some(WaitReason {
+        kind: stored.kind,
+        message: stored.message,
+        since: row.wait_since.map(Timestamp),
+    }))
 }
 
 /// The state of an allocation on the wire. One that has slots but no container yet still counts as queued, as it does
@@ -77,7 +86,10 @@ pub fn task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, StoreE
     Ok(Task {
         task_id: row.id.clone(),
         task_type: TaskType::from_name(&row.kind).unwrap_or_default(),
-        allocations: allocations.iter().map(allocation).collect::<Result<_, _>>()?,
+        allocations: allocations
+            .iter()
+            .map(allocation)
+            .collect::<Result<_, _>>()?,
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
         wait_reason: allocations.first().map(wait_reason).transpose()?.flatten(),
@@ -111,11 +123,17 @@ pub fn summaries(
     for agent in agents {
         known.insert(&agent.id, (devices(agent)?, &agent.runtime));
     }
-    let priorities: BTreeMap<&str, i64> = jobs.iter().map(|job| (job.id.as_str(), job.priority)).collect();
+    let priorities: BTreeMap<&str, i64> = jobs
+        .iter()
+        .map(|job| (job.id.as_str(), job.priority))
+        .collect();
     let mut of_allocation: BTreeMap<&str, Vec<ResourcesSummary>> = BTreeMap::new();
     for container in containers {
         let summary = resources(container, known.get(container.agent_id.as_str()))?;
-        of_allocation.entry(&container.allocation_id).or_default().push(summary);
+        of_allocation
+            .entry(&container.allocation_id)
+            .or_default()
+            .push(summary);
     }
     allocations
         .iter()
@@ -147,13 +165,26 @@ fn name(row: &AllocationRow) -> String {
     }
 }
 
-fn resources(container: &ContainerRow, agent: Option<&(Vec<Device>, &str)>) -> Result<ResourcesSummary, StoreError> {
+fn resources(
+    container: &ContainerRow,
+    agent: Option<&(Vec<Device>, &str)>,
+) -> Result<ResourcesSummary, StoreError> {
     let slots = slot_set(&container.slots)?;
     let devices = agent
-        .map(|(devices, _)| devices.iter().filter(|d| slots.contains(&d.id.0)).map(device).collect())
+        .map(|(devices, _)| {
+            devices
+                .iter()
+                .filter(|d| slots.contains(&d.id.0))
+                .map(device)
+                .collect()
+        })
         .unwrap_or_default();
     let started = match observed(container)? {
-        Some(Observed::Running { host_address, ports, runtime_id }) => Some(ResourcesStarted {
+        Some(Observed::Running {
+            host_address,
+            ports,
+            runtime_id,
+        }) => Some(ResourcesStarted {
             addresses: ports
                 .into_iter()
                 .map(|(inside, outside)| Address {
@@ -165,7 +196,13 @@ fn resources(container: &ContainerRow, agent: Option<&(Vec<Device>, &str)>) -> R
                 .collect(),
             native_resources_id: runtime_id,
         }),
-        Some(Observed::Assigned | Observed::Pulling | Observed::Starting | Observed::Terminated { .. }) | None => None,
+        Some(
+            Observed::Assigned
+            | Observed::Pulling
+            | Observed::Starting
+            | Observed::Terminated { .. },
+        )
+        | None => None,
     };
     Ok(ResourcesSummary {
         resources_id: container.id.clone(),
@@ -174,7 +211,10 @@ fn resources(container: &ContainerRow, agent: Option<&(Vec<Device>, &str)>) -> R
             _ => "docker-container".into(),
         },
         allocation_id: container.allocation_id.clone(),
-        agent_devices: BTreeMap::from([(container.agent_id.clone(), ResourcesSummaryDevices { devices })]),
+        agent_devices: BTreeMap::from([(
+            container.agent_id.clone(),
+            ResourcesSummaryDevices { devices },
+        )]),
         container_id: Some(container.id.clone()),
         started,
         exited: None,
@@ -206,7 +246,9 @@ pub(crate) mod tests {
             preempted_for: None,
             exit_reason: None,
             status_code: None,
-            wait_reason: Some(r#"{"kind":"no_agents","message":"the resource pool has no agents"}"#.into()),
+            wait_reason: Some(
+                r#"{"kind":"no_agents","message":"the resource pool has no agents"}"#.into(),
+            ),
             wait_since: Some(11),
         }
     }
@@ -214,23 +256,48 @@ pub(crate) mod tests {
     #[test]
     fn a_waiting_allocation_says_why_and_a_placed_one_does_not() {
         let reason = wait_reason(&waiting()).unwrap().unwrap();
-        assert_eq!((reason.kind.as_str(), reason.since), ("no_agents", Some(Timestamp(11))));
-        let placed = AllocationRow { placed_at: Some(12), ..waiting() };
+        assert_eq!(
+            (reason.kind.as_str(), reason.since),
+            ("no_agents", Some(Timestamp(11)))
+        );
+        let placed = AllocationRow {
+            placed_at: Some(12),
+            ..waiting()
+        };
         assert_eq!(wait_reason(&placed).unwrap(), None);
     }
 
     #[test]
     fn an_allocation_whose_members_have_met_is_ready() {
-        let shown = allocation(&AllocationRow { machine: "\"ready\"".into(), state: "RUNNING".into(), ..waiting() });
+        let shown = allocation(&AllocationRow {
+            machine: "\"ready\"".into(),
+            state: "RUNNING".into(),
+            ..waiting()
+        });
         let shown = shown.unwrap();
-        assert_eq!((shown.is_ready, shown.state), (Some(true), TaskState::Running));
+        assert_eq!(
+            (shown.is_ready, shown.state),
+            (Some(true), TaskState::Running)
+        );
         assert_eq!(allocation(&waiting()).unwrap().is_ready, Some(false));
     }
 
     #[test]
     fn every_stored_state_has_a_name_that_clients_know() {
-        for stored in ["PENDING", "ASSIGNED", "PULLING", "STARTING", "RUNNING", "TERMINATING", "TERMINATED"] {
-            assert_ne!(allocation_state_name(stored), TaskState::Unspecified, "{stored}");
+        for stored in [
+            "PENDING",
+            "ASSIGNED",
+            "PULLING",
+            "STARTING",
+            "RUNNING",
+            "TERMINATING",
+            "TERMINATED",
+        ] {
+            assert_ne!(
+                allocation_state_name(stored),
+                TaskState::Unspecified,
+                "{stored}"
+            );
         }
     }
 
@@ -275,7 +342,10 @@ pub(crate) mod tests {
             position: None,
             submitted_at: 0,
         };
-        let all = summaries(&[waiting()], &[container], &[agent], &[job], |_| "priority".into()).unwrap();
+        let all = summaries(&[waiting()], &[container], &[agent], &[job], |_| {
+            "priority".into()
+        })
+        .unwrap();
         let summary = &all["3.abc.1"];
         assert_eq!(summary.name, "Trial 7 (Experiment 3)");
         assert_eq!(summary.priority, Some(42));
@@ -283,6 +353,9 @@ pub(crate) mod tests {
         assert_eq!(resources.container_id.as_deref(), Some("c"));
         assert_eq!(resources.resources_type, "process");
         assert_eq!(resources.agent_devices["a"].devices.len(), 1);
-        assert_eq!(resources.started.as_ref().unwrap().addresses[0].host_port, 40000);
+        assert_eq!(
+            resources.started.as_ref().unwrap().addresses[0].host_port,
+            40000
+        );
     }
 }

@@ -6,8 +6,10 @@ use det_store::users::UserRow;
 
 /// A user. The password stays behind.
 pub fn user(row: &UserRow) -> User {
-    let has_identity =
-        row.agent_uid.is_some() || row.agent_user.is_some() || row.agent_gid.is_some() || row.agent_group.is_some();
+    let has_identity = row.agent_uid.is_some()
+        || row.agent_user.is_some()
+        || row.agent_gid.is_some()
+        || row.agent_group.is_some();
     User {
         id: row.id,
         username: row.username.clone(),

@@ -1,0 +1,75 @@
+//! The committed description of the API is that of the routes, and every operation is one that clients know or one that
+//! we have added on purpose.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use det_server::http::openapi;
+use serde_json::Value;
+
+/// Operations of our own, and those that the bindings of clients do not know because they lie outside the API.
+const OURS: &[&str] = &[
+    "DownloadCheckpoint",
+    "DownloadModelDef",
+    "DownloadModelDefFile",
+    "GetEvents",
+    "Info",
+    "PlainLogin",
+    "PlainLogout",
+    "PlainMe",
+    "PostUnmanagedLogs",
+    "PreviewCheckpointPolicy",
+];
+
+fn committed() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../openapi/det.json")
+}
+
+fn operations(document: &Value) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let id = operation["operationId"].as_str().unwrap_or_else(|| panic!("{method} {path} has no name"));
+            found.push((id.to_owned(), method.to_uppercase(), path.clone()));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_committed_document_is_up_to_date() {
+    let text = openapi::text();
+    if std::env::var_os("DET_UPDATE").is_some_and(|v| v == "1") {
+        std::fs::write(committed(), &text).unwrap();
+    }
+    let stored = std::fs::read_to_string(committed()).unwrap_or_default();
+    assert!(
+        stored == text,
+        "openapi/det.json is not what the routes say: run DET_UPDATE=1 cargo test -p det-server --test openapi"
+    );
+}
+
+#[test]
+fn every_operation_is_known_and_at_its_place() {
+    let document: Value = serde_json::from_str(&openapi::text()).unwrap();
+    let operations = operations(&document);
+    let mut seen = BTreeSet::new();
+    for (id, method, path) in &operations {
+        assert!(seen.insert(id), "operation {id} is there twice");
+        match det_api_types::operation::by_name(id) {
+            Some(known) => {
+                assert_eq!(known.method.as_str(), method, "{id}");
+                assert_eq!(shape(known.path), shape(path), "{id}");
+            }
+            None => assert!(OURS.contains(&id.as_str()), "operation {id} ({method} {path}) is unknown and not listed as ours"),
+        }
+    }
+    for id in OURS {
+        assert!(seen.contains(&(*id).to_owned()), "{id} is listed as ours and not built");
+    }
+}
+
+/// A path without the names of its parameters.
+fn shape(path: &str) -> Vec<&str> {
+    path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect()
+}
