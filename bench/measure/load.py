@@ -34,8 +34,11 @@ DRAIN_SECONDS = 30.0
 class Window:
     """What came of a closed loop."""
 
+    # Answered within the window.
     requests: int
     seconds: float
+    # Answered in all, while warming up and after the window too.
+    all_requests: int
     p50_ms: float
     p99_ms: float
     max_ms: float
@@ -66,7 +69,8 @@ def closed_loop(port: int, connections: Sequence[NextRequest], seconds: float) -
         worker.start()
         theirs.close()
         workers.append((worker, ours))
-    latencies: list[float] = []
+    latencies = array.array("d")
+    answered = 0
     problems = []
     for worker, pipe in workers:
         try:
@@ -77,28 +81,30 @@ def closed_loop(port: int, connections: Sequence[NextRequest], seconds: float) -
         if isinstance(outcome, str):
             problems.append(outcome)
         else:
-            latencies.extend(array.array("d", outcome))
+            answered += outcome[0]
+            latencies.frombytes(outcome[1])
     if problems:
         raise Failed(problems[0])
     if not latencies:
         raise Failed(f"not one answer came within {seconds:g} s")
     to_ms = [percentile(latencies, percent) * 1e3 for percent in (50, 99, 100)]
-    return Window(len(latencies), seconds, *to_ms)
+    return Window(len(latencies), seconds, answered, *to_ms)
 
 
 def _work(port: int, share: Sequence[NextRequest], begin: float, end: float, out: Pipe) -> None:
-    """A process of the generator: sends back the latencies it counted, or what went wrong."""
+    """A process of the generator: sends back how much was answered and the latencies it counted, or what went wrong."""
     # No cycles are made here, and a collection would be a pause in the figures.
     gc.disable()
     try:
-        out.send(_loop(port, share, begin, end).tobytes())
+        answered, latencies = _loop(port, share, begin, end)
+        out.send((answered, latencies.tobytes()))
     except Exception as error:
         out.send(f"{error}" if isinstance(error, Failed) else repr(error))
     finally:
         out.close()
 
 
-def _loop(port: int, share: Sequence[NextRequest], begin: float, end: float) -> array.array:
+def _loop(port: int, share: Sequence[NextRequest], begin: float, end: float) -> tuple[int, array.array]:
     poller = select.epoll()
     open_connections = {}
     for next_request in share:
@@ -109,7 +115,7 @@ def _loop(port: int, share: Sequence[NextRequest], begin: float, end: float) -> 
         connection.send_next(poller, number)
     latencies = array.array("d")
     count, clock = latencies.append, time.monotonic
-    waiting = len(open_connections)
+    answered, waiting = 0, len(open_connections)
     while waiting:
         ready = poller.poll(1.0)
         if clock() > end + DRAIN_SECONDS:
@@ -121,13 +127,14 @@ def _loop(port: int, share: Sequence[NextRequest], begin: float, end: float) -> 
             if not what & ~select.EPOLLOUT or not connection.answered():
                 continue
             now = clock()
+            answered += 1
             if begin <= now < end:
                 count(now - connection.sent)
             if now < end:
                 connection.send_next(poller, number)
             else:
                 waiting -= 1
-    return latencies
+    return answered, latencies
 
 
 class _Connection:

@@ -201,9 +201,9 @@ impl ReadConn {
 }
 
 /// The writer's own connection.
-#[expect(
+#[allow(
     clippy::large_enum_variant,
-    reason = "there is one of these in a process"
+    reason = "there is one of these in a process; the sizes depend on the features of others"
 )]
 pub(crate) enum OwnedConn {
     Lite(SqliteConnection),
@@ -345,7 +345,11 @@ impl Store {
             .max_connections(4)
             .idle_timeout(Duration::from_mins(1))
             .connect_lazy_with(options.clone().read_only(true));
-        let writer = Writer::start(Connector::Lite(Box::new(options)), OwnedConn::Lite(first), Some(lock));
+        let writer = Writer::start(
+            Connector::Lite(Box::new(options)),
+            OwnedConn::Lite(first),
+            Some(lock),
+        );
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Lite(pool),

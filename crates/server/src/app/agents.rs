@@ -109,8 +109,18 @@ impl Master {
                     if before.is_some_and(|b| b.instance_id != row.instance_id) {
                         master.lose_containers(tx, &row.id, "the agent came back without its tasks").await?;
                     }
+                    let held: BTreeSet<String> =
+                        hello.containers.iter().map(|c| c.container_id.0.clone()).collect();
                     for report in hello.containers {
                         master.apply_container_report(tx, &row.id, report).await?;
+                    }
+                    // What it had reported before and does not know any more is gone; starting it again could make two.
+                    for container in allocations::live_containers_of_agent(&mut tx.conn(), &row.id).await? {
+                        if container.observed.is_some() && !held.contains(&container.id) {
+                            let message = "the agent does not know it any more".to_owned();
+                            let exit = det_taskspec::ContainerExit::Lost { message };
+                            master.container_ended(tx, container, ContainerState::Terminated { exit }).await?;
+                        }
                     }
                     master.wake_scheduler(tx);
                     Ok::<_, AppError>(())

@@ -30,13 +30,7 @@ const ACTOR: &str = "master";
 pub async fn run(master: Master) {
     let mut changes = master.hub.subscribe(Topic::CleanUp);
     loop {
-        let retry = match pass(&master).await {
-            Ok(()) => None,
-            Err(error) => {
-                tracing::warn!(%error, cause = ?error.cause, "cleaning up after experiments failed; it is repeated");
-                Some(RETRY)
-            }
-        };
+        let retry = pass(&master).await;
         tokio::select! {
             () = changes.changed() => {}
             () = sleep_or_forever(retry) => {}
@@ -52,29 +46,37 @@ async fn sleep_or_forever(duration: Option<Duration>) {
     }
 }
 
-/// One look at everything that is left to do. One experiment's failure does not keep the others waiting; it comes out
-/// at the end.
-async fn pass(master: &Master) -> AppResult<()> {
-    let rows = {
-        let mut conn = master.store.read().await?;
-        experiments::to_clean_up(&mut conn.conn()).await?
+/// One look at everything that is left to do. One experiment's failure does not keep the others waiting. Gives when to
+/// look again without being woken: only what the database's absence kept from being done is tried again by itself.
+async fn pass(master: &Master) -> Option<Duration> {
+    let rows = match to_clean_up(master).await {
+        Ok(rows) => rows,
+        Err(error) => return failed(None, &error),
     };
-    let mut failure = None;
+    let mut retry = None;
     for row in rows {
         if master.shutdown.is_cancelled() {
             break;
         }
-        let outcome = if experiment_state(&row)? == ExperimentState::Deleting {
-            delete(master, &row).await
-        } else {
-            collect(master, &row).await
-        };
-        if let Err(error) = outcome {
-            tracing::warn!(experiment.id = row.id, %error, "cleaning up after an experiment failed");
-            failure.get_or_insert(error);
+        if let Err(error) = clean_up(master, &row).await {
+            retry = retry.or(failed(Some(row.id), &error));
         }
     }
-    failure.map_or(Ok(()), Err)
+    retry
+}
+
+async fn to_clean_up(master: &Master) -> AppResult<Vec<ExperimentRow>> {
+    let mut conn = master.store.read().await?;
+    Ok(experiments::to_clean_up(&mut conn.conn()).await?)
+}
+
+fn failed(experiment_id: Option<i64>, error: &AppError) -> Option<Duration> {
+    tracing::warn!(experiment.id = experiment_id, %error, cause = ?error.cause, "cleaning up after an experiment failed");
+    (error.kind == ErrorKind::Unavailable).then_some(RETRY)
+}
+
+async fn clean_up(master: &Master, row: &ExperimentRow) -> AppResult<()> {
+    if experiment_state(row)? == ExperimentState::Deleting { delete(master, row).await } else { collect(master, row).await }
 }
 
 /// Applies the checkpoint policy of an experiment that has ended. Storage that the master cannot reach ends the matter

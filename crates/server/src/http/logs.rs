@@ -433,7 +433,7 @@ async fn stream_fields(
     tokio::spawn(async move {
         master
             .read_logs(tasks, LogFilter::default(), reading, lines_out)
-            .await
+            .await;
     });
     tokio::spawn(async move {
         let mut fields = LogFields::default();

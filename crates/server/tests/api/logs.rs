@@ -136,7 +136,7 @@ async fn a_batch_that_comes_twice_is_stored_once() {
         assert_eq!(
             l.client.post("/api/v1/task/logs", body).await.ok(),
             json!({})
-        )
+        );
     };
     send(batch(1, json!([l.record("1"), l.record("2")]))).await;
     send(batch(1, json!([l.record("1"), l.record("2")]))).await;

@@ -1,0 +1,56 @@
+"""The figures. Each is a function that gives one outcome per store, or says what it lacks by `Skipped`."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from measure.results import Outcome
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure, and how long."""
+
+    det: pathlib.Path
+    # Where clusters keep their files: the disk that durable figures are figures of.
+    work: pathlib.Path
+    # Few and short repeats, to see that everything works.
+    quick: bool
+    # Interpreter of tasks that run Python.
+    python: str
+    # An image with a shell for the Docker figure; None if the person named none.
+    image: str | None
+    # Told what is going on.
+    say: Callable[[str], None]
+
+    def repeats(self, full: int, quick: int = 3) -> int:
+        return quick if self.quick else full
+
+    def seconds(self, full: float) -> float:
+        """Length of one window of load."""
+        return min(full, 1.0) if self.quick else full
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something that can be measured."""
+
+    name: str
+    title: str
+    # Kinds of stores, each measured by itself; "" where none takes part.
+    stores: tuple[str, ...]
+    measure: Callable[[Plan, str], Outcome]
+
+
+def all_figures() -> Mapping[str, Figure]:
+    """The figures by name, in the order in which they are measured."""
+    from measure.figures import footprint, intake, starts
+
+    return {figure.name: figure for figure in _ordered(starts.FIGURES, intake.FIGURES, footprint.FIGURES)}
+
+
+def _ordered(*groups: tuple[Figure, ...]) -> Iterator[Figure]:
+    for group in groups:
+        yield from group
