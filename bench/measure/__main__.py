@@ -10,6 +10,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from measure import facts
 from measure.cluster import Failed
@@ -55,8 +56,8 @@ def _options(figures: Sequence[str]) -> argparse.ArgumentParser:
         prog="bench/run.sh",
         description="Measures the product: starts its executables, drives them, writes bench/results/FIGURE.json.",
         epilog="DET_TEST_POSTGRES_URL names a PostgreSQL server to measure on as well, with a role that may create "
-        "databases; DET_BENCH_IMAGE an image with a shell for the figure in Docker; DET_BIN an executable to measure instead of "
-        "building one. What is missing is skipped, and said.",
+        "databases; DET_BENCH_IMAGE an image with a shell for the figure in Docker; DET_BIN an executable to measure "
+        "instead of building one. What is missing is skipped, and said.",
     )
     parser.add_argument("figure", nargs="*", help=f"what to measure, everything by default: {', '.join(figures)}")
     parser.add_argument("--profile", choices=("release", "dev"), default="release", help="what to build and measure")
@@ -117,15 +118,15 @@ def _report(
     outcomes: Sequence[Outcome],
     skipped: Sequence[str],
     failed: Sequence[str],
-    build: dict[str, object],
-    machine: dict[str, object],
+    build: dict[str, Any],
+    machine: dict[str, Any],
     quick: bool,
 ) -> None:
     durable = machine["durable_write_ms"]
     print()
     print(
         f"{machine['cores']} cores of {machine['processor']}, {machine['memory_mb']} MB, kernel {machine['kernel']}, "
-        f"{machine['file_system']} with {durable['median']:.2f} ms per durable write; busy before: "  # type: ignore[index]
+        f"{machine['file_system']} with {durable['median']:.2f} ms per durable write; busy before: "
         f"{machine['busy_cores_before']:.2f} cores"
     )
     print(
@@ -147,7 +148,7 @@ def _report(
         print(f"FAILED: {line}")
 
 
-def _all_cores(processors: dict) -> list[dict[str, float]]:
+def _all_cores(processors: dict[str, Any]) -> list[dict[str, float]]:
     """Every record of who used the processors, however deep."""
     if "other" in processors:
         return [processors]

@@ -38,7 +38,7 @@ def idle(plan: Plan, store_kind: str) -> Outcome:
         "Memory of an idle master",
         label,
         f"From /proc/PID/smaps_rollup of `det master` on an empty store, {rest} s after its first answer and one "
-        "login. Anonymous is what the process alone needs; RSS also counts the mapped parts of the executable. MB are MiB.",
+        "login. Anonymous is what the process alone needs; RSS also counts mapped parts of the executable. MB are MiB.",
         [
             Value("anonymous", "MB", anonymous, "Anonymous", "18 MB"),
             Value("RSS", "MB", resident, "Rss", "83 MB"),
@@ -104,7 +104,7 @@ def commands(plan: Plan, store_kind: str) -> Outcome:
             "commands",
             "Commands of the client",
             store.label,
-            "From starting the process to its end, output to a pipe. The list has three experiments; the token is kept.",
+            "From starting the process to its end, output to a pipe. The list has three experiments, the token is kept",
             [
                 Value("det --help", "ms", helping, "", "285 ms"),
                 Value("det experiment list", "ms", listing, "", "303 ms"),

@@ -152,8 +152,8 @@ def metrics(plan: Plan, store_kind: str) -> Outcome:
             "Metric reports and points per second, acknowledged = durable",
             store.label,
             "A closed loop of POST /api/v1/trials/ID/metrics with the allocation tokens of real running trials, a "
-            "trial per connection, group training, steps growing, values that differ. Points: each name of a report, or each "
-            "value of its batches. Every load starts trials of its own. The generator shares the machine's cores.",
+            "trial per connection, group training, steps growing, values that differ. Points: each name of a report or "
+            "each value of its batches. Every load starts trials of its own. The generator shares the machine's cores.",
             values,
             {"window_seconds": seconds, "windows": plan.repeats(5)},
             processors,

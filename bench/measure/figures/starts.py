@@ -28,7 +28,8 @@ STAGES = (
     ("supervisor", "started", "the supervisor's first instruction, before the sandbox is built"),
     ("sandbox", "sandbox", "the sandbox stands; not in containers, where the engine built it before"),
     ("context", "context", "the files of the experiment are fetched and unpacked"),
-    ("exec", "rendezvous", "the containers have met and the entrypoint is executed"),
+    ("met", "rendezvous", "the master has heard of all containers, and told them of each other"),
+    ("exec", "execution", "the entrypoint is executed"),
     ("line", "user code", "the supervisor has read the first line: interpreter and user code"),
     ("seen", "seen", "a client that follows the log has the line"),
 )
@@ -48,7 +49,7 @@ def submit_to_first_line(plan: Plan, store_kind: str) -> Outcome:
             "Submit to first line of user code, as a process, warm",
             store.label,
             _submit_definition(),
-            [*shell.values("sh: "), *python.values("python3: ", stages=("exec", "line"))],
+            [*shell.values("sh: "), *python.values("python3: ", stages=("line",))],
             {"repeats": len(shell.ways), "warm_ups": WARM_UPS, "slots": 2, "entrypoints": ["sh", "python3 -c"]},
             watch.cores(),
         )
@@ -171,6 +172,7 @@ def _agent_side(cluster: Cluster, container: str) -> dict[str, float]:
         "supervisor": stages["supervisor_start"],
         "sandbox": stages["sandbox_ready"],
         "context": stages["context_unpacked"],
+        "met": stages["rendezvous_done"],
         "exec": stages["entrypoint_exec"],
     }
     return {"told": told, **{name: micros / 1e6 for name, micros in found.items() if micros is not None}}
@@ -331,7 +333,7 @@ def search(plan: Plan, store_kind: str) -> Outcome:
             f"Random search of {trials} trials of `true` on {slots} artificial slots",
             store.label,
             "Trials per second from just before POST /api/v1/experiments to the experiment's event COMPLETED, one "
-            "agent with real processes. Processor use of the tasks themselves (supervisors and shells) counts under `other`.",
+            "agent with real processes. Processor use of the tasks (supervisors and shells) counts under `other`.",
             [Value("trials", "1/s", rates, "each queued, placed, started, ended and decided upon durably")],
             {"trials": trials, "slots": slots, "max_concurrent_trials": slots},
             {"per_repeat": cores},

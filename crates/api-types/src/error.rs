@@ -205,6 +205,8 @@ pub struct StreamError {
     pub http_code: u16,
     /// What was tried, on what, what is allowed.
     pub message: String,
+    /// The same text: clients look for it here when the status is not one that they know.
+    pub error: String,
     /// [`Code::http_phrase`].
     pub http_status: String,
     /// Further particulars; this master gives none.
@@ -277,11 +279,13 @@ impl From<&WireError> for ErrorBody {
 impl StreamErrorBody {
     /// The body of a refusal; `message` is shown to people.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
+        let message = message.into();
         Self {
             error: StreamError {
                 grpc_code: code.number(),
                 http_code: code.http_status(),
-                message: message.into(),
+                error: message.clone(),
+                message,
                 http_status: code.http_phrase().to_owned(),
                 details: Vec::new(),
             },

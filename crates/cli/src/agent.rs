@@ -71,9 +71,17 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     let files = serve::config_files(args.config_file.as_deref(), DEFAULT_CONFIG)?;
     let environment = serve::config_environment(&AgentConfig::environment_names())?;
     let flags = flags(&args)?;
-    let (config, warnings) = AgentConfig::load(&files, &environment, &flags)
-        .map_err(|errors| CliError::usage(format!("the agent's configuration cannot be used:\n{errors}")))?;
-    serve::start_logging(&config.log.level, config.log.color, &LogTarget::Stderr, &Hub::default())?;
+    let (config, warnings) = AgentConfig::load(&files, &environment, &flags).map_err(|errors| {
+        CliError::usage(format!(
+            "the agent's configuration cannot be used:\n{errors}"
+        ))
+    })?;
+    serve::start_logging(
+        &config.log.level,
+        config.log.color,
+        &LogTarget::Stderr,
+        &Hub::default(),
+    )?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -95,26 +103,45 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     match ended {
         Ok(Ok(())) => Ok(ExitCode::SUCCESS),
         Ok(Err(error)) => Err(CliError::request(error.to_string())),
-        Err(error) => Err(CliError::request(format!("the agent ended unexpectedly: {error}"))),
+        Err(error) => Err(CliError::request(format!(
+            "the agent ended unexpectedly: {error}"
+        ))),
     }
 }
 
 fn flags(args: &AgentArgs) -> Result<Vec<(String, String)>, CliError> {
     let mut flags: Vec<(String, String)> = Vec::new();
-    let mut flag = |key: &str, value: Option<String>| flags.extend(value.map(|v| (key.to_owned(), v)));
+    let mut flag =
+        |key: &str, value: Option<String>| flags.extend(value.map(|v| (key.to_owned(), v)));
     flag("master_host", args.master_host.clone());
     flag("master_port", args.master_port.map(|p| p.to_string()));
     flag("agent_id", args.agent_id.clone());
     flag("resource_pool", args.resource_pool.clone());
     flag("slot_type", args.slot_type.clone());
-    flag("artificial_slots", args.artificial_slots.map(|n| n.to_string()));
+    flag(
+        "artificial_slots",
+        args.artificial_slots.map(|n| n.to_string()),
+    );
     flag("runtime", args.runtime.map(|r| r.name().to_owned()));
-    flag("python", args.python.as_ref().map(|p| p.display().to_string()));
-    flag("data_dir", args.data_dir.as_ref().map(|p| p.display().to_string()));
-    flag("agent_token_file", args.agent_token_file.as_ref().map(|p| p.display().to_string()));
+    flag(
+        "python",
+        args.python.as_ref().map(|p| p.display().to_string()),
+    );
+    flag(
+        "data_dir",
+        args.data_dir.as_ref().map(|p| p.display().to_string()),
+    );
+    flag(
+        "agent_token_file",
+        args.agent_token_file
+            .as_ref()
+            .map(|p| p.display().to_string()),
+    );
     for pair in &args.set {
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(CliError::usage(format!("--set \"{pair}\" is not KEY=VALUE")));
+            return Err(CliError::usage(format!(
+                "--set \"{pair}\" is not KEY=VALUE"
+            )));
         };
         flags.push((key.to_owned(), value.to_owned()));
     }
@@ -134,15 +161,23 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
             .ok()
             .and_then(|name| name.into_string().ok())
             .filter(|name| !name.is_empty())
-            .ok_or_else(|| CliError::usage("this machine has no name").with_hint("name the agent with --agent-id"))?,
+            .ok_or_else(|| {
+                CliError::usage("this machine has no name")
+                    .with_hint("name the agent with --agent-id")
+            })?,
     };
     let tls = &config.security.tls;
     let scheme = if tls.enabled { "https" } else { "http" };
-    let host = if config.master_host.contains(':') { format!("[{}]", config.master_host) } else { config.master_host.clone() };
+    let host = if config.master_host.contains(':') {
+        format!("[{}]", config.master_host)
+    } else {
+        config.master_host.clone()
+    };
     let url = format!("{scheme}://{host}:{}", config.effective_master_port());
     let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-    let mut options = AgentOptions::new(url, AgentId(agent_id), &data_dir, serve::supervisor_path()?);
+    let mut options =
+        AgentOptions::new(url, AgentId(agent_id), &data_dir, serve::supervisor_path()?);
     options.resource_pool.clone_from(&config.resource_pool);
     options.runtime = match config.container_runtime {
         Runtime::Auto => RuntimeChoice::Auto,
@@ -159,7 +194,9 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     };
     options.visible_gpus.clone_from(&config.visible_gpus);
     options.artificial_slots = config.artificial_slots;
-    options.container_master_host.clone_from(&config.container_master_host);
+    options
+        .container_master_host
+        .clone_from(&config.container_master_host);
     options.container_master_port = config.container_master_port;
     options.token = token(config)?;
     options.tls = TlsOptions {
@@ -178,8 +215,11 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     };
     options.python = config.python.as_ref().map(PathBuf::from);
     options.python_package_dir = Some(serve::python_package(&data_dir)?);
-    options.reconnect_backoff = Duration::from_secs(u64::from(config.agent_reconnect_backoff).max(1));
-    options.on_connection_lost.clone_from(&config.hooks.on_connection_lost);
+    options.reconnect_backoff =
+        Duration::from_secs(u64::from(config.agent_reconnect_backoff).max(1));
+    options
+        .on_connection_lost
+        .clone_from(&config.hooks.on_connection_lost);
     // With a command for the end, the number of attempts decides when it comes; without one the agent tries for ever.
     options.reconnect_attempts =
         (!config.hooks.on_connection_lost.is_empty()).then_some(config.agent_reconnect_attempts);

@@ -47,21 +47,33 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     let files = serve::config_files(args.config_file.as_deref(), DEFAULT_CONFIG)?;
     let environment = serve::config_environment(&MasterConfig::environment_names())?;
     let mut flags: Vec<(String, String)> = Vec::new();
-    let mut flag = |key: &str, value: Option<String>| flags.extend(value.map(|v| (key.to_owned(), v)));
+    let mut flag =
+        |key: &str, value: Option<String>| flags.extend(value.map(|v| (key.to_owned(), v)));
     flag("host", args.host);
     flag("port", args.port.map(|p| p.to_string()));
     flag("data_dir", args.data_dir.map(|p| p.display().to_string()));
     flag("db.url", args.db_url);
     for pair in &args.set {
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(CliError::usage(format!("--set \"{pair}\" is not KEY=VALUE")));
+            return Err(CliError::usage(format!(
+                "--set \"{pair}\" is not KEY=VALUE"
+            )));
         };
         flags.push((key.to_owned(), value.to_owned()));
     }
-    let (config, warnings) = MasterConfig::load(&files, &environment, &flags)
-        .map_err(|errors| CliError::usage(format!("the master's configuration cannot be used:\n{errors}")))?;
+    let (config, warnings) =
+        MasterConfig::load(&files, &environment, &flags).map_err(|errors| {
+            CliError::usage(format!(
+                "the master's configuration cannot be used:\n{errors}"
+            ))
+        })?;
     let hub = Hub::default();
-    let log = serve::start_logging(&config.log.level, config.log.color, &LogTarget::Stderr, &hub)?;
+    let log = serve::start_logging(
+        &config.log.level,
+        config.log.color,
+        &LogTarget::Stderr,
+        &hub,
+    )?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -77,8 +89,13 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     };
     let data_dir = serve::create_data_dir(&data_dir)?;
     tracing::info!(config = %config.to_masked_json(), data_dir = %data_dir.display(), "starting");
-    let options =
-        MasterOptions { config, data_dir: data_dir.clone(), allow_blank_passwords: args.allow_blank_passwords, hub, log };
+    let options = MasterOptions {
+        config,
+        data_dir: data_dir.clone(),
+        allow_blank_passwords: args.allow_blank_passwords,
+        hub,
+        log,
+    };
     let mut running = start(options).await?;
     tracing::info!(address = %running.address, store = running.master().store.kind(), "the master listens");
     if running.blank_password {

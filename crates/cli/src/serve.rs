@@ -27,25 +27,33 @@ const SUPERVISOR: &str = "det-supervisor";
 struct PythonPackage;
 
 /// The configuration files named, or the default one if it exists; each with its text.
-pub(crate) fn config_files(named: Option<&Path>, default: &str) -> Result<Vec<(String, String)>, CliError> {
+pub(crate) fn config_files(
+    named: Option<&Path>,
+    default: &str,
+) -> Result<Vec<(String, String)>, CliError> {
     let path = named.unwrap_or(Path::new(default));
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(vec![(path.display().to_string(), text)]),
-        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(Vec::new())
+        }
         Err(error) => Err(CliError::file("read the configuration file", path, &error)),
     }
 }
 
 /// The environment as configuration: every name known, and `NAME_FILE` read from the file it names.
-pub(crate) fn config_environment(known: &[(String, String)]) -> Result<BTreeMap<String, String>, CliError> {
+pub(crate) fn config_environment(
+    known: &[(String, String)],
+) -> Result<BTreeMap<String, String>, CliError> {
     let mut environment = BTreeMap::new();
     for (name, _) in known {
         if let Ok(value) = std::env::var(name) {
             environment.insert(name.clone(), value);
         } else if let Some(path) = std::env::var_os(format!("{name}_FILE")) {
             let path = PathBuf::from(path);
-            let text = std::fs::read_to_string(&path)
-                .map_err(|e| CliError::file(&format!("read the file that {name}_FILE names,"), &path, &e))?;
+            let text = std::fs::read_to_string(&path).map_err(|e| {
+                CliError::file(&format!("read the file that {name}_FILE names,"), &path, &e)
+            })?;
             environment.insert(name.clone(), text.trim_end_matches('\n').to_owned());
         }
     }
@@ -61,7 +69,12 @@ pub(crate) enum LogTarget<'a> {
 }
 
 /// Starts logging for the whole process and gives what `det master logs` reads.
-pub(crate) fn start_logging(level: &str, color: bool, target: &LogTarget<'_>, hub: &Hub) -> Result<MasterLog, CliError> {
+pub(crate) fn start_logging(
+    level: &str,
+    color: bool,
+    target: &LogTarget<'_>,
+    hub: &Hub,
+) -> Result<MasterLog, CliError> {
     let log = MasterLog::new(hub.clone());
     let wanted = match level {
         "fatal" => "error",
@@ -69,15 +82,23 @@ pub(crate) fn start_logging(level: &str, color: bool, target: &LogTarget<'_>, hu
     };
     // Libraries say much at `info`; ours is what an operator wants to read. What rustls warns of is what strangers and
     // older clients send (an address in place of a host name), and no fault of the master's.
-    let filter = || EnvFilter::try_new(format!("warn,rustls=error,det={wanted},det_server={wanted},det_agent={wanted},det_store={wanted}"));
+    let filter = || {
+        EnvFilter::try_new(format!(
+            "warn,rustls=error,det={wanted},det_server={wanted},det_agent={wanted},det_store={wanted}"
+        ))
+    };
     let filter_error = |e| CliError::usage(format!("log level \"{level}\" is not known: {e}"));
     let kept = log.layer().with_filter(filter().map_err(filter_error)?);
     let color = color && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let registry = tracing_subscriber::registry().with(kept);
     let outcome = match target {
         LogTarget::Stderr => {
-            let stderr = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(color);
-            registry.with(stderr.with_filter(filter().map_err(filter_error)?)).try_init()
+            let stderr = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(color);
+            registry
+                .with(stderr.with_filter(filter().map_err(filter_error)?))
+                .try_init()
         }
         LogTarget::File(path) => {
             let file = std::fs::OpenOptions::new()
@@ -120,20 +141,26 @@ pub(crate) fn supervisor_path() -> Result<PathBuf, CliError> {
     if let Some(path) = std::env::var_os("DET_SUPERVISOR") {
         return Ok(PathBuf::from(path));
     }
-    let own = std::env::current_exe().map_err(|e| CliError::request(format!("could not find this executable: {e}")))?;
+    let own = std::env::current_exe()
+        .map_err(|e| CliError::request(format!("could not find this executable: {e}")))?;
     let path = own.with_file_name(SUPERVISOR);
     if path.is_file() {
         return Ok(path);
     }
-    Err(CliError::request(format!("there is no \"{SUPERVISOR}\" beside \"{}\"", own.display()))
-        .with_hint("install both files into one directory, or name it with DET_SUPERVISOR"))
+    Err(CliError::request(format!(
+        "there is no \"{SUPERVISOR}\" beside \"{}\"",
+        own.display()
+    ))
+    .with_hint("install both files into one directory, or name it with DET_SUPERVISOR"))
 }
 
 /// Lays our Python package down below `data_dir` and gives its directory. Files that are there and right stay.
 pub(crate) fn python_package(data_dir: &Path) -> Result<PathBuf, CliError> {
     let root = data_dir.join("python");
     for name in PythonPackage::iter() {
-        let Some(file) = PythonPackage::get(&name) else { continue };
+        let Some(file) = PythonPackage::get(&name) else {
+            continue;
+        };
         let path = root.join(name.as_ref());
         if std::fs::read(&path).is_ok_and(|have| have == *file.data) {
             continue;
@@ -175,7 +202,10 @@ pub(crate) fn default_data_dir() -> Result<PathBuf, CliError> {
     std::env::var_os("HOME")
         .filter(|d| !d.is_empty())
         .map(|home| PathBuf::from(home).join(".local/share/determined"))
-        .ok_or_else(|| CliError::usage("neither HOME nor XDG_DATA_HOME is set").with_hint("name a directory with --data-dir"))
+        .ok_or_else(|| {
+            CliError::usage("neither HOME nor XDG_DATA_HOME is set")
+                .with_hint("name a directory with --data-dir")
+        })
 }
 
 /// Creates a directory that only its owner reads.

@@ -66,17 +66,29 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         ("data_dir".to_owned(), data_dir.display().to_string()),
     ];
     let environment = serve::config_environment(&MasterConfig::environment_names())?;
-    let (config, warnings) = MasterConfig::load(&files, &environment, &flags)
-        .map_err(|errors| CliError::usage(format!("the configuration cannot be used:\n{errors}")))?;
+    let (config, warnings) =
+        MasterConfig::load(&files, &environment, &flags).map_err(|errors| {
+            CliError::usage(format!("the configuration cannot be used:\n{errors}"))
+        })?;
     let hub = Hub::default();
     let log_file = data_dir.join("det.log");
-    let log = serve::start_logging(&config.log.level, config.log.color, &LogTarget::File(&log_file), &hub)?;
+    let log = serve::start_logging(
+        &config.log.level,
+        config.log.color,
+        &LogTarget::File(&log_file),
+        &hub,
+    )?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
     let supervisor = serve::supervisor_path()?;
-    let options =
-        MasterOptions { config, data_dir: data_dir.clone(), allow_blank_passwords: false, hub, log };
+    let options = MasterOptions {
+        config,
+        data_dir: data_dir.clone(),
+        allow_blank_passwords: false,
+        hub,
+        log,
+    };
     let mut master = crate::master::start(options).await?;
     let address = master.address;
     let scheme = if master.master().tls { "https" } else { "http" };
@@ -85,9 +97,14 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let mut agents = JoinSet::new();
     let python_package = serve::python_package(&data_dir)?;
     for n in 1..=args.agents {
-        let name = if args.agents == 1 { "local".to_owned() } else { format!("local-{n}") };
+        let name = if args.agents == 1 {
+            "local".to_owned()
+        } else {
+            format!("local-{n}")
+        };
         let agent_dir = data_dir.join("agents").join(&name);
-        std::fs::create_dir_all(&agent_dir).map_err(|e| CliError::file("create", &agent_dir, &e))?;
+        std::fs::create_dir_all(&agent_dir)
+            .map_err(|e| CliError::file("create", &agent_dir, &e))?;
         let mut options = AgentOptions::new(&url, AgentId(name), agent_dir, &supervisor);
         options.token = Some(Secret::new(master.agent_token.clone()));
         options.runtime = match args.runtime {
@@ -120,26 +137,42 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Waits for an agent to end with an error; agents that end in order are not news.
-async fn first_failure(agents: &mut JoinSet<Result<(), det_agent::AgentError>>) -> Result<(), CliError> {
+async fn first_failure(
+    agents: &mut JoinSet<Result<(), det_agent::AgentError>>,
+) -> Result<(), CliError> {
     while let Some(ended) = agents.join_next().await {
         match ended {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(CliError::request(error.to_string())),
-            Err(error) => return Err(CliError::request(format!("an agent ended unexpectedly: {error}"))),
+            Err(error) => {
+                return Err(CliError::request(format!(
+                    "an agent ended unexpectedly: {error}"
+                )));
+            }
         }
     }
     std::future::pending().await
 }
 
-fn greet(args: &UpArgs, url: &str, data_dir: &std::path::Path, blank: bool) -> Result<(), CliError> {
+fn greet(
+    args: &UpArgs,
+    url: &str,
+    data_dir: &std::path::Path,
+    blank: bool,
+) -> Result<(), CliError> {
     let slots = match args.slots {
         Some(n) => format!("{n} slots each"),
         None => "the devices of this machine".to_owned(),
     };
-    output::line(format!("The cluster runs at {url}  ({} agent(s), {slots})", args.agents))?;
+    output::line(format!(
+        "The cluster runs at {url}  ({} agent(s), {slots})",
+        args.agents
+    ))?;
     output::line(format!("  data       {}", data_dir.display()))?;
     if blank {
-        output::line("  log in     det user login determined        (blank password; only this machine can reach it)")?;
+        output::line(
+            "  log in     det user login determined        (blank password; only this machine can reach it)",
+        )?;
     } else {
         output::line("  log in     det user login determined")?;
     }

@@ -85,9 +85,15 @@ pub(crate) fn last_part(text: &str) -> &str {
     text.rsplit('/').next().unwrap_or(text)
 }
 
+/// A metric as people read it: four significant digits.
+pub(crate) fn rounded(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
 /// A number of bytes with one decimal and a unit: `1.5KB`.
 pub(crate) fn size(bytes: f64) -> String {
-    let mut value = bytes;
+    // A sum of nothing may be minus zero.
+    let mut value = bytes + 0.0;
     for unit in ["", "K", "M", "G", "T"] {
         if value < 1024.0 {
             return format!("{value:.1}{unit}B");

@@ -205,16 +205,28 @@ impl AllocationState {
     pub fn on(self, event: Event, members: &[Member]) -> Step<State, Do> {
         match (self, event) {
             (State::Pending, Event::Place) => Step::to(State::Starting(Phase::Assigned), []),
-            (State::Pending, Event::Preempt | Event::Kill | Event::PreemptTimedOut) => {
-                Step::to(State::Terminated { exit: AllocationExit::Released }, [Do::End])
+            (State::Pending, Event::Preempt | Event::Kill | Event::PreemptTimedOut) => Step::to(
+                State::Terminated {
+                    exit: AllocationExit::Released,
+                },
+                [Do::End],
+            ),
+            (State::Pending, Event::Infrastructure(reason)) => Step::to(
+                State::Terminated {
+                    exit: AllocationExit::Infrastructure { reason },
+                },
+                [Do::End],
+            ),
+            (state @ State::Pending, Event::MembersChanged | Event::Meet | Event::Acknowledge) => {
+                Step::stay(state)
             }
-            (State::Pending, Event::Infrastructure(reason)) => {
-                Step::to(State::Terminated { exit: AllocationExit::Infrastructure { reason } }, [Do::End])
-            }
-            (state @ State::Pending, Event::MembersChanged | Event::Meet | Event::Acknowledge) => Step::stay(state),
 
             (
-                state @ (State::Starting(_) | State::Ready | State::Preempting | State::Saving | State::Killing { .. }),
+                state @ (State::Starting(_)
+                | State::Ready
+                | State::Preempting
+                | State::Saving
+                | State::Killing { .. }),
                 Event::MembersChanged,
             ) => after_change(state, members),
             (State::Starting(_), Event::Meet) => Step::to(State::Ready, []),
@@ -224,19 +236,28 @@ impl AllocationState {
             (State::Preempting, Event::Acknowledge) => Step::to(State::Saving, []),
             // Code may decide by itself to save and go on later.
             (State::Ready, Event::Acknowledge) => Step::to(State::Saving, []),
-            (State::Preempting | State::Saving, Event::PreemptTimedOut) => kill(AllocationExit::Released),
-            (State::Starting(_) | State::Ready | State::Preempting | State::Saving, Event::Kill) => {
+            (State::Preempting | State::Saving, Event::PreemptTimedOut) => {
                 kill(AllocationExit::Released)
             }
+            (
+                State::Starting(_) | State::Ready | State::Preempting | State::Saving,
+                Event::Kill,
+            ) => kill(AllocationExit::Released),
             (
                 State::Starting(_) | State::Ready | State::Preempting | State::Saving,
                 Event::Infrastructure(reason),
             ) => kill(AllocationExit::Infrastructure { reason }),
 
-            (state @ (State::Starting(_) | State::Ready), Event::Place | Event::PreemptTimedOut)
+            (
+                state @ (State::Starting(_) | State::Ready),
+                Event::Place | Event::PreemptTimedOut,
+            )
             | (state @ State::Starting(_), Event::Acknowledge)
             | (state @ State::Ready, Event::Meet)
-            | (state @ (State::Preempting | State::Saving), Event::Place | Event::Meet | Event::Preempt)
+            | (
+                state @ (State::Preempting | State::Saving),
+                Event::Place | Event::Meet | Event::Preempt,
+            )
             | (state @ State::Saving, Event::Acknowledge)
             | (
                 state @ State::Killing { .. },
@@ -274,7 +295,9 @@ impl AllocationState {
             Self::Starting(Phase::Assigned) => "ASSIGNED",
             Self::Starting(Phase::Pulling) => "PULLING",
             Self::Starting(Phase::Starting) => "STARTING",
-            Self::Starting(Phase::Running) | Self::Ready | Self::Preempting | Self::Saving => "RUNNING",
+            Self::Starting(Phase::Running) | Self::Ready | Self::Preempting | Self::Saving => {
+                "RUNNING"
+            }
             Self::Killing { .. } => "TERMINATING",
             Self::Terminated { .. } => "TERMINATED",
         }
@@ -287,8 +310,12 @@ fn kill(exit: AllocationExit) -> Step<State, Do> {
 
 /// What the members make of the allocation.
 fn after_change(state: State, members: &[Member]) -> Step<State, Do> {
-    let alive = members.iter().any(|m| matches!(m.progress, MemberProgress::Alive(_)));
-    let working = members.iter().any(|m| !m.daemon && matches!(m.progress, MemberProgress::Alive(_)));
+    let alive = members
+        .iter()
+        .any(|m| matches!(m.progress, MemberProgress::Alive(_)));
+    let working = members
+        .iter()
+        .any(|m| !m.daemon && matches!(m.progress, MemberProgress::Alive(_)));
     if let State::Killing { exit } = &state {
         // Every member gone: it ends the way that was decided when the killing began.
         return if alive {
@@ -301,13 +328,21 @@ fn after_change(state: State, members: &[Member]) -> Step<State, Do> {
     match (verdict, alive, working) {
         (Some(exit), false, _) => Step::to(State::Terminated { exit }, [Do::End]),
         // One failed: the others are ended, and it counts once. Or all but the helpers are done.
-        (Some(exit), true, _) if exit != AllocationExit::Completed && exit != AllocationExit::Released => kill(exit),
+        (Some(exit), true, _)
+            if exit != AllocationExit::Completed && exit != AllocationExit::Released =>
+        {
+            kill(exit)
+        }
         (Some(exit), true, false) => kill(exit),
         (Some(_), true, true) => Step::stay(state),
         (None, _, _) => match (&state, least_phase(members)) {
             (State::Starting(_), Some(phase)) => Step::to(State::Starting(phase), []),
-            (State::Starting(_) | State::Ready | State::Preempting | State::Saving, _) => Step::stay(state),
-            (State::Pending | State::Killing { .. } | State::Terminated { .. }, _) => Step::stay(state),
+            (State::Starting(_) | State::Ready | State::Preempting | State::Saving, _) => {
+                Step::stay(state)
+            }
+            (State::Pending | State::Killing { .. } | State::Terminated { .. }, _) => {
+                Step::stay(state)
+            }
         },
     }
 }
@@ -323,13 +358,17 @@ fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
     // A failure of the code outweighs one of the platform: it would come again elsewhere.
     for (daemon, exit) in exits() {
         if let (false, MemberExit::Failed(reason)) = (daemon, exit) {
-            return Some(AllocationExit::Failed { reason: reason.clone() });
+            return Some(AllocationExit::Failed {
+                reason: reason.clone(),
+            });
         }
     }
     for (_, exit) in exits() {
         match exit {
             MemberExit::Infrastructure(reason) => {
-                return Some(AllocationExit::Infrastructure { reason: reason.clone() });
+                return Some(AllocationExit::Infrastructure {
+                    reason: reason.clone(),
+                });
             }
             MemberExit::Killed => {
                 return Some(AllocationExit::Infrastructure {
@@ -376,8 +415,18 @@ mod tests {
             ("ready", State::Ready),
             ("preempting", State::Preempting),
             ("saving", State::Saving),
-            ("killing", State::Killing { exit: AllocationExit::Released }),
-            ("terminated", State::Terminated { exit: AllocationExit::Completed }),
+            (
+                "killing",
+                State::Killing {
+                    exit: AllocationExit::Released,
+                },
+            ),
+            (
+                "terminated",
+                State::Terminated {
+                    exit: AllocationExit::Completed,
+                },
+            ),
         ]
     }
 
@@ -386,7 +435,11 @@ mod tests {
             State::Killing { exit } => format!("killing, {}", exit_name(exit)),
             State::Terminated { exit } => format!("terminated, {}", exit_name(exit)),
             State::Starting(phase) => format!("starting: {phase:?}").to_lowercase(),
-            other => states().iter().find(|(_, s)| s == other).map(|(n, _)| (*n).to_owned()).unwrap(),
+            other => states()
+                .iter()
+                .find(|(_, s)| s == other)
+                .map(|(n, _)| (*n).to_owned())
+                .unwrap(),
         }
     }
 
@@ -400,7 +453,11 @@ mod tests {
     }
 
     fn member(daemon: bool, progress: MemberProgress) -> Member {
-        Member { container: ContainerId::from("c"), daemon, progress }
+        Member {
+            container: ContainerId::from("c"),
+            daemon,
+            progress,
+        }
     }
 
     fn alive() -> Member {
@@ -426,19 +483,36 @@ mod tests {
             ("acknowledge", (Event::Acknowledge, both())),
             ("preempt timed out", (Event::PreemptTimedOut, both())),
             ("kill", (Event::Kill, both())),
-            ("infrastructure", (Event::Infrastructure("agent disabled".into()), both())),
-            ("one done", changed(vec![ended(MemberExit::Success), alive()])),
+            (
+                "infrastructure",
+                (Event::Infrastructure("agent disabled".into()), both()),
+            ),
+            (
+                "one done",
+                changed(vec![ended(MemberExit::Success), alive()]),
+            ),
             ("one failed", changed(vec![failed(), alive()])),
             ("one lost", changed(vec![alive(), lost()])),
-            ("all done", changed(vec![ended(MemberExit::Success), ended(MemberExit::Success)])),
-            ("all gone, one failed", changed(vec![failed(), ended(MemberExit::Killed)])),
-            ("all killed", changed(vec![ended(MemberExit::Killed), ended(MemberExit::Killed)])),
+            (
+                "all done",
+                changed(vec![ended(MemberExit::Success), ended(MemberExit::Success)]),
+            ),
+            (
+                "all gone, one failed",
+                changed(vec![failed(), ended(MemberExit::Killed)]),
+            ),
+            (
+                "all killed",
+                changed(vec![ended(MemberExit::Killed), ended(MemberExit::Killed)]),
+            ),
         ]
     }
 
     #[test]
     fn the_table_is_the_code() {
-        let printed = table::print(&states(), &events(), name, |s, (event, members)| s.clone().on(event.clone(), members));
+        let printed = table::print(&states(), &events(), name, |s, (event, members)| {
+            s.clone().on(event.clone(), members)
+        });
         table::assert_in_comment(include_str!("allocation.rs"), &printed);
     }
 
@@ -446,16 +520,31 @@ mod tests {
     fn helpers_are_ended_with_the_last_worker_and_do_not_count() {
         let helper = member(true, MemberProgress::Alive(Phase::Running));
         let step = State::Ready.on(Event::MembersChanged, &[ended(MemberExit::Success), helper]);
-        assert_eq!(step.state, State::Killing { exit: AllocationExit::Completed });
+        assert_eq!(
+            step.state,
+            State::Killing {
+                exit: AllocationExit::Completed
+            }
+        );
         assert_eq!(step.effects, [Do::KillMembers]);
         let gone = member(true, MemberProgress::Ended(MemberExit::Killed));
-        let step = step.state.on(Event::MembersChanged, &[ended(MemberExit::Success), gone]);
-        assert_eq!(step.state, State::Terminated { exit: AllocationExit::Completed });
+        let step = step
+            .state
+            .on(Event::MembersChanged, &[ended(MemberExit::Success), gone]);
+        assert_eq!(
+            step.state,
+            State::Terminated {
+                exit: AllocationExit::Completed
+            }
+        );
     }
 
     #[test]
     fn the_least_advanced_member_tells_the_phase() {
-        let members = [alive(), member(false, MemberProgress::Alive(Phase::Pulling))];
+        let members = [
+            alive(),
+            member(false, MemberProgress::Alive(Phase::Pulling)),
+        ];
         let step = State::Starting(Phase::Assigned).on(Event::MembersChanged, &members);
         assert_eq!(step.state.stored_name(), "PULLING");
     }

@@ -175,43 +175,65 @@ impl ExperimentState {
             (State::Active, Event::Pause) => Ok(Step::to(State::Paused, [Do::PauseTrials])),
             (State::Paused, Event::Activate) => Ok(Step::to(State::Active, [Do::ActivateTrials])),
             // Asking twice is harmless.
-            (state @ State::Paused, Event::Pause) | (state @ State::Active, Event::Activate) => Ok(Step::stay(state)),
-            (State::Active | State::Paused, Event::Cancel) => {
-                Ok(Step::to(State::Stopping(Stop::Canceled), [Do::CloseSearch, Do::CancelTrials]))
+            (state @ State::Paused, Event::Pause) | (state @ State::Active, Event::Activate) => {
+                Ok(Step::stay(state))
             }
-            (State::Active | State::Paused, Event::Kill) => {
-                Ok(Step::to(State::Stopping(Stop::Killed), [Do::CloseSearch, Do::KillTrials]))
-            }
-            (State::Active | State::Paused, Event::SearchOver { outcome, trials_live: false }) => {
-                Ok(Step::to(outcome.end(), [Do::End]))
-            }
-            (State::Active | State::Paused, Event::SearchOver { outcome, trials_live: true }) => {
-                Ok(Step::to(State::Stopping(outcome.stop()), [Do::CancelTrials]))
-            }
+            (State::Active | State::Paused, Event::Cancel) => Ok(Step::to(
+                State::Stopping(Stop::Canceled),
+                [Do::CloseSearch, Do::CancelTrials],
+            )),
+            (State::Active | State::Paused, Event::Kill) => Ok(Step::to(
+                State::Stopping(Stop::Killed),
+                [Do::CloseSearch, Do::KillTrials],
+            )),
+            (
+                State::Active | State::Paused,
+                Event::SearchOver {
+                    outcome,
+                    trials_live: false,
+                },
+            ) => Ok(Step::to(outcome.end(), [Do::End])),
+            (
+                State::Active | State::Paused,
+                Event::SearchOver {
+                    outcome,
+                    trials_live: true,
+                },
+            ) => Ok(Step::to(
+                State::Stopping(outcome.stop()),
+                [Do::CancelTrials],
+            )),
             // Trials end one after another while the search goes on; only a search that is over ends the experiment.
             (state @ (State::Active | State::Paused), Event::TrialsEnded) => Ok(Step::stay(state)),
             (State::Stopping(Stop::Canceled | Stop::Completed | Stop::Errored), Event::Kill) => {
                 Ok(Step::to(State::Stopping(Stop::Killed), [Do::KillTrials]))
             }
             (state @ State::Stopping(Stop::Killed), Event::Kill) => Ok(Step::stay(state)),
-            (State::Stopping(Stop::Completed | Stop::Errored), Event::Cancel) => {
-                Ok(Step::to(State::Stopping(Stop::Canceled), [Do::CancelTrials]))
+            (State::Stopping(Stop::Completed | Stop::Errored), Event::Cancel) => Ok(Step::to(
+                State::Stopping(Stop::Canceled),
+                [Do::CancelTrials],
+            )),
+            (state @ State::Stopping(Stop::Canceled | Stop::Killed), Event::Cancel) => {
+                Ok(Step::stay(state))
             }
-            (state @ State::Stopping(Stop::Canceled | Stop::Killed), Event::Cancel) => Ok(Step::stay(state)),
             (State::Stopping(stop), Event::TrialsEnded) => Ok(Step::to(stop.end(), [Do::End])),
             // How it ends was decided when it began to stop.
             (state @ State::Stopping(_), Event::SearchOver { .. }) => Ok(Step::stay(state)),
-            (state @ State::Stopping(_), Event::Pause | Event::Activate) => Err(state.refuse(event)),
-            // A person who cancels or kills what has ended has what they want.
-            (state @ (State::Completed | State::Canceled | State::Errored), Event::Cancel | Event::Kill) => {
-                Ok(Step::stay(state))
+            (state @ State::Stopping(_), Event::Pause | Event::Activate) => {
+                Err(state.refuse(event))
             }
+            // A person who cancels or kills what has ended has what they want.
+            (
+                state @ (State::Completed | State::Canceled | State::Errored),
+                Event::Cancel | Event::Kill,
+            ) => Ok(Step::stay(state)),
             (State::Completed | State::Canceled | State::Errored, Event::Continue) => {
                 Ok(Step::to(State::Active, []))
             }
-            (State::Completed | State::Canceled | State::Errored | State::DeleteFailed, Event::Delete) => {
-                Ok(Step::to(State::Deleting, [Do::Remove]))
-            }
+            (
+                State::Completed | State::Canceled | State::Errored | State::DeleteFailed,
+                Event::Delete,
+            ) => Ok(Step::to(State::Deleting, [Do::Remove])),
             (state @ State::Deleting, Event::Delete) => Ok(Step::stay(state)),
             (State::Deleting, Event::DeleteFailed) => Ok(Step::to(State::DeleteFailed, [])),
             (
@@ -248,7 +270,9 @@ impl ExperimentState {
             Event::Kill => ("killed", "an active, paused or stopping"),
             Event::Continue => ("continued", "a completed, canceled or failed"),
             Event::Delete => ("deleted", "a completed, canceled or failed"),
-            Event::SearchOver { .. } | Event::TrialsEnded => ("ended", "an active, paused or stopping"),
+            Event::SearchOver { .. } | Event::TrialsEnded => {
+                ("ended", "an active, paused or stopping")
+            }
             Event::DeleteFailed => ("marked as not deleted", "a deleting"),
         };
         Refused::new(format!(
@@ -261,7 +285,11 @@ impl ExperimentState {
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Completed | Self::Canceled | Self::Errored => true,
-            Self::Active | Self::Paused | Self::Stopping(_) | Self::Deleting | Self::DeleteFailed => false,
+            Self::Active
+            | Self::Paused
+            | Self::Stopping(_)
+            | Self::Deleting
+            | Self::DeleteFailed => false,
         }
     }
 
@@ -269,7 +297,11 @@ impl ExperimentState {
     pub fn is_live(self) -> bool {
         match self {
             Self::Active | Self::Paused | Self::Stopping(_) => true,
-            Self::Completed | Self::Canceled | Self::Errored | Self::Deleting | Self::DeleteFailed => false,
+            Self::Completed
+            | Self::Canceled
+            | Self::Errored
+            | Self::Deleting
+            | Self::DeleteFailed => false,
         }
     }
 
@@ -352,7 +384,10 @@ mod tests {
     ];
 
     fn events() -> Vec<(&'static str, Event)> {
-        let over = |outcome, trials_live| Event::SearchOver { outcome, trials_live };
+        let over = |outcome, trials_live| Event::SearchOver {
+            outcome,
+            trials_live,
+        };
         vec![
             ("pause", Event::Pause),
             ("activate", Event::Activate),
@@ -361,7 +396,10 @@ mod tests {
             ("search completed", over(SearchOutcome::Completed, false)),
             ("search canceled", over(SearchOutcome::Canceled, false)),
             ("search failed", over(SearchOutcome::Failed, false)),
-            ("search failed, trials live", over(SearchOutcome::Failed, true)),
+            (
+                "search failed, trials live",
+                over(SearchOutcome::Failed, true),
+            ),
             ("trials ended", Event::TrialsEnded),
             ("continue", Event::Continue),
             ("delete", Event::Delete),
@@ -372,7 +410,12 @@ mod tests {
     #[test]
     fn the_table_is_the_code() {
         let states: Vec<(&str, State)> = STATES.iter().map(|s| (s.stored_name(), *s)).collect();
-        let printed = table::print(&states, &events(), |s| s.stored_name().to_owned(), |s, e| s.on(*e));
+        let printed = table::print(
+            &states,
+            &events(),
+            |s| s.stored_name().to_owned(),
+            |s, e| s.on(*e),
+        );
         table::assert_in_comment(include_str!("experiment.rs"), &printed);
     }
 

@@ -8,7 +8,10 @@
 //! end of an allocation is an event of its trial, the end of the last trial one of its experiment. Read
 //! [`trial::TrialState`] first.
 
-#![allow(clippy::unnested_or_patterns, reason = "a pair a line reads as a table")]
+#![allow(
+    clippy::unnested_or_patterns,
+    reason = "a pair a line reads as a table"
+)]
 
 pub mod allocation;
 pub mod experiment;
@@ -27,11 +30,17 @@ pub struct Step<S, E> {
 
 impl<S, E> Step<S, E> {
     pub(crate) fn to(state: S, effects: impl Into<Vec<E>>) -> Self {
-        Self { state, effects: effects.into() }
+        Self {
+            state,
+            effects: effects.into(),
+        }
     }
 
     pub(crate) fn stay(state: S) -> Self {
-        Self { state, effects: Vec::new() }
+        Self {
+            state,
+            effects: Vec::new(),
+        }
     }
 }
 
@@ -45,6 +54,8 @@ pub struct Refused {
 
 impl Refused {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
+        Self {
+            message: message.into(),
+        }
     }
 }

@@ -25,7 +25,11 @@ where
                     gathered.entry("stays").or_default().push(event_name);
                 }
                 Some((next, effects)) => {
-                    let does = if effects.is_empty() { String::new() } else { format!(": {}", effects.join(", ")) };
+                    let does = if effects.is_empty() {
+                        String::new()
+                    } else {
+                        format!(": {}", effects.join(", "))
+                    };
                     out.push_str(&format!("  {event_name} -> {}{does}\n", name(&next)));
                 }
             }
@@ -47,7 +51,10 @@ pub(crate) trait Outcome<S> {
 
 impl<S, E: Debug> Outcome<S> for crate::Step<S, E> {
     fn get(self) -> Option<(S, Vec<String>)> {
-        Some((self.state, self.effects.iter().map(|e| format!("{e:?}")).collect()))
+        Some((
+            self.state,
+            self.effects.iter().map(|e| format!("{e:?}")).collect(),
+        ))
     }
 }
 
@@ -65,11 +72,21 @@ pub(crate) fn assert_in_comment(source: &str, printed: &str) {
         .skip_while(|line| !line.contains("```text"))
         .skip(1)
         .take_while(|line| !line.contains("```"))
-        .map(|line| format!("{}\n", line.trim_start_matches("//!").strip_prefix(' ').unwrap_or("")))
+        .map(|line| {
+            format!(
+                "{}\n",
+                line.trim_start_matches("//!")
+                    .strip_prefix(' ')
+                    .unwrap_or("")
+            )
+        })
         .collect();
     assert!(
         documented == printed,
         "the table in the module comment is not what the code does; it should be:\n{}",
-        printed.lines().map(|line| format!("//! {line}\n")).collect::<String>()
+        printed
+            .lines()
+            .map(|line| format!("//! {line}\n"))
+            .collect::<String>()
     );
 }

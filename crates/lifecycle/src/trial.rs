@@ -216,56 +216,77 @@ impl TrialState {
             (State::Paused, Event::Activate) => Ok(Step::to(State::Active, [Do::Request])),
             // Its allocation is on its way out; when it has ended the trial is active and requests the next one.
             (State::Pausing, Event::Activate) => Ok(Step::to(State::Active, [])),
-            (state @ (State::Paused | State::Pausing), Event::Pause) | (state @ State::Active, Event::Activate) => {
-                Ok(Step::stay(state))
-            }
+            (state @ (State::Paused | State::Pausing), Event::Pause)
+            | (state @ State::Active, Event::Activate) => Ok(Step::stay(state)),
             // It ends either way; whether the others pause meanwhile makes no difference to it.
             (state @ State::Stopping(_), Event::Pause | Event::Activate) => Ok(Step::stay(state)),
 
-            (State::Active, Event::Cancel) => Ok(Step::to(State::Stopping(Stop::Canceled), [Do::Preempt])),
+            (State::Active, Event::Cancel) => {
+                Ok(Step::to(State::Stopping(Stop::Canceled), [Do::Preempt]))
+            }
             (State::Pausing, Event::Cancel) => Ok(Step::to(State::Stopping(Stop::Canceled), [])),
             (State::Paused, Event::Cancel | Event::Kill) => {
                 Ok(Step::to(State::Canceled, [Do::TellCanceled, Do::End]))
             }
-            (State::Stopping(Stop::BySearch), Event::Cancel) => Ok(Step::to(State::Stopping(Stop::Canceled), [])),
-            (state @ State::Stopping(Stop::Canceled | Stop::Killed | Stop::Early(_)), Event::Cancel) => {
-                Ok(Step::stay(state))
+            (State::Stopping(Stop::BySearch), Event::Cancel) => {
+                Ok(Step::to(State::Stopping(Stop::Canceled), []))
             }
+            (
+                state @ State::Stopping(Stop::Canceled | Stop::Killed | Stop::Early(_)),
+                Event::Cancel,
+            ) => Ok(Step::stay(state)),
             (State::Active | State::Pausing, Event::Kill)
             | (State::Stopping(Stop::Canceled | Stop::BySearch | Stop::Early(_)), Event::Kill) => {
                 Ok(Step::to(State::Stopping(Stop::Killed), [Do::Kill]))
             }
             (state @ State::Stopping(Stop::Killed), Event::Kill) => Ok(Step::stay(state)),
 
-            (State::Active, Event::StopBySearch) => Ok(Step::to(State::Stopping(Stop::BySearch), [Do::Preempt])),
-            (State::Pausing, Event::StopBySearch) => Ok(Step::to(State::Stopping(Stop::BySearch), [])),
+            (State::Active, Event::StopBySearch) => {
+                Ok(Step::to(State::Stopping(Stop::BySearch), [Do::Preempt]))
+            }
+            (State::Pausing, Event::StopBySearch) => {
+                Ok(Step::to(State::Stopping(Stop::BySearch), []))
+            }
             (State::Paused, Event::StopBySearch) => Ok(Step::to(State::Completed, [Do::End])),
             (state @ State::Stopping(_), Event::StopBySearch) => Ok(Step::stay(state)),
 
-            (State::Active | State::Pausing | State::Stopping(Stop::BySearch), Event::EarlyExit(reason)) => {
-                Ok(Step::to(State::Stopping(Stop::Early(reason)), [Do::KillSoon]))
-            }
-            (state @ State::Stopping(Stop::Canceled | Stop::Killed | Stop::Early(_)), Event::EarlyExit(_)) => {
-                Ok(Step::stay(state))
-            }
+            (
+                State::Active | State::Pausing | State::Stopping(Stop::BySearch),
+                Event::EarlyExit(reason),
+            ) => Ok(Step::to(
+                State::Stopping(Stop::Early(reason)),
+                [Do::KillSoon],
+            )),
+            (
+                state @ State::Stopping(Stop::Canceled | Stop::Killed | Stop::Early(_)),
+                Event::EarlyExit(_),
+            ) => Ok(Step::stay(state)),
 
-            (State::Active, Event::AllocationEnded(exit)) => Ok(after_run(State::Active, &exit, history)),
-            (State::Pausing, Event::AllocationEnded(exit)) => Ok(after_run(State::Paused, &exit, history)),
+            (State::Active, Event::AllocationEnded(exit)) => {
+                Ok(after_run(State::Active, &exit, history))
+            }
+            (State::Pausing, Event::AllocationEnded(exit)) => {
+                Ok(after_run(State::Paused, &exit, history))
+            }
             (State::Stopping(Stop::Canceled | Stop::Killed), Event::AllocationEnded(_)) => {
                 Ok(Step::to(State::Canceled, [Do::TellCanceled, Do::End]))
             }
-            (State::Stopping(Stop::BySearch), Event::AllocationEnded(AllocationExit::Failed { .. })) => {
-                Ok(Step::to(State::Errored, [Do::TellErrored, Do::End]))
-            }
+            (
+                State::Stopping(Stop::BySearch),
+                Event::AllocationEnded(AllocationExit::Failed { .. }),
+            ) => Ok(Step::to(State::Errored, [Do::TellErrored, Do::End])),
             (
                 State::Stopping(Stop::BySearch),
                 Event::AllocationEnded(
-                    AllocationExit::Completed | AllocationExit::Released | AllocationExit::Infrastructure { .. },
+                    AllocationExit::Completed
+                    | AllocationExit::Released
+                    | AllocationExit::Infrastructure { .. },
                 ),
             ) => Ok(Step::to(State::Completed, [Do::End])),
-            (State::Stopping(Stop::Early(EarlyExit::InvalidHyperparameters)), Event::AllocationEnded(_)) => {
-                Ok(Step::to(State::Completed, [Do::TellInvalid, Do::End]))
-            }
+            (
+                State::Stopping(Stop::Early(EarlyExit::InvalidHyperparameters)),
+                Event::AllocationEnded(_),
+            ) => Ok(Step::to(State::Completed, [Do::TellInvalid, Do::End])),
             (State::Stopping(Stop::Early(EarlyExit::UserRequested)), Event::AllocationEnded(_)) => {
                 Ok(Step::to(State::Completed, [Do::End]))
             }
@@ -281,13 +302,17 @@ impl TrialState {
             (
                 state @ (State::Paused | State::Completed | State::Canceled | State::Errored),
                 Event::EarlyExit(_) | Event::AllocationEnded(_),
-            ) => Err(Refused::new(format!("a trial in state {} has no running allocation", state.stored_name()))),
-            (state @ (State::Active | State::Paused | State::Pausing | State::Stopping(_)), Event::Continue) => {
-                Err(Refused::new(format!(
-                    "a trial in state {} cannot be continued: only one that has ended can",
-                    state.stored_name()
-                )))
-            }
+            ) => Err(Refused::new(format!(
+                "a trial in state {} has no running allocation",
+                state.stored_name()
+            ))),
+            (
+                state @ (State::Active | State::Paused | State::Pausing | State::Stopping(_)),
+                Event::Continue,
+            ) => Err(Refused::new(format!(
+                "a trial in state {} cannot be continued: only one that has ended can",
+                state.stored_name()
+            ))),
         }
     }
 
@@ -332,9 +357,10 @@ fn after_run(wanted: State, exit: &AllocationExit, history: History) -> Step<Sta
         _ if history.experiment_stops => Step::to(State::Canceled, [Do::TellCanceled, Do::End]),
         AllocationExit::Released | AllocationExit::Infrastructure { .. } => go_on(false),
         AllocationExit::Failed { .. } if history.restarts < history.max_restarts => go_on(true),
-        AllocationExit::Failed { .. } => {
-            Step::to(State::Errored, [Do::ChargeRestart, Do::TellErrored, Do::End])
-        }
+        AllocationExit::Failed { .. } => Step::to(
+            State::Errored,
+            [Do::ChargeRestart, Do::TellErrored, Do::End],
+        ),
     }
 }
 
@@ -352,19 +378,29 @@ mod tests {
         ("stopping: canceled", State::Stopping(Stop::Canceled)),
         ("stopping: killed", State::Stopping(Stop::Killed)),
         ("stopping: by search", State::Stopping(Stop::BySearch)),
-        ("stopping: invalid", State::Stopping(Stop::Early(EarlyExit::InvalidHyperparameters))),
-        ("stopping: requested", State::Stopping(Stop::Early(EarlyExit::UserRequested))),
+        (
+            "stopping: invalid",
+            State::Stopping(Stop::Early(EarlyExit::InvalidHyperparameters)),
+        ),
+        (
+            "stopping: requested",
+            State::Stopping(Stop::Early(EarlyExit::UserRequested)),
+        ),
         ("completed", State::Completed),
         ("canceled", State::Canceled),
         ("errored", State::Errored),
     ];
 
     fn failed() -> AllocationExit {
-        AllocationExit::Failed { reason: "exit code 1".into() }
+        AllocationExit::Failed {
+            reason: "exit code 1".into(),
+        }
     }
 
     fn lost() -> AllocationExit {
-        AllocationExit::Infrastructure { reason: "agent lost".into() }
+        AllocationExit::Infrastructure {
+            reason: "agent lost".into(),
+        }
     }
 
     fn events() -> Vec<(&'static str, (Event, u32))> {
@@ -375,8 +411,14 @@ mod tests {
             ("cancel", (Event::Cancel, 1)),
             ("kill", (Event::Kill, 1)),
             ("stop by search", (Event::StopBySearch, 1)),
-            ("invalid hyperparameters", (Event::EarlyExit(EarlyExit::InvalidHyperparameters), 1)),
-            ("user requested stop", (Event::EarlyExit(EarlyExit::UserRequested), 1)),
+            (
+                "invalid hyperparameters",
+                (Event::EarlyExit(EarlyExit::InvalidHyperparameters), 1),
+            ),
+            (
+                "user requested stop",
+                (Event::EarlyExit(EarlyExit::UserRequested), 1),
+            ),
             ("done", (ended(AllocationExit::Completed), 1)),
             ("released", (ended(AllocationExit::Released), 1)),
             ("lost", (ended(lost()), 1)),
@@ -387,26 +429,43 @@ mod tests {
     }
 
     fn history(restarts: u32) -> History {
-        History { restarts, max_restarts: 2, experiment_stops: false }
+        History {
+            restarts,
+            max_restarts: 2,
+            experiment_stops: false,
+        }
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the table's printer hands out references")]
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the table's printer hands out references"
+    )]
     fn name(state: &State) -> String {
-        STATES.iter().find(|(_, s)| s == state).map(|(n, _)| (*n).to_owned()).unwrap()
+        STATES
+            .iter()
+            .find(|(_, s)| s == state)
+            .map(|(n, _)| (*n).to_owned())
+            .unwrap()
     }
 
     #[test]
     fn the_table_is_the_code() {
-        let printed =
-            table::print(&STATES, &events(), name, |s, (event, restarts)| s.on(event.clone(), history(*restarts)));
+        let printed = table::print(&STATES, &events(), name, |s, (event, restarts)| {
+            s.on(event.clone(), history(*restarts))
+        });
         table::assert_in_comment(include_str!("trial.rs"), &printed);
     }
 
     #[test]
     fn nothing_starts_again_while_the_experiment_stops() {
-        let stopping = History { experiment_stops: true, ..history(0) };
+        let stopping = History {
+            experiment_stops: true,
+            ..history(0)
+        };
         for exit in [AllocationExit::Released, lost(), failed()] {
-            let step = State::Active.on(Event::AllocationEnded(exit), stopping).unwrap();
+            let step = State::Active
+                .on(Event::AllocationEnded(exit), stopping)
+                .unwrap();
             assert_eq!(step.state, State::Canceled);
             assert!(!step.effects.contains(&Do::Request));
         }
@@ -414,8 +473,14 @@ mod tests {
 
     #[test]
     fn a_trial_without_restarts_errs_at_its_first_failure() {
-        let none = History { restarts: 0, max_restarts: 0, experiment_stops: false };
-        let step = State::Active.on(Event::AllocationEnded(failed()), none).unwrap();
+        let none = History {
+            restarts: 0,
+            max_restarts: 0,
+            experiment_stops: false,
+        };
+        let step = State::Active
+            .on(Event::AllocationEnded(failed()), none)
+            .unwrap();
         assert_eq!(step.state, State::Errored);
         assert_eq!(step.effects, [Do::ChargeRestart, Do::TellErrored, Do::End]);
     }

@@ -29,6 +29,15 @@ const HASHERS: usize = 2;
 /// A user as the rest of the master sees it.
 pub type User = Arc<UserRow>;
 
+/// How a session comes about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Login {
+    /// A person logged in.
+    ByPerson,
+    /// A task of the person's gets a session of its own, for the client inside it.
+    ForTask,
+}
+
 /// Who asks.
 #[derive(Debug, Clone)]
 pub enum Actor {
@@ -75,7 +84,10 @@ impl Actor {
         } else {
             Err(AppError::new(
                 ErrorKind::Forbidden,
-                format!("user \"{}\" may not {to_do}: it needs an administrator", self.user().username),
+                format!(
+                    "user \"{}\" may not {to_do}: it needs an administrator",
+                    self.user().username
+                ),
             ))
         }
     }
@@ -85,7 +97,10 @@ impl Actor {
         match self {
             Self::Task(task) if task.allocation_id != allocation_id => Err(AppError::new(
                 ErrorKind::Forbidden,
-                format!("the token of allocation \"{}\" may not act for allocation \"{allocation_id}\"", task.allocation_id),
+                format!(
+                    "the token of allocation \"{}\" may not act for allocation \"{allocation_id}\"",
+                    task.allocation_id
+                ),
             )),
             _ => Ok(()),
         }
@@ -96,7 +111,10 @@ impl Actor {
         match self {
             Self::Task(task) if task.task_id != task_id => Err(AppError::new(
                 ErrorKind::Forbidden,
-                format!("the token of task \"{}\" may not act for task \"{task_id}\"", task.task_id),
+                format!(
+                    "the token of task \"{}\" may not act for task \"{task_id}\"",
+                    task.task_id
+                ),
             )),
             _ => Ok(()),
         }
@@ -107,7 +125,10 @@ impl Actor {
         match self {
             Self::Task(task) if task.trial_id != Some(trial_id) => Err(AppError::new(
                 ErrorKind::Forbidden,
-                format!("the token of task \"{}\" may not act for trial {trial_id}", task.task_id),
+                format!(
+                    "the token of task \"{}\" may not act for trial {trial_id}",
+                    task.task_id
+                ),
             )),
             _ => Ok(()),
         }
@@ -130,7 +151,9 @@ pub fn client_hash(password: &str) -> String {
     if password.is_empty() {
         return String::new();
     }
-    hex::encode(Sha512::digest(format!("{CLIENT_SALT}{password}").as_bytes()))
+    hex::encode(Sha512::digest(
+        format!("{CLIENT_SALT}{password}").as_bytes(),
+    ))
 }
 
 /// Users and sessions in memory, written through to the rows.
@@ -170,20 +193,38 @@ impl Auth {
             cache.put_user(user);
         }
         for session in users::sessions(&mut conn.conn(), det_store::now()).await? {
-            cache.sessions.insert(session.token_hash, (session.user_id, session.expires_at));
+            cache
+                .sessions
+                .insert(session.token_hash, (session.user_id, session.expires_at));
         }
         drop(conn);
         Ok(Self {
-            inner: Arc::new(Inner { store, cache: RwLock::new(cache), hashers: Semaphore::new(HASHERS) }),
+            inner: Arc::new(Inner {
+                store,
+                cache: RwLock::new(cache),
+                hashers: Semaphore::new(HASHERS),
+            }),
         })
     }
 
     fn read<T>(&self, look: impl FnOnce(&Cache) -> T) -> T {
-        look(&self.inner.cache.read().unwrap_or_else(PoisonError::into_inner))
+        look(
+            &self
+                .inner
+                .cache
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Cache) -> T) -> T {
-        change(&mut self.inner.cache.write().unwrap_or_else(PoisonError::into_inner))
+        change(
+            &mut self
+                .inner
+                .cache
+                .write()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     /// All users by id.
@@ -239,56 +280,82 @@ impl Auth {
         if expires_at.is_some_and(|at| at <= now) {
             return Ok(None);
         }
-        Ok(self.user(identity.owner_id).filter(|u| u.active).map(|owner| {
-            Actor::Task(TaskActor {
-                owner,
-                allocation_id: identity.allocation_id,
-                task_id: identity.task_id,
-                trial_id: identity.trial_id,
-            })
-        }))
+        Ok(self
+            .user(identity.owner_id)
+            .filter(|u| u.active)
+            .map(|owner| {
+                Actor::Task(TaskActor {
+                    owner,
+                    allocation_id: identity.allocation_id,
+                    task_id: identity.task_id,
+                    trial_id: identity.trial_id,
+                })
+            }))
     }
 
     /// Forgets cached tokens of an allocation whose expiry has changed.
     pub fn forget_allocation(&self, allocation_id: &str) {
-        self.change(|c| c.tasks.retain(|_, (identity, _)| identity.allocation_id != allocation_id));
+        self.change(|c| {
+            c.tasks
+                .retain(|_, (identity, _)| identity.allocation_id != allocation_id)
+        });
     }
 
     /// Logs a person in: the token, and who it is. `password` is the client's hash, or plain when `hashed` is false.
-    pub async fn login(&self, username: &str, password: &str, hashed: bool) -> AppResult<(String, User)> {
+    pub async fn login(
+        &self,
+        username: &str,
+        password: &str,
+        hashed: bool,
+    ) -> AppResult<(String, User)> {
         let wrong = || {
-            AppError::new(ErrorKind::Unauthenticated, "invalid credentials")
-                .hint("check the user name and the password, or ask an administrator for a new password")
+            AppError::new(ErrorKind::Unauthenticated, "invalid credentials").hint(
+                "check the user name and the password, or ask an administrator for a new password",
+            )
         };
         let user = self.user_by_name(username).ok_or_else(wrong)?;
-        let given = if hashed { password.to_owned() } else { client_hash(password) };
+        let given = if hashed {
+            password.to_owned()
+        } else {
+            client_hash(password)
+        };
         if !self.verify(user.password_hash.clone(), given).await? {
             return Err(wrong());
         }
         if !user.active {
-            return Err(AppError::new(ErrorKind::Forbidden, format!("user \"{username}\" is deactivated"))
-                .hint("an administrator can activate it with: det user activate"));
+            return Err(AppError::new(
+                ErrorKind::Forbidden,
+                format!("user \"{username}\" is deactivated"),
+            )
+            .hint("an administrator can activate it with: det user activate"));
         }
-        let token = self.start_session(user.id).await?;
+        let token = self.start_session(user.id, Login::ByPerson).await?;
         Ok((token, user))
     }
 
     /// Starts a session for a user and gives its token.
-    pub async fn start_session(&self, user_id: i64) -> AppResult<String> {
+    pub async fn start_session(&self, user_id: i64, login: Login) -> AppResult<String> {
         let token = new_token();
         let now = det_store::now();
-        let session = SessionRow { token_hash: token_hash(&token), user_id, expires_at: now + SESSION_MICROS };
+        let session = SessionRow {
+            token_hash: token_hash(&token),
+            user_id,
+            expires_at: now + SESSION_MICROS,
+        };
         let auth = self.clone();
         self.inner
             .store
             .write(move |tx| {
                 Box::pin(async move {
                     users::insert_session(&mut tx.conn(), &session).await?;
-                    users::note_login(&mut tx.conn(), user_id, now).await?;
+                    if login == Login::ByPerson {
+                        users::note_login(&mut tx.conn(), user_id, now).await?;
+                    }
                     tx.after_commit(move || {
                         auth.change(|c| {
-                            c.sessions.insert(session.token_hash, (user_id, session.expires_at));
-                            if let Some(user) = c.users.get(&user_id) {
+                            c.sessions
+                                .insert(session.token_hash, (user_id, session.expires_at));
+                            if let (Login::ByPerson, Some(user)) = (login, c.users.get(&user_id)) {
                                 let mut user = UserRow::clone(user);
                                 user.last_auth_at = Some(now);
                                 c.put_user(user);
@@ -321,7 +388,12 @@ impl Auth {
     }
 
     /// Adds a user (id ignored) or stores a changed one; `end_sessions` logs it out everywhere.
-    pub async fn save_user(&self, user: UserRow, end_sessions: bool, actor: &Actor) -> AppResult<User> {
+    pub async fn save_user(
+        &self,
+        user: UserRow,
+        end_sessions: bool,
+        actor: &Actor,
+    ) -> AppResult<User> {
         let auth = self.clone();
         let actor = actor.name();
         let is_new = user.id == 0;
@@ -377,7 +449,12 @@ impl Auth {
         if client_hash.is_empty() {
             return Ok(None);
         }
-        let _permit = self.inner.hashers.acquire().await.map_err(AppError::internal)?;
+        let _permit = self
+            .inner
+            .hashers
+            .acquire()
+            .await
+            .map_err(AppError::internal)?;
         tokio::task::spawn_blocking(move || {
             let salt: [u8; 16] = rand::random();
             let params = Params::new(ARGON_MEMORY_KIB, ARGON_PASSES, 1, None)
@@ -394,19 +471,31 @@ impl Auth {
     }
 
     async fn verify(&self, stored: Option<String>, client_hash: String) -> AppResult<bool> {
-        let Some(stored) = stored else { return Ok(client_hash.is_empty()) };
+        let Some(stored) = stored else {
+            return Ok(client_hash.is_empty());
+        };
         if client_hash.is_empty() {
             return Ok(false);
         }
-        let _permit = self.inner.hashers.acquire().await.map_err(AppError::internal)?;
+        let _permit = self
+            .inner
+            .hashers
+            .acquire()
+            .await
+            .map_err(AppError::internal)?;
         tokio::task::spawn_blocking(move || {
-            let damaged = || AppError::internal(anyhow::anyhow!("a stored password hash cannot be read"));
+            let damaged =
+                || AppError::internal(anyhow::anyhow!("a stored password hash cannot be read"));
             let mut parts = stored.split('$').skip(3);
-            let (Some(params), Some(salt), Some(hash)) = (parts.next(), parts.next(), parts.next()) else {
+            let (Some(params), Some(salt), Some(hash)) = (parts.next(), parts.next(), parts.next())
+            else {
                 return Err(damaged());
             };
             let number = |key: &str| -> Option<u32> {
-                params.split(',').find_map(|p| p.strip_prefix(key)).and_then(|v| v.parse().ok())
+                params
+                    .split(',')
+                    .find_map(|p| p.strip_prefix(key))
+                    .and_then(|v| v.parse().ok())
             };
             let (Some(m), Some(t), Some(p)) = (number("m="), number("t="), number("p=")) else {
                 return Err(damaged());
@@ -416,7 +505,8 @@ impl Auth {
             let hash = STANDARD_NO_PAD.decode(hash).map_err(|_| damaged())?;
             let given = argon(params, &salt, &client_hash)?;
             // Both sides are slow hashes of 32 bytes; the comparison takes the same time wherever they differ.
-            Ok(given.len() == hash.len() && given.iter().zip(&hash).fold(0, |d, (a, b)| d | (a ^ b)) == 0)
+            Ok(given.len() == hash.len()
+                && given.iter().zip(&hash).fold(0, |d, (a, b)| d | (a ^ b)) == 0)
         })
         .await
         .map_err(AppError::internal)?

@@ -52,7 +52,13 @@ pub type AppResult<T> = Result<T, AppError>;
 impl AppError {
     /// An error of `kind` with its sentence.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: None, details: Vec::new(), cause: None }
+        Self {
+            kind,
+            message: message.into(),
+            hint: None,
+            details: Vec::new(),
+            cause: None,
+        }
     }
 
     /// The request itself is wrong.

@@ -64,7 +64,10 @@ impl Hub {
             channels.insert(topic, Arc::downgrade(&channel));
             channel
         });
-        Subscription { receiver: channel.subscribe(), _channel: channel }
+        Subscription {
+            receiver: channel.subscribe(),
+            _channel: channel,
+        }
     }
 
     /// Wakes everybody who waits for the topic.

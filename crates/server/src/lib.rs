@@ -60,7 +60,9 @@ pub enum StartError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The address is taken or not ours.
-    #[error("cannot listen on {address}: {source}; choose another with --port or --host, or stop what listens there")]
+    #[error(
+        "cannot listen on {address}: {source}; choose another with --port or --host, or stop what listens there"
+    )]
     Listen {
         /// Which.
         address: String,
@@ -127,7 +129,13 @@ impl Running {
 
 /// Starts a master: opens the database, loads what it keeps in memory, listens, and starts its background work.
 pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
-    let MasterOptions { mut config, data_dir, allow_blank_passwords, hub, log } = options;
+    let MasterOptions {
+        mut config,
+        data_dir,
+        allow_blank_passwords,
+        hub,
+        log,
+    } = options;
     if config.checkpoint_storage.is_none() {
         config.checkpoint_storage = Some(default_storage(&data_dir));
     }
@@ -141,9 +149,14 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     let auth = Auth::load(store.clone()).await?;
     create_users(&store, &auth, &config).await?;
     let auth = Auth::load(store.clone()).await?;
-    let blank_password = auth.user_by_name("admin").is_some_and(|u| u.active && u.password_hash.is_none());
+    let blank_password = auth
+        .user_by_name("admin")
+        .is_some_and(|u| u.active && u.password_hash.is_none());
     let listener = listen(&config).await?;
-    let address = listener.local_addr().map_err(|source| StartError::Listen { address: config.host.clone(), source })?;
+    let address = listener.local_addr().map_err(|source| StartError::Listen {
+        address: config.host.clone(),
+        source,
+    })?;
     if blank_password && !address.ip().is_loopback() && !allow_blank_passwords {
         return Err(StartError::BlankPassword(address.to_string()));
     }
@@ -169,12 +182,26 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         tls: tls.is_some(),
     });
     let mut tasks = JoinSet::new();
-    tasks.spawn(until_shutdown(master.clone(), run_intake(master.clone(), receiver)));
+    tasks.spawn(until_shutdown(
+        master.clone(),
+        run_intake(master.clone(), receiver),
+    ));
     tasks.spawn(background::schedule::run(master.clone()));
     tasks.spawn(background::deadlines::run(master.clone()));
     tasks.spawn(background::clean_up::run(master.clone()));
-    tasks.spawn(tls::serve(listener, tls, http::router(master.clone()), master.shutdown.clone()));
-    Ok(Running { address, agent_token, blank_password, master, tasks })
+    tasks.spawn(tls::serve(
+        listener,
+        tls,
+        http::service(master.clone()),
+        master.shutdown.clone(),
+    ));
+    Ok(Running {
+        address,
+        agent_token,
+        blank_password,
+        master,
+        tasks,
+    })
 }
 
 async fn until_shutdown(master: Master, work: impl Future<Output = ()>) {
@@ -267,23 +294,37 @@ async fn create_users(store: &Store, auth: &Auth, config: &MasterConfig) -> Resu
 
 async fn listen(config: &MasterConfig) -> Result<TcpListener, StartError> {
     let address = format!("{}:{}", bracketed(&config.host), config.effective_port());
-    TcpListener::bind(&address).await.map_err(|source| StartError::Listen { address, source })
+    TcpListener::bind(&address)
+        .await
+        .map_err(|source| StartError::Listen { address, source })
 }
 
 /// An IPv6 address in brackets, anything else as it is.
 fn bracketed(host: &str) -> String {
-    if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() }
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
 }
 
 /// The token agents join with: configured, or made on the first start and kept in a file that only the owner reads.
 fn agent_token(config: &MasterConfig, data_dir: &std::path::Path) -> Result<String, StartError> {
-    if let Some(token) = config.security.agent_token.clone().filter(|t| !t.is_empty()) {
+    if let Some(token) = config
+        .security
+        .agent_token
+        .clone()
+        .filter(|t| !t.is_empty())
+    {
         return Ok(token);
     }
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let path = data_dir.join(AGENT_TOKEN_FILE);
-    let failed = |source| StartError::File { path: path.clone(), source };
+    let failed = |source| StartError::File {
+        path: path.clone(),
+        source,
+    };
     match std::fs::read_to_string(&path) {
         Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
         Ok(_) => {}
@@ -299,6 +340,8 @@ fn agent_token(config: &MasterConfig, data_dir: &std::path::Path) -> Result<Stri
         .mode(0o600)
         .open(&path)
         .map_err(failed)?;
-    writeln!(file, "{token}").and_then(|()| file.sync_all()).map_err(failed)?;
+    writeln!(file, "{token}")
+        .and_then(|()| file.sync_all())
+        .map_err(failed)?;
     Ok(token)
 }

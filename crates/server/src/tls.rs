@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::ServiceExt;
+use axum::extract::Request;
 use axum_server::Handle;
 use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
@@ -15,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::StartError;
+use crate::http::Service;
 
 /// Requests under way are given this long when the master stops; streams end at once.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -25,14 +27,18 @@ pub(crate) fn acceptor(config: &MasterConfig) -> Result<Option<RustlsConfig>, St
     if !files.is_enabled() {
         return Ok(None);
     }
-    let failed = |path: &str, message: String| StartError::Tls { path: Path::new(path).to_owned(), message };
+    let failed = |path: &str, message: String| StartError::Tls {
+        path: Path::new(path).to_owned(),
+        message,
+    };
     let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(&files.cert)
         .and_then(Iterator::collect)
         .map_err(|e| failed(&files.cert, e.to_string()))?;
     if certificates.is_empty() {
         return Err(failed(&files.cert, "there is no certificate in it".into()));
     }
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|e| failed(&files.key, e.to_string()))?;
+    let key =
+        PrivateKeyDer::from_pem_file(&files.key).map_err(|e| failed(&files.key, e.to_string()))?;
     let mut tls = rustls::ServerConfig::builder()
         .with_no_client_auth()
         .with_single_cert(certificates, key)
@@ -45,7 +51,7 @@ pub(crate) fn acceptor(config: &MasterConfig) -> Result<Option<RustlsConfig>, St
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<RustlsConfig>,
-    router: Router,
+    service: Service,
     shutdown: CancellationToken,
 ) {
     let handle = Handle::new();
@@ -55,18 +61,28 @@ pub(crate) async fn serve(
         stop.cancelled().await;
         stopper.graceful_shutdown(Some(DRAIN));
     });
-    let service = router.into_make_service();
+    let service = ServiceExt::<Request>::into_make_service(service);
     let outcome = match listener.into_std() {
         Ok(listener) => match tls {
             Some(tls) => match axum_server::from_tcp(listener) {
                 Ok(server) => {
                     let acceptor = RustlsAcceptor::new(tls).acceptor(NoDelayAcceptor::new());
-                    server.acceptor(acceptor).handle(handle).serve(service).await
+                    server
+                        .acceptor(acceptor)
+                        .handle(handle)
+                        .serve(service)
+                        .await
                 }
                 Err(error) => Err(error),
             },
             None => match axum_server::from_tcp(listener) {
-                Ok(server) => server.acceptor(NoDelayAcceptor::new()).handle(handle).serve(service).await,
+                Ok(server) => {
+                    server
+                        .acceptor(NoDelayAcceptor::new())
+                        .handle(handle)
+                        .serve(service)
+                        .await
+                }
                 Err(error) => Err(error),
             },
         },

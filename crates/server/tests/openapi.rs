@@ -27,9 +27,14 @@ fn committed() -> PathBuf {
 
 fn operations(document: &Value) -> Vec<(String, String, String)> {
     let mut found = Vec::new();
-    for (path, methods) in document["paths"].as_object().unwrap() {
-        for (method, operation) in methods.as_object().unwrap() {
-            let id = operation["operationId"].as_str().unwrap_or_else(|| panic!("{method} {path} has no name"));
+    for (path, methods) in document["paths"]
+        .as_object()
+        .expect("a document with paths")
+    {
+        for (method, operation) in methods.as_object().expect("methods of a path") {
+            let id = operation["operationId"]
+                .as_str()
+                .unwrap_or_else(|| panic!("{method} {path} has no name"));
             found.push((id.to_owned(), method.to_uppercase(), path.clone()));
         }
     }
@@ -61,15 +66,23 @@ fn every_operation_is_known_and_at_its_place() {
                 assert_eq!(known.method.as_str(), method, "{id}");
                 assert_eq!(shape(known.path), shape(path), "{id}");
             }
-            None => assert!(OURS.contains(&id.as_str()), "operation {id} ({method} {path}) is unknown and not listed as ours"),
+            None => assert!(
+                OURS.contains(&id.as_str()),
+                "operation {id} ({method} {path}) is unknown and not listed as ours"
+            ),
         }
     }
     for id in OURS {
-        assert!(seen.contains(&(*id).to_owned()), "{id} is listed as ours and not built");
+        assert!(
+            seen.contains(&(*id).to_owned()),
+            "{id} is listed as ours and not built"
+        );
     }
 }
 
 /// A path without the names of its parameters.
 fn shape(path: &str) -> Vec<&str> {
-    path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect()
+    path.split('/')
+        .map(|part| if part.starts_with('{') { "{}" } else { part })
+        .collect()
 }

@@ -27,14 +27,18 @@ pub enum Service {
 
 /// The devices of an agent.
 pub fn devices(row: &AgentRow) -> Result<Vec<Device>, StoreError> {
-    serde_json::from_str(&row.devices)
-        .map_err(|e| StoreError::Corrupt { what: format!("devices of agent {}", row.id), message: e.to_string() })
+    serde_json::from_str(&row.devices).map_err(|e| StoreError::Corrupt {
+        what: format!("devices of agent {}", row.id),
+        message: e.to_string(),
+    })
 }
 
 /// A stored list of slot numbers.
 pub fn slot_set(text: &str) -> Result<BTreeSet<u32>, StoreError> {
-    serde_json::from_str(text)
-        .map_err(|e| StoreError::Corrupt { what: "a list of slots".into(), message: e.to_string() })
+    serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+        what: "a list of slots".into(),
+        message: e.to_string(),
+    })
 }
 
 fn slot_text(slots: &BTreeSet<u32>) -> String {
@@ -55,8 +59,15 @@ impl Master {
             ));
         }
         let id = hello.agent_id.as_str();
-        if id.is_empty() || id.len() > 255 || id.contains(['/', '\0']) || id.chars().any(char::is_control) {
-            return Err("an agent's id must be 1 to 255 characters without \"/\" and control characters".into());
+        if id.is_empty()
+            || id.len() > 255
+            || id.contains(['/', '\0'])
+            || id.chars().any(char::is_control)
+        {
+            return Err(
+                "an agent's id must be 1 to 255 characters without \"/\" and control characters"
+                    .into(),
+            );
         }
         let pools = self.pool_names();
         if !pools.contains(&hello.resource_pool) {
@@ -76,20 +87,27 @@ impl Master {
             .write(move |tx| {
                 Box::pin(async move {
                     let before = agents::find(&mut tx.conn(), hello.agent_id.as_str()).await?;
-                    let json = |value: serde_json::Result<String>| value.map_err(AppError::internal);
+                    let json =
+                        |value: serde_json::Result<String>| value.map_err(AppError::internal);
                     let row = AgentRow {
                         id: hello.agent_id.0.clone(),
                         resource_pool: hello.resource_pool.clone(),
                         instance_id: hello.instance_id.clone(),
                         enabled: before.as_ref().is_none_or(|b| b.enabled),
                         draining: before.as_ref().is_some_and(|b| b.draining),
-                        disabled_slots: before.as_ref().map_or_else(|| "[]".into(), |b| b.disabled_slots.clone()),
-                        draining_slots: before.as_ref().map_or_else(|| "[]".into(), |b| b.draining_slots.clone()),
+                        disabled_slots: before
+                            .as_ref()
+                            .map_or_else(|| "[]".into(), |b| b.disabled_slots.clone()),
+                        draining_slots: before
+                            .as_ref()
+                            .map_or_else(|| "[]".into(), |b| b.draining_slots.clone()),
                         devices: json(serde_json::to_string(&hello.devices))?,
                         addresses: json(serde_json::to_string(&hello.addresses))?,
                         version: hello.version.clone(),
                         runtime: hello.runtime.clone(),
-                        registered_at: before.as_ref().map_or_else(det_store::now, |b| b.registered_at),
+                        registered_at: before
+                            .as_ref()
+                            .map_or_else(det_store::now, |b| b.registered_at),
                         disconnected_at: None,
                     };
                     agents::save(&mut tx.conn(), &row).await?;
@@ -107,19 +125,28 @@ impl Master {
                         .await?;
                     // Containers of another data directory than before are gone for good.
                     if before.is_some_and(|b| b.instance_id != row.instance_id) {
-                        master.lose_containers(tx, &row.id, "the agent came back without its tasks").await?;
+                        master
+                            .lose_containers(tx, &row.id, "the agent came back without its tasks")
+                            .await?;
                     }
-                    let held: BTreeSet<String> =
-                        hello.containers.iter().map(|c| c.container_id.0.clone()).collect();
+                    let held: BTreeSet<String> = hello
+                        .containers
+                        .iter()
+                        .map(|c| c.container_id.0.clone())
+                        .collect();
                     for report in hello.containers {
                         master.apply_container_report(tx, &row.id, report).await?;
                     }
                     // What it had reported before and does not know any more is gone; starting it again could make two.
-                    for container in allocations::live_containers_of_agent(&mut tx.conn(), &row.id).await? {
+                    for container in
+                        allocations::live_containers_of_agent(&mut tx.conn(), &row.id).await?
+                    {
                         if container.observed.is_some() && !held.contains(&container.id) {
                             let message = "the agent does not know it any more".to_owned();
                             let exit = det_taskspec::ContainerExit::Lost { message };
-                            master.container_ended(tx, container, ContainerState::Terminated { exit }).await?;
+                            master
+                                .container_ended(tx, container, ContainerState::Terminated { exit })
+                                .await?;
                         }
                     }
                     master.wake_scheduler(tx);
@@ -136,7 +163,9 @@ impl Master {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else { return Ok(()) };
+                    let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
+                        return Ok(());
+                    };
                     row.disconnected_at = Some(det_store::now());
                     agents::save(&mut tx.conn(), &row).await?;
                     master
@@ -160,17 +189,27 @@ impl Master {
     }
 
     /// Gives up the containers of an agent: their slots are free, their trials start elsewhere without a charge.
-    pub(crate) async fn lose_containers(&self, tx: &mut WriteTx, agent_id: &str, message: &str) -> AppResult<()> {
+    pub(crate) async fn lose_containers(
+        &self,
+        tx: &mut WriteTx,
+        agent_id: &str,
+        message: &str,
+    ) -> AppResult<()> {
         for container in allocations::live_containers_of_agent(&mut tx.conn(), agent_id).await? {
-            let exit = det_taskspec::ContainerExit::Lost { message: message.to_owned() };
-            self.container_ended(tx, container, ContainerState::Terminated { exit }).await?;
+            let exit = det_taskspec::ContainerExit::Lost {
+                message: message.to_owned(),
+            };
+            self.container_ended(tx, container, ContainerState::Terminated { exit })
+                .await?;
         }
         Ok(())
     }
 
     /// Stores lines of the agent for a task's log.
     pub(crate) async fn agent_logged(&self, agent_id: &str, log: AgentLog) -> AppResult<()> {
-        let Some((task_id, _)) = log.allocation_id.split() else { return Ok(()) };
+        let Some((task_id, _)) = log.allocation_id.split() else {
+            return Ok(());
+        };
         let lines: Vec<LogLine> = log
             .lines
             .into_iter()
@@ -194,7 +233,12 @@ impl Master {
     }
 
     /// Changes what an agent may do.
-    pub async fn set_agent_service(&self, actor: &Actor, agent_id: &str, service: Service) -> AppResult<()> {
+    pub async fn set_agent_service(
+        &self,
+        actor: &Actor,
+        agent_id: &str,
+        service: Service,
+    ) -> AppResult<()> {
         actor.require_admin("enable or disable agents")?;
         self.require_connected(agent_id)?;
         let master = self.clone();
@@ -212,12 +256,25 @@ impl Master {
                     };
                     agents::save(&mut tx.conn(), &row).await?;
                     if service == Service::Disable {
-                        let live = allocations::live_containers_of_agent(&mut tx.conn(), &agent_id).await?;
-                        for id in live.into_iter().map(|c| c.allocation_id).collect::<BTreeSet<_>>() {
-                            master.end_for_infrastructure(tx, &id, &format!("agent \"{agent_id}\" was disabled")).await?;
+                        let live = allocations::live_containers_of_agent(&mut tx.conn(), &agent_id)
+                            .await?;
+                        for id in live
+                            .into_iter()
+                            .map(|c| c.allocation_id)
+                            .collect::<BTreeSet<_>>()
+                        {
+                            master
+                                .end_for_infrastructure(
+                                    tx,
+                                    &id,
+                                    &format!("agent \"{agent_id}\" was disabled"),
+                                )
+                                .await?;
                         }
                     }
-                    master.record_service(tx, &actor, &agent_id, service, None).await?;
+                    master
+                        .record_service(tx, &actor, &agent_id, service, None)
+                        .await?;
                     master.wake_scheduler(tx);
                     Ok::<_, AppError>(())
                 })
@@ -263,14 +320,21 @@ impl Master {
                     row.draining_slots = slot_text(&draining);
                     agents::save(&mut tx.conn(), &row).await?;
                     if service == Service::Disable {
-                        for container in allocations::live_containers_of_agent(&mut tx.conn(), &agent_id).await? {
+                        for container in
+                            allocations::live_containers_of_agent(&mut tx.conn(), &agent_id).await?
+                        {
                             if slot_set(&container.slots)?.contains(&slot) {
-                                let reason = format!("slot {slot} of agent \"{agent_id}\" was disabled");
-                                master.end_for_infrastructure(tx, &container.allocation_id, &reason).await?;
+                                let reason =
+                                    format!("slot {slot} of agent \"{agent_id}\" was disabled");
+                                master
+                                    .end_for_infrastructure(tx, &container.allocation_id, &reason)
+                                    .await?;
                             }
                         }
                     }
-                    master.record_service(tx, &actor, &agent_id, service, Some(slot)).await?;
+                    master
+                        .record_service(tx, &actor, &agent_id, service, Some(slot))
+                        .await?;
                     master.wake_scheduler(tx);
                     Ok::<_, AppError>(())
                 })
@@ -322,7 +386,9 @@ impl Master {
         };
         let mut next: Option<i64> = None;
         for row in rows {
-            let Some(since) = row.disconnected_at else { continue };
+            let Some(since) = row.disconnected_at else {
+                continue;
+            };
             let until = since.saturating_add(self.reconnect_patience_micros(&row.resource_pool));
             if until > now {
                 next = Some(next.map_or(until, |n| n.min(until)));
@@ -332,7 +398,9 @@ impl Master {
             self.store
                 .write(move |tx| {
                     Box::pin(async move {
-                        let Some(current) = agents::find(&mut tx.conn(), &row.id).await? else { return Ok(()) };
+                        let Some(current) = agents::find(&mut tx.conn(), &row.id).await? else {
+                            return Ok(());
+                        };
                         if current.disconnected_at != Some(since) {
                             return Ok(());
                         }

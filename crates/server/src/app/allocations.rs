@@ -32,19 +32,76 @@ pub struct Rendezvous {
     pub slots: Vec<i64>,
 }
 
-/// Exchanges under way: by allocation, what each member gave.
+/// Exchanges between the containers of allocations, by allocation: the rounds, newest last.
 #[derive(Clone, Default)]
 pub struct Gatherings {
-    inner: Arc<Mutex<HashMap<String, HashMap<String, Value>>>>,
+    inner: Arc<Mutex<HashMap<String, Vec<Round>>>>,
+}
+
+/// What the members have given in one exchange, by the id each call has.
+type Round = HashMap<String, Value>;
+
+/// Rounds kept of an allocation: the one under way, and finished ones whose answers may be asked for again.
+const ROUNDS: usize = 4;
+
+impl Gatherings {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<Round>>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts in what a member gives: again into its own round, else into the first one that is not full.
+    fn give(&self, allocation_id: &str, request_uuid: &str, peers: usize, data: Value) {
+        let mut all = self.lock();
+        let rounds = all.entry(allocation_id.to_owned()).or_default();
+        let own = rounds.iter().position(|r| r.contains_key(request_uuid));
+        let open = own.or_else(|| rounds.iter().position(|r| r.len() < peers));
+        let round = match open {
+            Some(index) => &mut rounds[index],
+            None => {
+                if rounds.len() == ROUNDS {
+                    rounds.remove(0);
+                }
+                rounds.push(Round::new());
+                rounds.last_mut().expect("one was just added")
+            }
+        };
+        round.insert(request_uuid.to_owned(), data);
+    }
+
+    /// All that was given in the round of this call, once `peers` have.
+    fn complete(
+        &self,
+        allocation_id: &str,
+        request_uuid: &str,
+        peers: usize,
+    ) -> Option<Vec<Value>> {
+        let all = self.lock();
+        let round = all
+            .get(allocation_id)?
+            .iter()
+            .find(|r| r.contains_key(request_uuid))?;
+        (round.len() >= peers).then(|| round.values().cloned().collect())
+    }
+
+    fn forget(&self, allocation_id: &str) {
+        self.lock().remove(allocation_id);
+    }
 }
 
 impl Master {
     /// Whether the allocation is to save and exit: waits up to `timeout` for a yes.
-    pub async fn preemption_signal(&self, actor: &Actor, allocation_id: &str, timeout: Duration) -> AppResult<bool> {
+    pub async fn preemption_signal(
+        &self,
+        actor: &Actor,
+        allocation_id: &str,
+        timeout: Duration,
+    ) -> AppResult<bool> {
         require_form(allocation_id)?;
         actor.require_allocation(allocation_id)?;
         let deadline = Instant::now() + timeout.min(LONGEST_POLL);
-        let mut changes = self.hub.subscribe(Topic::Allocation(allocation_id.to_owned()));
+        let mut changes = self
+            .hub
+            .subscribe(Topic::Allocation(allocation_id.to_owned()));
         loop {
             let row = {
                 let mut conn = self.store.read().await?;
@@ -72,17 +129,20 @@ impl Master {
 
     /// The task says that it saves and exits.
     pub async fn ack_preemption(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
-        self.task_says(actor, allocation_id, AllocationEvent::Acknowledge).await
+        self.task_says(actor, allocation_id, AllocationEvent::Acknowledge)
+            .await
     }
 
     /// A launcher of the task was told from outside to end: the same as a preemption.
     pub async fn pending_preemption(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
-        self.task_says(actor, allocation_id, AllocationEvent::Preempt).await
+        self.task_says(actor, allocation_id, AllocationEvent::Preempt)
+            .await
     }
 
     /// The task's service is up.
     pub async fn allocation_ready(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
-        self.task_says(actor, allocation_id, AllocationEvent::Meet).await
+        self.task_says(actor, allocation_id, AllocationEvent::Meet)
+            .await
     }
 
     /// The task's service is not up yet: nothing follows from it for tasks without a service.
@@ -96,22 +156,44 @@ impl Master {
         }
     }
 
-    async fn task_says(&self, actor: &Actor, allocation_id: &str, event: AllocationEvent) -> AppResult<()> {
+    async fn task_says(
+        &self,
+        actor: &Actor,
+        allocation_id: &str,
+        event: AllocationEvent,
+    ) -> AppResult<()> {
         require_form(allocation_id)?;
         actor.require_allocation(allocation_id)?;
-        let (master, id, cause) = (self.clone(), allocation_id.to_owned(), Cause::actor(actor.name()));
+        let (master, id, cause) = (
+            self.clone(),
+            allocation_id.to_owned(),
+            Cause::actor(actor.name()),
+        );
         self.store
-            .write(move |tx| Box::pin(async move { master.allocation_event(tx, &id, event, &cause).await }))
+            .write(move |tx| {
+                Box::pin(async move { master.allocation_event(tx, &id, event, &cause).await })
+            })
             .await
     }
 
     /// Notes that a container has come to the meeting, and waits until all have. A second call of the same container
     /// replaces the first.
-    pub async fn rendezvous(&self, actor: &Actor, allocation_id: &str, container_id: &str) -> AppResult<Rendezvous> {
+    pub async fn rendezvous(
+        &self,
+        actor: &Actor,
+        allocation_id: &str,
+        container_id: &str,
+    ) -> AppResult<Rendezvous> {
         require_form(allocation_id)?;
         actor.require_allocation(allocation_id)?;
-        let mut changes = self.hub.subscribe(Topic::Allocation(allocation_id.to_owned()));
-        let (master, allocation, container) = (self.clone(), allocation_id.to_owned(), container_id.to_owned());
+        let mut changes = self
+            .hub
+            .subscribe(Topic::Allocation(allocation_id.to_owned()));
+        let (master, allocation, container) = (
+            self.clone(),
+            allocation_id.to_owned(),
+            container_id.to_owned(),
+        );
         let cause = Cause::actor(actor.name());
         self.store
             .write(move |tx| {
@@ -127,7 +209,9 @@ impl Master {
                     let (hub, topic) = (master.hub.clone(), Topic::Allocation(allocation.clone()));
                     tx.after_commit(move || hub.notify(&topic));
                     if rows.iter().all(|r| r.joined) {
-                        master.allocation_event(tx, &allocation, AllocationEvent::Meet, &cause).await?;
+                        master
+                            .allocation_event(tx, &allocation, AllocationEvent::Meet, &cause)
+                            .await?;
                     }
                     Ok(())
                 })
@@ -141,7 +225,9 @@ impl Master {
                     allocations::containers(&mut conn.conn(), allocation_id).await?,
                 )
             };
-            let Some(row) = row else { return Err(AppError::not_found("allocation", allocation_id)) };
+            let Some(row) = row else {
+                return Err(AppError::not_found("allocation", allocation_id));
+            };
             if let Some(meeting) = meeting(&containers, container_id)? {
                 return Ok(meeting);
             }
@@ -161,10 +247,19 @@ impl Master {
     }
 
     /// Marks a container as a helper that does not keep the allocation alive. Of a lone container this is ignored.
-    pub async fn mark_daemon(&self, actor: &Actor, allocation_id: &str, container_id: &str) -> AppResult<()> {
+    pub async fn mark_daemon(
+        &self,
+        actor: &Actor,
+        allocation_id: &str,
+        container_id: &str,
+    ) -> AppResult<()> {
         require_form(allocation_id)?;
         actor.require_allocation(allocation_id)?;
-        let (master, allocation, container) = (self.clone(), allocation_id.to_owned(), container_id.to_owned());
+        let (master, allocation, container) = (
+            self.clone(),
+            allocation_id.to_owned(),
+            container_id.to_owned(),
+        );
         let cause = Cause::actor(actor.name());
         self.store
             .write(move |tx| {
@@ -179,7 +274,9 @@ impl Master {
                     }
                     row.daemon = true;
                     allocations::update_container(&mut tx.conn(), row).await?;
-                    master.allocation_event(tx, &allocation, AllocationEvent::MembersChanged, &cause).await
+                    master
+                        .allocation_event(tx, &allocation, AllocationEvent::MembersChanged, &cause)
+                        .await
                 })
             })
             .await
@@ -201,7 +298,8 @@ impl Master {
                 Box::pin(async move {
                     let rows = allocations::containers(&mut tx.conn(), &allocation).await?;
                     let alone = rows.len() == 1;
-                    let Some(mut row) = rows.into_iter().find(|r| r.id == container || alone) else {
+                    let Some(mut row) = rows.into_iter().find(|r| r.id == container || alone)
+                    else {
                         return Err(AppError::not_found("container", &container));
                     };
                     row.accelerators = Some(data.to_string());
@@ -225,19 +323,20 @@ impl Master {
         require_form(allocation_id)?;
         actor.require_allocation(allocation_id)?;
         if peers == 0 || peers > 65_536 {
-            return Err(AppError::invalid(format!("field \"numPeers\" must be 1 to 65536, found {peers}")));
+            return Err(AppError::invalid(format!(
+                "field \"numPeers\" must be 1 to 65536, found {peers}"
+            )));
         }
         let topic = Topic::Allocation(allocation_id.to_owned());
         let mut changes = self.hub.subscribe(topic.clone());
-        let lock = || self.gatherings.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        lock().entry(allocation_id.to_owned()).or_default().insert(request_uuid, data);
+        self.gatherings
+            .give(allocation_id, &request_uuid, peers, data);
         self.hub.notify(&topic);
         loop {
-            let complete = lock()
-                .get(allocation_id)
-                .filter(|given| given.len() >= peers)
-                .map(|given| given.values().cloned().collect::<Vec<_>>());
-            if let Some(all) = complete {
+            if let Some(all) = self
+                .gatherings
+                .complete(allocation_id, &request_uuid, peers)
+            {
                 return Ok(all);
             }
             let row = {
@@ -245,8 +344,10 @@ impl Master {
                 allocations::find(&mut conn.conn(), allocation_id).await?
             };
             if row.is_none_or(|r| r.ended_at.is_some()) {
-                lock().remove(allocation_id);
-                return Err(AppError::precondition(format!("allocation \"{allocation_id}\" has ended")));
+                self.gatherings.forget(allocation_id);
+                return Err(AppError::precondition(format!(
+                    "allocation \"{allocation_id}\" has ended"
+                )));
             }
             tokio::select! {
                 () = changes.changed() => {}
@@ -273,7 +374,9 @@ fn require_form(allocation_id: &str) -> AppResult<()> {
 fn meeting(containers: &[ContainerRow], container_id: &str) -> AppResult<Option<Rendezvous>> {
     let (mut addresses, mut slots, mut rank) = (Vec::new(), Vec::new(), None);
     for row in containers {
-        let Some(ContainerState::Running { host_address, .. }) = observed(row)? else { return Ok(None) };
+        let Some(ContainerState::Running { host_address, .. }) = observed(row)? else {
+            return Ok(None);
+        };
         if !row.joined {
             return Ok(None);
         }
@@ -283,5 +386,34 @@ fn meeting(containers: &[ContainerRow], container_id: &str) -> AppResult<Option<
         addresses.push(host_address);
         slots.push(i64::try_from(slot_set(&row.slots)?.len()).unwrap_or(i64::MAX));
     }
-    Ok(rank.map(|rank| Rendezvous { addresses, rank, slots }))
+    Ok(rank.map(|rank| Rendezvous {
+        addresses,
+        rank,
+        slots,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_exchange_is_a_round_of_its_own() {
+        let gatherings = Gatherings::default();
+        gatherings.give("a", "1", 2, json!("x"));
+        assert_eq!(gatherings.complete("a", "1", 2), None);
+        // A repeated call replaces what it gave.
+        gatherings.give("a", "1", 2, json!("y"));
+        assert_eq!(gatherings.complete("a", "1", 2), None);
+        gatherings.give("a", "2", 2, json!("z"));
+        let mut all = gatherings.complete("a", "1", 2).unwrap();
+        all.sort_by_key(ToString::to_string);
+        assert_eq!(all, [json!("y"), json!("z")]);
+        // The next exchange does not see the last one's.
+        gatherings.give("a", "3", 2, json!("n"));
+        assert_eq!(gatherings.complete("a", "3", 2), None);
+        assert!(gatherings.complete("a", "2", 2).is_some());
+    }
 }

@@ -57,19 +57,30 @@ pub struct CheckpointReport {
     pub reported_at: Option<i64>,
 }
 
-/// What is left of a checkpoint's files; `None` = as it was.
-pub type Left = Option<BTreeMap<String, i64>>;
+/// What is left of a checkpoint's files: path to bytes, directories end in `/`.
+pub type Left = BTreeMap<String, i64>;
 
 impl Master {
     /// Takes in a checkpoint; a repeated report changes nothing.
-    pub async fn report_checkpoint(&self, actor: &Actor, report: CheckpointReport) -> AppResult<()> {
+    pub async fn report_checkpoint(
+        &self,
+        actor: &Actor,
+        report: CheckpointReport,
+    ) -> AppResult<()> {
         let row = checked(report)?;
         actor.require_task(&row.task_id)?;
         let (master, actor) = (self.clone(), actor.clone());
-        self.store.write(move |tx| Box::pin(async move { master.report_in(tx, row, &actor).await })).await
+        self.store
+            .write(move |tx| Box::pin(async move { master.report_in(tx, row, &actor).await }))
+            .await
     }
 
-    async fn report_in(&self, tx: &mut WriteTx, mut row: CheckpointRow, actor: &Actor) -> AppResult<()> {
+    async fn report_in(
+        &self,
+        tx: &mut WriteTx,
+        mut row: CheckpointRow,
+        actor: &Actor,
+    ) -> AppResult<()> {
         if let Some(known) = checkpoints::find(&mut tx.conn(), &row.uuid).await? {
             return same_report(&known, &row);
         }
@@ -82,7 +93,9 @@ impl Master {
                 task.id
             )));
         };
-        let trial = trials::find(&mut tx.conn(), trial_id).await?.ok_or_else(|| AppError::not_found("trial", trial_id))?;
+        let trial = trials::find(&mut tx.conn(), trial_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("trial", trial_id))?;
         if let Actor::Task(task) = actor {
             let allocation = allocations::find(&mut tx.conn(), &task.allocation_id)
                 .await?
@@ -142,7 +155,9 @@ impl Master {
     pub async fn checkpoint(&self, uuid: &str) -> AppResult<CheckpointRow> {
         check_uuid("checkpointUuid", uuid)?;
         let mut conn = self.store.read().await?;
-        checkpoints::find(&mut conn.conn(), uuid).await?.ok_or_else(|| AppError::not_found("checkpoint", uuid))
+        checkpoints::find(&mut conn.conn(), uuid)
+            .await?
+            .ok_or_else(|| AppError::not_found("checkpoint", uuid))
     }
 
     /// Replaces a checkpoint's metadata; its step stays what it is.
@@ -185,10 +200,17 @@ impl Master {
     }
 
     /// Takes note of what is left of checkpoints whose files somebody else has deleted.
-    pub async fn patch_checkpoints(&self, actor: &Actor, changes: Vec<(String, Left)>) -> AppResult<()> {
+    pub async fn patch_checkpoints(
+        &self,
+        actor: &Actor,
+        changes: Vec<(String, Option<Left>)>,
+    ) -> AppResult<()> {
         for (index, (uuid, left)) in changes.iter().enumerate() {
             check_uuid(&format!("checkpoints[{index}].uuid"), uuid)?;
-            check_sizes(&format!("checkpoints[{index}].resources.resources"), left.iter().flatten())?;
+            check_sizes(
+                &format!("checkpoints[{index}].resources.resources"),
+                left.iter().flatten(),
+            )?;
         }
         let (master, actor) = (self.clone(), actor.clone());
         self.store
@@ -214,7 +236,7 @@ impl Master {
         &self,
         tx: &mut WriteTx,
         mut row: CheckpointRow,
-        left: BTreeMap<String, i64>,
+        left: Left,
         actor: &str,
         reason: Option<&str>,
     ) -> AppResult<()> {
@@ -223,7 +245,12 @@ impl Master {
         }
         let before = std::mem::replace(
             &mut row.state,
-            if left.is_empty() { "DELETED" } else { "PARTIALLY_DELETED" }.to_owned(),
+            if left.is_empty() {
+                "DELETED"
+            } else {
+                "PARTIALLY_DELETED"
+            }
+            .to_owned(),
         );
         row.bytes = total(&left);
         row.resources = serde_json::to_string(&left).map_err(AppError::internal)?;
@@ -248,7 +275,8 @@ impl Master {
 
     /// Deletes checkpoints: files, then rows.
     pub async fn delete_checkpoints(&self, actor: &Actor, uuids: Vec<String>) -> AppResult<()> {
-        self.remove_checkpoint_files(actor, uuids, vec!["**/*".to_owned()]).await
+        self.remove_checkpoint_files(actor, uuids, vec!["**/*".to_owned()])
+            .await
     }
 
     /// Deletes the files of checkpoints that match any of the patterns.
@@ -259,7 +287,9 @@ impl Master {
         globs: Vec<String>,
     ) -> AppResult<()> {
         if uuids.is_empty() {
-            return Err(AppError::invalid("field \"checkpointUuids\" is empty: name at least one checkpoint"));
+            return Err(AppError::invalid(
+                "field \"checkpointUuids\" is empty: name at least one checkpoint",
+            ));
         }
         for (index, uuid) in uuids.iter().enumerate() {
             check_uuid(&format!("checkpointUuids[{index}]"), uuid)?;
@@ -268,9 +298,13 @@ impl Master {
         let rows = self.deletable(actor, &uuids).await?;
         let (master, actor) = (self.clone(), actor.name());
         // Its own task: a client that goes away does not leave files deleted and rows unchanged.
-        tokio::spawn(async move { master.remove_files(rows, patterns, &actor, Some("a person asked for it")).await })
-            .await
-            .map_err(AppError::internal)?
+        tokio::spawn(async move {
+            master
+                .remove_files(rows, patterns, &actor, Some("a person asked for it"))
+                .await
+        })
+        .await
+        .map_err(AppError::internal)?
     }
 
     /// The checkpoints with these ids, if each is there and may be deleted.
@@ -289,7 +323,10 @@ impl Master {
         for row in &rows {
             require(actor, row)?;
         }
-        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn()).await?.into_iter().collect();
+        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
+            .await?
+            .into_iter()
+            .collect();
         if let Some(row) = rows.iter().find(|row| sources.contains(&row.uuid)) {
             return Err(in_use(&row.uuid));
         }
@@ -308,7 +345,10 @@ impl Master {
         let mut by_experiment: BTreeMap<i64, Vec<CheckpointRow>> = BTreeMap::new();
         for row in rows.into_iter().filter(|row| row.state != "DELETED") {
             let Some(experiment) = row.experiment_id else {
-                return Err(AppError::precondition(format!("checkpoint \"{}\" belongs to no experiment", row.uuid)));
+                return Err(AppError::precondition(format!(
+                    "checkpoint \"{}\" belongs to no experiment",
+                    row.uuid
+                )));
             };
             by_experiment.entry(experiment).or_default().push(row);
         }
@@ -316,10 +356,12 @@ impl Master {
         for (experiment, rows) in by_experiment {
             let storage = Storage::of(&self.stored_config(experiment).await?)?;
             for batch in rows.chunks(BATCH) {
-                let (storage, batch, patterns) = (storage.clone(), batch.to_vec(), patterns.clone());
-                let (left, failed) = tokio::task::spawn_blocking(move || remove_each(&storage, batch, &patterns))
-                    .await
-                    .map_err(AppError::internal)?;
+                let (storage, batch, patterns) =
+                    (storage.clone(), batch.to_vec(), patterns.clone());
+                let (left, failed) =
+                    tokio::task::spawn_blocking(move || remove_each(&storage, batch, &patterns))
+                        .await
+                        .map_err(AppError::internal)?;
                 self.store_left(left, actor, reason).await?;
                 failure = failure.or(failed);
             }
@@ -329,7 +371,7 @@ impl Master {
 
     async fn store_left(
         &self,
-        left: Vec<(String, BTreeMap<String, i64>)>,
+        left: Vec<(String, Left)>,
         actor: &str,
         reason: Option<&'static str>,
     ) -> AppResult<()> {
@@ -358,7 +400,9 @@ impl Master {
 
     async fn stored_experiment(&self, id: i64) -> AppResult<ExperimentRow> {
         let mut conn = self.store.read().await?;
-        experiments::find(&mut conn.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))
+        experiments::find(&mut conn.conn(), id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", id))
     }
 
     /// A checkpoint's files as an archive, in pieces. An error after the first piece ends the pieces with it.
@@ -375,11 +419,15 @@ impl Master {
         if row.state == "DELETED" {
             return Err(gone());
         }
-        let experiment = row.experiment_id.ok_or_else(|| AppError::not_found("experiment of checkpoint", uuid))?;
+        let experiment = row
+            .experiment_id
+            .ok_or_else(|| AppError::not_found("experiment of checkpoint", uuid))?;
         let storage = Storage::of(&self.stored_config(experiment).await?)?;
         let uuid = row.uuid.clone();
         let opened = tokio::task::spawn_blocking(move || -> AppResult<_> {
-            let Some(directory) = storage.open(&uuid)? else { return Ok(None) };
+            let Some(directory) = storage.open(&uuid)? else {
+                return Ok(None);
+            };
             let entries = storage::list(directory.as_fd()).map_err(AppError::internal)?;
             Ok(Some((directory, entries)))
         })
@@ -401,8 +449,10 @@ impl Master {
 
 /// A checkpoint that some trial started from stays.
 pub(crate) fn in_use(uuid: &str) -> AppError {
-    AppError::precondition(format!("checkpoint \"{uuid}\" cannot be deleted: a trial was started from it"))
-        .hint("delete the experiments that started from it first")
+    AppError::precondition(format!(
+        "checkpoint \"{uuid}\" cannot be deleted: a trial was started from it"
+    ))
+    .hint("delete the experiments that started from it first")
 }
 
 fn require(actor: &Actor, row: &CheckpointRow) -> AppResult<()> {
@@ -417,7 +467,7 @@ fn remove_each(
     storage: &Storage,
     rows: Vec<CheckpointRow>,
     patterns: &[Pattern],
-) -> (Vec<(String, BTreeMap<String, i64>)>, Option<AppError>) {
+) -> (Vec<(String, Left)>, Option<AppError>) {
     let (mut left, mut failure) = (Vec::new(), None);
     for row in rows {
         match storage.remove_matching(&row.uuid, patterns) {
@@ -433,19 +483,28 @@ fn remove_each(
 
 /// Whether files that the row knows are not there. What was deleted by an earlier attempt counts as well; what the
 /// reporter did not list does not.
-fn lacks_files(row: &CheckpointRow, now: &BTreeMap<String, i64>) -> bool {
-    resources(row).is_ok_and(|known| known.keys().any(|path| !path.ends_with('/') && !now.contains_key(path)))
+fn lacks_files(row: &CheckpointRow, now: &Left) -> bool {
+    resources(row).is_ok_and(|known| {
+        known
+            .keys()
+            .any(|path| !path.ends_with('/') && !now.contains_key(path))
+    })
 }
 
 /// The patterns, checked.
 pub(crate) fn patterns(globs: &[String]) -> AppResult<Vec<Pattern>> {
     if globs.is_empty() {
-        return Err(AppError::invalid("field \"checkpointGlobs\" is empty: name at least one pattern")
-            .hint("\"**/*\" means all files"));
+        return Err(AppError::invalid(
+            "field \"checkpointGlobs\" is empty: name at least one pattern",
+        )
+        .hint("\"**/*\" means all files"));
     }
     let one = |(index, text): (usize, &String)| {
         Pattern::parse(text).map_err(|why| {
-            AppError::invalid(format!("field \"checkpointGlobs[{index}]\": \"{}\" {why}", text.escape_debug()))
+            AppError::invalid(format!(
+                "field \"checkpointGlobs[{index}]\": \"{}\" {why}",
+                text.escape_debug()
+            ))
         })
     };
     globs.iter().enumerate().map(one).collect()
@@ -455,11 +514,17 @@ fn check_uuid(field: &str, uuid: &str) -> AppResult<()> {
     if uuid.len() == 36 && Uuid::try_parse(uuid).is_ok() {
         Ok(())
     } else {
-        Err(AppError::invalid(format!("field \"{field}\" must be a UUID, found \"{}\"", uuid.escape_debug())))
+        Err(AppError::invalid(format!(
+            "field \"{field}\" must be a UUID, found \"{}\"",
+            uuid.escape_debug()
+        )))
     }
 }
 
-fn check_sizes<'a>(field: &str, resources: impl Iterator<Item = (&'a String, &'a i64)>) -> AppResult<()> {
+fn check_sizes<'a>(
+    field: &str,
+    resources: impl Iterator<Item = (&'a String, &'a i64)>,
+) -> AppResult<()> {
     for (path, size) in resources {
         if *size < 0 {
             return Err(AppError::invalid(format!(
@@ -468,28 +533,38 @@ fn check_sizes<'a>(field: &str, resources: impl Iterator<Item = (&'a String, &'a
             )));
         }
         if path.contains('\0') {
-            return Err(AppError::invalid(format!("field \"{field}\": a path must not contain NUL")));
+            return Err(AppError::invalid(format!(
+                "field \"{field}\": a path must not contain NUL"
+            )));
         }
     }
     Ok(())
 }
 
 fn total(resources: &BTreeMap<String, i64>) -> i64 {
-    resources.values().fold(0, |sum, size| sum.saturating_add(*size))
+    resources
+        .values()
+        .fold(0, |sum, size| sum.saturating_add(*size))
 }
 
 /// A report as a row, without what only the database knows.
 fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
     check_uuid("uuid", &report.uuid)?;
     if report.task_id.is_empty() {
-        return Err(AppError::invalid("field \"taskId\" is missing: a checkpoint belongs to a task"));
+        return Err(AppError::invalid(
+            "field \"taskId\" is missing: a checkpoint belongs to a task",
+        ));
     }
     let steps = match report.metadata.get(STEPS) {
         None | Some(Value::Null) => {
-            return Err(AppError::invalid(format!("field \"metadata.{STEPS}\" is missing")));
+            return Err(AppError::invalid(format!(
+                "field \"metadata.{STEPS}\" is missing"
+            )));
         }
         Some(value) => value.as_i64().filter(|steps| *steps >= 0).ok_or_else(|| {
-            AppError::invalid(format!("field \"metadata.{STEPS}\" must be a whole number of 0 or more, found {value}"))
+            AppError::invalid(format!(
+                "field \"metadata.{STEPS}\" must be a whole number of 0 or more, found {value}"
+            ))
         })?,
     };
     check_sizes("resources", report.resources.iter())?;
@@ -514,14 +589,20 @@ fn same_report(known: &CheckpointRow, again: &CheckpointRow) -> AppResult<()> {
     let conflict = |what: &str| {
         Err(AppError::new(
             ErrorKind::Conflict,
-            format!("checkpoint \"{}\" was reported before with {what}", known.uuid),
+            format!(
+                "checkpoint \"{}\" was reported before with {what}",
+                known.uuid
+            ),
         ))
     };
     if known.task_id != again.task_id {
         return conflict("another task");
     }
     if known.steps != again.steps {
-        return conflict(&format!("{STEPS} {}, now with {}", known.steps, again.steps));
+        return conflict(&format!(
+            "{STEPS} {}, now with {}",
+            known.steps, again.steps
+        ));
     }
     if known.state == "COMPLETED" && resources(known)? != resources(again)? {
         return conflict("other files");
@@ -544,7 +625,9 @@ mod tests {
     const UUID: &str = "0b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
 
     fn report() -> CheckpointReport {
-        let Value::Object(metadata) = json!({"steps_completed": 3, "framework": "x"}) else { panic!("an object") };
+        let Value::Object(metadata) = json!({"steps_completed": 3, "framework": "x"}) else {
+            panic!("an object")
+        };
         CheckpointReport {
             uuid: UUID.into(),
             task_id: "1.a".into(),
@@ -558,7 +641,10 @@ mod tests {
     #[test]
     fn a_report_gives_the_step_and_the_size() {
         let row = checked(report()).unwrap();
-        assert_eq!((row.steps, row.bytes, row.state.as_str(), row.reported_at), (3, 26, "COMPLETED", 7));
+        assert_eq!(
+            (row.steps, row.bytes, row.state.as_str(), row.reported_at),
+            (3, 26, "COMPLETED", 7)
+        );
     }
 
     #[test]
@@ -569,9 +655,18 @@ mod tests {
             checked(report).unwrap_err().message
         };
         for (message, expected) in [
-            (with(|r| r.uuid = "x/y".into()), "field \"uuid\" must be a UUID, found \"x/y\""),
-            (with(|r| r.task_id.clear()), "field \"taskId\" is missing: a checkpoint belongs to a task"),
-            (with(|r| r.metadata.clear()), "field \"metadata.steps_completed\" is missing"),
+            (
+                with(|r| r.uuid = "x/y".into()),
+                "field \"uuid\" must be a UUID, found \"x/y\"",
+            ),
+            (
+                with(|r| r.task_id.clear()),
+                "field \"taskId\" is missing: a checkpoint belongs to a task",
+            ),
+            (
+                with(|r| r.metadata.clear()),
+                "field \"metadata.steps_completed\" is missing",
+            ),
             (
                 with(|r| {
                     r.metadata.insert(STEPS.into(), json!("many"));
@@ -593,19 +688,45 @@ mod tests {
     fn a_repeat_is_nothing_and_a_contradiction_is_a_conflict() {
         let known = checked(report()).unwrap();
         same_report(&known, &checked(report()).unwrap()).unwrap();
-        let other_files = CheckpointReport { resources: BTreeMap::new(), ..report() };
+        let other_files = CheckpointReport {
+            resources: BTreeMap::new(),
+            ..report()
+        };
         let error = same_report(&known, &checked(other_files.clone()).unwrap()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Conflict);
-        let deleted = CheckpointRow { state: "DELETED".into(), resources: "{}".into(), ..known.clone() };
+        let deleted = CheckpointRow {
+            state: "DELETED".into(),
+            resources: "{}".into(),
+            ..known.clone()
+        };
         same_report(&deleted, &checked(report()).unwrap()).unwrap();
-        let other_task = CheckpointReport { task_id: "2.b".into(), ..report() };
-        assert_eq!(same_report(&known, &checked(other_task).unwrap()).unwrap_err().kind, ErrorKind::Conflict);
+        let other_task = CheckpointReport {
+            task_id: "2.b".into(),
+            ..report()
+        };
+        assert_eq!(
+            same_report(&known, &checked(other_task).unwrap())
+                .unwrap_err()
+                .kind,
+            ErrorKind::Conflict
+        );
     }
 
     #[test]
     fn patterns_are_checked_before_anything_is_deleted() {
-        assert!(patterns(&[]).unwrap_err().message.starts_with("field \"checkpointGlobs\""));
+        assert!(
+            patterns(&[])
+                .unwrap_err()
+                .message
+                .starts_with("field \"checkpointGlobs\"")
+        );
         let error = patterns(&["a".into(), "../b".into()]).unwrap_err();
-        assert!(error.message.starts_with("field \"checkpointGlobs[1]\": \"../b\" leads out"), "{}", error.message);
+        assert!(
+            error
+                .message
+                .starts_with("field \"checkpointGlobs[1]\": \"../b\" leads out"),
+            "{}",
+            error.message
+        );
     }
 }

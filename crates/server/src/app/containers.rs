@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use det_agent_proto::{ContainerReport, ContainerState};
 use det_ids::{AllocationId, ContainerId};
 use det_lifecycle::allocation::{AllocationEvent, Member, MemberExit, MemberProgress, Phase};
-use det_scheduler::{HandOver, Placement, Preemption, PreemptReason};
+use det_scheduler::{HandOver, Placement, PreemptReason, Preemption};
 use det_store::allocations::ContainerRow;
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations};
@@ -20,8 +20,10 @@ pub fn observed(row: &ContainerRow) -> Result<Option<ContainerState>, StoreError
     row.observed
         .as_deref()
         .map(|text| {
-            serde_json::from_str(text)
-                .map_err(|e| StoreError::Corrupt { what: format!("state of container {}", row.id), message: e.to_string() })
+            serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+                what: format!("state of container {}", row.id),
+                message: e.to_string(),
+            })
         })
         .transpose()
 }
@@ -35,9 +37,15 @@ pub fn members(rows: &[ContainerRow]) -> Result<Vec<Member>, StoreError> {
                 Some(ContainerState::Pulling) => MemberProgress::Alive(Phase::Pulling),
                 Some(ContainerState::Starting) => MemberProgress::Alive(Phase::Starting),
                 Some(ContainerState::Running { .. }) => MemberProgress::Alive(Phase::Running),
-                Some(ContainerState::Terminated { exit }) => MemberProgress::Ended(member_exit(&exit)),
+                Some(ContainerState::Terminated { exit }) => {
+                    MemberProgress::Ended(member_exit(&exit))
+                }
             };
-            Ok(Member { container: ContainerId(row.id.clone()), daemon: row.daemon, progress })
+            Ok(Member {
+                container: ContainerId(row.id.clone()),
+                daemon: row.daemon,
+                progress,
+            })
         })
         .collect()
 }
@@ -46,18 +54,23 @@ fn member_exit(exit: &ContainerExit) -> MemberExit {
     match exit {
         ContainerExit::Exited { code: 0 } => MemberExit::Success,
         ContainerExit::Exited { code } => MemberExit::Failed(exit_sentence(*code)),
-        ContainerExit::Signaled { out_of_memory: true, .. } => {
-            MemberExit::Failed("the code was killed by the kernel because memory ran out".into())
+        ContainerExit::Signaled {
+            out_of_memory: true,
+            ..
+        } => MemberExit::Failed("the code was killed by the kernel because memory ran out".into()),
+        ContainerExit::Signaled { signal, .. } => {
+            MemberExit::Failed(format!("the code was killed by signal {signal}"))
         }
-        ContainerExit::Signaled { signal, .. } => MemberExit::Failed(format!("the code was killed by signal {signal}")),
         // The image or the hook will fail again: charged, so that it comes to an end.
-        ContainerExit::SetupFailed { code, message } => {
-            MemberExit::Failed(format!("the task could not be started (exit code {code}): {message}"))
-        }
+        ContainerExit::SetupFailed { code, message } => MemberExit::Failed(format!(
+            "the task could not be started (exit code {code}): {message}"
+        )),
         ContainerExit::StartFailed { message } => {
             MemberExit::Failed(format!("the task could not be started: {message}"))
         }
-        ContainerExit::Lost { message } => MemberExit::Infrastructure(format!("the container was lost: {message}")),
+        ContainerExit::Lost { message } => {
+            MemberExit::Infrastructure(format!("the container was lost: {message}"))
+        }
         ContainerExit::Killed => MemberExit::Killed,
     }
 }
@@ -76,7 +89,9 @@ fn exit_sentence(code: i32) -> String {
 /// The exit code that an exit is shown with.
 fn status_code(exit: &ContainerExit) -> Option<i64> {
     match exit {
-        ContainerExit::Exited { code } | ContainerExit::SetupFailed { code, .. } => Some(i64::from(*code)),
+        ContainerExit::Exited { code } | ContainerExit::SetupFailed { code, .. } => {
+            Some(i64::from(*code))
+        }
         ContainerExit::Signaled { signal, .. } => Some(128 + i64::from(*signal)),
         ContainerExit::Killed => Some(137),
         ContainerExit::StartFailed { .. } | ContainerExit::Lost { .. } => None,
@@ -85,9 +100,15 @@ fn status_code(exit: &ContainerExit) -> Option<i64> {
 
 impl Master {
     /// Stores a placement of the scheduler, if its request still waits and its agents still take work.
-    pub(crate) async fn place_allocation(&self, tx: &mut WriteTx, placement: Placement) -> AppResult<()> {
+    pub(crate) async fn place_allocation(
+        &self,
+        tx: &mut WriteTx,
+        placement: Placement,
+    ) -> AppResult<()> {
         let id = placement.allocation_id.0;
-        let Some(mut row) = allocations::find(&mut tx.conn(), &id).await? else { return Ok(()) };
+        let Some(mut row) = allocations::find(&mut tx.conn(), &id).await? else {
+            return Ok(());
+        };
         if row.placed_at.is_some() || row.ended_at.is_some() {
             return Ok(());
         }
@@ -128,7 +149,13 @@ impl Master {
                 n => format!("agent {agent}, {n} slots"),
             })
             .collect();
-        self.log_line(tx, &row.task_id, Some(&id), &format!("Assigned to {}", where_to.join("; "))).await?;
+        self.log_line(
+            tx,
+            &row.task_id,
+            Some(&id),
+            &format!("Assigned to {}", where_to.join("; ")),
+        )
+        .await?;
         self.record(
             tx,
             NewEvent {
@@ -141,33 +168,55 @@ impl Master {
             },
         )
         .await?;
-        self.allocation_event(tx, &id, AllocationEvent::Place, &Cause::master("it was given slots")).await
+        self.allocation_event(
+            tx,
+            &id,
+            AllocationEvent::Place,
+            &Cause::master("it was given slots"),
+        )
+        .await
     }
 
     /// Asks an allocation to make room, as the scheduler decided.
-    pub(crate) async fn preempt_for_scheduler(&self, tx: &mut WriteTx, preemption: Preemption) -> AppResult<()> {
+    pub(crate) async fn preempt_for_scheduler(
+        &self,
+        tx: &mut WriteTx,
+        preemption: Preemption,
+    ) -> AppResult<()> {
         let id = preemption.allocation_id.0;
-        let Some(mut row) = allocations::find(&mut tx.conn(), &id).await? else { return Ok(()) };
+        let Some(mut row) = allocations::find(&mut tx.conn(), &id).await? else {
+            return Ok(());
+        };
         if row.ended_at.is_some() {
             return Ok(());
         }
         row.preempted_for = preemption.for_allocation.map(|a| a.0);
         allocations::update(&mut tx.conn(), &row).await?;
         let reason = match preemption.reason {
-            PreemptReason::HigherPriority { priority, own_priority } => {
-                format!("work of priority {priority} needs its slots (its own is {own_priority}; lower goes first)")
+            PreemptReason::HigherPriority {
+                priority,
+                own_priority,
+            } => {
+                format!(
+                    "work of priority {priority} needs its slots (its own is {own_priority}; lower goes first)"
+                )
             }
-            PreemptReason::MovedAhead => "a job that was moved ahead in the queue needs its slots".to_owned(),
+            PreemptReason::MovedAhead => {
+                "a job that was moved ahead in the queue needs its slots".to_owned()
+            }
             PreemptReason::OverJobCap { max_slots, in_use } => {
                 format!("its job uses {in_use} slots and may use {max_slots}")
             }
         };
-        self.allocation_event(tx, &id, AllocationEvent::Preempt, &Cause::master(reason)).await
+        self.allocation_event(tx, &id, AllocationEvent::Preempt, &Cause::master(reason))
+            .await
     }
 
     /// The room of a stopping allocation goes to another request than the one it was asked to stop for.
     pub(crate) async fn hand_over(&self, tx: &mut WriteTx, hand_over: HandOver) -> AppResult<()> {
-        let Some(mut row) = allocations::find(&mut tx.conn(), hand_over.allocation_id.as_str()).await? else {
+        let Some(mut row) =
+            allocations::find(&mut tx.conn(), hand_over.allocation_id.as_str()).await?
+        else {
             return Ok(());
         };
         if row.ended_at.is_none() {
@@ -186,24 +235,42 @@ impl Master {
         message: &str,
         same_kind: bool,
     ) -> AppResult<()> {
-        let Some(row) = allocations::find(&mut tx.conn(), id.as_str()).await? else { return Ok(()) };
+        let Some(row) = allocations::find(&mut tx.conn(), id.as_str()).await? else {
+            return Ok(());
+        };
         if row.placed_at.is_some() || row.ended_at.is_some() {
             return Ok(());
         }
-        let since = if same_kind { row.wait_since } else { Some(det_store::now()) };
+        let since = if same_kind {
+            row.wait_since
+        } else {
+            Some(det_store::now())
+        };
         allocations::set_wait(&mut tx.conn(), id.as_str(), Some(reason), since).await?;
         if !same_kind {
-            self.log_line(tx, &row.task_id, Some(&row.id), &format!("Waiting: {message}")).await?;
+            self.log_line(
+                tx,
+                &row.task_id,
+                Some(&row.id),
+                &format!("Waiting: {message}"),
+            )
+            .await?;
         }
         Ok(())
     }
 
     /// Stores an agent's report on a container.
-    pub(crate) async fn container_reported(&self, agent_id: &str, report: ContainerReport) -> AppResult<()> {
+    pub(crate) async fn container_reported(
+        &self,
+        agent_id: &str,
+        report: ContainerReport,
+    ) -> AppResult<()> {
         let master = self.clone();
         let agent_id = agent_id.to_owned();
         self.store
-            .write(move |tx| Box::pin(async move { master.apply_container_report(tx, &agent_id, report).await }))
+            .write(move |tx| {
+                Box::pin(async move { master.apply_container_report(tx, &agent_id, report).await })
+            })
             .await
     }
 
@@ -215,7 +282,9 @@ impl Master {
         agent_id: &str,
         report: ContainerReport,
     ) -> AppResult<()> {
-        let Some(mut row) = allocations::find_container(&mut tx.conn(), report.container_id.as_str()).await? else {
+        let Some(mut row) =
+            allocations::find_container(&mut tx.conn(), report.container_id.as_str()).await?
+        else {
             return Ok(());
         };
         if row.ended_at.is_some() || row.agent_id != agent_id {
@@ -230,14 +299,26 @@ impl Master {
         }
         row.observed = Some(text);
         allocations::update_container(&mut tx.conn(), &row).await?;
-        if let (ContainerState::Running { .. }, Some((task, _))) = (&report.state, report.allocation_id.split()) {
+        if let (ContainerState::Running { .. }, Some((task, _))) =
+            (&report.state, report.allocation_id.split())
+        {
             let text = format!("Container started on agent {agent_id}");
-            self.log_line(tx, task.as_str(), Some(&row.allocation_id), &text).await?;
+            self.log_line(tx, task.as_str(), Some(&row.allocation_id), &text)
+                .await?;
         }
-        let (hub, topic) = (self.hub.clone(), crate::hub::Topic::Allocation(row.allocation_id.clone()));
+        let (hub, topic) = (
+            self.hub.clone(),
+            crate::hub::Topic::Allocation(row.allocation_id.clone()),
+        );
         tx.after_commit(move || hub.notify(&topic));
         let cause = Cause::actor(format!("agent:{agent_id}"));
-        self.allocation_event(tx, &row.allocation_id, AllocationEvent::MembersChanged, &cause).await
+        self.allocation_event(
+            tx,
+            &row.allocation_id,
+            AllocationEvent::MembersChanged,
+            &cause,
+        )
+        .await
     }
 
     /// A container is gone: its slots are free, and its allocation hears of it.
@@ -251,7 +332,8 @@ impl Master {
         row.ended_at = Some(det_store::now());
         allocations::update_container(&mut tx.conn(), &row).await?;
         if let (0, ContainerState::Terminated { exit }) = (row.member, &state)
-            && let Some(mut allocation) = allocations::find(&mut tx.conn(), &row.allocation_id).await?
+            && let Some(mut allocation) =
+                allocations::find(&mut tx.conn(), &row.allocation_id).await?
         {
             allocation.status_code = status_code(exit);
             allocations::update(&mut tx.conn(), &allocation).await?;
@@ -259,7 +341,13 @@ impl Master {
         self.wake_agent(tx, &row.agent_id);
         self.wake_scheduler(tx);
         let cause = Cause::actor(format!("agent:{}", row.agent_id));
-        self.allocation_event(tx, &row.allocation_id, AllocationEvent::MembersChanged, &cause).await
+        self.allocation_event(
+            tx,
+            &row.allocation_id,
+            AllocationEvent::MembersChanged,
+            &cause,
+        )
+        .await
     }
 
     /// A container that was never started and must not be: its row ends without the agent.
@@ -269,13 +357,17 @@ impl Master {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(row) = allocations::find_container(&mut tx.conn(), &container_id).await? else {
+                    let Some(row) =
+                        allocations::find_container(&mut tx.conn(), &container_id).await?
+                    else {
                         return Ok(());
                     };
                     if row.ended_at.is_some() || row.desired == "run" {
                         return Ok(());
                     }
-                    let state = ContainerState::Terminated { exit: ContainerExit::Killed };
+                    let state = ContainerState::Terminated {
+                        exit: ContainerExit::Killed,
+                    };
                     master.container_ended(tx, row, state).await
                 })
             })
@@ -289,11 +381,14 @@ impl Master {
         allocation_id: &str,
         reason: &str,
     ) -> AppResult<()> {
-        let Some(row) = allocations::find(&mut tx.conn(), allocation_id).await? else { return Ok(()) };
+        let Some(row) = allocations::find(&mut tx.conn(), allocation_id).await? else {
+            return Ok(());
+        };
         if allocation_state(&row)?.is_terminal() {
             return Ok(());
         }
         let event = AllocationEvent::Infrastructure(reason.to_owned());
-        self.allocation_event(tx, allocation_id, event, &Cause::master(reason)).await
+        self.allocation_event(tx, allocation_id, event, &Cause::master(reason))
+            .await
     }
 }

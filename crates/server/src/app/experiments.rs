@@ -102,18 +102,29 @@ struct Checked {
 
 impl Master {
     /// Checks a submission and, unless only that is asked, stores it with its search and first trials.
-    pub async fn create_experiment(&self, actor: &Actor, request: NewExperimentRequest) -> AppResult<CreatedExperiment> {
+    pub async fn create_experiment(
+        &self,
+        actor: &Actor,
+        request: NewExperimentRequest,
+    ) -> AppResult<CreatedExperiment> {
         if request.unmanaged {
-            return Err(AppError::new(ErrorKind::NotBuilt, "experiments that run outside the cluster are not built in this version"));
+            return Err(AppError::new(
+                ErrorKind::NotBuilt,
+                "experiments that run outside the cluster are not built in this version",
+            ));
         }
         if let Some(template) = &request.template
             && !template.is_empty()
         {
-            return Err(AppError::new(ErrorKind::NotBuilt, format!("template \"{template}\": templates are not built in this version"))
-                .hint("put the template's keys into the configuration"));
+            return Err(AppError::new(
+                ErrorKind::NotBuilt,
+                format!("template \"{template}\": templates are not built in this version"),
+            )
+            .hint("put the template's keys into the configuration"));
         }
         if let Some(project) = request.project_id.filter(|p| *p > 1) {
-            return Err(AppError::not_found("project", project).hint("this version has one project: 1, Uncategorized"));
+            return Err(AppError::not_found("project", project)
+                .hint("this version has one project: 1, Uncategorized"));
         }
         let checked = self.check(&request).await?;
         let shown = checked.config.masked_json();
@@ -129,11 +140,17 @@ impl Master {
             (Some(parent), true) => self.parent_archive(parent).await?,
             _ => {
                 let files = request.files;
-                tokio::task::spawn_blocking(move || model_archive::pack(&files)).await.map_err(AppError::internal)??
+                tokio::task::spawn_blocking(move || model_archive::pack(&files))
+                    .await
+                    .map_err(AppError::internal)??
             }
         };
         let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
-        let state = if request.activate { ExperimentState::Active } else { ExperimentState::Paused };
+        let state = if request.activate {
+            ExperimentState::Active
+        } else {
+            ExperimentState::Paused
+        };
         let config = &checked.config;
         let new = NewExperiment {
             job: JobRow {
@@ -142,7 +159,10 @@ impl Master {
                 owner_id: actor.user().id,
                 resource_pool: config.resources.resource_pool.clone(),
                 priority: i64::from(
-                    config.resources.priority.unwrap_or_else(|| self.default_priority(&config.resources.resource_pool)),
+                    config
+                        .resources
+                        .priority
+                        .unwrap_or_else(|| self.default_priority(&config.resources.resource_pool)),
                 ),
                 weight: config.resources.weight,
                 max_slots: config.resources.max_slots.map(i64::from),
@@ -167,10 +187,19 @@ impl Master {
         let id = self
             .store
             .write(move |tx| {
-                Box::pin(async move { master.store_experiment(tx, new, checked.search, state, &actor).await })
+                Box::pin(async move {
+                    master
+                        .store_experiment(tx, new, checked.search, state, &actor)
+                        .await
+                })
             })
             .await?;
-        Ok(CreatedExperiment { id: Some(id), config: shown, warnings, slots_exceeded })
+        Ok(CreatedExperiment {
+            id: Some(id),
+            config: shown,
+            warnings,
+            slots_exceeded,
+        })
     }
 
     async fn store_experiment(
@@ -196,7 +225,9 @@ impl Master {
         .await?;
         let actions = search.start();
         self.store_new_search(tx, id, search).await?;
-        let row = experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+        let row = experiments::find(&mut tx.conn(), id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", id))?;
         self.carry_out(tx, &row, actions).await?;
         self.wake_scheduler(tx);
         Ok(id)
@@ -207,34 +238,51 @@ impl Master {
         let submitted = Submitted::parse(&request.config).map_err(config_error)?;
         let mut warnings = submitted.warnings.clone();
         let placement = submitted.placement();
-        for (what, given) in [("workspace", &placement.workspace), ("project", &placement.project)] {
+        for (what, given) in [
+            ("workspace", &placement.workspace),
+            ("project", &placement.project),
+        ] {
             if let Some(name) = given
                 && name != "Uncategorized"
             {
-                return Err(AppError::not_found(what, name)
-                    .hint(format!("this version has one {what}: Uncategorized; leave \"{what}\" out")));
+                return Err(AppError::not_found(what, name).hint(format!(
+                    "this version has one {what}: Uncategorized; leave \"{what}\" out"
+                )));
             }
         }
         let pool = match &placement.resource_pool {
             Some(pool) => pool.clone(),
             None => {
-                let default =
-                    if placement.slots_per_trial == 0 { self.default_aux_pool() } else { self.default_compute_pool() };
+                let default = if placement.slots_per_trial == 0 {
+                    self.default_aux_pool()
+                } else {
+                    self.default_compute_pool()
+                };
                 default.ok_or_else(|| {
-                    AppError::invalid("resources.resource_pool is missing, and this cluster has no default pool")
-                        .hint(format!("choose one of: {}", self.pool_names().join(", ")))
+                    AppError::invalid(
+                        "resources.resource_pool is missing, and this cluster has no default pool",
+                    )
+                    .hint(format!("choose one of: {}", self.pool_names().join(", ")))
                 })?
             }
         };
         if !self.pool_names().contains(&pool) {
-            return Err(AppError::invalid(format!("resources.resource_pool: pool \"{pool}\" does not exist"))
-                .hint(format!("choose one of: {}", self.pool_names().join(", "))));
+            return Err(AppError::invalid(format!(
+                "resources.resource_pool: pool \"{pool}\" does not exist"
+            ))
+            .hint(format!("choose one of: {}", self.pool_names().join(", "))));
         }
         let container_defaults = self.container_defaults(&pool);
-        let storage = self.config.checkpoint_storage.as_ref().map(serde_json::to_value).transpose();
+        let storage = self
+            .config
+            .checkpoint_storage
+            .as_ref()
+            .map(serde_json::to_value)
+            .transpose();
         let defaults = CompletionDefaults {
             name: generated_name(),
-            experiment_seed: u32::try_from((det_store::now() / 1_000_000) & i64::from(u32::MAX)).unwrap_or(0),
+            experiment_seed: u32::try_from((det_store::now() / 1_000_000) & i64::from(u32::MAX))
+                .unwrap_or(0),
             checkpoint_storage: storage.map_err(AppError::internal)?,
             task_container_defaults: &container_defaults,
             default_priority: Some(self.default_priority(&pool)),
@@ -246,7 +294,12 @@ impl Master {
         let seed = config.reproducibility.experiment_seed;
         let search = Search::new(&config.searcher, &config.hyperparameters, seed)
             .map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
-        Ok(Checked { config, warnings, slots_exceeded, search })
+        Ok(Checked {
+            config,
+            warnings,
+            slots_exceeded,
+            search,
+        })
     }
 
     /// Refuses what no present or provisionable capacity can ever hold (design, settled point 9); with
@@ -260,7 +313,9 @@ impl Master {
         let snapshot = self.pool_snapshot(pool).await?;
         // A pool whose agents have not joined yet cannot say no: the request waits with its reason.
         if snapshot.agents.is_empty() {
-            warnings.push(format!("resource pool \"{pool}\" has no agents yet; the trials wait for one"));
+            warnings.push(format!(
+                "resource pool \"{pool}\" has no agents yet; the trials wait for one"
+            ));
             return Ok(config.resources.slots_per_trial > 0);
         }
         let request = Request {
@@ -273,7 +328,9 @@ impl Master {
             excluded_agents: BTreeSet::new(),
             requested_at: Micros(0),
         };
-        let Err(never) = can_ever_fit(&snapshot, &request) else { return Ok(false) };
+        let Err(never) = can_ever_fit(&snapshot, &request) else {
+            return Ok(false);
+        };
         let message = format!("resources.slots_per_trial: resource pool \"{pool}\": {never}");
         if self.config.launch_error {
             let error = AppError::invalid(message);
@@ -294,8 +351,12 @@ impl Master {
             .await?
             .ok_or_else(|| AppError::not_found("experiment", parent))?;
         if row.archived {
-            return Err(AppError::precondition(format!("experiment {parent} is archived and cannot be forked"))
-                .hint(format!("unarchive it first: det experiment unarchive {parent}")));
+            return Err(AppError::precondition(format!(
+                "experiment {parent} is archived and cannot be forked"
+            ))
+            .hint(format!(
+                "unarchive it first: det experiment unarchive {parent}"
+            )));
         }
         experiments::model_definition(&mut conn.conn(), parent)
             .await?
@@ -305,7 +366,9 @@ impl Master {
     async fn steer(&self, actor: &Actor, id: i64, event: ExperimentEvent) -> AppResult<()> {
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
         self.store
-            .write(move |tx| Box::pin(async move { master.experiment_event(tx, id, event, &cause).await }))
+            .write(move |tx| {
+                Box::pin(async move { master.experiment_event(tx, id, event, &cause).await })
+            })
             .await
     }
 
@@ -335,15 +398,23 @@ impl Master {
     }
 
     /// Hides or shows an ended experiment.
-    pub async fn archive_experiment(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
+    pub async fn archive_experiment(
+        &self,
+        actor: &Actor,
+        id: i64,
+        archived: bool,
+    ) -> AppResult<()> {
         let (master, actor) = (self.clone(), actor.name());
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    let row =
-                        experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+                    let row = experiments::find(&mut tx.conn(), id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("experiment", id))?;
                     if archived {
-                        experiment_state(&row)?.may_archive().map_err(|r| AppError::precondition(r.message))?;
+                        experiment_state(&row)?
+                            .may_archive()
+                            .map_err(|r| AppError::precondition(r.message))?;
                     }
                     if row.archived == archived {
                         return Ok(());
@@ -369,21 +440,33 @@ impl Master {
 
     /// Goes on with an ended experiment: trials that did not complete run again from their newest checkpoints. Only
     /// single, random and grid searches can, and only a single one takes changed settings.
-    pub async fn continue_experiment(&self, actor: &Actor, id: i64, override_config: &str) -> AppResult<()> {
+    pub async fn continue_experiment(
+        &self,
+        actor: &Actor,
+        id: i64,
+        override_config: &str,
+    ) -> AppResult<()> {
         let change = parse_override(override_config)?;
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    let row =
-                        experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+                    let row = experiments::find(&mut tx.conn(), id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("experiment", id))?;
                     master.continue_in(tx, row, change, &cause).await
                 })
             })
             .await
     }
 
-    async fn continue_in(&self, tx: &mut WriteTx, row: ExperimentRow, change: Value, cause: &Cause) -> AppResult<()> {
+    async fn continue_in(
+        &self,
+        tx: &mut WriteTx,
+        row: ExperimentRow,
+        change: Value,
+        cause: &Cause,
+    ) -> AppResult<()> {
         let id = row.id;
         let mut config = self.config_for(&row)?.as_ref().clone();
         let single = matches!(config.searcher.method, SearchMethod::Single);
@@ -398,8 +481,10 @@ impl Master {
         }
         let changed = change.as_object().is_some_and(|c| !c.is_empty());
         if changed && !single {
-            return Err(AppError::invalid("only experiments with a single search can be continued with another configuration")
-                .hint("leave the override out, or fork the experiment"));
+            return Err(AppError::invalid(
+                "only experiments with a single search can be continued with another configuration",
+            )
+            .hint("leave the override out, or fork the experiment"));
         }
         if changed {
             let over = Submitted::from_value(&change).map_err(config_error)?;
@@ -416,26 +501,39 @@ impl Master {
             experiments::set_config(&mut tx.conn(), id, &config.to_json().to_string()).await?;
         }
         self.configs.forget(id);
-        self.experiment_event(tx, id, ExperimentEvent::Continue, cause).await?;
+        self.experiment_event(tx, id, ExperimentEvent::Continue, cause)
+            .await?;
         experiments::clear_end(&mut tx.conn(), id).await?;
-        let row = experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+        let row = experiments::find(&mut tx.conn(), id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", id))?;
         // The search runs again from its seed; its trials are found by the names it gives them (searchers reference §5).
-        let mut search =
-            Search::new(&config.searcher, &config.hyperparameters, config.reproducibility.experiment_seed)
-                .map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
+        let mut search = Search::new(
+            &config.searcher,
+            &config.hyperparameters,
+            config.reproducibility.experiment_seed,
+        )
+        .map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
         let mut waiting: Vec<Action> = search.start();
         let mut new = Vec::new();
         let mut resumed = 0;
         while let Some(action) = waiting.pop() {
-            let Action::Create { request_id, .. } = &action else { continue };
-            let Some(trial) = trials::find_by_request(&mut tx.conn(), id, request_id.as_str()).await? else {
+            let Action::Create { request_id, .. } = &action else {
+                continue;
+            };
+            let Some(trial) =
+                trials::find_by_request(&mut tx.conn(), id, request_id.as_str()).await?
+            else {
                 new.push(action);
                 continue;
             };
             if trial_state(&trial)? == det_lifecycle::trial::TrialState::Completed && !single {
-                waiting.extend(search.on(SearchEvent::Ended { request_id: request_id.clone() }));
+                waiting.extend(search.on(SearchEvent::Ended {
+                    request_id: request_id.clone(),
+                }));
             } else {
-                self.trial_event(tx, trial.id, TrialEvent::Continue, cause).await?;
+                self.trial_event(tx, trial.id, TrialEvent::Continue, cause)
+                    .await?;
                 resumed += 1;
             }
         }
@@ -449,18 +547,33 @@ impl Master {
     }
 
     /// Changes texts, labels, resources and checkpoint policy.
-    pub async fn patch_experiment(&self, actor: &Actor, id: i64, patch: ExperimentPatch) -> AppResult<()> {
+    pub async fn patch_experiment(
+        &self,
+        actor: &Actor,
+        id: i64,
+        patch: ExperimentPatch,
+    ) -> AppResult<()> {
         let (master, actor) = (self.clone(), actor.name());
         self.store
             .write(move |tx| Box::pin(async move { master.patch_in(tx, id, patch, &actor).await }))
             .await
     }
 
-    async fn patch_in(&self, tx: &mut WriteTx, id: i64, patch: ExperimentPatch, actor: &str) -> AppResult<()> {
-        let row = experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+    async fn patch_in(
+        &self,
+        tx: &mut WriteTx,
+        id: i64,
+        patch: ExperimentPatch,
+        actor: &str,
+    ) -> AppResult<()> {
+        let row = experiments::find(&mut tx.conn(), id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", id))?;
         let text = |field: &str, value: &Option<String>, old: &str| -> AppResult<String> {
             match value {
-                Some(v) if v.contains('\0') => Err(AppError::invalid(format!("field \"{field}\" must not contain NUL"))),
+                Some(v) if v.contains('\0') => Err(AppError::invalid(format!(
+                    "field \"{field}\" must not contain NUL"
+                ))),
                 Some(v) => Ok(v.clone()),
                 None => Ok(old.to_owned()),
             }
@@ -471,8 +584,13 @@ impl Master {
         }
         let labels = match &patch.labels {
             Some(labels) => {
-                if labels.iter().any(|l| l.contains('\0') || l.trim().is_empty()) {
-                    return Err(AppError::invalid("field \"labels\": a label must not be blank and must not contain NUL"));
+                if labels
+                    .iter()
+                    .any(|l| l.contains('\0') || l.trim().is_empty())
+                {
+                    return Err(AppError::invalid(
+                        "field \"labels\": a label must not be blank and must not contain NUL",
+                    ));
                 }
                 let set: BTreeSet<&String> = labels.iter().collect();
                 serde_json::to_string(&set).map_err(AppError::internal)?
@@ -503,12 +621,17 @@ impl Master {
             ("save_trial_latest", patch.save_trial_latest),
         ];
         if policy.iter().any(|(_, v)| v.is_some()) {
-            let current = experiments::find(&mut tx.conn(), id).await?.map_or(row.config, |r| r.config);
+            let current = experiments::find(&mut tx.conn(), id)
+                .await?
+                .map_or(row.config, |r| r.config);
             let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
             for (key, value) in policy {
                 if let Some(value) = value {
-                    let value = u32::try_from(value)
-                        .map_err(|_| AppError::invalid(format!("field \"checkpointStorage.{key}\" must be 0 or more, found {value}")))?;
+                    let value = u32::try_from(value).map_err(|_| {
+                        AppError::invalid(format!(
+                            "field \"checkpointStorage.{key}\" must be 0 or more, found {value}"
+                        ))
+                    })?;
                     config["checkpoint_storage"][key] = json!(value);
                 }
             }
@@ -535,7 +658,12 @@ impl Master {
     }
 
     /// Changes a job's place or share; effective at once.
-    pub async fn update_job(&self, actor: &Actor, job_id: &str, change: JobChange) -> AppResult<()> {
+    pub async fn update_job(
+        &self,
+        actor: &Actor,
+        job_id: &str,
+        change: JobChange,
+    ) -> AppResult<()> {
         let (master, job_id, actor) = (self.clone(), job_id.to_owned(), actor.name());
         self.store
             .write(move |tx| {
@@ -560,7 +688,9 @@ impl Master {
         let mut job = experiments::job(&mut tx.conn(), &row.job_id)
             .await?
             .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
-        let current = experiments::find(&mut tx.conn(), row.id).await?.map_or_else(|| row.config.clone(), |r| r.config);
+        let current = experiments::find(&mut tx.conn(), row.id)
+            .await?
+            .map_or_else(|| row.config.clone(), |r| r.config);
         let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
         match &change {
             JobChange::Priority(priority) => {
@@ -577,7 +707,9 @@ impl Master {
             }
             JobChange::Weight(weight) => {
                 if !weight.is_finite() || *weight <= 0.0 {
-                    return Err(AppError::invalid(format!("a weight must be above 0, found {weight}")));
+                    return Err(AppError::invalid(format!(
+                        "a weight must be above 0, found {weight}"
+                    )));
                 }
                 job.weight = *weight;
                 config["resources"]["weight"] = json!(weight);
@@ -596,11 +728,15 @@ impl Master {
             }
             JobChange::ResourcePool(pool) => {
                 if !self.pool_names().contains(pool) {
-                    return Err(AppError::invalid(format!("resource pool \"{pool}\" does not exist"))
-                        .hint(format!("choose one of: {}", self.pool_names().join(", "))));
+                    return Err(AppError::invalid(format!(
+                        "resource pool \"{pool}\" does not exist"
+                    ))
+                    .hint(format!("choose one of: {}", self.pool_names().join(", "))));
                 }
                 if job.resource_pool == *pool {
-                    return Err(AppError::invalid(format!("the job is in resource pool \"{pool}\" already")));
+                    return Err(AppError::invalid(format!(
+                        "the job is in resource pool \"{pool}\" already"
+                    )));
                 }
                 job.resource_pool.clone_from(pool);
                 job.position = None;
@@ -613,8 +749,15 @@ impl Master {
         tx.after_commit(move || configs.forget(id));
         self.configs.forget(id);
         if matches!(change, JobChange::ResourcePool(_)) {
-            self.move_trials(tx, row, &Cause { actor: actor.to_owned(), reason: Some("its job moves to another resource pool".into()) })
-                .await?;
+            self.move_trials(
+                tx,
+                row,
+                &Cause {
+                    actor: actor.to_owned(),
+                    reason: Some("its job moves to another resource pool".into()),
+                },
+            )
+            .await?;
         }
         self.record(
             tx,
@@ -633,11 +776,19 @@ impl Master {
     }
 
     /// Running trials save, exit and ask again in the pool that the job is in now; waiting ones ask again at once.
-    async fn move_trials(&self, tx: &mut WriteTx, row: &ExperimentRow, cause: &Cause) -> AppResult<()> {
+    async fn move_trials(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        cause: &Cause,
+    ) -> AppResult<()> {
         use det_lifecycle::allocation::AllocationEvent;
         for trial in trials::live_of_experiment(&mut tx.conn(), row.id).await? {
-            if let Some(live) = det_store::allocations::live_of_task(&mut tx.conn(), &trial.task_id).await? {
-                self.allocation_event(tx, &live.id, AllocationEvent::Preempt, cause).await?;
+            if let Some(live) =
+                det_store::allocations::live_of_task(&mut tx.conn(), &trial.task_id).await?
+            {
+                self.allocation_event(tx, &live.id, AllocationEvent::Preempt, cause)
+                    .await?;
             }
         }
         Ok(())
@@ -645,9 +796,14 @@ impl Master {
 }
 
 /// Mistakes in a configuration as one answer: the text lists all, and each is there by itself.
-#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the shape that map_err wants"
+)]
 pub fn config_error(errors: det_config::errors::ConfigErrors) -> AppError {
-    let mut error = AppError::invalid(format!("the experiment's configuration cannot be used:\n{errors}"));
+    let mut error = AppError::invalid(format!(
+        "the experiment's configuration cannot be used:\n{errors}"
+    ));
     error.details = errors
         .0
         .iter()
@@ -663,7 +819,9 @@ fn parse_override(text: &str) -> AppResult<Value> {
     let value = Submitted::parse(text).map_err(config_error)?.to_value();
     for key in ["workspace", "project"] {
         if value.get(key).is_some_and(|v| !v.is_null()) {
-            return Err(AppError::invalid(format!("{key} cannot be changed when an experiment is continued")));
+            return Err(AppError::invalid(format!(
+                "{key} cannot be changed when an experiment is continued"
+            )));
         }
     }
     Ok(value)
@@ -682,18 +840,23 @@ fn method_name(method: &SearchMethod) -> &'static str {
 /// A name for an experiment that brings none: `Experiment (adjective-colour-animal)`.
 fn generated_name() -> String {
     const FIRST: [&str; 16] = [
-        "brave", "calm", "clever", "eager", "fair", "fond", "gentle", "glad", "keen", "kind", "lively", "merry", "neat",
-        "proud", "quick", "wise",
+        "brave", "calm", "clever", "eager", "fair", "fond", "gentle", "glad", "keen", "kind",
+        "lively", "merry", "neat", "proud", "quick", "wise",
     ];
     const SECOND: [&str; 16] = [
-        "amber", "azure", "bronze", "coral", "crimson", "emerald", "golden", "indigo", "ivory", "jade", "lilac", "ochre",
-        "pearl", "ruby", "silver", "teal",
+        "amber", "azure", "bronze", "coral", "crimson", "emerald", "golden", "indigo", "ivory",
+        "jade", "lilac", "ochre", "pearl", "ruby", "silver", "teal",
     ];
     const THIRD: [&str; 16] = [
-        "badger", "crane", "dolphin", "falcon", "fox", "heron", "ibex", "lynx", "marten", "otter", "owl", "panda",
-        "raven", "seal", "tern", "wren",
+        "badger", "crane", "dolphin", "falcon", "fox", "heron", "ibex", "lynx", "marten", "otter",
+        "owl", "panda", "raven", "seal", "tern", "wren",
     ];
     let bits: [u8; 3] = rand::random();
     let pick = |words: [&'static str; 16], byte: u8| words[usize::from(byte) % words.len()];
-    format!("Experiment ({}-{}-{})", pick(FIRST, bits[0]), pick(SECOND, bits[1]), pick(THIRD, bits[2]))
+    format!(
+        "Experiment ({}-{}-{})",
+        pick(FIRST, bits[0]),
+        pick(SECOND, bits[1]),
+        pick(THIRD, bits[2])
+    )
 }

@@ -3,8 +3,12 @@
 //! Everything here runs inside one transaction and may lead from an allocation to its trial, to the search, to the
 //! experiment, and back to other trials.
 
-use det_lifecycle::allocation::{AllocationEffect, AllocationEvent, AllocationExit, AllocationState};
-use det_lifecycle::experiment::{ExperimentEffect, ExperimentEvent, ExperimentState, SearchOutcome};
+use det_lifecycle::allocation::{
+    AllocationEffect, AllocationEvent, AllocationExit, AllocationState,
+};
+use det_lifecycle::experiment::{
+    ExperimentEffect, ExperimentEvent, ExperimentState, SearchOutcome,
+};
 use det_lifecycle::trial::{History, TrialEffect, TrialEvent, TrialState};
 use det_searcher::{Action, Event as SearchEvent, ExitReason, Outcome};
 use det_store::allocations::{AllocationRow, TaskRow};
@@ -37,18 +41,30 @@ pub struct Cause {
 impl Cause {
     /// By the master, for a reason.
     pub fn master(reason: impl Into<String>) -> Self {
-        Self { actor: "master".into(), reason: Some(reason.into()) }
+        Self {
+            actor: "master".into(),
+            reason: Some(reason.into()),
+        }
     }
 
     /// By a person or task.
     pub fn actor(actor: String) -> Self {
-        Self { actor, reason: None }
+        Self {
+            actor,
+            reason: None,
+        }
     }
 }
 
-fn machine<T: DeserializeOwned>(what: &str, id: impl std::fmt::Display, text: &str) -> Result<T, StoreError> {
-    serde_json::from_str(text)
-        .map_err(|e| StoreError::Corrupt { what: format!("state of {what} {id}"), message: e.to_string() })
+fn machine<T: DeserializeOwned>(
+    what: &str,
+    id: impl std::fmt::Display,
+    text: &str,
+) -> Result<T, StoreError> {
+    serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+        what: format!("state of {what} {id}"),
+        message: e.to_string(),
+    })
 }
 
 /// The life cycle's state of an experiment.
@@ -81,11 +97,18 @@ impl Master {
         cause: &'a Cause,
     ) -> BoxFuture<'a, AppResult<()>> {
         Box::pin(async move {
-            let row = experiments::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))?;
+            let row = experiments::find(&mut tx.conn(), id)
+                .await?
+                .ok_or_else(|| AppError::not_found("experiment", id))?;
             let before = experiment_state(&row)?;
-            let step = before.on(event).map_err(|refused| AppError::precondition(refused.message))?;
+            let step = before
+                .on(event)
+                .map_err(|refused| AppError::precondition(refused.message))?;
             if step.state != before {
-                let ended = step.effects.contains(&ExperimentEffect::End).then(det_store::now);
+                let ended = step
+                    .effects
+                    .contains(&ExperimentEffect::End)
+                    .then(det_store::now);
                 experiments::set_state(
                     &mut tx.conn(),
                     id,
@@ -111,7 +134,8 @@ impl Master {
                 self.wake_scheduler(tx);
             }
             for effect in step.effects {
-                self.experiment_effect(tx, &row, step.state, effect, cause).await?;
+                self.experiment_effect(tx, &row, step.state, effect, cause)
+                    .await?;
             }
             Ok(())
         })
@@ -130,7 +154,9 @@ impl Master {
             ExperimentEffect::ActivateTrials => TrialEvent::Activate,
             ExperimentEffect::CancelTrials => TrialEvent::Cancel,
             ExperimentEffect::KillTrials => TrialEvent::Kill,
-            ExperimentEffect::CloseSearch => return self.advance_search(tx, row.id, SearchEvent::Close).await,
+            ExperimentEffect::CloseSearch => {
+                return self.advance_search(tx, row.id, SearchEvent::Close).await;
+            }
             ExperimentEffect::End => {
                 if state == ExperimentState::Completed {
                     experiments::set_progress(&mut tx.conn(), row.id, 1.0).await?;
@@ -152,9 +178,14 @@ impl Master {
         }
         // The last trial may have ended on the way; one that was paused ends at once.
         if trials::count_live(&mut tx.conn(), row.id).await? == 0
-            && matches!(effect, ExperimentEffect::CancelTrials | ExperimentEffect::KillTrials)
+            && matches!(
+                effect,
+                ExperimentEffect::CancelTrials | ExperimentEffect::KillTrials
+            )
         {
-            self.experiment_event(tx, row.id, ExperimentEvent::TrialsEnded, cause).await.or_else(already_ended)?;
+            self.experiment_event(tx, row.id, ExperimentEvent::TrialsEnded, cause)
+                .await
+                .or_else(already_ended)?;
         }
         Ok(())
     }
@@ -168,7 +199,9 @@ impl Master {
         cause: &'a Cause,
     ) -> BoxFuture<'a, AppResult<()>> {
         Box::pin(async move {
-            let mut row = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("trial", id))?;
+            let mut row = trials::find(&mut tx.conn(), id)
+                .await?
+                .ok_or_else(|| AppError::not_found("trial", id))?;
             let experiment = experiments::find(&mut tx.conn(), row.experiment_id)
                 .await?
                 .ok_or_else(|| AppError::not_found("experiment", row.experiment_id))?;
@@ -177,16 +210,34 @@ impl Master {
             let history = History {
                 restarts: u32::try_from(row.restarts).unwrap_or(u32::MAX),
                 max_restarts: config.max_restarts,
-                experiment_stops: matches!(experiment_state(&experiment)?, ExperimentState::Stopping(_)),
+                experiment_stops: matches!(
+                    experiment_state(&experiment)?,
+                    ExperimentState::Stopping(_)
+                ),
             };
-            let step = before.on(event, history).map_err(|refused| AppError::precondition(refused.message))?;
-            row.restarts += i64::try_from(step.effects.iter().filter(|e| **e == TrialEffect::ChargeRestart).count())
-                .unwrap_or(0);
+            let step = before
+                .on(event, history)
+                .map_err(|refused| AppError::precondition(refused.message))?;
+            row.restarts += i64::try_from(
+                step.effects
+                    .iter()
+                    .filter(|e| **e == TrialEffect::ChargeRestart)
+                    .count(),
+            )
+            .unwrap_or(0);
             if step.state != before || row.restarts != i64::from(history.restarts) {
                 row.ended_at = step.state.is_terminal().then(det_store::now);
                 step.state.stored_name().clone_into(&mut row.state);
                 row.machine = machine_text(&step.state)?;
-                trials::set_state(&mut tx.conn(), id, &row.state, &row.machine, row.restarts, row.ended_at).await?;
+                trials::set_state(
+                    &mut tx.conn(),
+                    id,
+                    &row.state,
+                    &row.machine,
+                    row.restarts,
+                    row.ended_at,
+                )
+                .await?;
                 self.record(
                     tx,
                     NewEvent {
@@ -203,7 +254,8 @@ impl Master {
                 .await?;
             }
             for effect in step.effects {
-                self.trial_effect(tx, &row, &experiment, effect, cause).await?;
+                self.trial_effect(tx, &row, &experiment, effect, cause)
+                    .await?;
             }
             Ok(())
         })
@@ -218,13 +270,24 @@ impl Master {
         cause: &Cause,
     ) -> AppResult<()> {
         let request_id = || det_ids::RequestId(row.request_id.clone());
-        let early = |reason| SearchEvent::EarlyExit { request_id: request_id(), reason };
+        let early = |reason| SearchEvent::EarlyExit {
+            request_id: request_id(),
+            reason,
+        };
         match effect {
             TrialEffect::Request => self.request_run(tx, row, experiment).await,
-            TrialEffect::Preempt => self.live_allocation_event(tx, row, AllocationEvent::Preempt, cause).await,
-            TrialEffect::Kill => self.live_allocation_event(tx, row, AllocationEvent::Kill, cause).await,
+            TrialEffect::Preempt => {
+                self.live_allocation_event(tx, row, AllocationEvent::Preempt, cause)
+                    .await
+            }
+            TrialEffect::Kill => {
+                self.live_allocation_event(tx, row, AllocationEvent::Kill, cause)
+                    .await
+            }
             TrialEffect::KillSoon => {
-                if let Some(mut live) = allocations::live_of_task(&mut tx.conn(), &row.task_id).await? {
+                if let Some(mut live) =
+                    allocations::live_of_task(&mut tx.conn(), &row.task_id).await?
+                {
                     live.preempt_deadline = Some(det_store::now() + EARLY_EXIT_MICROS);
                     allocations::update(&mut tx.conn(), &live).await?;
                     self.wake_deadlines(tx);
@@ -233,13 +296,21 @@ impl Master {
             }
             // Counted with the state.
             TrialEffect::ChargeRestart => Ok(()),
-            TrialEffect::TellErrored => self.advance_search(tx, experiment.id, early(ExitReason::Errored)).await,
-            TrialEffect::TellCanceled => self.advance_search(tx, experiment.id, early(ExitReason::Canceled)).await,
+            TrialEffect::TellErrored => {
+                self.advance_search(tx, experiment.id, early(ExitReason::Errored))
+                    .await
+            }
+            TrialEffect::TellCanceled => {
+                self.advance_search(tx, experiment.id, early(ExitReason::Canceled))
+                    .await
+            }
             TrialEffect::TellInvalid => {
-                self.advance_search(tx, experiment.id, early(ExitReason::InvalidHyperparameters)).await
+                self.advance_search(tx, experiment.id, early(ExitReason::InvalidHyperparameters))
+                    .await
             }
             TrialEffect::End => {
-                allocations::set_task_end(&mut tx.conn(), &row.task_id, Some(det_store::now())).await?;
+                allocations::set_task_end(&mut tx.conn(), &row.task_id, Some(det_store::now()))
+                    .await?;
                 let (hub, topic) = (self.hub.clone(), Topic::TaskLog(row.task_id.clone()));
                 let (summaries, trial_id) = (self.summaries.clone(), row.id);
                 tx.after_commit(move || {
@@ -247,7 +318,14 @@ impl Master {
                     hub.notify(&Topic::Trial(trial_id));
                     summaries.forget(trial_id);
                 });
-                self.advance_search(tx, experiment.id, SearchEvent::Ended { request_id: request_id() }).await?;
+                self.advance_search(
+                    tx,
+                    experiment.id,
+                    SearchEvent::Ended {
+                        request_id: request_id(),
+                    },
+                )
+                .await?;
                 if trials::count_live(&mut tx.conn(), experiment.id).await? == 0 {
                     self.experiment_event(tx, experiment.id, ExperimentEvent::TrialsEnded, cause)
                         .await
@@ -280,7 +358,9 @@ impl Master {
         event: SearchEvent,
     ) -> BoxFuture<'a, AppResult<()>> {
         Box::pin(async move {
-            let Some(experiment) = experiments::find(&mut tx.conn(), experiment_id).await? else { return Ok(()) };
+            let Some(experiment) = experiments::find(&mut tx.conn(), experiment_id).await? else {
+                return Ok(());
+            };
             if !experiment_state(&experiment)?.is_live() {
                 return Ok(());
             }
@@ -303,15 +383,25 @@ impl Master {
         let mut created = 0;
         for action in actions {
             match action {
-                Action::Create { request_id, hparams, seed } => {
-                    self.create_trial(tx, experiment, request_id.0, &hparams, seed).await?;
+                Action::Create {
+                    request_id,
+                    hparams,
+                    seed,
+                } => {
+                    self.create_trial(tx, experiment, request_id.0, &hparams, seed)
+                        .await?;
                     created += 1;
                 }
                 Action::Stop { request_id } => {
-                    let trial = trials::find_by_request(&mut tx.conn(), experiment.id, request_id.as_str()).await?;
+                    let trial =
+                        trials::find_by_request(&mut tx.conn(), experiment.id, request_id.as_str())
+                            .await?;
                     if let Some(trial) = trial {
-                        let cause = Cause::master("the search stopped it: its validation is not among the best");
-                        self.trial_event(tx, trial.id, TrialEvent::StopBySearch, &cause).await?;
+                        let cause = Cause::master(
+                            "the search stopped it: its validation is not among the best",
+                        );
+                        self.trial_event(tx, trial.id, TrialEvent::StopBySearch, &cause)
+                            .await?;
                     }
                 }
                 Action::Shutdown(outcome) => {
@@ -328,7 +418,10 @@ impl Master {
                     self.experiment_event(
                         tx,
                         experiment.id,
-                        ExperimentEvent::SearchOver { outcome, trials_live },
+                        ExperimentEvent::SearchOver {
+                            outcome,
+                            trials_live,
+                        },
                         &cause,
                     )
                     .await?;
@@ -403,14 +496,21 @@ impl Master {
         )
         .await?;
         if state == TrialState::Active {
-            let row = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("trial", id))?;
+            let row = trials::find(&mut tx.conn(), id)
+                .await?
+                .ok_or_else(|| AppError::not_found("trial", id))?;
             self.request_run(tx, &row, experiment).await?;
         }
         Ok(())
     }
 
     /// Requests the trial's next run.
-    async fn request_run(&self, tx: &mut WriteTx, trial: &TrialRow, experiment: &ExperimentRow) -> AppResult<()> {
+    async fn request_run(
+        &self,
+        tx: &mut WriteTx,
+        trial: &TrialRow,
+        experiment: &ExperimentRow,
+    ) -> AppResult<()> {
         let config = self.config_for(experiment)?;
         let attempt = allocations::next_attempt(&mut tx.conn(), &trial.task_id).await?;
         let run_id = trial.run_id + 1;
@@ -451,7 +551,8 @@ impl Master {
             "Scheduling trial {} (run {run_id}) of experiment {} in resource pool {}",
             trial.id, experiment.id, row.resource_pool
         );
-        self.log_line(tx, &trial.task_id, Some(&row.id), &text).await?;
+        self.log_line(tx, &trial.task_id, Some(&row.id), &text)
+            .await?;
         let (hub, trial_id) = (self.hub.clone(), trial.id);
         tx.after_commit(move || hub.notify(&Topic::Trial(trial_id)));
         self.wake_scheduler(tx);
@@ -467,8 +568,9 @@ impl Master {
         cause: &'a Cause,
     ) -> BoxFuture<'a, AppResult<()>> {
         Box::pin(async move {
-            let mut row =
-                allocations::find(&mut tx.conn(), id).await?.ok_or_else(|| AppError::not_found("allocation", id))?;
+            let mut row = allocations::find(&mut tx.conn(), id)
+                .await?
+                .ok_or_else(|| AppError::not_found("allocation", id))?;
             let containers = allocations::containers(&mut tx.conn(), id).await?;
             let before = allocation_state(&row)?;
             let step = before.clone().on(event, &members(&containers)?);
@@ -489,22 +591,34 @@ impl Master {
             }
             for effect in step.effects {
                 match effect {
-                    AllocationEffect::RaisePreemption => self.raise_preemption(tx, &mut row, cause).await?,
+                    AllocationEffect::RaisePreemption => {
+                        self.raise_preemption(tx, &mut row, cause).await?
+                    }
                     AllocationEffect::KillMembers => {
-                        for mut container in containers.iter().filter(|c| c.ended_at.is_none()).cloned() {
+                        for mut container in
+                            containers.iter().filter(|c| c.ended_at.is_none()).cloned()
+                        {
                             container.desired = "kill".into();
                             allocations::update_container(&mut tx.conn(), &container).await?;
                             self.wake_agent(tx, &container.agent_id);
                         }
                     }
-                    AllocationEffect::End => self.end_allocation(tx, &mut row, &step.state, cause).await?,
+                    AllocationEffect::End => {
+                        self.end_allocation(tx, &mut row, &step.state, cause)
+                            .await?
+                    }
                 }
             }
             Ok(())
         })
     }
 
-    async fn raise_preemption(&self, tx: &mut WriteTx, row: &mut AllocationRow, cause: &Cause) -> AppResult<()> {
+    async fn raise_preemption(
+        &self,
+        tx: &mut WriteTx,
+        row: &mut AllocationRow,
+        cause: &Cause,
+    ) -> AppResult<()> {
         let timeout = match row.trial_id {
             Some(trial_id) => self.preemption_timeout(tx, trial_id).await?,
             None => 3600,
@@ -513,7 +627,8 @@ impl Master {
         allocations::update(&mut tx.conn(), row).await?;
         let why = cause.reason.as_deref().unwrap_or("a person asked for it");
         let text = format!("Asked to save and exit within {timeout} s: {why}");
-        self.log_line(tx, &row.task_id, Some(&row.id), &text).await?;
+        self.log_line(tx, &row.task_id, Some(&row.id), &text)
+            .await?;
         self.wake_deadlines(tx);
         Ok(())
     }
@@ -525,7 +640,9 @@ impl Master {
         state: &AllocationState,
         cause: &Cause,
     ) -> AppResult<()> {
-        let AllocationState::Terminated { exit } = state else { return Ok(()) };
+        let AllocationState::Terminated { exit } = state else {
+            return Ok(());
+        };
         let now = det_store::now();
         row.ended_at = Some(now);
         row.preempt_deadline = None;
@@ -536,14 +653,22 @@ impl Master {
                 None => "its slots were given back".to_owned(),
             },
             AllocationExit::Failed { reason } => reason.clone(),
-            AllocationExit::Infrastructure { reason } => format!("{reason} (not charged to the trial)"),
+            AllocationExit::Infrastructure { reason } => {
+                format!("{reason} (not charged to the trial)")
+            }
         };
         row.exit_reason = Some(text.clone());
         allocations::update(&mut tx.conn(), row).await?;
         allocations::expire_tokens(&mut tx.conn(), &row.id, now + TOKEN_GRACE_MICROS).await?;
         let (auth, allocation_id) = (self.auth.clone(), row.id.clone());
         tx.after_commit(move || auth.forget_allocation(&allocation_id));
-        self.log_line(tx, &row.task_id, Some(&row.id), &format!("Allocation {} ended: {text}", row.id)).await?;
+        self.log_line(
+            tx,
+            &row.task_id,
+            Some(&row.id),
+            &format!("Allocation {} ended: {text}", row.id),
+        )
+        .await?;
         self.record(
             tx,
             NewEvent {
@@ -558,8 +683,17 @@ impl Master {
         .await?;
         self.wake_scheduler(tx);
         if let Some(trial_id) = row.trial_id {
-            let cause = Cause { actor: cause.actor.clone(), reason: Some(text) };
-            self.trial_event(tx, trial_id, TrialEvent::AllocationEnded(exit.clone()), &cause).await?;
+            let cause = Cause {
+                actor: cause.actor.clone(),
+                reason: Some(text),
+            };
+            self.trial_event(
+                tx,
+                trial_id,
+                TrialEvent::AllocationEnded(exit.clone()),
+                &cause,
+            )
+            .await?;
         }
         Ok(())
     }
@@ -573,5 +707,9 @@ impl Master {
 
 /// Trials may end an experiment on several ways at once; the second one finds it ended, which is what it wanted.
 fn already_ended(error: AppError) -> AppResult<()> {
-    if error.kind == crate::error::ErrorKind::Precondition { Ok(()) } else { Err(error) }
+    if error.kind == crate::error::ErrorKind::Precondition {
+        Ok(())
+    } else {
+        Err(error)
+    }
 }

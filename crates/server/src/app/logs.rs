@@ -65,7 +65,10 @@ impl LogFilter {
             && any(&self.container_ids, line.container_id.as_ref())
             && any(&self.stdtypes, line.stdtype.as_ref())
             && any(&self.sources, line.source.as_ref())
-            && any(&self.levels, Some(line.level.as_ref().unwrap_or(&unspecified)))
+            && any(
+                &self.levels,
+                Some(line.level.as_ref().unwrap_or(&unspecified)),
+            )
             && (self.rank_ids.is_empty() || self.rank_ids.contains(&line.rank_id.unwrap_or(-1)))
             && self.before.is_none_or(|t| line.at <= t)
             && self.after.is_none_or(|t| line.at > t)
@@ -101,7 +104,12 @@ const BATCH: usize = 1000;
 
 impl Master {
     /// Stores lines of one task. Lines that a spool has delivered before are dropped.
-    pub async fn append_logs(&self, task_id: String, lines: Vec<LogLine>, spool: Option<SpoolBatch>) -> AppResult<()> {
+    pub async fn append_logs(
+        &self,
+        task_id: String,
+        lines: Vec<LogLine>,
+        spool: Option<SpoolBatch>,
+    ) -> AppResult<()> {
         let packed = logs::pack(&lines)?;
         let hub = self.hub.clone();
         self.store
@@ -110,8 +118,14 @@ impl Master {
                     let mut packed = packed;
                     if let Some(spool) = spool {
                         let count = i64::try_from(lines.len()).unwrap_or(i64::MAX);
-                        let known =
-                            logs::advance_spool(&mut tx.conn(), &spool.id, &task_id, spool.first, count).await?;
+                        let known = logs::advance_spool(
+                            &mut tx.conn(),
+                            &spool.id,
+                            &task_id,
+                            spool.first,
+                            count,
+                        )
+                        .await?;
                         if known == count {
                             return Ok(());
                         }
@@ -146,7 +160,12 @@ impl Master {
             allocation_id: allocation_id.map(str::to_owned),
             ..LogLine::default()
         };
-        logs::append(&mut tx.conn(), task_id, &logs::pack(std::slice::from_ref(&line))?).await?;
+        logs::append(
+            &mut tx.conn(),
+            task_id,
+            &logs::pack(std::slice::from_ref(&line))?,
+        )
+        .await?;
         let hub = self.hub.clone();
         let task_id = task_id.to_owned();
         tx.after_commit(move || hub.notify(&Topic::TaskLog(task_id)));
@@ -168,7 +187,9 @@ impl Master {
                 let mut left = limit.unwrap_or(usize::MAX);
                 let mut outcome = Ok(());
                 for task in &tasks {
-                    outcome = self.read_forward(task, &filter, &mut 0, &mut left, &out).await;
+                    outcome = self
+                        .read_forward(task, &filter, &mut 0, &mut left, &out)
+                        .await;
                     if outcome.is_err() || left == 0 {
                         break;
                     }
@@ -183,15 +204,19 @@ impl Master {
     }
 
     async fn follow(&self, tasks: &[String], filter: &LogFilter, out: &Sender) -> Result<(), Stop> {
-        let Some((last, earlier)) = tasks.split_last() else { return Ok(()) };
+        let Some((last, earlier)) = tasks.split_last() else {
+            return Ok(());
+        };
         for task in earlier {
-            self.read_forward(task, filter, &mut 0, &mut usize::MAX.clone(), out).await?;
+            self.read_forward(task, filter, &mut 0, &mut usize::MAX.clone(), out)
+                .await?;
         }
         let mut subscription = self.hub.subscribe(Topic::TaskLog(last.clone()));
         let mut seen = 0;
         loop {
             let ended = self.task_log_is_complete(last).await?;
-            self.read_forward(last, filter, &mut seen, &mut usize::MAX.clone(), out).await?;
+            self.read_forward(last, filter, &mut seen, &mut usize::MAX.clone(), out)
+                .await?;
             if ended {
                 return Ok(());
             }

@@ -65,11 +65,17 @@ pub struct Summaries {
 
 impl Summaries {
     fn take(&self, trial_id: i64) -> Option<BTreeMap<String, GroupSummary>> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).remove(&trial_id)
+        self.loaded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&trial_id)
     }
 
     fn put(&self, trial_id: i64, groups: BTreeMap<String, GroupSummary>) {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).insert(trial_id, groups);
+        self.loaded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(trial_id, groups);
     }
 
     /// Forgets a trial that has ended.
@@ -90,10 +96,14 @@ impl Master {
         let stepless = PROFILER_GROUPS.contains(&report.group.as_str());
         match report.report.step {
             None if !stepless => {
-                return Err(AppError::invalid("field \"metrics.stepsCompleted\" is missing: metrics need a step"));
+                return Err(AppError::invalid(
+                    "field \"metrics.stepsCompleted\" is missing: metrics need a step",
+                ));
             }
             Some(step) if step < 0 => {
-                return Err(AppError::invalid(format!("field \"metrics.stepsCompleted\" must be 0 or more, found {step}")));
+                return Err(AppError::invalid(format!(
+                    "field \"metrics.stepsCompleted\" must be 0 or more, found {step}"
+                )));
             }
             _ => {}
         }
@@ -101,12 +111,18 @@ impl Master {
             if let Some(value) = report.report.metrics.get(key)
                 && number(value).is_none()
             {
-                return Err(AppError::invalid(format!("metric \"{key}\" must be a number, found {value}")));
+                return Err(AppError::invalid(format!(
+                    "metric \"{key}\" must be a number, found {value}"
+                )));
             }
         }
         let (reply, answer) = oneshot::channel();
         let closed = || AppError::from(StoreError::Closed);
-        self.metric_intake.sender.send((report, reply)).await.map_err(|_| closed())?;
+        self.metric_intake
+            .sender
+            .send((report, reply))
+            .await
+            .map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
 }
@@ -144,13 +160,23 @@ pub async fn run_intake(master: Master, mut receiver: IntakeReceiver) {
 type Pending = BTreeMap<(i64, String), Vec<StoredReport>>;
 
 impl Master {
-    async fn store_reports(&self, tx: &mut WriteTx, reports: Vec<Report>) -> AppResult<Vec<AppResult<()>>> {
+    async fn store_reports(
+        &self,
+        tx: &mut WriteTx,
+        reports: Vec<Report>,
+    ) -> AppResult<Vec<AppResult<()>>> {
         let mut rows: HashMap<i64, Option<TrialRow>> = HashMap::new();
         let mut summaries: HashMap<i64, BTreeMap<String, GroupSummary>> = HashMap::new();
         let mut pending: Pending = BTreeMap::new();
         let mut results = Vec::with_capacity(reports.len());
         let mut validations = Vec::new();
-        for Report { trial_id, run_id, group, report } in reports {
+        for Report {
+            trial_id,
+            run_id,
+            group,
+            report,
+        } in reports
+        {
             if let std::collections::hash_map::Entry::Vacant(entry) = rows.entry(trial_id) {
                 entry.insert(trials::find(&mut tx.conn(), trial_id).await?);
             }
@@ -168,9 +194,13 @@ impl Master {
             }
             let groups = match summaries.entry(trial_id) {
                 std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::hash_map::Entry::Vacant(entry) => entry.insert(self.load_summaries(tx, trial_id).await?),
+                std::collections::hash_map::Entry::Vacant(entry) => {
+                    entry.insert(self.load_summaries(tx, trial_id).await?)
+                }
             };
-            let taken = self.judge(tx, row, &group, report, groups, &mut pending).await?;
+            let taken = self
+                .judge(tx, row, &group, report, groups, &mut pending)
+                .await?;
             results.push(taken.map(|report| {
                 if let Some(report) = report
                     && group == VALIDATION
@@ -180,7 +210,9 @@ impl Master {
             }));
         }
         for ((trial_id, group), reports) in &pending {
-            let Some(Some(row)) = rows.get(trial_id) else { continue };
+            let Some(Some(row)) = rows.get(trial_id) else {
+                continue;
+            };
             metrics::append(&mut tx.conn(), *trial_id, group, row.run_id, reports).await?;
             if let Some(summary) = summaries.get(trial_id).and_then(|g| g.get(group)) {
                 metrics::save_summary(&mut tx.conn(), *trial_id, group, summary).await?;
@@ -239,8 +271,14 @@ impl Master {
         };
         if may_be_known {
             let mut earlier: Vec<StoredReport> = Vec::new();
-            for chunk in
-                metrics::chunks_with_step(&mut tx.conn(), row.id, group, row.run_id, new.step.unwrap_or(-1)).await?
+            for chunk in metrics::chunks_with_step(
+                &mut tx.conn(),
+                row.id,
+                group,
+                row.run_id,
+                new.step.unwrap_or(-1),
+            )
+            .await?
             {
                 earlier.extend(chunk.unpack()?);
             }
@@ -277,13 +315,15 @@ impl Master {
             Some(experiment) => (experiment.searcher_metric, experiment.smaller_is_better),
             None => return Ok(()),
         };
-        let names: std::collections::BTreeSet<String> = starts.iter().map(|(name, _, _)| name.clone()).collect();
+        let names: std::collections::BTreeSet<String> =
+            starts.iter().map(|(name, _, _)| name.clone()).collect();
         for name in names {
             let outdated = metrics::outdated_from(&starts, &name);
             let mut summary = GroupSummary::new();
             let mut after = 0;
             loop {
-                let chunks = metrics::chunks(&mut tx.conn(), row.id, Some(&name), after, 256).await?;
+                let chunks =
+                    metrics::chunks(&mut tx.conn(), row.id, Some(&name), after, 256).await?;
                 let Some(last) = chunks.last() else { break };
                 after = last.id;
                 for chunk in &chunks {
@@ -309,7 +349,11 @@ impl Master {
             groups.insert(name, summary);
         }
         let json = |report: &Option<StoredReport>| {
-            report.as_ref().map(serde_json::to_string).transpose().map_err(AppError::internal)
+            report
+                .as_ref()
+                .map(serde_json::to_string)
+                .transpose()
+                .map_err(AppError::internal)
         };
         let (best_text, latest_text) = (json(&best.1)?, json(&latest.1)?);
         trials::set_validations(
@@ -323,17 +367,34 @@ impl Master {
     }
 
     /// Best and latest validation of trial and experiment, and the search.
-    async fn on_validation(&self, tx: &mut WriteTx, trial_id: i64, report: StoredReport) -> AppResult<()> {
-        let Some(trial) = trials::find(&mut tx.conn(), trial_id).await? else { return Ok(()) };
-        let Some(experiment) = experiments::find(&mut tx.conn(), trial.experiment_id).await? else { return Ok(()) };
+    async fn on_validation(
+        &self,
+        tx: &mut WriteTx,
+        trial_id: i64,
+        report: StoredReport,
+    ) -> AppResult<()> {
+        let Some(trial) = trials::find(&mut tx.conn(), trial_id).await? else {
+            return Ok(());
+        };
+        let Some(experiment) = experiments::find(&mut tx.conn(), trial.experiment_id).await? else {
+            return Ok(());
+        };
         let text = serde_json::to_string(&report).map_err(AppError::internal)?;
-        let metric = report.metrics.get(&experiment.searcher_metric).and_then(number);
+        let metric = report
+            .metrics
+            .get(&experiment.searcher_metric)
+            .and_then(number);
         let finite = metric.filter(|m| m.is_finite());
-        let better = finite.is_some_and(|m| is_better(m, trial.best_metric, experiment.smaller_is_better));
+        let better =
+            finite.is_some_and(|m| is_better(m, trial.best_metric, experiment.smaller_is_better));
         trials::set_validations(
             &mut tx.conn(),
             trial_id,
-            if better { (finite, Some(text.as_str())) } else { (trial.best_metric, trial.best_validation.as_deref()) },
+            if better {
+                (finite, Some(text.as_str()))
+            } else {
+                (trial.best_metric, trial.best_validation.as_deref())
+            },
             (finite, Some(&text)),
         )
         .await?;
@@ -356,11 +417,16 @@ impl Master {
         let request_id = det_ids::RequestId(trial.request_id.clone());
         let unusable = metric.is_none() || (time_metric.is_some() && time.is_none());
         let event = match metric {
-            Some(metric) if !unusable => Event::Validation { request_id, metric, time },
+            Some(metric) if !unusable => Event::Validation {
+                request_id,
+                metric,
+                time,
+            },
             _ => Event::UnusableValidation { request_id },
         };
         if unusable && trial.notice.is_none() {
-            let wanted = time_metric.map_or_else(String::new, |t| format!(" and the time metric \"{t}\""));
+            let wanted =
+                time_metric.map_or_else(String::new, |t| format!(" and the time metric \"{t}\""));
             let notice = format!(
                 "a validation of this trial has no number for the searcher's metric \"{}\"{wanted}; it was recorded, \
                  and the search decides nothing by it",
@@ -376,16 +442,21 @@ impl Master {
 /// The metric that the search measures training time by, where it does.
 fn time_metric(config: &ExperimentConfig) -> Option<String> {
     match &config.searcher.method {
-        SearchMethod::AsyncHalving { time_metric, .. } | SearchMethod::AdaptiveAsha { time_metric, .. } => {
-            Some(time_metric.clone())
-        }
+        SearchMethod::AsyncHalving { time_metric, .. }
+        | SearchMethod::AdaptiveAsha { time_metric, .. } => Some(time_metric.clone()),
         SearchMethod::Single | SearchMethod::Random { .. } | SearchMethod::Grid { .. } => None,
     }
 }
 
 /// Whether `metric` beats `best`.
 pub fn is_better(metric: f64, best: Option<f64>, smaller_is_better: bool) -> bool {
-    best.is_none_or(|best| if smaller_is_better { metric < best } else { metric > best })
+    best.is_none_or(|best| {
+        if smaller_is_better {
+            metric < best
+        } else {
+            metric > best
+        }
+    })
 }
 
 fn consider(
@@ -395,7 +466,11 @@ fn consider(
     metric: &str,
     smaller_is_better: bool,
 ) {
-    let value = report.metrics.get(metric).and_then(number).filter(|m| m.is_finite());
+    let value = report
+        .metrics
+        .get(metric)
+        .and_then(number)
+        .filter(|m| m.is_finite());
     if let Some(v) = value
         && is_better(v, best.0, smaller_is_better)
     {
@@ -405,7 +480,11 @@ fn consider(
 }
 
 /// The part of `new` that `earlier` reports do not hold. `Ok(None)`: all of it is known. `Err`: it contradicts them.
-fn without_known(earlier: &[StoredReport], new: StoredReport, group: &str) -> AppResult<Option<StoredReport>> {
+fn without_known(
+    earlier: &[StoredReport],
+    new: StoredReport,
+    group: &str,
+) -> AppResult<Option<StoredReport>> {
     if let Some(id) = &new.report_id
         && earlier.iter().any(|e| e.report_id.as_ref() == Some(id))
     {
@@ -450,7 +529,11 @@ fn without_known(earlier: &[StoredReport], new: StoredReport, group: &str) -> Ap
     if rest.is_empty() && batches.is_none() {
         return Ok(None);
     }
-    Ok(Some(StoredReport { metrics: rest, batches, ..new }))
+    Ok(Some(StoredReport {
+        metrics: rest,
+        batches,
+        ..new
+    }))
 }
 
 #[cfg(test)]
@@ -460,20 +543,36 @@ mod tests {
     use super::*;
 
     fn report(step: i64, metrics: Value) -> StoredReport {
-        let Value::Object(metrics) = metrics else { panic!("an object") };
-        StoredReport { step: Some(step), at: 0, metrics, batches: None, report_id: None }
+        let Value::Object(metrics) = metrics else {
+            panic!("an object")
+        };
+        StoredReport {
+            step: Some(step),
+            at: 0,
+            metrics,
+            batches: None,
+            report_id: None,
+        }
     }
 
     #[test]
     fn a_repeated_report_is_not_a_second_point() {
         let known = [report(3, json!({"loss": 0.5}))];
-        assert_eq!(without_known(&known, report(3, json!({"loss": 0.5})), "training").unwrap(), None);
+        assert_eq!(
+            without_known(&known, report(3, json!({"loss": 0.5})), "training").unwrap(),
+            None
+        );
     }
 
     #[test]
     fn new_names_at_a_known_step_are_merged() {
         let known = [report(3, json!({"loss": 0.5}))];
-        let rest = without_known(&known, report(3, json!({"loss": 0.5, "accuracy": 1.0})), "training").unwrap();
+        let rest = without_known(
+            &known,
+            report(3, json!({"loss": 0.5, "accuracy": 1.0})),
+            "training",
+        )
+        .unwrap();
         assert_eq!(rest, Some(report(3, json!({"accuracy": 1.0}))));
     }
 
@@ -492,7 +591,13 @@ mod tests {
     fn an_infinite_metric_is_never_best() {
         let (mut best, mut latest) = ((None, None), (None, None));
         for value in [json!("NaN"), json!(2.0), json!("-Infinity"), json!(3.0)] {
-            consider(&mut best, &mut latest, &report(1, json!({ "loss": value })), "loss", true);
+            consider(
+                &mut best,
+                &mut latest,
+                &report(1, json!({ "loss": value })),
+                "loss",
+                true,
+            );
         }
         assert_eq!(best.0, Some(2.0));
         assert_eq!(latest.0, Some(3.0));

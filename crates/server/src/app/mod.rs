@@ -87,11 +87,17 @@ pub struct Inner {
 impl Master {
     /// Puts the parts together.
     pub fn new(inner: Inner) -> Self {
-        Self { inner: Arc::new(inner) }
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// Records a change of state in the transaction that makes it, and wakes those who read events.
-    pub(crate) async fn record(&self, tx: &mut WriteTx, event: NewEvent<'_>) -> Result<(), StoreError> {
+    pub(crate) async fn record(
+        &self,
+        tx: &mut WriteTx,
+        event: NewEvent<'_>,
+    ) -> Result<(), StoreError> {
         events::append(tx, event).await?;
         let hub = self.hub.clone();
         tx.after_commit(move || hub.notify(&crate::hub::Topic::Events));

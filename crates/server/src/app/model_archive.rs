@@ -42,7 +42,9 @@ pub fn pack(files: &[ContextFile]) -> AppResult<Vec<u8>> {
     let mut sorted: Vec<&ContextFile> = files.iter().collect();
     sorted.sort_by(|a, b| a.path.cmp(&b.path));
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
-    let failed = |e: std::io::Error| AppError::internal(anyhow::Error::new(e).context("packing the model definition"));
+    let failed = |e: std::io::Error| {
+        AppError::internal(anyhow::Error::new(e).context("packing the model definition"))
+    };
     for file in sorted {
         let mut header = tar::Header::new_gnu();
         header.set_mode(file.mode & 0o7777);
@@ -53,29 +55,44 @@ pub fn pack(files: &[ContextFile]) -> AppResult<Vec<u8>> {
             FileKind::File => {
                 header.set_entry_type(tar::EntryType::Regular);
                 header.set_size(file.content.len() as u64);
-                archive.append_data(&mut header, clean(&file.path), file.content.as_slice()).map_err(failed)?;
+                archive
+                    .append_data(&mut header, clean(&file.path), file.content.as_slice())
+                    .map_err(failed)?;
             }
             FileKind::Directory => {
                 header.set_entry_type(tar::EntryType::Directory);
                 header.set_size(0);
                 archive
-                    .append_data(&mut header, format!("{}/", clean(&file.path)), std::io::empty())
+                    .append_data(
+                        &mut header,
+                        format!("{}/", clean(&file.path)),
+                        std::io::empty(),
+                    )
                     .map_err(failed)?;
             }
         }
     }
-    archive.into_inner().and_then(GzEncoder::finish).map_err(failed)
+    archive
+        .into_inner()
+        .and_then(GzEncoder::finish)
+        .map_err(failed)
 }
 
 fn clean(path: &str) -> String {
-    path.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+    path.split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect::<Vec<_>>()
+        .join("/")
 }
 
 fn check(files: &[ContextFile]) -> AppResult<()> {
     if files.len() > LIMIT_ENTRIES {
         return Err(AppError::new(
             ErrorKind::TooLarge,
-            format!("the model definition has {} entries; at most {LIMIT_ENTRIES} are allowed", files.len()),
+            format!(
+                "the model definition has {} entries; at most {LIMIT_ENTRIES} are allowed",
+                files.len()
+            ),
         ));
     }
     let size: usize = files.iter().map(|f| f.content.len()).sum();
@@ -119,7 +136,13 @@ mod tests {
     use super::*;
 
     fn file(path: &str) -> ContextFile {
-        ContextFile { path: path.into(), kind: FileKind::File, content: b"x".to_vec(), mode: 0o100_644, mtime: 1 }
+        ContextFile {
+            path: path.into(),
+            kind: FileKind::File,
+            content: b"x".to_vec(),
+            mode: 0o100_644,
+            mtime: 1,
+        }
     }
 
     #[test]
@@ -133,7 +156,11 @@ mod tests {
         ] {
             let error = pack(&[file(path)]).unwrap_err();
             assert!(error.message.contains(why), "{path:?}: {}", error.message);
-            assert!(error.message.starts_with("field \"modelDefinition[0].path\""));
+            assert!(
+                error
+                    .message
+                    .starts_with("field \"modelDefinition[0].path\"")
+            );
         }
         let error = pack(&[file("a/b"), file("a//./b")]).unwrap_err();
         assert!(error.message.contains("is there twice"));
@@ -143,8 +170,11 @@ mod tests {
     fn the_archive_holds_what_was_given() {
         let data = pack(&[file("sub/train.py"), file("a.txt")]).unwrap();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(data.as_slice()));
-        let names: Vec<String> =
-            archive.entries().unwrap().map(|e| e.unwrap().path().unwrap().display().to_string()).collect();
+        let names: Vec<String> = archive
+            .entries()
+            .unwrap()
+            .map(|e| e.unwrap().path().unwrap().display().to_string())
+            .collect();
         assert_eq!(names, ["a.txt", "sub/train.py"]);
     }
 

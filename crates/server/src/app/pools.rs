@@ -22,30 +22,49 @@ pub struct Configs {
 impl Configs {
     /// Forgets an experiment whose configuration has changed, or that has ended.
     pub(crate) fn forget(&self, experiment_id: i64) {
-        self.parsed.lock().unwrap_or_else(PoisonError::into_inner).remove(&experiment_id);
+        self.parsed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&experiment_id);
     }
 }
 
 impl Master {
     /// The effective configuration of an experiment, parsed once.
     pub fn config_for(&self, row: &ExperimentRow) -> Result<Arc<ExperimentConfig>, StoreError> {
-        let known = self.configs.parsed.lock().unwrap_or_else(PoisonError::into_inner).get(&row.id).cloned();
+        let known = self
+            .configs
+            .parsed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&row.id)
+            .cloned();
         if let Some(config) = known {
             return Ok(config);
         }
         let config = Arc::new(config_of(row)?);
-        self.configs.parsed.lock().unwrap_or_else(PoisonError::into_inner).insert(row.id, config.clone());
+        self.configs
+            .parsed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(row.id, config.clone());
         Ok(config)
     }
 
     /// Names of the pools, in the order of the configuration.
     pub fn pool_names(&self) -> Vec<String> {
-        self.config.resource_pools.iter().map(|p| p.pool_name.clone()).collect()
+        self.config
+            .resource_pools
+            .iter()
+            .map(|p| p.pool_name.clone())
+            .collect()
     }
 
     /// How a pool schedules.
     pub fn pool_settings(&self, pool: &str) -> PoolSettings {
-        let Some(configured) = self.config.resource_pool(pool) else { return PoolSettings::default() };
+        let Some(configured) = self.config.resource_pool(pool) else {
+            return PoolSettings::default();
+        };
         let scheduler = self.config.effective_scheduler(configured);
         PoolSettings {
             policy: Policy::Priority {
@@ -66,12 +85,16 @@ impl Master {
     pub fn default_priority(&self, pool: &str) -> u8 {
         self.config
             .resource_pool(pool)
-            .map_or(det_config::master::DEFAULT_PRIORITY, |p| self.config.effective_scheduler(p).default_priority)
+            .map_or(det_config::master::DEFAULT_PRIORITY, |p| {
+                self.config.effective_scheduler(p).default_priority
+            })
     }
 
     /// Zero-slot containers that each agent of the pool takes at once.
     pub fn aux_limit(&self, pool: &str) -> u32 {
-        self.config.resource_pool(pool).map_or(0, |p| p.max_aux_containers_per_agent)
+        self.config
+            .resource_pool(pool)
+            .map_or(0, |p| p.max_aux_containers_per_agent)
     }
 
     /// Where work with slots goes when it names no pool.
@@ -91,7 +114,12 @@ impl Master {
 
     /// How long an agent of the pool may be away before its tasks are given up.
     pub(crate) fn reconnect_patience_micros(&self, pool: &str) -> i64 {
-        let wait = self.config.resource_pool(pool).map_or(std::time::Duration::from_secs(600), |p| p.agent_reconnect_wait);
+        let wait = self
+            .config
+            .resource_pool(pool)
+            .map_or(std::time::Duration::from_secs(600), |p| {
+                p.agent_reconnect_wait
+            });
         i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)
     }
 }

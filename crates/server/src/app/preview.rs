@@ -21,7 +21,11 @@ impl Master {
     /// Completes a configuration and previews its search. Only what a search needs must be there.
     pub fn preview_search(&self, config: &Value, seed: u32) -> AppResult<PreviewedSearch> {
         let submitted = Submitted::from_value(config).map_err(config_error)?;
-        let pool = submitted.placement().resource_pool.or_else(|| self.default_compute_pool()).unwrap_or_default();
+        let pool = submitted
+            .placement()
+            .resource_pool
+            .or_else(|| self.default_compute_pool())
+            .unwrap_or_default();
         let container_defaults = self.container_defaults(&pool);
         let storage = match &self.config.checkpoint_storage {
             Some(storage) => serde_json::to_value(storage).map_err(AppError::internal)?,

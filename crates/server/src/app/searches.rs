@@ -34,11 +34,17 @@ struct Loaded {
 
 impl Searches {
     fn take(&self, experiment_id: i64) -> Option<Loaded> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).remove(&experiment_id)
+        self.loaded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&experiment_id)
     }
 
     fn put(&self, experiment_id: i64, loaded: Loaded) {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner).insert(experiment_id, loaded);
+        self.loaded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(experiment_id, loaded);
     }
 
     fn drop_copy(&self, experiment_id: i64) {
@@ -47,15 +53,23 @@ impl Searches {
 }
 
 fn corrupt(experiment_id: i64, message: impl std::fmt::Display) -> StoreError {
-    StoreError::Corrupt { what: format!("the search of experiment {experiment_id}"), message: message.to_string() }
+    StoreError::Corrupt {
+        what: format!("the search of experiment {experiment_id}"),
+        message: message.to_string(),
+    }
 }
 
 /// The stored effective configuration of an experiment.
 pub fn config_of(row: &ExperimentRow) -> Result<ExperimentConfig, StoreError> {
     serde_json::from_str(&row.config)
         .map_err(|e| e.to_string())
-        .and_then(|value: serde_json::Value| ExperimentConfig::from_json(&value).map_err(|e| e.to_string()))
-        .map_err(|message| StoreError::Corrupt { what: format!("configuration of experiment {}", row.id), message })
+        .and_then(|value: serde_json::Value| {
+            ExperimentConfig::from_json(&value).map_err(|e| e.to_string())
+        })
+        .map_err(|message| StoreError::Corrupt {
+            what: format!("configuration of experiment {}", row.id),
+            message,
+        })
 }
 
 impl Master {
@@ -66,8 +80,22 @@ impl Master {
         experiment_id: i64,
         search: Search,
     ) -> Result<(), StoreError> {
-        searches::save_snapshot(&mut tx.conn(), experiment_id, 0, &search.snapshot().to_string()).await?;
-        self.keep(tx, experiment_id, Loaded { search, through: 0, snapshot: 0 });
+        searches::save_snapshot(
+            &mut tx.conn(),
+            experiment_id,
+            0,
+            &search.snapshot().to_string(),
+        )
+        .await?;
+        self.keep(
+            tx,
+            experiment_id,
+            Loaded {
+                search,
+                through: 0,
+                snapshot: 0,
+            },
+        );
         Ok(())
     }
 
@@ -85,17 +113,23 @@ impl Master {
             .await?
             .ok_or_else(|| corrupt(experiment.id, "there is no snapshot"))?;
         let config = config_of(experiment)?;
-        let snapshot = serde_json::from_str(&stored.snapshot).map_err(|e| corrupt(experiment.id, e))?;
+        let snapshot =
+            serde_json::from_str(&stored.snapshot).map_err(|e| corrupt(experiment.id, e))?;
         let mut search = Search::restore(&config.searcher, &config.hyperparameters, &snapshot)
             .map_err(|e| corrupt(experiment.id, e))?;
         let mut through = stored.through;
         for (seq, event) in stored.events {
-            let event: Event = serde_json::from_str(&event).map_err(|e| corrupt(experiment.id, e))?;
+            let event: Event =
+                serde_json::from_str(&event).map_err(|e| corrupt(experiment.id, e))?;
             // What it asked for then was carried out in the transaction that stored the event.
             search.on(event);
             through = seq;
         }
-        Ok(Loaded { search, through, snapshot: stored.through })
+        Ok(Loaded {
+            search,
+            through,
+            snapshot: stored.through,
+        })
     }
 
     /// Tells the search of an experiment, and gives what it asks for and the progress it shows now.
@@ -112,7 +146,8 @@ impl Master {
         let actions = loaded.search.on(event);
         if loaded.through - loaded.snapshot >= SNAPSHOT_EVERY {
             let snapshot = loaded.search.snapshot().to_string();
-            searches::save_snapshot(&mut tx.conn(), experiment.id, loaded.through, &snapshot).await?;
+            searches::save_snapshot(&mut tx.conn(), experiment.id, loaded.through, &snapshot)
+                .await?;
             loaded.snapshot = loaded.through;
         }
         let progress = loaded.search.progress();
@@ -121,7 +156,11 @@ impl Master {
     }
 
     /// Forgets the search of an experiment that has ended.
-    pub(crate) async fn end_search(&self, tx: &mut WriteTx, experiment_id: i64) -> Result<(), StoreError> {
+    pub(crate) async fn end_search(
+        &self,
+        tx: &mut WriteTx,
+        experiment_id: i64,
+    ) -> Result<(), StoreError> {
         searches::delete(&mut tx.conn(), experiment_id).await?;
         self.searches.drop_copy(experiment_id);
         Ok(())

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use det_config::experiment::{Entrypoint as ConfiguredEntrypoint, ExperimentConfig};
 use det_config::container::TaskContainerDefaults;
+use det_config::experiment::{Entrypoint as ConfiguredEntrypoint, ExperimentConfig};
 use det_config::storage::StorageLocation;
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
 use det_store::agents;
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::app::Master;
 use crate::app::agents::{devices, slot_set};
-use crate::auth::{User, new_token, token_hash};
+use crate::auth::{Login, User, new_token, token_hash};
 use crate::error::{AppError, AppResult};
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
@@ -49,18 +49,33 @@ struct Parts<'a> {
 
 impl Master {
     /// The specification of a container that is to run, with a fresh token; `None` if it is not to run any more.
-    pub(crate) async fn container_spec(&self, container_id: &str) -> AppResult<Option<ContainerSpec>> {
+    pub(crate) async fn container_spec(
+        &self,
+        container_id: &str,
+    ) -> AppResult<Option<ContainerSpec>> {
         let mut conn = self.store.read().await?;
         let conn = &mut conn.conn();
-        let Some(container) = allocations::find_container(conn, container_id).await? else { return Ok(None) };
+        let Some(container) = allocations::find_container(conn, container_id).await? else {
+            return Ok(None);
+        };
         if container.ended_at.is_some() || container.desired != "run" {
             return Ok(None);
         }
-        let Some(allocation) = allocations::find(conn, &container.allocation_id).await? else { return Ok(None) };
-        let Some(trial_id) = allocation.trial_id else { return Ok(None) };
-        let Some(trial) = trials::find(conn, trial_id).await? else { return Ok(None) };
-        let Some(experiment) = experiments::find(conn, trial.experiment_id).await? else { return Ok(None) };
-        let Some(agent) = agents::find(conn, &container.agent_id).await? else { return Ok(None) };
+        let Some(allocation) = allocations::find(conn, &container.allocation_id).await? else {
+            return Ok(None);
+        };
+        let Some(trial_id) = allocation.trial_id else {
+            return Ok(None);
+        };
+        let Some(trial) = trials::find(conn, trial_id).await? else {
+            return Ok(None);
+        };
+        let Some(experiment) = experiments::find(conn, trial.experiment_id).await? else {
+            return Ok(None);
+        };
+        let Some(agent) = agents::find(conn, &container.agent_id).await? else {
+            return Ok(None);
+        };
         let members = allocations::containers(conn, &allocation.id).await?;
         let config = self.config_for(&experiment)?;
         let defaults = self.container_defaults(&allocation.resource_pool);
@@ -69,12 +84,17 @@ impl Master {
             .user(experiment.owner_id)
             .ok_or_else(|| AppError::not_found("user", experiment.owner_id))?;
         let slots = slot_set(&container.slots)?;
-        let kind = devices(&agent)?.iter().find(|d| slots.contains(&d.id.0)).map_or(DeviceKind::Cpu, |d| d.kind);
+        let kind = devices(&agent)?
+            .iter()
+            .find(|d| slots.contains(&d.id.0))
+            .map_or(DeviceKind::Cpu, |d| d.kind);
         // All members use the same ports: those of the chief's lowest slot on its agent.
-        let chief = members.first().map_or(Ok(BTreeSet::new()), |m| slot_set(&m.slots))?;
+        let chief = members
+            .first()
+            .map_or(Ok(BTreeSet::new()), |m| slot_set(&m.slots))?;
         let port_offset = self.port_offset(chief.first().copied(), &allocation.id);
         let token = new_token();
-        let user_token = self.auth.start_session(owner.id).await?;
+        let user_token = self.auth.start_session(owner.id, Login::ForTask).await?;
         let parts = Parts {
             container: &container,
             allocation: &allocation,
@@ -106,27 +126,59 @@ impl Master {
         let start = match lowest_slot {
             Some(slot) => u16::try_from(slot % 400).unwrap_or(0),
             // Without slots nothing is exclusive: spread by name.
-            None => 400 + u16::try_from(allocation_id.bytes().fold(0_u32, |h, b| (h * 31 + u32::from(b)) % 100)).unwrap_or(0),
+            None => {
+                400 + u16::try_from(
+                    allocation_id
+                        .bytes()
+                        .fold(0_u32, |h, b| (h * 31 + u32::from(b)) % 100),
+                )
+                .unwrap_or(0)
+            }
         };
         (start..start + 100)
             .map(|n| n * PORT_STEP)
             .find(|offset| {
                 let ports = trial_ports(*offset).map(|(_, port)| port);
-                !self.config.reserved_ports.iter().any(|reserved| ports.contains(reserved))
+                !self
+                    .config
+                    .reserved_ports
+                    .iter()
+                    .any(|reserved| ports.contains(reserved))
             })
             .unwrap_or(start * PORT_STEP)
     }
 
-    fn build(&self, parts: &Parts<'_>, token: String, user_token: &str) -> AppResult<ContainerSpec> {
-        let Parts { container, allocation, trial, experiment, config, defaults, owner, .. } = parts;
+    fn build(
+        &self,
+        parts: &Parts<'_>,
+        token: String,
+        user_token: &str,
+    ) -> AppResult<ContainerSpec> {
+        let Parts {
+            container,
+            allocation,
+            trial,
+            experiment,
+            config,
+            defaults,
+            owner,
+            ..
+        } = parts;
         let environment = &config.environment;
-        let work_dir = defaults.work_dir.clone().unwrap_or_else(|| format!("{RUN_DIR}/workdir"));
+        let work_dir = defaults
+            .work_dir
+            .clone()
+            .unwrap_or_else(|| format!("{RUN_DIR}/workdir"));
         let mut ports = vec![RENDEZVOUS_PORT];
         ports.extend(trial_ports(parts.port_offset).map(|(_, port)| port));
         ports.extend(environment.proxy_ports.iter().map(|p| p.proxy_port));
         ports.extend(environment.ports.values().copied());
         let user = task_user(owner, &self.config.security.default_task);
-        let devices = config.resources.devices.iter().chain(defaults.devices.iter());
+        let devices = config
+            .resources
+            .devices
+            .iter()
+            .chain(defaults.devices.iter());
         Ok(ContainerSpec {
             container_id: ContainerId(container.id.clone()),
             allocation_id: AllocationId(allocation.id.clone()),
@@ -156,9 +208,14 @@ impl Master {
                 env: self.environment(parts, &token, user_token, &work_dir),
                 work_dir,
                 context: true,
-                pool_startup_hook: defaults.startup_hook.clone().filter(|h| !h.trim().is_empty()),
+                pool_startup_hook: defaults
+                    .startup_hook
+                    .clone()
+                    .filter(|h| !h.trim().is_empty()),
                 rendezvous: true,
-                storage_probe: Some(serde_json::to_value(&config.checkpoint_storage).map_err(AppError::internal)?),
+                storage_probe: Some(
+                    serde_json::to_value(&config.checkpoint_storage).map_err(AppError::internal)?,
+                ),
                 entrypoint: entrypoint(config)?,
                 files: Vec::new(),
                 token,
@@ -175,7 +232,16 @@ impl Master {
         user_token: &str,
         work_dir: &str,
     ) -> Vec<(String, String)> {
-        let Parts { container, allocation, trial, experiment, config, defaults, owner, .. } = parts;
+        let Parts {
+            container,
+            allocation,
+            trial,
+            experiment,
+            config,
+            defaults,
+            owner,
+            ..
+        } = parts;
         let mut env: Vec<(String, String)> = Vec::new();
         let user = config.environment.environment_variables.get(parts.kind);
         for variable in user {
@@ -212,8 +278,15 @@ impl Master {
         set("DET_TRIAL_SEED", trial.seed.to_string());
         set("DET_EXPERIMENT_CONFIG", experiment.config.clone());
         set("DET_HPARAMS", trial.hparams.clone());
-        set("DET_STEPS_COMPLETED", trial.latest_checkpoint_steps.unwrap_or(0).to_string());
-        if let Some(checkpoint) = trial.latest_checkpoint.as_ref().or(trial.warm_start_checkpoint.as_ref()) {
+        set(
+            "DET_STEPS_COMPLETED",
+            trial.latest_checkpoint_steps.unwrap_or(0).to_string(),
+        );
+        if let Some(checkpoint) = trial
+            .latest_checkpoint
+            .as_ref()
+            .or(trial.warm_start_checkpoint.as_ref())
+        {
             set("DET_LATEST_CHECKPOINT", checkpoint.clone());
         }
         for (name, port) in trial_ports(parts.port_offset) {
@@ -244,7 +317,13 @@ fn trial_ports(offset: u16) -> [(&'static str, u16); 4] {
 
 /// Replaces `$NAME` and `${NAME}` by earlier variables; an unknown one stays as it is.
 fn expand(value: &str, earlier: &[(String, String)]) -> String {
-    let look_up = |name: &str| earlier.iter().rev().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+    let look_up = |name: &str| {
+        earlier
+            .iter()
+            .rev()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.clone())
+    };
     let mut out = String::with_capacity(value.len());
     let mut rest = value;
     while let Some(at) = rest.find('$') {
@@ -253,7 +332,9 @@ fn expand(value: &str, earlier: &[(String, String)]) -> String {
         let (name, whole) = match after.strip_prefix('{').and_then(|a| a.split_once('}')) {
             Some((name, _)) => (name, name.len() + 2),
             None => {
-                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+                let end = after
+                    .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .unwrap_or(after.len());
                 (&after[..end], end)
             }
         };
@@ -269,7 +350,9 @@ fn expand(value: &str, earlier: &[(String, String)]) -> String {
 
 fn entrypoint(config: &ExperimentConfig) -> AppResult<Entrypoint> {
     match &config.entrypoint {
-        Some(ConfiguredEntrypoint::Shell(text)) if config.is_trial_class() => Ok(Entrypoint::TrialClass(text.clone())),
+        Some(ConfiguredEntrypoint::Shell(text)) if config.is_trial_class() => {
+            Ok(Entrypoint::TrialClass(text.clone()))
+        }
         Some(ConfiguredEntrypoint::Shell(text)) => Ok(Entrypoint::Shell(text.clone())),
         Some(ConfiguredEntrypoint::Argv(argv)) => Ok(Entrypoint::Argv(argv.clone())),
         None => Err(AppError::invalid("the experiment has no entrypoint")),
@@ -288,7 +371,12 @@ fn mounts(config: &ExperimentConfig) -> Vec<Mount> {
             create: false,
         })
         .collect();
-    if let StorageLocation::SharedFs { host_path, propagation, .. } = &config.checkpoint_storage.location {
+    if let StorageLocation::SharedFs {
+        host_path,
+        propagation,
+        ..
+    } = &config.checkpoint_storage.location
+    {
         mounts.push(Mount {
             host_path: host_path.clone(),
             container_path: SHARED_FS_DIR.into(),
@@ -303,14 +391,28 @@ fn mounts(config: &ExperimentConfig) -> Vec<Mount> {
 /// The Unix identity of a user's tasks.
 pub fn task_user(owner: &User, default: &det_config::master::DefaultTask) -> TaskUser {
     let number = |n: i64| u32::try_from(n).ok();
-    match (owner.agent_uid.and_then(number), owner.agent_gid.and_then(number)) {
+    match (
+        owner.agent_uid.and_then(number),
+        owner.agent_gid.and_then(number),
+    ) {
         (Some(uid), Some(gid)) => TaskUser {
-            user: owner.agent_user.clone().unwrap_or_else(|| owner.username.clone()),
+            user: owner
+                .agent_user
+                .clone()
+                .unwrap_or_else(|| owner.username.clone()),
             uid,
-            group: owner.agent_group.clone().unwrap_or_else(|| owner.username.clone()),
+            group: owner
+                .agent_group
+                .clone()
+                .unwrap_or_else(|| owner.username.clone()),
             gid,
         },
-        _ => TaskUser { user: default.user.clone(), uid: default.uid, group: default.group.clone(), gid: default.gid },
+        _ => TaskUser {
+            user: default.user.clone(),
+            uid: default.uid,
+            group: default.group.clone(),
+            gid: default.gid,
+        },
     }
 }
 
@@ -320,10 +422,19 @@ mod tests {
 
     #[test]
     fn variables_refer_to_earlier_ones() {
-        let earlier = [("A".to_owned(), "1".to_owned()), ("A".to_owned(), "2".to_owned())];
-        for (given, expected) in
-            [("$A", "2"), ("${A}x", "2x"), ("$B", "$B"), ("a$", "a$"), ("$A$A-", "22-"), ("${B}", "${B}"), ("plain", "plain")]
-        {
+        let earlier = [
+            ("A".to_owned(), "1".to_owned()),
+            ("A".to_owned(), "2".to_owned()),
+        ];
+        for (given, expected) in [
+            ("$A", "2"),
+            ("${A}x", "2x"),
+            ("$B", "$B"),
+            ("a$", "a$"),
+            ("$A$A-", "22-"),
+            ("${B}", "${B}"),
+            ("plain", "plain"),
+        ] {
             assert_eq!(expand(given, &earlier), expected, "{given}");
         }
     }

@@ -19,15 +19,25 @@ impl Master {
     pub async fn kill_trial(&self, actor: &Actor, id: i64) -> AppResult<()> {
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
         self.store
-            .write(move |tx| Box::pin(async move { master.trial_event(tx, id, TrialEvent::Kill, &cause).await }))
+            .write(move |tx| {
+                Box::pin(async move { master.trial_event(tx, id, TrialEvent::Kill, &cause).await })
+            })
             .await
     }
 
     /// How far the trial says it is: a fraction, or (not `is_raw`) units of the searcher's length.
-    pub async fn report_progress(&self, actor: &Actor, trial_id: i64, progress: f64, is_raw: bool) -> AppResult<()> {
+    pub async fn report_progress(
+        &self,
+        actor: &Actor,
+        trial_id: i64,
+        progress: f64,
+        is_raw: bool,
+    ) -> AppResult<()> {
         actor.require_trial(trial_id)?;
         if !progress.is_finite() || progress < 0.0 {
-            return Err(AppError::invalid(format!("field \"progress\" must be a number of 0 or more, found {progress}")));
+            return Err(AppError::invalid(format!(
+                "field \"progress\" must be a number of 0 or more, found {progress}"
+            )));
         }
         let master = self.clone();
         self.store
@@ -42,7 +52,8 @@ impl Master {
                     let fraction = if is_raw {
                         progress
                     } else {
-                        length_units(master.config_for(&experiment)?.as_ref()).map_or(progress, |units| progress / units)
+                        length_units(master.config_for(&experiment)?.as_ref())
+                            .map_or(progress, |units| progress / units)
                     }
                     .clamp(0.0, 1.0);
                     trials::set_progress(&mut tx.conn(), trial_id, fraction).await?;
@@ -51,7 +62,14 @@ impl Master {
                     }
                     let request_id = det_ids::RequestId(trial.request_id);
                     master
-                        .advance_search(tx, experiment.id, SearchEvent::Progress { request_id, fraction })
+                        .advance_search(
+                            tx,
+                            experiment.id,
+                            SearchEvent::Progress {
+                                request_id,
+                                fraction,
+                            },
+                        )
                         .await
                 })
             })
@@ -59,7 +77,12 @@ impl Master {
     }
 
     /// The trial's code says that it ends early. A repeat changes nothing.
-    pub async fn report_early_exit(&self, actor: &Actor, trial_id: i64, reason: EarlyExit) -> AppResult<()> {
+    pub async fn report_early_exit(
+        &self,
+        actor: &Actor,
+        trial_id: i64,
+        reason: EarlyExit,
+    ) -> AppResult<()> {
         actor.require_trial(trial_id)?;
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
         self.store
@@ -71,14 +94,21 @@ impl Master {
                     if trial.ended_at.is_some() {
                         return Ok(());
                     }
-                    master.trial_event(tx, trial_id, TrialEvent::EarlyExit(reason), &cause).await
+                    master
+                        .trial_event(tx, trial_id, TrialEvent::EarlyExit(reason), &cause)
+                        .await
                 })
             })
             .await
     }
 
     /// What the trial's code says it does: `training`, `validating`, …
-    pub async fn set_runner_state(&self, actor: &Actor, trial_id: i64, state: &str) -> AppResult<()> {
+    pub async fn set_runner_state(
+        &self,
+        actor: &Actor,
+        trial_id: i64,
+        state: &str,
+    ) -> AppResult<()> {
         actor.require_trial(trial_id)?;
         if state.chars().count() > RUNNER_STATE_CHARS || state.contains('\0') {
             return Err(AppError::invalid(format!(
@@ -144,23 +174,37 @@ impl Master {
                 Some(_) => Err(AppError::invalid(format!(
                     "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"
                 ))),
-                None => Err(AppError::invalid(format!("searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" not found"))),
+                None => Err(AppError::invalid(format!(
+                    "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" not found"
+                ))),
             };
         }
-        let Some(id) = config.searcher.source_trial_id else { return Ok(None) };
-        let trial = trials::find(&mut tx.conn(), id)
-            .await?
-            .ok_or_else(|| AppError::invalid(format!("searcher.source_trial_id: trial {id} not found")))?;
+        let Some(id) = config.searcher.source_trial_id else {
+            return Ok(None);
+        };
+        let trial = trials::find(&mut tx.conn(), id).await?.ok_or_else(|| {
+            AppError::invalid(format!("searcher.source_trial_id: trial {id} not found"))
+        })?;
         match trial.latest_checkpoint {
             Some(uuid) => Ok(Some(uuid)),
-            None => Err(AppError::invalid(format!("searcher.source_trial_id: trial {id} has no complete checkpoint"))),
+            None => Err(AppError::invalid(format!(
+                "searcher.source_trial_id: trial {id} has no complete checkpoint"
+            ))),
         }
     }
 
     /// Seconds that a trial has to save and exit.
-    pub(crate) async fn preemption_timeout(&self, tx: &mut WriteTx, trial_id: i64) -> AppResult<u32> {
-        let Some(trial) = trials::find(&mut tx.conn(), trial_id).await? else { return Ok(3600) };
-        let Some(experiment) = experiments::find(&mut tx.conn(), trial.experiment_id).await? else { return Ok(3600) };
+    pub(crate) async fn preemption_timeout(
+        &self,
+        tx: &mut WriteTx,
+        trial_id: i64,
+    ) -> AppResult<u32> {
+        let Some(trial) = trials::find(&mut tx.conn(), trial_id).await? else {
+            return Ok(3600);
+        };
+        let Some(experiment) = experiments::find(&mut tx.conn(), trial.experiment_id).await? else {
+            return Ok(3600);
+        };
         Ok(self.config_for(&experiment)?.preemption_timeout)
     }
 }
@@ -170,9 +214,16 @@ fn length_units(config: &ExperimentConfig) -> Option<f64> {
     use det_config::experiment::{Length, MaxLength};
     use det_config::hyperparameters::SearchMethod;
     let units = match (&config.searcher.method, &config.searcher.max_length) {
-        (SearchMethod::AsyncHalving { max_time, .. } | SearchMethod::AdaptiveAsha { max_time, .. }, _) => *max_time,
+        (
+            SearchMethod::AsyncHalving { max_time, .. }
+            | SearchMethod::AdaptiveAsha { max_time, .. },
+            _,
+        ) => *max_time,
         (_, Some(MaxLength::Unitless(n))) => *n,
-        (_, Some(MaxLength::Length(Length::Batches(n) | Length::Records(n) | Length::Epochs(n)))) => *n,
+        (
+            _,
+            Some(MaxLength::Length(Length::Batches(n) | Length::Records(n) | Length::Epochs(n))),
+        ) => *n,
         (_, None) => return None,
     };
     #[expect(clippy::cast_precision_loss, reason = "lengths stay far below 2^52")]

@@ -76,17 +76,29 @@ fn failed(experiment_id: Option<i64>, error: &AppError) -> Option<Duration> {
 }
 
 async fn clean_up(master: &Master, row: &ExperimentRow) -> AppResult<()> {
-    if experiment_state(row)? == ExperimentState::Deleting { delete(master, row).await } else { collect(master, row).await }
+    if experiment_state(row)? == ExperimentState::Deleting {
+        delete(master, row).await
+    } else {
+        collect(master, row).await
+    }
 }
 
 /// Applies the checkpoint policy of an experiment that has ended. Storage that the master cannot reach ends the matter
 /// with an event that says so; setting the policy again tries again.
 async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     let (joined, protected) = collectable(&master.store, row).await?;
-    let candidates: Vec<_> = joined.iter().filter_map(|joined| joined.candidate(&row.searcher_metric)).collect();
-    let doomed: BTreeSet<String> = to_delete(&candidates, &protected, &policy_of(row)?).into_iter().collect();
-    let doomed: Vec<CheckpointRow> =
-        joined.into_iter().map(|joined| joined.row).filter(|c| doomed.contains(&c.uuid)).collect();
+    let candidates: Vec<_> = joined
+        .iter()
+        .filter_map(|joined| joined.candidate(&row.searcher_metric))
+        .collect();
+    let doomed: BTreeSet<String> = to_delete(&candidates, &protected, &policy_of(row)?)
+        .into_iter()
+        .collect();
+    let doomed: Vec<CheckpointRow> = joined
+        .into_iter()
+        .map(|joined| joined.row)
+        .filter(|c| doomed.contains(&c.uuid))
+        .collect();
     let count = doomed.len();
     let reason = match remove(master, doomed, "the checkpoint policy does not keep it").await {
         Ok(()) if count == 0 => None,
@@ -94,7 +106,10 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
         Err(error) => {
             tracing::warn!(experiment.id = row.id, %error, "the checkpoint policy could not be applied");
-            Some(format!("the checkpoint policy could not be applied: {}", error.message))
+            Some(format!(
+                "the checkpoint policy could not be applied: {}",
+                error.message
+            ))
         }
     };
     let (handler, id, config) = (master.clone(), row.id, row.config.clone());
@@ -102,7 +117,9 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         .store
         .write(move |tx| {
             Box::pin(async move {
-                let Some(row) = experiments::find(&mut tx.conn(), id).await? else { return Ok(()) };
+                let Some(row) = experiments::find(&mut tx.conn(), id).await? else {
+                    return Ok(());
+                };
                 // Continued, being deleted, or given another policy meanwhile: then another pass decides.
                 if !experiment_state(&row)?.is_terminal() || row.config != config {
                     return Ok(());
@@ -129,7 +146,9 @@ async fn remove(master: &Master, rows: Vec<CheckpointRow>, reason: &'static str)
     if rows.is_empty() {
         return Ok(());
     }
-    master.remove_files(rows, patterns(&["**/*".to_owned()])?, ACTOR, Some(reason)).await
+    master
+        .remove_files(rows, patterns(&["**/*".to_owned()])?, ACTOR, Some(reason))
+        .await
 }
 
 /// Deletes an experiment: its checkpoints' files, its TensorBoard files, then everything that is stored of it.
@@ -145,7 +164,9 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 .write(move |tx| {
                     Box::pin(async move {
                         let cause = Cause::master(error.message);
-                        handler.experiment_event(tx, id, ExperimentEvent::DeleteFailed, &cause).await
+                        handler
+                            .experiment_event(tx, id, ExperimentEvent::DeleteFailed, &cause)
+                            .await
                     })
                 })
                 .await;
@@ -156,7 +177,9 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         .store
         .write(move |tx| {
             Box::pin(async move {
-                let Some(row) = experiments::find(&mut tx.conn(), id).await? else { return Ok(()) };
+                let Some(row) = experiments::find(&mut tx.conn(), id).await? else {
+                    return Ok(());
+                };
                 if experiment_state(&row)? != ExperimentState::Deleting {
                     return Ok(());
                 }
@@ -181,7 +204,10 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     let (rows, protected) = {
         let mut conn = master.store.read().await?;
         let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;
-        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn()).await?.into_iter().collect();
+        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
+            .await?
+            .into_iter()
+            .collect();
         (rows, sources)
     };
     let rows: Vec<CheckpointRow> = rows.into_iter().filter(|c| c.state != "DELETED").collect();
@@ -191,9 +217,11 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
     remove(master, rows, "its experiment is being deleted").await?;
     let config = config_of(row)?;
     let (cluster_id, id) = (master.cluster_id.clone(), row.id);
-    let outcome = tokio::task::spawn_blocking(move || Storage::of(&config)?.remove_tensorboard(&cluster_id, id))
-        .await
-        .map_err(AppError::internal)?;
+    let outcome = tokio::task::spawn_blocking(move || {
+        Storage::of(&config)?.remove_tensorboard(&cluster_id, id)
+    })
+    .await
+    .map_err(AppError::internal)?;
     // TensorBoard files are no part of what the master keeps account of: where they are out of reach they stay.
     if let Err(error) = outcome {
         tracing::info!(experiment.id = row.id, %error, "TensorBoard files of a deleted experiment were left where they are");

@@ -25,7 +25,9 @@ pub async fn run(master: Master) {
         if swept.is_none_or(|at| at.elapsed() >= SWEEP) {
             match sweep(&master).await {
                 Ok(()) => swept = Some(tokio::time::Instant::now()),
-                Err(error) => tracing::warn!(%error, cause = ?error.cause, "expired tokens could not be removed"),
+                Err(error) => {
+                    tracing::warn!(%error, cause = ?error.cause, "expired tokens could not be removed")
+                }
             }
         }
         let wait = match round(&master).await {
@@ -74,26 +76,41 @@ async fn end_overdue(master: &Master) -> AppResult<Option<i64>> {
         let mut conn = master.store.read().await?;
         allocations::with_deadline(&mut conn.conn()).await?
     };
-    let next = due.iter().filter_map(|row| row.preempt_deadline).filter(|at| *at > now).min();
-    for row in due.into_iter().filter(|row| row.preempt_deadline.is_some_and(|at| at <= now)) {
+    let next = due
+        .iter()
+        .filter_map(|row| row.preempt_deadline)
+        .filter(|at| *at > now)
+        .min();
+    for row in due
+        .into_iter()
+        .filter(|row| row.preempt_deadline.is_some_and(|at| at <= now))
+    {
         let handler = master.clone();
         master
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let Some(mut row) = allocations::find(&mut tx.conn(), &row.id).await? else { return Ok(()) };
+                    let Some(mut row) = allocations::find(&mut tx.conn(), &row.id).await? else {
+                        return Ok(());
+                    };
                     if row.preempt_deadline.is_none_or(|at| at > now) || row.ended_at.is_some() {
                         return Ok(());
                     }
                     row.preempt_deadline = None;
                     allocations::update(&mut tx.conn(), &row).await?;
                     let (event, reason) = match allocation_state(&row)? {
-                        AllocationState::Preempting | AllocationState::Saving => {
-                            (AllocationEvent::PreemptTimedOut, "it did not exit in time after it was asked to")
-                        }
-                        _ => (AllocationEvent::Kill, "it did not exit in time after it said that it ends"),
+                        AllocationState::Preempting | AllocationState::Saving => (
+                            AllocationEvent::PreemptTimedOut,
+                            "it did not exit in time after it was asked to",
+                        ),
+                        _ => (
+                            AllocationEvent::Kill,
+                            "it did not exit in time after it said that it ends",
+                        ),
                     };
-                    handler.allocation_event(tx, &row.id, event, &Cause::master(reason)).await
+                    handler
+                        .allocation_event(tx, &row.id, event, &Cause::master(reason))
+                        .await
                 })
             })
             .await?;

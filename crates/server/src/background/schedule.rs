@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
 use det_scheduler::{
-    AgentSnapshot, AgentState, Job, Plan, PoolSnapshot, Progress, Queue, Request, RunningAllocation, SlotSnapshot,
-    SlotState, plan,
+    AgentSnapshot, AgentState, Job, Plan, PoolSnapshot, Progress, Queue, Request,
+    RunningAllocation, SlotSnapshot, SlotState, plan,
 };
 use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -64,7 +64,10 @@ async fn pass(master: &Master) -> AppResult<Option<Duration>> {
         }
         if let Some(age) = snapshot.settings.reserve_after {
             for request in &queue.requests {
-                let due = request.requested_at.0.saturating_add(i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
+                let due = request
+                    .requested_at
+                    .0
+                    .saturating_add(i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
                 if let Ok(wait @ 1..) = u64::try_from(due.saturating_sub(now.0)) {
                     let wait = Duration::from_micros(wait);
                     next = Some(next.map_or(wait, |n| n.min(wait)));
@@ -111,17 +114,23 @@ impl World {
         for container in &self.containers {
             let slots = slot_set(&container.slots)?;
             for slot in &slots {
-                held.insert((&container.agent_id, *slot), AllocationId(container.allocation_id.clone()));
+                held.insert(
+                    (&container.agent_id, *slot),
+                    AllocationId(container.allocation_id.clone()),
+                );
             }
             if slots.is_empty() {
                 *aux.entry(&container.agent_id).or_default() += 1;
             }
-            parts
-                .entry(&container.allocation_id)
-                .or_default()
-                .push((AgentId(container.agent_id.clone()), slots.into_iter().map(SlotId).collect()));
+            parts.entry(&container.allocation_id).or_default().push((
+                AgentId(container.agent_id.clone()),
+                slots.into_iter().map(SlotId).collect(),
+            ));
         }
-        let mut snapshot = PoolSnapshot { settings: master.pool_settings(pool), ..PoolSnapshot::default() };
+        let mut snapshot = PoolSnapshot {
+            settings: master.pool_settings(pool),
+            ..PoolSnapshot::default()
+        };
         for agent in self.agents.iter().filter(|a| a.resource_pool == pool) {
             snapshot.agents.push(AgentSnapshot {
                 id: AgentId(agent.id.clone()),
@@ -153,8 +162,12 @@ impl World {
                 });
             }
         }
-        let wanted: BTreeSet<&str> =
-            self.allocations.iter().filter(|a| a.resource_pool == pool).map(|a| a.job_id.as_str()).collect();
+        let wanted: BTreeSet<&str> = self
+            .allocations
+            .iter()
+            .filter(|a| a.resource_pool == pool)
+            .map(|a| a.job_id.as_str())
+            .collect();
         for job in self.jobs.iter().filter(|j| wanted.contains(j.id.as_str())) {
             queue.jobs.insert(
                 JobId(job.id.clone()),
@@ -171,8 +184,14 @@ impl World {
     }
 }
 
-fn slots(agent: &AgentRow, held: &BTreeMap<(&str, u32), AllocationId>) -> Result<Vec<SlotSnapshot>, StoreError> {
-    let (disabled, draining) = (slot_set(&agent.disabled_slots)?, slot_set(&agent.draining_slots)?);
+fn slots(
+    agent: &AgentRow,
+    held: &BTreeMap<(&str, u32), AllocationId>,
+) -> Result<Vec<SlotSnapshot>, StoreError> {
+    let (disabled, draining) = (
+        slot_set(&agent.disabled_slots)?,
+        slot_set(&agent.draining_slots)?,
+    );
     Ok(devices(agent)?
         .into_iter()
         .map(|device| {
@@ -184,7 +203,10 @@ fn slots(agent: &AgentRow, held: &BTreeMap<(&str, u32), AllocationId>) -> Result
             } else {
                 holder.map_or(SlotState::Free, SlotState::Held)
             };
-            SlotSnapshot { id: device.id, state }
+            SlotSnapshot {
+                id: device.id,
+                state,
+            }
         })
         .collect())
 }
@@ -213,12 +235,22 @@ impl Master {
     }
 
     /// Stores a plan: all of it in one transaction.
-    async fn apply_plan(&self, decided: Plan, stored: &BTreeMap<String, Option<String>>) -> AppResult<()> {
+    async fn apply_plan(
+        &self,
+        decided: Plan,
+        stored: &BTreeMap<String, Option<String>>,
+    ) -> AppResult<()> {
         let mut waiting = Vec::new();
         for (allocation, reason) in decided.waiting {
-            let text = serde_json::to_string(&WaitDocument { reason: &reason, message: reason.to_string() })
-                .map_err(crate::error::AppError::internal)?;
-            if stored.get(allocation.as_str()).is_some_and(|known| known.as_deref() != Some(&text)) {
+            let text = serde_json::to_string(&WaitDocument {
+                reason: &reason,
+                message: reason.to_string(),
+            })
+            .map_err(crate::error::AppError::internal)?;
+            if stored
+                .get(allocation.as_str())
+                .is_some_and(|known| known.as_deref() != Some(&text))
+            {
                 waiting.push((allocation, text, reason.kind(), reason.to_string()));
             }
         }
@@ -245,8 +277,11 @@ impl Master {
                     }
                     for (allocation, text, kind, message) in waiting {
                         let before = stored.get(allocation.as_str()).and_then(Option::as_deref);
-                        let same_kind = before.is_some_and(|b| b.contains(&format!("\"kind\":\"{kind}\"")));
-                        master.note_waiting(tx, &allocation, &text, &message, same_kind).await?;
+                        let same_kind =
+                            before.is_some_and(|b| b.contains(&format!("\"kind\":\"{kind}\"")));
+                        master
+                            .note_waiting(tx, &allocation, &text, &message, same_kind)
+                            .await?;
                     }
                     Ok(())
                 })

@@ -243,7 +243,7 @@ pub async fn connect(
     if !allowed {
         return ApiError(
             AppError::new(ErrorKind::Unauthenticated, "this agent's token is not the one of this cluster")
-                .hint("start the agent with the token that the master shows its administrators, see --agent-token"),
+                .hint("start the agent with the token that the master shows its administrators, see --agent-token-file"),
         )
         .into_response();
     }

@@ -7,8 +7,9 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use det_api_types::checkpoints::{
-    Checkpoint, CheckpointState, CheckpointsRemoveFilesRequest, DeleteCheckpointsRequest, GetCheckpointResponse,
-    GetCheckpointsQuery, PatchCheckpointsRequest, PostCheckpointMetadataRequest, PostCheckpointMetadataResponse,
+    Checkpoint, CheckpointState, CheckpointsRemoveFilesRequest, DeleteCheckpointsRequest,
+    GetCheckpointResponse, GetCheckpointsQuery, PatchCheckpointsRequest,
+    PostCheckpointMetadataRequest, PostCheckpointMetadataResponse,
 };
 use det_api_types::page::{Empty, Pagination};
 use det_api_types::wire::Int64;
@@ -37,7 +38,11 @@ use crate::http::views::paging;
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
     OpenApiRouter::new()
-        .routes(routes!(report_checkpoint, patch_checkpoints, delete_checkpoints))
+        .routes(routes!(
+            report_checkpoint,
+            patch_checkpoints,
+            delete_checkpoints
+        ))
         .routes(routes!(checkpoints_remove_files))
         .routes(routes!(get_checkpoint))
         .routes(routes!(post_checkpoint_metadata))
@@ -62,12 +67,18 @@ pub(crate) async fn page(
     )
     .map_err(AppError::invalid)?;
     if !query.states.is_empty() {
-        rows.retain(|row| CheckpointState::from_name(&row.state).is_some_and(|state| query.states.contains(&state)));
+        rows.retain(|row| {
+            CheckpointState::from_name(&row.state)
+                .is_some_and(|state| query.states.contains(&state))
+        });
     }
     let mut joined = with_validations(&master.store, rows).await?;
     sort(&mut joined, &key, query.order_by);
     let (joined, pagination) = paging::slice(joined, query.offset, query.limit);
-    Ok((show_all(master, experiment, trials, &joined).await?, pagination))
+    Ok((
+        show_all(master, experiment, trials, &joined).await?,
+        pagination,
+    ))
 }
 
 /// Checkpoints of one experiment with the training that they come from.
@@ -88,7 +99,9 @@ async fn show_all(
     let mut training = BTreeMap::new();
     for (trial_id, steps) in steps {
         let outdating = Outdating::load(&master.store, trial_id).await?;
-        for (step, report) in at_steps(&master.store, &outdating, trial_id, TRAINING, &steps).await? {
+        for (step, report) in
+            at_steps(&master.store, &outdating, trial_id, TRAINING, &steps).await?
+        {
             training.insert((trial_id, step), report);
         }
     }
@@ -108,13 +121,22 @@ async fn show_all(
 /// One checkpoint as it is shown.
 async fn show(master: &Master, row: CheckpointRow) -> AppResult<Checkpoint> {
     let (Some(experiment_id), Some(trial_id)) = (row.experiment_id, row.trial_id) else {
-        return Ok(checkpoint(&Joined { row, validation: None }, None)?);
+        return Ok(checkpoint(
+            &Joined {
+                row,
+                validation: None,
+            },
+            None,
+        )?);
     };
     let experiment = experiments::find(master, experiment_id).await?;
     let trial = crate::http::trials::find(master, trial_id).await?;
     let joined = with_validations(&master.store, vec![row]).await?;
     let shown = show_all(master, &experiment, &[trial], &joined).await?;
-    shown.into_iter().next().ok_or_else(|| AppError::internal(anyhow::anyhow!("a checkpoint was lost on the way")))
+    shown
+        .into_iter()
+        .next()
+        .ok_or_else(|| AppError::internal(anyhow::anyhow!("a checkpoint was lost on the way")))
 }
 
 /// Takes in a checkpoint that a task has stored; a repeat changes nothing.
@@ -150,16 +172,25 @@ fn report(body: Checkpoint) -> AppResult<CheckpointReport> {
 }
 
 fn sizes(resources: BTreeMap<String, Int64>) -> BTreeMap<String, i64> {
-    resources.into_iter().map(|(path, size)| (path, size.0)).collect()
+    resources
+        .into_iter()
+        .map(|(path, size)| (path, size.0))
+        .collect()
 }
 
 /// One checkpoint with the training that it comes from.
 #[utoipa::path(get, path = "/api/v1/checkpoints/{checkpointUuid}", operation_id = "GetCheckpoint",
     tag = "checkpoints", params(("checkpointUuid" = String, Path)),
     responses((status = 200, body = GetCheckpointResponse)))]
-async fn get_checkpoint(State(master): State<Master>, _caller: Caller, Path(uuid): Path<String>) -> Answer {
+async fn get_checkpoint(
+    State(master): State<Master>,
+    _caller: Caller,
+    Path(uuid): Path<String>,
+) -> Answer {
     let row = master.checkpoint(&uuid).await?;
-    message(&GetCheckpointResponse { checkpoint: show(&master, row).await? })
+    message(&GetCheckpointResponse {
+        checkpoint: show(&master, row).await?,
+    })
 }
 
 /// Replaces the user's metadata of a checkpoint.
@@ -172,8 +203,12 @@ async fn post_checkpoint_metadata(
     Path(uuid): Path<String>,
     WireBody(body): WireBody<PostCheckpointMetadataRequest>,
 ) -> Answer {
-    let row = master.set_checkpoint_metadata(&actor, &uuid, body.checkpoint.metadata.0).await?;
-    message(&PostCheckpointMetadataResponse { checkpoint: show(&master, row).await? })
+    let row = master
+        .set_checkpoint_metadata(&actor, &uuid, body.checkpoint.metadata.0)
+        .await?;
+    message(&PostCheckpointMetadataResponse {
+        checkpoint: show(&master, row).await?,
+    })
 }
 
 /// Takes note of which files are left of checkpoints.
@@ -187,7 +222,12 @@ async fn patch_checkpoints(
     let changes = body
         .checkpoints
         .into_iter()
-        .map(|change| (change.uuid, change.resources.map(|left| sizes(left.resources))))
+        .map(|change| {
+            (
+                change.uuid,
+                change.resources.map(|left| sizes(left.resources)),
+            )
+        })
         .collect();
     master.patch_checkpoints(&actor, changes).await?;
     empty()
@@ -201,7 +241,9 @@ async fn delete_checkpoints(
     Caller(actor): Caller,
     WireBody(body): WireBody<DeleteCheckpointsRequest>,
 ) -> Answer {
-    master.delete_checkpoints(&actor, body.checkpoint_uuids).await?;
+    master
+        .delete_checkpoints(&actor, body.checkpoint_uuids)
+        .await?;
     empty()
 }
 
@@ -213,7 +255,9 @@ async fn checkpoints_remove_files(
     Caller(actor): Caller,
     WireBody(body): WireBody<CheckpointsRemoveFilesRequest>,
 ) -> Answer {
-    master.remove_checkpoint_files(&actor, body.checkpoint_uuids, body.checkpoint_globs).await?;
+    master
+        .remove_checkpoint_files(&actor, body.checkpoint_uuids, body.checkpoint_globs)
+        .await?;
     empty()
 }
 
@@ -227,16 +271,23 @@ async fn download_checkpoint(
     Path(uuid): Path<String>,
     headers: HeaderMap,
 ) -> Answer {
-    let accept = headers.get(header::ACCEPT).map(|value| value.to_str().unwrap_or("?"));
+    let accept = headers
+        .get(header::ACCEPT)
+        .map(|value| value.to_str().unwrap_or("?"));
     let format = Format::negotiate(accept).ok_or_else(|| {
         AppError::new(
             ErrorKind::UnsupportedMedia,
-            format!("checkpoints are not sent as \"{}\"", accept.unwrap_or_default().escape_debug()),
+            format!(
+                "checkpoints are not sent as \"{}\"",
+                accept.unwrap_or_default().escape_debug()
+            ),
         )
         .hint("accept application/gzip, application/x-tar or application/zip")
     })?;
     let pieces = master.checkpoint_archive(&uuid, format).await?;
-    let pieces = futures::stream::unfold(pieces, |mut pieces| async move { Some((pieces.recv().await?, pieces)) });
+    let pieces = futures::stream::unfold(pieces, |mut pieces| async move {
+        Some((pieces.recv().await?, pieces))
+    });
     let name = format!("attachment; filename=\"{uuid}.{}\"", format.extension());
     // `identity` keeps the compression layer away: the client unpacks the raw stream.
     let headers = [
@@ -274,23 +325,40 @@ async fn preview_gc(
     let number = |field: &str, given: Option<i64>| {
         given
             .map(|n| {
-                usize::try_from(n)
-                    .map_err(|_| AppError::invalid(format!("field \"{field}\" must be 0 or more, found {n}")))
+                usize::try_from(n).map_err(|_| {
+                    AppError::invalid(format!("field \"{field}\" must be 0 or more, found {n}"))
+                })
             })
             .transpose()
     };
     let mut policy = policy_of(&experiment)?;
     for (field, given, place) in [
-        ("save_experiment_best", query.save_experiment_best, &mut policy.experiment_best),
-        ("save_trial_best", query.save_trial_best, &mut policy.trial_best),
-        ("save_trial_latest", query.save_trial_latest, &mut policy.trial_latest),
+        (
+            "save_experiment_best",
+            query.save_experiment_best,
+            &mut policy.experiment_best,
+        ),
+        (
+            "save_trial_best",
+            query.save_trial_best,
+            &mut policy.trial_best,
+        ),
+        (
+            "save_trial_latest",
+            query.save_trial_latest,
+            &mut policy.trial_latest,
+        ),
     ] {
         *place = number(field, given)?.unwrap_or(*place);
     }
     let (joined, protected) = collectable(&master.store, &experiment).await?;
-    let candidates: Vec<_> =
-        joined.iter().filter_map(|joined| joined.candidate(&experiment.searcher_metric)).collect();
-    let doomed: BTreeSet<String> = to_delete(&candidates, &protected, &policy).into_iter().collect();
+    let candidates: Vec<_> = joined
+        .iter()
+        .filter_map(|joined| joined.candidate(&experiment.searcher_metric))
+        .collect();
+    let doomed: BTreeSet<String> = to_delete(&candidates, &protected, &policy)
+        .into_iter()
+        .collect();
     let shown = joined
         .iter()
         .filter(|joined| doomed.contains(&joined.row.uuid))
@@ -303,7 +371,10 @@ async fn preview_gc(
 /// with a `validation` (`wire-contract` reference §6).
 fn previewed(joined: &Joined) -> AppResult<Value> {
     let row = &joined.row;
-    let metrics = joined.validation.as_ref().map(|report| Value::Object(report.metrics.clone()));
+    let metrics = joined
+        .validation
+        .as_ref()
+        .map(|report| Value::Object(report.metrics.clone()));
     Ok(json!({
         "TrialID": row.trial_id,
         "StepsCompleted": row.steps,
@@ -330,13 +401,23 @@ mod tests {
         let report = report(wire::decode(body).unwrap()).unwrap();
         assert_eq!(report.task_id, "1.a");
         assert_eq!(report.reported_at, Some(2_000_000));
-        assert_eq!(report.resources, BTreeMap::from([("d/".to_owned(), 0), ("m.txt".to_owned(), 2)]));
+        assert_eq!(
+            report.resources,
+            BTreeMap::from([("d/".to_owned(), 0), ("m.txt".to_owned(), 2)])
+        );
     }
 
     #[test]
     fn only_stored_checkpoints_are_reported() {
-        let body = Checkpoint { state: CheckpointState::Deleted, ..Checkpoint::default() };
+        let body = Checkpoint {
+            state: CheckpointState::Deleted,
+            ..Checkpoint::default()
+        };
         let error = report(body).unwrap_err();
-        assert!(error.message.starts_with("field \"state\" must be STATE_COMPLETED, found STATE_DELETED"));
+        assert!(
+            error
+                .message
+                .starts_with("field \"state\" must be STATE_COMPLETED, found STATE_DELETED")
+        );
     }
 }

@@ -53,10 +53,12 @@ fn status(kind: ErrorKind) -> (Code, StatusCode) {
 pub fn log(error: &AppError) {
     match error.kind {
         ErrorKind::Internal => {
-            tracing::error!(message = error.message, cause = ?error.cause, "a request failed");
+            tracing::error!(answer = error.message, cause = ?error.cause, "a request failed");
         }
-        ErrorKind::Unavailable => tracing::warn!(cause = ?error.cause, "a request failed for want of the database"),
-        _ => tracing::debug!(kind = ?error.kind, message = error.message, "a request was refused"),
+        ErrorKind::Unavailable => {
+            tracing::warn!(cause = ?error.cause, "a request failed for want of the database")
+        }
+        _ => tracing::debug!(kind = ?error.kind, answer = error.message, "a request was refused"),
     }
 }
 
@@ -69,28 +71,47 @@ impl IntoResponse for ApiError {
             body = body.with_hint(hint);
         }
         if !self.0.details.is_empty() {
-            let items = self.0.details.into_iter().filter_map(|d| serde_json::from_value::<ErrorItem>(d).ok());
+            let items = self
+                .0
+                .details
+                .into_iter()
+                .filter_map(|d| serde_json::from_value::<ErrorItem>(d).ok());
             body = body.with_errors(items.collect());
         }
         let text = serde_json::to_vec(&body).unwrap_or_default();
-        (status, [(header::CONTENT_TYPE, "application/json")], Body::from(text)).into_response()
+        (
+            status,
+            [(header::CONTENT_TYPE, "application/json")],
+            Body::from(text),
+        )
+            .into_response()
     }
 }
 
 /// A failure in mid-stream, as the stream's last line.
 pub fn stream_line(error: &AppError) -> Vec<u8> {
     log(error);
-    StreamErrorBody::new(status(error.kind).0, error.message.clone()).to_line().unwrap_or_default()
+    StreamErrorBody::new(status(error.kind).0, error.message.clone())
+        .to_line()
+        .unwrap_or_default()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it ends here")]
 /// A failure before a stream's first message: the mapped status with the stream's error object.
 pub fn before_stream(error: AppError) -> Response {
     let status = status(error.kind).1;
-    (status, [(header::CONTENT_TYPE, "application/json")], Body::from(stream_line(&error))).into_response()
+    (
+        status,
+        [(header::CONTENT_TYPE, "application/json")],
+        Body::from(stream_line(&error)),
+    )
+        .into_response()
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that the layer calls")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the shape that the layer calls"
+)]
 /// A defect of ours that showed as a panic: one request fails, the master goes on.
 pub fn on_panic(panic: Box<dyn Any + Send + 'static>) -> Response {
     let text = panic

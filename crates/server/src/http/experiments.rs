@@ -6,9 +6,10 @@ pub mod listing;
 use axum::extract::State;
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetExperimentCheckpointsResponse};
 use det_api_types::experiments::{
-    ContinueExperimentRequest, ContinueExperimentResponse, CreateExperimentRequest, CreateExperimentResponse,
-    Experiment, File, GetBestSearcherValidationMetricResponse, GetExperimentLabelsQuery, GetExperimentLabelsResponse,
-    GetExperimentResponse, GetExperimentValidationHistoryResponse, GetExperimentsQuery, GetExperimentsResponse,
+    ContinueExperimentRequest, ContinueExperimentResponse, CreateExperimentRequest,
+    CreateExperimentResponse, Experiment, File, GetBestSearcherValidationMetricResponse,
+    GetExperimentLabelsQuery, GetExperimentLabelsResponse, GetExperimentResponse,
+    GetExperimentValidationHistoryResponse, GetExperimentsQuery, GetExperimentsResponse,
     LaunchWarning, PatchExperiment, PatchExperimentResponse, ValidationHistoryEntry,
 };
 use det_api_types::jobs::{JobState, JobSummary};
@@ -60,16 +61,30 @@ pub fn routes() -> OpenApiRouter<Master> {
 /// An experiment, or the refusal that it does not exist.
 pub(crate) async fn find(master: &Master, id: i64) -> AppResult<ExperimentRow> {
     let mut conn = master.store.read().await?;
-    experiments::find(&mut conn.conn(), id).await?.ok_or_else(|| AppError::not_found("experiment", id))
+    experiments::find(&mut conn.conn(), id)
+        .await?
+        .ok_or_else(|| AppError::not_found("experiment", id))
 }
 
 /// Experiments with their reported states.
-pub(crate) async fn show_all(master: &Master, rows: &[ExperimentRow]) -> AppResult<Vec<Experiment>> {
-    let active: Vec<i64> = rows.iter().filter(|row| row.state == "ACTIVE").map(|row| row.id).collect();
+pub(crate) async fn show_all(
+    master: &Master,
+    rows: &[ExperimentRow],
+) -> AppResult<Vec<Experiment>> {
+    let active: Vec<i64> = rows
+        .iter()
+        .filter(|row| row.state == "ACTIVE")
+        .map(|row| row.id)
+        .collect();
     let phases = listing::phases(master, &active).await?;
     let (owner, now) = (super::workspaces::owner(master), det_store::now());
     let show = |row: &ExperimentRow| {
-        views::experiments::experiment(row, phases.get(&row.id).copied().unwrap_or_default(), &owner, now)
+        views::experiments::experiment(
+            row,
+            phases.get(&row.id).copied().unwrap_or_default(),
+            &owner,
+            now,
+        )
     };
     Ok(rows.iter().map(show).collect::<Result<_, _>>()?)
 }
@@ -78,7 +93,10 @@ pub(crate) async fn show_all(master: &Master, rows: &[ExperimentRow]) -> AppResu
 async fn show(master: &Master, id: i64) -> AppResult<Experiment> {
     let row = find(master, id).await?;
     let shown = show_all(master, std::slice::from_ref(&row)).await?;
-    shown.into_iter().next().ok_or_else(|| AppError::not_found("experiment", id))
+    shown
+        .into_iter()
+        .next()
+        .ok_or_else(|| AppError::not_found("experiment", id))
 }
 
 /// Where an active experiment stands in its queue.
@@ -86,15 +104,28 @@ async fn job_summary(master: &Master, row: &ExperimentRow) -> AppResult<Option<J
     if row.state != "ACTIVE" {
         return Ok(None);
     }
-    let phase = listing::phases(master, &[row.id]).await?.get(&row.id).copied().unwrap_or_default();
+    let phase = listing::phases(master, &[row.id])
+        .await?
+        .get(&row.id)
+        .copied()
+        .unwrap_or_default();
     if phase > Phase::Queued {
         // What runs waits for nobody.
-        return Ok(Some(JobSummary { state: JobState::Scheduled, jobs_ahead: 0 }));
+        return Ok(Some(JobSummary {
+            state: JobState::Scheduled,
+            jobs_ahead: 0,
+        }));
     }
     let queue = master.job_queue(Some(&row.resource_pool)).await?;
     let queued = queue.iter().find(|queued| queued.job.id == row.job_id);
     // Between two runs an experiment is in no queue for a moment.
-    Ok(Some(queued.map_or(JobSummary { state: JobState::Queued, jobs_ahead: -1 }, views::jobs::summary)))
+    Ok(Some(queued.map_or(
+        JobSummary {
+            state: JobState::Queued,
+            jobs_ahead: -1,
+        },
+        views::jobs::summary,
+    )))
 }
 
 /// Experiments by page.
@@ -106,19 +137,33 @@ async fn get_experiments(
     WireQuery(query): WireQuery<GetExperimentsQuery>,
 ) -> Answer {
     let (rows, pagination) = listing::page(&master, &query).await?;
-    message(&GetExperimentsResponse { experiments: show_all(&master, &rows).await?, pagination })
+    message(&GetExperimentsResponse {
+        experiments: show_all(&master, &rows).await?,
+        pagination,
+    })
 }
 
 /// One experiment.
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}", operation_id = "GetExperiment", tag = "experiments",
     params(("experimentId" = i64, Path)), responses((status = 200, body = GetExperimentResponse)))]
-async fn get_experiment(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
+async fn get_experiment(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+) -> Answer {
     let row = find(&master, id).await?;
     let job_summary = job_summary(&master, &row).await?;
     let shown = show_all(&master, std::slice::from_ref(&row)).await?;
-    let experiment = shown.into_iter().next().ok_or_else(|| AppError::not_found("experiment", id))?;
+    let experiment = shown
+        .into_iter()
+        .next()
+        .ok_or_else(|| AppError::not_found("experiment", id))?;
     let config = experiment.config.clone();
-    message(&GetExperimentResponse { experiment, job_summary, config })
+    message(&GetExperimentResponse {
+        experiment,
+        job_summary,
+        config,
+    })
 }
 
 /// Creates an experiment, or only checks a configuration.
@@ -130,11 +175,19 @@ async fn create_experiment(
     WireBody(body): WireBody<CreateExperimentRequest>,
 ) -> Answer {
     if body.config.trim().is_empty() {
-        return Err(AppError::invalid("field \"config\" is missing: an experiment needs a configuration, as YAML text").into());
+        return Err(AppError::invalid(
+            "field \"config\" is missing: an experiment needs a configuration, as YAML text",
+        )
+        .into());
     }
     let request = NewExperimentRequest {
         config: body.config,
-        files: body.model_definition.into_iter().enumerate().map(context_file).collect::<Result<_, _>>()?,
+        files: body
+            .model_definition
+            .into_iter()
+            .enumerate()
+            .map(context_file)
+            .collect::<Result<_, _>>()?,
         activate: body.activate,
         project_id: Some(body.project_id).filter(|id| *id > 1),
         parent_id: body.parent_id.filter(|id| *id != 0),
@@ -144,7 +197,11 @@ async fn create_experiment(
     };
     let created = master.create_experiment(&actor, request).await?;
     for warning in &created.warnings {
-        tracing::info!(experiment.id = created.id, warning, "a submitted configuration has a weakness");
+        tracing::info!(
+            experiment.id = created.id,
+            warning,
+            "a submitted configuration has a weakness"
+        );
     }
     let experiment = match created.id {
         Some(id) => show(&master, id).await?,
@@ -154,8 +211,16 @@ async fn create_experiment(
         Value::Object(members) => Object(members),
         _ => Object::default(),
     };
-    let warnings = if created.slots_exceeded { vec![LaunchWarning::CurrentSlotsExceeded] } else { Vec::new() };
-    message(&CreateExperimentResponse { experiment, config, warnings })
+    let warnings = if created.slots_exceeded {
+        vec![LaunchWarning::CurrentSlotsExceeded]
+    } else {
+        Vec::new()
+    };
+    message(&CreateExperimentResponse {
+        experiment,
+        config,
+        warnings,
+    })
 }
 
 /// An entry of the file list.
@@ -172,13 +237,23 @@ fn context_file((index, file): (usize, File)) -> AppResult<ContextFile> {
         }
     };
     let mode = u32::try_from(file.mode & 0o777).unwrap_or(0);
-    Ok(ContextFile { path: file.path, kind, content: file.content.0, mode, mtime: file.mtime.0 })
+    Ok(ContextFile {
+        path: file.path,
+        kind,
+        content: file.content.0,
+        mode,
+        mtime: file.mtime.0,
+    })
 }
 
 /// Lets an experiment's trials run.
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/activate", operation_id = "ActivateExperiment",
     tag = "experiments", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn activate_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+async fn activate_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
     master.activate_experiment(&actor, id).await?;
     empty()
 }
@@ -186,7 +261,11 @@ async fn activate_experiment(State(master): State<Master>, Caller(actor): Caller
 /// Lets an experiment's trials save and give their slots back.
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/pause", operation_id = "PauseExperiment", tag = "experiments",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn pause_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+async fn pause_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
     master.pause_experiment(&actor, id).await?;
     empty()
 }
@@ -194,7 +273,11 @@ async fn pause_experiment(State(master): State<Master>, Caller(actor): Caller, P
 /// Ends an experiment; its trials save first.
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/cancel", operation_id = "CancelExperiment", tag = "experiments",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn cancel_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+async fn cancel_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
     master.cancel_experiment(&actor, id).await?;
     empty()
 }
@@ -202,7 +285,11 @@ async fn cancel_experiment(State(master): State<Master>, Caller(actor): Caller, 
 /// Ends an experiment at once.
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/kill", operation_id = "KillExperiment", tag = "experiments",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn kill_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+async fn kill_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
     master.kill_experiment(&actor, id).await?;
     empty()
 }
@@ -210,7 +297,11 @@ async fn kill_experiment(State(master): State<Master>, Caller(actor): Caller, Pa
 /// Puts an ended experiment away.
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/archive", operation_id = "ArchiveExperiment",
     tag = "experiments", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn archive_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+async fn archive_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
     master.archive_experiment(&actor, id, true).await?;
     empty()
 }
@@ -218,7 +309,11 @@ async fn archive_experiment(State(master): State<Master>, Caller(actor): Caller,
 /// Takes an experiment out again.
 #[utoipa::path(post, path = "/api/v1/experiments/{id}/unarchive", operation_id = "UnarchiveExperiment",
     tag = "experiments", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn unarchive_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+async fn unarchive_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
     master.archive_experiment(&actor, id, false).await?;
     empty()
 }
@@ -226,7 +321,11 @@ async fn unarchive_experiment(State(master): State<Master>, Caller(actor): Calle
 /// Deletes an ended experiment with its checkpoints, in the background.
 #[utoipa::path(delete, path = "/api/v1/experiments/{experimentId}", operation_id = "DeleteExperiment",
     tag = "experiments", params(("experimentId" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn delete_experiment(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+async fn delete_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
     master.delete_experiment(&actor, id).await?;
     empty()
 }
@@ -242,8 +341,13 @@ async fn continue_experiment(
     if body.id <= 0 {
         return Err(AppError::invalid("field \"id\" must name the experiment to continue").into());
     }
-    master.continue_experiment(&actor, body.id, &body.override_config).await?;
-    message(&ContinueExperimentResponse { experiment: show(&master, body.id).await?, warnings: Vec::new() })
+    master
+        .continue_experiment(&actor, body.id, &body.override_config)
+        .await?;
+    message(&ContinueExperimentResponse {
+        experiment: show(&master, body.id).await?,
+        warnings: Vec::new(),
+    })
 }
 
 /// Changes texts, labels, resources or checkpoint policy of an experiment; what is null stays.
@@ -271,7 +375,9 @@ async fn patch_experiment(
         save_trial_latest: policy.save_trial_latest,
     };
     master.patch_experiment(&actor, id, patch).await?;
-    message(&PatchExperimentResponse { experiment: show(&master, id).await? })
+    message(&PatchExperimentResponse {
+        experiment: show(&master, id).await?,
+    })
 }
 
 /// Labels in use.
@@ -283,7 +389,8 @@ async fn get_experiment_labels(
     WireQuery(query): WireQuery<GetExperimentLabelsQuery>,
 ) -> Answer {
     let mut conn = master.store.read().await?;
-    let labels = experiments::labels(&mut conn.conn(), query.project_id.filter(|id| *id != 0)).await?;
+    let labels =
+        experiments::labels(&mut conn.conn(), query.project_id.filter(|id| *id != 0)).await?;
     message(&GetExperimentLabelsResponse { labels })
 }
 
@@ -319,8 +426,12 @@ async fn get_experiment_checkpoints(
         let rows = checkpoints::of_experiment(&mut conn.conn(), id).await?;
         (rows, trials::of_experiment(&mut conn.conn(), id).await?)
     };
-    let (checkpoints, pagination) = checkpoint_routes::page(&master, &experiment, &trials, rows, &query).await?;
-    message(&GetExperimentCheckpointsResponse { checkpoints, pagination })
+    let (checkpoints, pagination) =
+        checkpoint_routes::page(&master, &experiment, &trials, rows, &query).await?;
+    message(&GetExperimentCheckpointsResponse {
+        checkpoints,
+        pagination,
+    })
 }
 
 /// How the best value of the searcher's metric came about.
@@ -338,7 +449,10 @@ async fn get_experiment_validation_history(
         trials::of_experiment(&mut conn.conn(), id).await?
     };
     let mut points: Vec<(i64, i64, f64)> = Vec::new();
-    for trial in trials.iter().filter(|trial| trial.latest_validation.is_some()) {
+    for trial in trials
+        .iter()
+        .filter(|trial| trial.latest_validation.is_some())
+    {
         let outdating = Outdating::load(&master.store, trial.id).await?;
         let mut pages = Pages::new(&master.store, trial.id, Some(VALIDATION));
         loop {
@@ -349,7 +463,10 @@ async fn get_experiment_validation_history(
             for chunk in &chunks {
                 points.extend(chunk.unpack()?.iter().filter_map(|report| {
                     let counts = outdating.counts(VALIDATION, chunk.run_id, report.step);
-                    let metric = report.metrics.get(&experiment.searcher_metric).and_then(number)?;
+                    let metric = report
+                        .metrics
+                        .get(&experiment.searcher_metric)
+                        .and_then(number)?;
                     (counts && metric.is_finite()).then_some((report.at, trial.id, metric))
                 }));
             }
@@ -361,8 +478,11 @@ async fn get_experiment_validation_history(
 }
 
 /// The points that beat all before them. Each point: time, trial, metric.
-fn records(mut points: Vec<(i64, i64, f64)>, smaller_is_better: bool) -> Vec<ValidationHistoryEntry> {
-    points.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+fn records(
+    mut points: Vec<(i64, i64, f64)>,
+    smaller_is_better: bool,
+) -> Vec<ValidationHistoryEntry> {
+    points.sort_by_key(|(at, trial_id, _)| (*at, *trial_id));
     let mut best = None;
     points
         .into_iter()
@@ -394,10 +514,15 @@ async fn get_best_searcher_validation_metric(
     let best = row.best_metric.ok_or_else(|| {
         AppError::new(
             crate::error::ErrorKind::NotFound,
-            format!("experiment {id} has no validation with metric \"{}\" yet", row.searcher_metric),
+            format!(
+                "experiment {id} has no validation with metric \"{}\" yet",
+                row.searcher_metric
+            ),
         )
     })?;
-    message(&GetBestSearcherValidationMetricResponse { metric: Some(Float(best)) })
+    message(&GetBestSearcherValidationMetricResponse {
+        metric: Some(Float(best)),
+    })
 }
 
 #[cfg(test)]
@@ -417,20 +542,51 @@ mod tests {
             ..File::default()
         };
         let made = context_file((0, file.clone())).unwrap();
-        assert_eq!((made.kind, made.mode, made.mtime), (FileKind::File, 0o644, 7));
-        let directory = context_file((0, File { kind: 53, mode: 0o040_755, ..file.clone() })).unwrap();
-        assert_eq!((directory.kind, directory.mode), (FileKind::Directory, 0o755));
+        assert_eq!(
+            (made.kind, made.mode, made.mtime),
+            (FileKind::File, 0o644, 7)
+        );
+        let directory = context_file((
+            0,
+            File {
+                kind: 53,
+                mode: 0o040_755,
+                ..file.clone()
+            },
+        ))
+        .unwrap();
+        assert_eq!(
+            (directory.kind, directory.mode),
+            (FileKind::Directory, 0o755)
+        );
         let error = context_file((3, File { kind: 50, ..file })).unwrap_err();
-        assert!(error.message.starts_with("field \"modelDefinition[3].type\""), "{}", error.message);
+        assert!(
+            error
+                .message
+                .starts_with("field \"modelDefinition[3].type\""),
+            "{}",
+            error.message
+        );
     }
 
     #[test]
     fn the_history_holds_records_only() {
-        let points = vec![(3, 1, 0.4), (1, 1, 0.9), (2, 2, 0.95), (4, 2, 0.4), (5, 2, 0.1)];
-        let trials: Vec<(i64, f64)> =
-            records(points.clone(), true).iter().map(|e| (e.trial_id, e.searcher_metric.0)).collect();
+        let points = vec![
+            (3, 1, 0.4),
+            (1, 1, 0.9),
+            (2, 2, 0.95),
+            (4, 2, 0.4),
+            (5, 2, 0.1),
+        ];
+        let trials: Vec<(i64, f64)> = records(points.clone(), true)
+            .iter()
+            .map(|e| (e.trial_id, e.searcher_metric.0))
+            .collect();
         assert_eq!(trials, [(1, 0.9), (1, 0.4), (2, 0.1)]);
-        let trials: Vec<f64> = records(points, false).iter().map(|e| e.searcher_metric.0).collect();
+        let trials: Vec<f64> = records(points, false)
+            .iter()
+            .map(|e| e.searcher_metric.0)
+            .collect();
         assert_eq!(trials, [0.9, 0.95]);
     }
 }

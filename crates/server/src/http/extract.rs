@@ -21,16 +21,25 @@ impl<T: DeserializeOwned + Default> FromRequest<Master> for WireBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, master: &Master) -> Result<Self, ApiError> {
-        let body = Bytes::from_request(request, master).await.map_err(|rejection| {
-            if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-                ApiError(
-                    AppError::new(ErrorKind::TooLarge, "the request is larger than this master takes")
-                        .hint("leave large files out of the context directory with a .detignore file"),
-                )
-            } else {
-                ApiError(AppError::invalid("the request's body could not be read to its end"))
-            }
-        })?;
+        let body = Bytes::from_request(request, master)
+            .await
+            .map_err(|rejection| {
+                if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+                    ApiError(
+                        AppError::new(
+                            ErrorKind::TooLarge,
+                            "the request is larger than this master takes",
+                        )
+                        .hint(
+                            "leave large files out of the context directory with a .detignore file",
+                        ),
+                    )
+                } else {
+                    ApiError(AppError::invalid(
+                        "the request's body could not be read to its end",
+                    ))
+                }
+            })?;
         Ok(Self(wire::decode(&body)?))
     }
 }
@@ -66,20 +75,29 @@ impl FromRequestParts<Master> for Caller {
             return Ok(Self(actor));
         }
         Err(ApiError(
-            AppError::new(ErrorKind::Unauthenticated, "this request has no valid token")
-                .hint("log in with: det user login"),
+            AppError::new(
+                ErrorKind::Unauthenticated,
+                "this request has no valid token",
+            )
+            .hint("log in with: det user login"),
         ))
     }
 }
 
 fn bearer(value: &str) -> Option<String> {
     let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then(|| token.trim().to_owned())
 }
 
 /// The token of a person's session: header, else cookie.
 pub fn session_token(headers: &HeaderMap) -> Option<String> {
-    if let Some(token) = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(bearer) {
+    if let Some(token) = headers
+        .get(AUTHORIZATION)
+        .and_then(|v| v.to_str().ok())
+        .and_then(bearer)
+    {
         return Some(token);
     }
     headers
@@ -92,7 +110,10 @@ pub fn session_token(headers: &HeaderMap) -> Option<String> {
 
 /// The token of a task.
 pub fn allocation_token(headers: &HeaderMap) -> Option<String> {
-    headers.get("Grpc-Metadata-x-allocation-token").and_then(|v| v.to_str().ok()).and_then(bearer)
+    headers
+        .get("Grpc-Metadata-x-allocation-token")
+        .and_then(|v| v.to_str().ok())
+        .and_then(bearer)
 }
 
 /// A number in a path; anything else is a bad request that names the segment.
@@ -106,7 +127,11 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
         let axum::extract::Path(text): axum::extract::Path<String> =
             axum::extract::Path::from_request_parts(parts, state)
                 .await
-                .map_err(|_| ApiError(AppError::invalid("the address of this request cannot be read")))?;
+                .map_err(|_| {
+                    ApiError(AppError::invalid(
+                        "the address of this request cannot be read",
+                    ))
+                })?;
         match text.parse() {
             Ok(id) => Ok(Self(id)),
             Err(_) => Err(ApiError(AppError::invalid(format!(

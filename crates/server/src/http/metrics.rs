@@ -4,7 +4,9 @@ pub mod stream;
 
 use axum::extract::State;
 use axum::response::Response;
-use det_api_types::metrics::{GetMetricsQuery, GetTrialMetricsQuery, MetricsChunk, ReportTrialMetricsRequest};
+use det_api_types::metrics::{
+    GetMetricsQuery, GetTrialMetricsQuery, MetricsChunk, ReportTrialMetricsRequest,
+};
 use det_api_types::page::Empty;
 use det_store::metrics::StoredReport;
 use serde_json::Value;
@@ -49,14 +51,19 @@ async fn report_trial_metrics(
 /// A report off the wire; the path's trial wins over the body's.
 fn report(trial_id: i64, body: ReportTrialMetricsRequest) -> Report {
     let metrics = body.metrics;
-    let batches = metrics.metrics.batch_metrics.map(|batches| batches.into_iter().map(|b| Value::Object(b.0)).collect());
+    let batches = metrics
+        .metrics
+        .batch_metrics
+        .map(|batches| batches.into_iter().map(|b| Value::Object(b.0)).collect());
     Report {
         trial_id,
         run_id: metrics.trial_run_id,
         group: body.group,
         report: StoredReport {
             step: metrics.steps_completed,
-            at: metrics.report_time.map_or_else(det_store::now, |time| time.0),
+            at: metrics
+                .report_time
+                .map_or_else(det_store::now, |time| time.0),
             metrics: metrics.metrics.avg_metrics.0,
             batches,
             report_id: body.report_id.filter(|id| !id.is_empty()),
@@ -72,7 +79,12 @@ async fn get_metrics(
     _caller: Caller,
     WireQuery(query): WireQuery<GetMetricsQuery>,
 ) -> Response {
-    stream(master, query.trial_ids, Some(query.group).filter(|group| !group.is_empty())).await
+    stream(
+        master,
+        query.trial_ids,
+        Some(query.group).filter(|group| !group.is_empty()),
+    )
+    .await
 }
 
 /// Training reports of trials.
@@ -107,14 +119,18 @@ async fn stream(master: Master, trial_ids: Vec<i64>, group: Option<String>) -> R
     let (sender, receiver) = mpsc::channel(MESSAGES);
     let shutdown = master.shutdown.clone();
     // Ends by itself when all is sent, or when the receiver has gone.
-    tokio::spawn(async move { stream::send_all(&master, &trial_ids, group.as_deref(), &sender).await });
+    tokio::spawn(
+        async move { stream::send_all(&master, &trial_ids, group.as_deref(), &sender).await },
+    );
     respond::stream(receiver, shutdown).await
 }
 
 /// The trials in order, each once, if each is there.
 async fn known(master: &Master, mut trial_ids: Vec<i64>) -> AppResult<Vec<i64>> {
     if trial_ids.is_empty() {
-        return Err(AppError::invalid("field \"trialIds\" is missing: name at least one trial"));
+        return Err(AppError::invalid(
+            "field \"trialIds\" is missing: name at least one trial",
+        ));
     }
     trial_ids.sort_unstable();
     trial_ids.dedup();
@@ -135,11 +151,17 @@ mod tests {
         let body = br#"{"group":"training","metrics":{"trialId":1,"trialRunId":2,"stepsCompleted":3,"reportTime":null,
             "metrics":{"avgMetrics":{"loss":"NaN"},"batchMetrics":null}}}"#;
         let report = report(7, wire::decode(body).unwrap());
-        assert_eq!((report.trial_id, report.run_id, report.group.as_str()), (7, 2, "training"));
+        assert_eq!(
+            (report.trial_id, report.run_id, report.group.as_str()),
+            (7, 2, "training")
+        );
         assert_eq!(report.report.step, Some(3));
         assert!(report.report.at > 0, "without a time it is now");
         assert_eq!(report.report.metrics["loss"], "NaN");
-        assert_eq!((report.report.batches, report.report.report_id), (None, None));
+        assert_eq!(
+            (report.report.batches, report.report.report_id),
+            (None, None)
+        );
     }
 
     #[test]

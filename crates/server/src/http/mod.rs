@@ -31,8 +31,10 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
 use axum::response::{IntoResponse, Response};
+use tower::Layer;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
+use tower_http::normalize_path::{NormalizePath, NormalizePathLayer};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::app::Master;
@@ -63,8 +65,16 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(workspaces::routes())
 }
 
+/// The whole service: a trailing slash of a path makes no difference.
+pub type Service = NormalizePath<Router>;
+
 /// The whole service.
-pub fn router(master: Master) -> Router {
+pub fn service(master: Master) -> Service {
+    NormalizePathLayer::trim_trailing_slash().layer(router(master))
+}
+
+/// All routes with what applies to every request.
+fn router(master: Master) -> Router {
     let (router, _) = api().split_for_parts();
     router
         .merge(openapi::routes())
@@ -73,6 +83,7 @@ pub fn router(master: Master) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(DefaultBodyLimit::max(BODY_LIMIT_BYTES))
+        .layer(axum::middleware::from_fn(respond::pretty))
         .layer(CompressionLayer::new().gzip(true))
         .layer(CatchPanicLayer::custom(error::on_panic))
         .with_state(master)
@@ -85,13 +96,20 @@ async fn unknown(method: Method, uri: Uri) -> Response {
     let error = match det_api_types::operation::by_request(method.as_str(), path) {
         Some(operation) => AppError::new(
             ErrorKind::NotBuilt,
-            format!("operation {} ({method} {path}) is not built in this version", operation.name),
+            format!(
+                "operation {} ({method} {path}) is not built in this version",
+                operation.name
+            ),
         ),
-        None if path.starts_with("/api/") => {
-            AppError::new(ErrorKind::NotBuilt, format!("{method} {path} is not an operation of this API"))
-        }
-        None => AppError::new(ErrorKind::NotFound, format!("{method} {path}: there is nothing at this address"))
-            .hint("the API is below /api/v1; \"/\" tells how to use this master"),
+        None if path.starts_with("/api/") => AppError::new(
+            ErrorKind::NotBuilt,
+            format!("{method} {path} is not an operation of this API"),
+        ),
+        None => AppError::new(
+            ErrorKind::NotFound,
+            format!("{method} {path}: there is nothing at this address"),
+        )
+        .hint("the API is below /api/v1; \"/\" tells how to use this master"),
     };
     ApiError(error).into_response()
 }

@@ -8,7 +8,8 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use det_api_types::experiments::{
-    FileNode, GetModelDefFileRequest, GetModelDefFileResponse, GetModelDefResponse, GetModelDefTreeResponse,
+    FileNode, GetModelDefFileRequest, GetModelDefFileResponse, GetModelDefResponse,
+    GetModelDefTreeResponse,
 };
 use det_api_types::wire::{Bytes, Timestamp};
 use det_store::experiments::{self, ExperimentRow};
@@ -50,18 +51,30 @@ async fn archive(master: &Master, id: i64) -> AppResult<(ExperimentRow, Vec<u8>)
 /// The files as a gzip tar archive.
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}/model_def", operation_id = "GetModelDef",
     tag = "experiments", params(("experimentId" = i64, Path)), responses((status = 200, body = GetModelDefResponse)))]
-async fn get_model_def(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
+async fn get_model_def(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+) -> Answer {
     let (_, archive) = archive(&master, id).await?;
-    message(&GetModelDefResponse { b64_tgz: Bytes(archive) })
+    message(&GetModelDefResponse {
+        b64_tgz: Bytes(archive),
+    })
 }
 
 /// The files as a tree, without their content.
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}/file_tree", operation_id = "GetModelDefTree",
     tag = "experiments", params(("experimentId" = i64, Path)),
     responses((status = 200, body = GetModelDefTreeResponse)))]
-async fn get_model_def_tree(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
+async fn get_model_def_tree(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+) -> Answer {
     let (_, archive) = archive(&master, id).await?;
-    let files = tokio::task::spawn_blocking(move || tree(&archive)).await.map_err(AppError::internal)??;
+    let files = tokio::task::spawn_blocking(move || tree(&archive))
+        .await
+        .map_err(AppError::internal)??;
     message(&GetModelDefTreeResponse { files })
 }
 
@@ -76,14 +89,20 @@ async fn get_model_def_file(
     WireBody(body): WireBody<GetModelDefFileRequest>,
 ) -> Answer {
     let (_, archive) = archive(&master, id).await?;
-    message(&GetModelDefFileResponse { file: Bytes(one_file(archive, body.path, id).await?) })
+    message(&GetModelDefFileResponse {
+        file: Bytes(one_file(archive, body.path, id).await?),
+    })
 }
 
 /// The files as a gzip tar archive, for browsers.
 #[utoipa::path(get, path = "/experiments/{experimentId}/model_def", operation_id = "DownloadModelDef",
     tag = "experiments", params(("experimentId" = i64, Path)),
     responses((status = 200, description = "the archive", content_type = "application/gzip")))]
-async fn download_model_def(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
+async fn download_model_def(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+) -> Answer {
     let (row, archive) = archive(&master, id).await?;
     let name = format!("exp{id}_{}_model_def.tar.gz", file_name(&row.name));
     Ok(attachment(&name, "application/gzip", archive))
@@ -131,29 +150,50 @@ fn file_name(name: &str) -> String {
     let plain: String = name
         .chars()
         .take(NAME_CHARS)
-        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '_' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') {
+                c
+            } else {
+                '_'
+            }
+        })
         .collect();
-    if plain.trim_matches('.').is_empty() { "file".to_owned() } else { plain }
+    if plain.trim_matches('.').is_empty() {
+        "file".to_owned()
+    } else {
+        plain
+    }
 }
 
 async fn one_file(archive: Vec<u8>, path: String, id: i64) -> AppResult<Vec<u8>> {
     let wanted = clean(&path);
     if wanted.is_empty() {
-        return Err(AppError::invalid("field \"path\" must name a file of the model definition"));
+        return Err(AppError::invalid(
+            "field \"path\" must name a file of the model definition",
+        ));
     }
-    let found = tokio::task::spawn_blocking(move || find_file(&archive, &wanted)).await.map_err(AppError::internal)??;
+    let found = tokio::task::spawn_blocking(move || find_file(&archive, &wanted))
+        .await
+        .map_err(AppError::internal)??;
     match found {
         Found::File(content) => Ok(content),
-        Found::Directory => {
-            Err(AppError::invalid(format!("field \"path\": \"{}\" is a directory, not a file", path.escape_debug())))
-        }
-        Found::Nothing => Err(AppError::not_found("file", path.escape_debug())
-            .hint(format!("it is not in the model definition of experiment {id}"))),
+        Found::Directory => Err(AppError::invalid(format!(
+            "field \"path\": \"{}\" is a directory, not a file",
+            path.escape_debug()
+        ))),
+        Found::Nothing => Err(
+            AppError::not_found("file", path.escape_debug()).hint(format!(
+                "it is not in the model definition of experiment {id}"
+            )),
+        ),
     }
 }
 
 fn clean(path: &str) -> String {
-    path.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+    path.split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect::<Vec<_>>()
+        .join("/")
 }
 
 fn damaged(error: std::io::Error) -> AppError {
@@ -180,7 +220,11 @@ fn find_file(archive: &[u8], wanted: &str) -> AppResult<Found> {
             return Ok(Found::File(content));
         }
         // A directory need not have an entry of its own.
-        if path == wanted || path.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('/')) {
+        if path == wanted
+            || path
+                .strip_prefix(wanted)
+                .is_some_and(|rest| rest.starts_with('/'))
+        {
             found = Found::Directory;
         }
     }
@@ -199,7 +243,9 @@ impl Directory {
     fn at(&mut self, path: &str) -> &mut Self {
         path.splitn(LEVELS, '/')
             .filter(|part| !part.is_empty())
-            .fold(self, |directory, part| directory.directories.entry(part.to_owned()).or_default())
+            .fold(self, |directory, part| {
+                directory.directories.entry(part.to_owned()).or_default()
+            })
     }
 
     /// What it holds: directories first, each by name.
@@ -207,7 +253,9 @@ impl Directory {
         let directories = self.directories.into_iter().map(|(name, directory)| {
             let path = format!("{prefix}{name}");
             FileNode {
-                modified_time: directory.modified.map(|seconds| Timestamp(seconds.saturating_mul(1_000_000))),
+                modified_time: directory
+                    .modified
+                    .map(|seconds| Timestamp(seconds.saturating_mul(1_000_000))),
                 is_dir: true,
                 files: directory.nodes(&format!("{path}/")),
                 path,
@@ -225,7 +273,11 @@ fn tree(archive: &[u8]) -> AppResult<Vec<FileNode>> {
     for entry in archive.entries().map_err(damaged)? {
         let entry = entry.map_err(damaged)?;
         let path = clean(&String::from_utf8_lossy(&entry.path_bytes()));
-        let modified = entry.header().mtime().map(|seconds| i64::try_from(seconds).unwrap_or(0)).map_err(damaged)?;
+        let modified = entry
+            .header()
+            .mtime()
+            .map(|seconds| i64::try_from(seconds).unwrap_or(0))
+            .map_err(damaged)?;
         if entry.header().entry_type().is_dir() {
             root.at(&path).modified = Some(modified);
             continue;
@@ -247,10 +299,15 @@ fn tree(archive: &[u8]) -> AppResult<Vec<FileNode>> {
 
 /// The media type that a file's name suggests; code and configuration are shown as text.
 fn content_type(name: &str) -> &'static str {
-    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension).to_ascii_lowercase();
+    let extension = name
+        .rsplit_once('.')
+        .map_or("", |(_, extension)| extension)
+        .to_ascii_lowercase();
     match extension.as_str() {
-        "py" | "pyi" | "txt" | "md" | "rst" | "sh" | "yaml" | "yml" | "toml" | "cfg" | "ini" | "csv" | "r" | "lua"
-        | "c" | "h" | "cc" | "cpp" | "cu" | "rs" | "go" | "js" | "ts" => "text/plain; charset=utf-8",
+        "py" | "pyi" | "txt" | "md" | "rst" | "sh" | "yaml" | "yml" | "toml" | "cfg" | "ini"
+        | "csv" | "r" | "lua" | "c" | "h" | "cc" | "cpp" | "cu" | "rs" | "go" | "js" | "ts" => {
+            "text/plain; charset=utf-8"
+        }
         "json" | "ipynb" => "application/json",
         "html" | "htm" => "text/html; charset=utf-8",
         "png" => "image/png",
@@ -278,19 +335,36 @@ mod tests {
             mode: 0o644,
             mtime: 7,
         };
-        let directory = ContextFile { kind: FileKind::Directory, ..file("empty", b"") };
-        pack(&[file("train.py", b"print()"), file("sub/deep/a.json", b"{}"), directory]).unwrap()
+        let directory = ContextFile {
+            kind: FileKind::Directory,
+            ..file("empty", b"")
+        };
+        pack(&[
+            file("train.py", b"print()"),
+            file("sub/deep/a.json", b"{}"),
+            directory,
+        ])
+        .unwrap()
     }
 
     #[test]
     fn the_tree_has_directories_that_no_entry_names() {
         let files = tree(&world()).unwrap();
-        let names: Vec<(&str, bool)> = files.iter().map(|node| (node.path.as_str(), node.is_dir)).collect();
+        let names: Vec<(&str, bool)> = files
+            .iter()
+            .map(|node| (node.path.as_str(), node.is_dir))
+            .collect();
         assert_eq!(names, [("empty", true), ("sub", true), ("train.py", false)]);
         let deep = &files[1].files[0];
-        assert_eq!((deep.path.as_str(), deep.name.as_str()), ("sub/deep", "deep"));
+        assert_eq!(
+            (deep.path.as_str(), deep.name.as_str()),
+            ("sub/deep", "deep")
+        );
         let file = &deep.files[0];
-        assert_eq!((file.path.as_str(), file.content_length), ("sub/deep/a.json", 2));
+        assert_eq!(
+            (file.path.as_str(), file.content_length),
+            ("sub/deep/a.json", 2)
+        );
         assert_eq!(file.content_type, "application/json");
         assert_eq!(file.modified_time, Some(Timestamp(7_000_000)));
     }
@@ -298,7 +372,13 @@ mod tests {
     #[test]
     fn a_tree_is_never_deeper_than_its_bound() {
         let path = format!("{}x", "d/".repeat(10_000));
-        let file = ContextFile { path, kind: FileKind::File, content: Vec::new(), mode: 0o644, mtime: 0 };
+        let file = ContextFile {
+            path,
+            kind: FileKind::File,
+            content: Vec::new(),
+            mode: 0o644,
+            mtime: 0,
+        };
         let mut files = tree(&pack(&[file]).unwrap()).unwrap();
         let mut levels = 0;
         while let Some(node) = files.pop() {
@@ -311,10 +391,16 @@ mod tests {
     #[test]
     fn a_file_is_found_by_its_path() {
         let archive = world();
-        assert_eq!(find_file(&archive, "train.py").unwrap(), Found::File(b"print()".to_vec()));
+        assert_eq!(
+            find_file(&archive, "train.py").unwrap(),
+            Found::File(b"print()".to_vec())
+        );
         assert_eq!(find_file(&archive, "sub/deep").unwrap(), Found::Directory);
         assert_eq!(find_file(&archive, "su").unwrap(), Found::Nothing);
-        assert_eq!(find_file(&archive, "../etc/passwd").unwrap(), Found::Nothing);
+        assert_eq!(
+            find_file(&archive, "../etc/passwd").unwrap(),
+            Found::Nothing
+        );
         assert_eq!(clean("./sub//deep/a.json"), "sub/deep/a.json");
     }
 

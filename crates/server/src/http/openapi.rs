@@ -29,7 +29,10 @@ async fn serve() -> impl IntoResponse {
 pub fn document() -> OpenApi {
     let (_, mut document) = super::api().split_for_parts();
     let mut info = Info::new("Determined", API_VERSION);
-    info.description = Some("The HTTP API of the master. Times are RFC 3339 in UTC; absent and null mean the same.".into());
+    info.description = Some(
+        "The HTTP API of the master. Times are RFC 3339 in UTC; absent and null mean the same."
+            .into(),
+    );
     document.info = info;
     let components = document.components.get_or_insert_default();
     components.add_security_scheme(
@@ -38,7 +41,9 @@ pub fn document() -> OpenApi {
     );
     components.add_security_scheme(
         "task",
-        SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("Grpc-Metadata-x-allocation-token"))),
+        SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new(
+            "Grpc-Metadata-x-allocation-token",
+        ))),
     );
     let scopes: [&str; 0] = [];
     document.security = Some(vec![

@@ -28,22 +28,40 @@ async fn preview_hp_search(
     WireBody(body): WireBody<PreviewHpSearchRequest>,
 ) -> Answer {
     let seed = u32::try_from(body.seed).map_err(|_| {
-        AppError::invalid(format!("field \"seed\" must be 0 to {}, found {}", u32::MAX, body.seed))
+        AppError::invalid(format!(
+            "field \"seed\" must be 0 to {}, found {}",
+            u32::MAX,
+            body.seed
+        ))
     })?;
     let previewed = master.preview_search(&body.config.into_value(), seed)?;
     let trials = previewed.preview.shapes.iter().map(trial_summary).collect();
-    message(&PreviewHpSearchResponse { summary: SearchSummary { config: Object(previewed.searcher), trials } })
+    message(&PreviewHpSearchResponse {
+        summary: SearchSummary {
+            config: Object(previewed.searcher),
+            trials,
+        },
+    })
 }
 
 fn trial_summary(shape: &TrialShape) -> TrialSummary {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let unit = match &shape.length {
-        TrialLength::ToEnd => SearchUnit { name: None, value: None, max_length: true },
-        TrialLength::Units { time_metric, units } => {
-            SearchUnit { name: Some(time_metric.clone()), value: Some(number(*units)), max_length: false }
-        }
+        TrialLength::ToEnd => SearchUnit {
+            name: None,
+            value: None,
+            max_length: true,
+        },
+        TrialLength::Units { time_metric, units } => SearchUnit {
+            name: Some(time_metric.clone()),
+            value: Some(number(*units)),
+            max_length: false,
+        },
     };
-    TrialSummary { count: number(shape.trials), unit }
+    TrialSummary {
+        count: number(shape.trials),
+        unit,
+    }
 }
 
 #[cfg(test)]
@@ -52,10 +70,22 @@ mod tests {
 
     #[test]
     fn trials_to_their_end_have_no_length() {
-        let summary = trial_summary(&TrialShape { trials: 3, length: TrialLength::ToEnd });
-        assert_eq!((summary.count, summary.unit.max_length, summary.unit.value), (3, true, None));
-        let length = TrialLength::Units { time_metric: "batches".into(), units: 62 };
+        let summary = trial_summary(&TrialShape {
+            trials: 3,
+            length: TrialLength::ToEnd,
+        });
+        assert_eq!(
+            (summary.count, summary.unit.max_length, summary.unit.value),
+            (3, true, None)
+        );
+        let length = TrialLength::Units {
+            time_metric: "batches".into(),
+            units: 62,
+        };
         let summary = trial_summary(&TrialShape { trials: 30, length });
-        assert_eq!((summary.unit.name.as_deref(), summary.unit.value), (Some("batches"), Some(62)));
+        assert_eq!(
+            (summary.unit.name.as_deref(), summary.unit.value),
+            (Some("batches"), Some(62))
+        );
     }
 }

@@ -1,7 +1,9 @@
 //! Responses: whole messages and streams of messages.
 
 use axum::body::{Body, Bytes};
-use axum::http::header;
+use axum::extract::Request;
+use axum::http::{Method, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use det_api_types::wire;
 use futures::StreamExt;
@@ -19,17 +21,28 @@ pub type Answer = Result<Response, ApiError>;
 /// One message; every success is exactly 200.
 pub fn message<T: Serialize>(message: &T) -> Answer {
     let body = wire::encode(message).map_err(AppError::internal)?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(body)).into_response())
+    Ok((
+        [(header::CONTENT_TYPE, "application/json")],
+        Body::from(body),
+    )
+        .into_response())
 }
 
 /// The empty message.
 pub fn empty() -> Answer {
-    Ok(([(header::CONTENT_TYPE, "application/json")], Body::from("{}")).into_response())
+    Ok((
+        [(header::CONTENT_TYPE, "application/json")],
+        Body::from("{}"),
+    )
+        .into_response())
 }
 
 /// A stream of messages, one JSON object a line, each flushed as it comes. `messages` yields encoded lines (see
 /// [`line`]) or the error that ends the stream. Waits for the first message, so that an early failure has its status.
-pub async fn stream(mut messages: mpsc::Receiver<AppResult<Bytes>>, shutdown: CancellationToken) -> Response {
+pub async fn stream(
+    mut messages: mpsc::Receiver<AppResult<Bytes>>,
+    shutdown: CancellationToken,
+) -> Response {
     let first = tokio::select! {
         // A follower of something silent gets its headers at once.
         biased;
@@ -57,7 +70,10 @@ pub async fn stream(mut messages: mpsc::Receiver<AppResult<Bytes>>, shutdown: Ca
         .map(Ok::<_, std::convert::Infallible>);
     // `identity` keeps the compression layer away: it would hold lines back.
     (
-        [(header::CONTENT_TYPE, "application/json"), (header::CONTENT_ENCODING, "identity")],
+        [
+            (header::CONTENT_TYPE, "application/json"),
+            (header::CONTENT_ENCODING, "identity"),
+        ],
         Body::from_stream(lines),
     )
         .into_response()
@@ -65,5 +81,41 @@ pub async fn stream(mut messages: mpsc::Receiver<AppResult<Bytes>>, shutdown: Ca
 
 /// A message as a line of a stream.
 pub fn line<T: Serialize>(message: &T) -> AppResult<Bytes> {
-    wire::encode_line(message).map(Bytes::from).map_err(AppError::internal)
+    wire::encode_line(message)
+        .map(Bytes::from)
+        .map_err(AppError::internal)
+}
+
+/// Indents the answer of a `GET` with `?pretty`, for people with curl. Streams stay as they are.
+pub async fn pretty(request: Request, next: Next) -> Response {
+    let wanted = request.method() == Method::GET
+        && request.uri().query().is_some_and(|q| {
+            q.split('&')
+                .any(|p| p == "pretty" || p.starts_with("pretty="))
+        });
+    let response = next.run(request).await;
+    let is_message = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|t| t == "application/json")
+        && !response.headers().contains_key(header::CONTENT_ENCODING);
+    if !wanted || !is_message {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    // Messages are whole in memory already.
+    let Ok(bytes) = axum::body::to_bytes(body, usize::MAX).await else {
+        return ApiError(AppError::internal(anyhow::anyhow!(
+            "an answer could not be read back"
+        )))
+        .into_response();
+    };
+    let indented = serde_json::from_slice::<serde_json::Value>(&bytes)
+        .ok()
+        .and_then(|v| wire::encode_pretty(&v).ok());
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(
+        parts,
+        indented.map_or_else(|| Body::from(bytes), Body::from),
+    )
 }

@@ -8,10 +8,10 @@ use axum::extract::State;
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetTrialCheckpointsResponse};
 use det_api_types::page::{Empty, OrderBy, Pagination};
 use det_api_types::trials::{
-    ExitedReason, GetExperimentTrialsQuery, GetRunMetadataResponse, GetTrialResponse, GetTrialWorkloadsQuery,
-    GetTrialWorkloadsResponse, PostRunMetadataRequest, PostRunMetadataResponse, ReportTrialProgressRequest,
-    RunPrepareForReportingRequest, RunPrepareForReportingResponse, Trial, TrialEarlyExit, TrialRunnerMetadata,
-    TrialSortBy,
+    ExitedReason, GetExperimentTrialsQuery, GetRunMetadataResponse, GetTrialResponse,
+    GetTrialWorkloadsQuery, GetTrialWorkloadsResponse, PostRunMetadataRequest,
+    PostRunMetadataResponse, ReportTrialProgressRequest, RunPrepareForReportingRequest,
+    RunPrepareForReportingResponse, Trial, TrialEarlyExit, TrialRunnerMetadata, TrialSortBy,
 };
 use det_api_types::wire::Object;
 use det_lifecycle::trial::EarlyExit;
@@ -59,7 +59,9 @@ pub fn routes() -> OpenApiRouter<Master> {
 /// A trial, or the refusal that it does not exist.
 pub(crate) async fn find(master: &Master, id: i64) -> AppResult<TrialRow> {
     let mut conn = master.store.read().await?;
-    trials::find(&mut conn.conn(), id).await?.ok_or_else(|| AppError::not_found("trial", id))
+    trials::find(&mut conn.conn(), id)
+        .await?
+        .ok_or_else(|| AppError::not_found("trial", id))
 }
 
 /// One page of an experiment's trials.
@@ -71,17 +73,35 @@ pub(crate) async fn page(
     let filter = StateFilter::new(&query.states);
     let stored = filter.as_ref().map(StateFilter::in_question);
     let (sort, descending) = (sort(query.sort_by), query.order_by == OrderBy::Desc);
-    let by_phase = filter.as_ref().is_some_and(|f| !f.phases.is_empty() && !f.wants_all_phases());
+    let by_phase = filter
+        .as_ref()
+        .is_some_and(|f| !f.phases.is_empty() && !f.wants_all_phases());
     let limit = listing::store_limit(query.limit);
     let mut conn = master.store.read().await?;
-    let (offset, fetched) = if by_phase { (0, -1) } else { (query.offset, limit) };
-    let (mut rows, mut total) =
-        trials::list(&mut conn.conn(), experiment_id, stored.as_deref(), sort, descending, offset, fetched).await?;
+    let (offset, fetched) = if by_phase {
+        (0, -1)
+    } else {
+        (query.offset, limit)
+    };
+    let (mut rows, mut total) = trials::list(
+        &mut conn.conn(),
+        experiment_id,
+        stored.as_deref(),
+        sort,
+        descending,
+        offset,
+        fetched,
+    )
+    .await?;
     drop(conn);
     if let Some(filter) = filter.filter(|_| by_phase) {
         // Live allocations tell active trials apart, so the page is cut afterwards.
         let phases = live(master, &rows).await?;
-        let phase = |row: &TrialRow| phases.get(&row.id).map_or(Phase::Queued, |(phase, _)| *phase);
+        let phase = |row: &TrialRow| {
+            phases
+                .get(&row.id)
+                .map_or(Phase::Queued, |(phase, _)| *phase)
+        };
         rows.retain(|row| filter.wants(&row.state, phase(row)));
         total = i64::try_from(rows.len()).unwrap_or(i64::MAX);
         let skipped = usize::try_from(query.offset.max(0)).unwrap_or(usize::MAX);
@@ -112,7 +132,11 @@ type Live = BTreeMap<i64, (Phase, allocations::AllocationRow)>;
 
 /// The live allocations of trials that have one.
 async fn live(master: &Master, rows: &[TrialRow]) -> AppResult<Live> {
-    let active: Vec<i64> = rows.iter().filter(|row| row.ended_at.is_none()).map(|row| row.id).collect();
+    let active: Vec<i64> = rows
+        .iter()
+        .filter(|row| row.ended_at.is_none())
+        .map(|row| row.id)
+        .collect();
     let mut found = Live::new();
     let mut conn = master.store.read().await?;
     for batch in active.chunks(BATCH) {
@@ -133,9 +157,18 @@ pub(crate) async fn show_all(
 ) -> AppResult<Vec<Trial>> {
     let mut live = live(master, rows).await?;
     let mut best = best_checkpoints(master, experiment.id, rows).await?;
-    let config = object("configuration of experiment", experiment.id, &experiment.config)?;
-    let max_restarts = config.get("max_restarts").and_then(Value::as_i64).unwrap_or(i64::MAX);
-    let retention = config.get("retention_policy").and_then(|policy| policy["log_retention_days"].as_i64());
+    let config = object(
+        "configuration of experiment",
+        experiment.id,
+        &experiment.config,
+    )?;
+    let max_restarts = config
+        .get("max_restarts")
+        .and_then(Value::as_i64)
+        .unwrap_or(i64::MAX);
+    let retention = config
+        .get("retention_policy")
+        .and_then(|policy| policy["log_retention_days"].as_i64());
     let now = det_store::now();
     let mut shown = Vec::with_capacity(rows.len());
     for batch in rows.chunks(BATCH) {
@@ -204,7 +237,10 @@ async fn get_trial(State(master): State<Master>, _caller: Caller, PathId(id): Pa
     let row = find(&master, id).await?;
     let experiment = experiments::find(&master, row.experiment_id).await?;
     let shown = show_all(&master, &experiment, std::slice::from_ref(&row)).await?;
-    let trial = shown.into_iter().next().ok_or_else(|| AppError::not_found("trial", id))?;
+    let trial = shown
+        .into_iter()
+        .next()
+        .ok_or_else(|| AppError::not_found("trial", id))?;
     message(&GetTrialResponse { trial })
 }
 
@@ -220,7 +256,10 @@ async fn get_trial_workloads(
 ) -> Answer {
     find(&master, id).await?;
     let (workloads, pagination) = workloads::page(&master, id, &query).await?;
-    message(&GetTrialWorkloadsResponse { workloads, pagination })
+    message(&GetTrialWorkloadsResponse {
+        workloads,
+        pagination,
+    })
 }
 
 /// Checkpoints of a trial by page.
@@ -240,13 +279,20 @@ async fn get_trial_checkpoints(
     };
     let (checkpoints, pagination) =
         crate::http::checkpoints::page(&master, &experiment, &[row], rows, &query).await?;
-    message(&GetTrialCheckpointsResponse { checkpoints, pagination })
+    message(&GetTrialCheckpointsResponse {
+        checkpoints,
+        pagination,
+    })
 }
 
 /// Ends a trial at once.
 #[utoipa::path(post, path = "/api/v1/trials/{id}/kill", operation_id = "KillTrial", tag = "trials",
     params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
-async fn kill_trial(State(master): State<Master>, Caller(actor): Caller, PathId(id): PathId) -> Answer {
+async fn kill_trial(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
     master.kill_trial(&actor, id).await?;
     empty()
 }
@@ -261,7 +307,9 @@ async fn report_trial_progress(
     PathId(id): PathId,
     WireBody(body): WireBody<ReportTrialProgressRequest>,
 ) -> Answer {
-    master.report_progress(&actor, id, body.progress.0, body.is_raw).await?;
+    master
+        .report_progress(&actor, id, body.progress.0, body.is_raw)
+        .await?;
     empty()
 }
 
@@ -311,7 +359,9 @@ async fn run_prepare_for_reporting(
     WireBody(body): WireBody<RunPrepareForReportingRequest>,
 ) -> Answer {
     if body.run_id <= 0 {
-        return Err(AppError::invalid("field \"runId\" must name the run, which is the trial").into());
+        return Err(
+            AppError::invalid("field \"runId\" must name the run, which is the trial").into(),
+        );
     }
     master.start_run(&actor, body.run_id).await?;
     message(&RunPrepareForReportingResponse { storage_id: None })
@@ -320,9 +370,15 @@ async fn run_prepare_for_reporting(
 /// The user's metadata of a run.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/metadata", operation_id = "GetRunMetadata", tag = "runs",
     params(("runId" = i64, Path)), responses((status = 200, body = GetRunMetadataResponse)))]
-async fn get_run_metadata(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
+async fn get_run_metadata(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+) -> Answer {
     let row = find(&master, id).await?;
-    message(&GetRunMetadataResponse { metadata: object("metadata of trial", id, &row.metadata)? })
+    message(&GetRunMetadataResponse {
+        metadata: object("metadata of trial", id, &row.metadata)?,
+    })
 }
 
 /// Replaces the user's metadata of a run.
@@ -337,7 +393,9 @@ async fn post_run_metadata(
 ) -> Answer {
     check_metadata(&body.metadata)?;
     let metadata = master.set_run_metadata(&actor, id, body.metadata.0).await?;
-    message(&PostRunMetadataResponse { metadata: Object(metadata) })
+    message(&PostRunMetadataResponse {
+        metadata: Object(metadata),
+    })
 }
 
 /// Refuses metadata beyond the documented limits, naming the key at fault.
@@ -345,35 +403,50 @@ fn check_metadata(metadata: &Object) -> AppResult<()> {
     fn check(path: &str, value: &Value, depth: usize, keys: &mut usize) -> AppResult<()> {
         let refuse = |what: String| Err(AppError::invalid(format!("field \"{path}\": {what}")));
         if depth > METADATA_DEPTH {
-            return refuse(format!("metadata must not nest deeper than {METADATA_DEPTH} levels"));
+            return refuse(format!(
+                "metadata must not nest deeper than {METADATA_DEPTH} levels"
+            ));
         }
         match value {
             Value::Object(members) => {
                 for (key, value) in members {
                     *keys += 1;
                     if *keys > METADATA_KEYS {
-                        return refuse(format!("metadata must not have more than {METADATA_KEYS} keys"));
+                        return refuse(format!(
+                            "metadata must not have more than {METADATA_KEYS} keys"
+                        ));
                     }
                     let shown = key.escape_debug();
                     if key.is_empty() || key.chars().count() > METADATA_KEY_CHARS {
-                        return refuse(format!("key \"{shown}\" must have 1 to {METADATA_KEY_CHARS} characters"));
+                        return refuse(format!(
+                            "key \"{shown}\" must have 1 to {METADATA_KEY_CHARS} characters"
+                        ));
                     }
                     if key.contains(['$', '.', '[', ']', '\0']) {
-                        return refuse(format!("key \"{shown}\" must not contain \"$\", \".\", \"[\", \"]\" or NUL"));
+                        return refuse(format!(
+                            "key \"{shown}\" must not contain \"$\", \".\", \"[\", \"]\" or NUL"
+                        ));
                     }
                     check(&format!("{path}.{key}"), value, depth + 1, keys)?;
                 }
             }
             Value::Array(items) => {
                 if items.len() > METADATA_ITEMS {
-                    return refuse(format!("a list must not have more than {METADATA_ITEMS} items, found {}", items.len()));
+                    return refuse(format!(
+                        "a list must not have more than {METADATA_ITEMS} items, found {}",
+                        items.len()
+                    ));
                 }
                 for (index, item) in items.iter().enumerate() {
                     check(&format!("{path}[{index}]"), item, depth + 1, keys)?;
                 }
             }
-            Value::String(text) if text.chars().count() > METADATA_TEXT_CHARS || text.contains('\0') => {
-                return refuse(format!("a text must have at most {METADATA_TEXT_CHARS} characters and no NUL"));
+            Value::String(text)
+                if text.chars().count() > METADATA_TEXT_CHARS || text.contains('\0') =>
+            {
+                return refuse(format!(
+                    "a text must have at most {METADATA_TEXT_CHARS} characters and no NUL"
+                ));
             }
             Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null => {}
         }
@@ -389,7 +462,9 @@ mod tests {
     use super::*;
 
     fn metadata(value: Value) -> AppResult<()> {
-        let Value::Object(members) = value else { panic!("an object") };
+        let Value::Object(members) = value else {
+            panic!("an object")
+        };
         check_metadata(&Object(members))
     }
 
@@ -402,14 +477,24 @@ mod tests {
     #[test]
     fn metadata_beyond_a_limit_are_refused_by_name() {
         let deep = (0..11).fold(json!(1), |inner, _| json!({ "k": inner }));
-        let many: serde_json::Map<String, Value> = (0..1001).map(|n| (format!("k{n}"), json!(n))).collect();
+        let many: serde_json::Map<String, Value> =
+            (0..1001).map(|n| (format!("k{n}"), json!(n))).collect();
         for (value, expected) in [
             (deep, "nest deeper than 10"),
             (Value::Object(many), "more than 1000 keys"),
-            (json!({"x": {"a.b": 1}}), "field \"metadata.x\": key \"a.b\" must not contain"),
+            (
+                json!({"x": {"a.b": 1}}),
+                "field \"metadata.x\": key \"a.b\" must not contain",
+            ),
             (json!({"k".repeat(51): 1}), "must have 1 to 50 characters"),
-            (json!({"t": "x".repeat(5001)}), "field \"metadata.t\": a text must have at most 5000"),
-            (json!({"l": vec![0; 101]}), "field \"metadata.l\": a list must not have more than 100 items"),
+            (
+                json!({"t": "x".repeat(5001)}),
+                "field \"metadata.t\": a text must have at most 5000",
+            ),
+            (
+                json!({"l": vec![0; 101]}),
+                "field \"metadata.l\": a list must not have more than 100 items",
+            ),
         ] {
             let message = metadata(value).unwrap_err().message;
             assert!(message.contains(expected), "{message}");

@@ -2,8 +2,8 @@
 
 use axum::extract::State;
 use det_api_types::workspaces::{
-    GetProjectResponse, GetWorkspaceProjectsQuery, GetWorkspaceProjectsResponse, GetWorkspaceResponse,
-    GetWorkspacesQuery, GetWorkspacesResponse,
+    GetProjectResponse, GetWorkspaceProjectsQuery, GetWorkspaceProjectsResponse,
+    GetWorkspaceResponse, GetWorkspacesQuery, GetWorkspacesResponse,
 };
 use det_store::experiments::{self, Filter, Sort};
 use utoipa_axum::router::OpenApiRouter;
@@ -14,13 +14,21 @@ use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireQuery};
 use crate::http::respond::{Answer, message};
 use crate::http::views::paging;
-use crate::http::views::workspaces::{Counts, Owner, UNCATEGORIZED, UNCATEGORIZED_ID, project, workspace};
+use crate::http::views::workspaces::{
+    Counts, Owner, UNCATEGORIZED, UNCATEGORIZED_ID, project, workspace,
+};
 
 /// Experiments read at once when trials are counted.
 const PAGE: i64 = 500;
 /// Stored states of experiments that have not come to their end.
-const LIVE: [&str; 6] =
-    ["ACTIVE", "PAUSED", "STOPPING_CANCELED", "STOPPING_KILLED", "STOPPING_COMPLETED", "STOPPING_ERROR"];
+const LIVE: [&str; 6] = [
+    "ACTIVE",
+    "PAUSED",
+    "STOPPING_CANCELED",
+    "STOPPING_KILLED",
+    "STOPPING_COMPLETED",
+    "STOPPING_ERROR",
+];
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -38,27 +46,48 @@ pub(crate) fn owner(master: &Master) -> Owner {
         .iter()
         .find(|user| user.admin)
         .or(users.first())
-        .map_or_else(Owner::default, |user| Owner { id: user.id, username: user.username.clone() })
+        .map_or_else(Owner::default, |user| Owner {
+            id: user.id,
+            username: user.username.clone(),
+        })
 }
 
 async fn counts(master: &Master) -> AppResult<Counts> {
     let mut conn = master.store.read().await?;
     let conn = &mut conn.conn();
-    let filter = Filter { project_id: Some(UNCATEGORIZED_ID), ..Filter::default() };
-    let (newest, experiments) = experiments::list(conn, &filter, Sort::StartTime, true, 0, 1).await?;
-    let live = Filter { states: Some(LIVE.map(str::to_owned).to_vec()), ..filter };
+    let filter = Filter {
+        project_id: Some(UNCATEGORIZED_ID),
+        ..Filter::default()
+    };
+    let (newest, experiments) =
+        experiments::list(conn, &filter, Sort::StartTime, true, 0, 1).await?;
+    let live = Filter {
+        states: Some(LIVE.map(str::to_owned).to_vec()),
+        ..filter
+    };
     let (_, active) = experiments::list(conn, &live, Sort::Id, false, 0, 0).await?;
-    Ok(Counts { experiments, active, trials: 0, last_started_at: newest.first().map(|row| row.created_at) })
+    Ok(Counts {
+        experiments,
+        active,
+        trials: 0,
+        last_started_at: newest.first().map(|row| row.created_at),
+    })
 }
 
 /// As [`counts`], with the trials.
 async fn counts_with_trials(master: &Master) -> AppResult<Counts> {
     let mut counts = counts(master).await?;
-    let mut filter = Filter { project_id: Some(UNCATEGORIZED_ID), ..Filter::default() };
+    let mut filter = Filter {
+        project_id: Some(UNCATEGORIZED_ID),
+        ..Filter::default()
+    };
     loop {
         let mut conn = master.store.read().await?;
-        let (rows, _) = experiments::list(&mut conn.conn(), &filter, Sort::Id, false, 0, PAGE).await?;
-        let Some(last) = rows.last() else { return Ok(counts) };
+        let (rows, _) =
+            experiments::list(&mut conn.conn(), &filter, Sort::Id, false, 0, PAGE).await?;
+        let Some(last) = rows.last() else {
+            return Ok(counts);
+        };
         counts.trials += rows.iter().map(|row| row.trial_count).sum::<i64>();
         filter.id_above = Some(last.id);
     }
@@ -76,7 +105,9 @@ impl Asked<'_> {
     /// Whether the only workspace or project is among what is asked for.
     fn fits(&self, owner: &Owner) -> bool {
         let nobody = self.users.is_empty() && self.user_ids.is_empty();
-        UNCATEGORIZED.to_lowercase().contains(&self.name.to_lowercase())
+        UNCATEGORIZED
+            .to_lowercase()
+            .contains(&self.name.to_lowercase())
             && self.archived != Some(true)
             && (nobody || self.users.contains(&owner.username) || self.user_ids.contains(&owner.id))
     }
@@ -86,7 +117,8 @@ fn check(what: &str, id: i64) -> AppResult<()> {
     if id == UNCATEGORIZED_ID {
         Ok(())
     } else {
-        Err(AppError::not_found(what, id).hint(format!("this version has one {what}: 1, {UNCATEGORIZED}")))
+        Err(AppError::not_found(what, id)
+            .hint(format!("this version has one {what}: 1, {UNCATEGORIZED}")))
     }
 }
 
@@ -99,23 +131,36 @@ async fn get_workspaces(
     WireQuery(query): WireQuery<GetWorkspacesQuery>,
 ) -> Answer {
     let owner = owner(&master);
-    let asked =
-        Asked { name: &query.name, archived: query.archived, users: &query.users, user_ids: &query.user_ids };
+    let asked = Asked {
+        name: &query.name,
+        archived: query.archived,
+        users: &query.users,
+        user_ids: &query.user_ids,
+    };
     let exact = query.name_case_sensitive.is_empty() || query.name_case_sensitive == UNCATEGORIZED;
     let mut found = Vec::new();
     if asked.fits(&owner) && exact && query.pinned != Some(true) {
         found.push(workspace(&owner, &counts(&master).await?));
     }
     let (workspaces, pagination) = paging::slice(found, query.offset, query.limit);
-    message(&GetWorkspacesResponse { workspaces, pagination })
+    message(&GetWorkspacesResponse {
+        workspaces,
+        pagination,
+    })
 }
 
 /// One workspace.
 #[utoipa::path(get, path = "/api/v1/workspaces/{id}", operation_id = "GetWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = GetWorkspaceResponse)))]
-async fn get_workspace(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
+async fn get_workspace(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+) -> Answer {
     check("workspace", id)?;
-    message(&GetWorkspaceResponse { workspace: workspace(&owner(&master), &counts(&master).await?) })
+    message(&GetWorkspaceResponse {
+        workspace: workspace(&owner(&master), &counts(&master).await?),
+    })
 }
 
 /// Projects of a workspace.
@@ -130,14 +175,21 @@ async fn get_workspace_projects(
 ) -> Answer {
     check("workspace", id)?;
     let owner = owner(&master);
-    let asked =
-        Asked { name: &query.name, archived: query.archived, users: &query.users, user_ids: &query.user_ids };
+    let asked = Asked {
+        name: &query.name,
+        archived: query.archived,
+        users: &query.users,
+        user_ids: &query.user_ids,
+    };
     let mut found = Vec::new();
     if asked.fits(&owner) {
         found.push(project(&owner, &counts_with_trials(&master).await?));
     }
     let (projects, pagination) = paging::slice(found, query.offset, query.limit);
-    message(&GetWorkspaceProjectsResponse { projects, pagination })
+    message(&GetWorkspaceProjectsResponse {
+        projects,
+        pagination,
+    })
 }
 
 /// One project.
@@ -145,7 +197,9 @@ async fn get_workspace_projects(
     params(("id" = i64, Path)), responses((status = 200, body = GetProjectResponse)))]
 async fn get_project(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
     check("project", id)?;
-    message(&GetProjectResponse { project: project(&owner(&master), &counts_with_trials(&master).await?) })
+    message(&GetProjectResponse {
+        project: project(&owner(&master), &counts_with_trials(&master).await?),
+    })
 }
 
 #[cfg(test)]
@@ -154,14 +208,57 @@ mod tests {
 
     #[test]
     fn the_only_workspace_is_found_by_part_of_its_name_and_by_its_owner() {
-        let owner = Owner { id: 1, username: "admin".into() };
-        let asked = Asked { name: "", archived: None, users: &[], user_ids: &[] };
+        let owner = Owner {
+            id: 1,
+            username: "admin".into(),
+        };
+        let asked = Asked {
+            name: "",
+            archived: None,
+            users: &[],
+            user_ids: &[],
+        };
         assert!(asked.fits(&owner));
-        assert!(Asked { name: "uncat", ..asked }.fits(&owner));
-        let asked = Asked { name: "other", archived: None, users: &[], user_ids: &[] };
+        assert!(
+            Asked {
+                name: "uncat",
+                ..asked
+            }
+            .fits(&owner)
+        );
+        let asked = Asked {
+            name: "other",
+            archived: None,
+            users: &[],
+            user_ids: &[],
+        };
         assert!(!asked.fits(&owner));
-        assert!(!Asked { name: "", archived: Some(true), users: &[], user_ids: &[] }.fits(&owner));
-        assert!(Asked { name: "", archived: Some(false), users: &["admin".into()], user_ids: &[] }.fits(&owner));
-        assert!(!Asked { name: "", archived: None, users: &["bob".into()], user_ids: &[2] }.fits(&owner));
+        assert!(
+            !Asked {
+                name: "",
+                archived: Some(true),
+                users: &[],
+                user_ids: &[]
+            }
+            .fits(&owner)
+        );
+        assert!(
+            Asked {
+                name: "",
+                archived: Some(false),
+                users: &["admin".into()],
+                user_ids: &[]
+            }
+            .fits(&owner)
+        );
+        assert!(
+            !Asked {
+                name: "",
+                archived: None,
+                users: &["bob".into()],
+                user_ids: &[2]
+            }
+            .fits(&owner)
+        );
     }
 }

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket};
 use det_agent_proto::{
-    ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS, ToAgent, ToMaster, Welcome,
+    ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS, ToAgent, ToMaster,
+    Welcome,
 };
 use det_ids::ContainerId;
 use det_store::allocations;
 use tokio::time::{Instant, timeout_at};
 
-use super::reconcile::{Desired, Heard, Order, reconcile};
 use super::Registration;
+use super::reconcile::{Desired, Heard, Order, reconcile};
 use crate::app::Master;
 use crate::error::AppResult;
 use crate::hub::Topic;
@@ -46,7 +47,12 @@ pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
             return;
         }
     };
-    let mut connection = Connection { master: master.clone(), agent_id: agent_id.clone(), socket, heard: BTreeMap::new() };
+    let mut connection = Connection {
+        master: master.clone(),
+        agent_id: agent_id.clone(),
+        socket,
+        heard: BTreeMap::new(),
+    };
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,
         () = replaced.cancelled() => Ok("a newer connection of the same agent took over"),
@@ -54,7 +60,9 @@ pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
     };
     match outcome {
         Ok(reason) => tracing::info!(agent.id = agent_id, reason, "agent disconnected"),
-        Err(error) => tracing::warn!(agent.id = agent_id, %error, cause = ?error.cause, "agent disconnected after an error"),
+        Err(error) => {
+            tracing::warn!(agent.id = agent_id, %error, cause = ?error.cause, "agent disconnected after an error")
+        }
     }
     if master.connections.unregister(&agent_id, serial)
         && let Err(error) = master.agent_left(&agent_id).await
@@ -68,7 +76,9 @@ async fn first_message(socket: &mut WebSocket) -> Result<Hello, String> {
     loop {
         match timeout_at(deadline, socket.recv()).await {
             Err(_) => return Err("no first message within ten seconds".into()),
-            Ok(None | Some(Err(_))) => return Err("the connection ended before the first message".into()),
+            Ok(None | Some(Err(_))) => {
+                return Err("the connection ended before the first message".into());
+            }
             Ok(Some(Ok(Message::Text(text)))) => {
                 return match serde_json::from_str(&text) {
                     Ok(ToMaster::Hello(hello)) => Ok(hello),
@@ -102,11 +112,17 @@ type Ended = &'static str;
 
 impl Connection {
     async fn run(&mut self, hello: Hello) -> AppResult<Ended> {
-        let mut changes = self.master.hub.subscribe(Topic::Agent(self.agent_id.clone()));
+        let mut changes = self
+            .master
+            .hub
+            .subscribe(Topic::Agent(self.agent_id.clone()));
         for report in &hello.containers {
             self.heard.insert(
                 report.container_id.0.clone(),
-                Heard { state: Some(report.state.clone()), ..Heard::default() },
+                Heard {
+                    state: Some(report.state.clone()),
+                    ..Heard::default()
+                },
             );
         }
         self.master.agent_joined(hello).await?;
@@ -158,12 +174,18 @@ impl Connection {
     async fn on_message(&mut self, text: &str) -> AppResult<()> {
         match serde_json::from_str(text) {
             Ok(ToMaster::Container(report)) => {
-                self.heard.entry(report.container_id.0.clone()).or_default().state = Some(report.state.clone());
+                self.heard
+                    .entry(report.container_id.0.clone())
+                    .or_default()
+                    .state = Some(report.state.clone());
                 self.master.container_reported(&self.agent_id, report).await
             }
             Ok(ToMaster::Log(log)) => self.master.agent_logged(&self.agent_id, log).await,
             Ok(ToMaster::Hello(_)) => {
-                tracing::warn!(agent.id = self.agent_id, "a second hello on one connection is ignored");
+                tracing::warn!(
+                    agent.id = self.agent_id,
+                    "a second hello on one connection is ignored"
+                );
                 Ok(())
             }
             Err(error) => {
@@ -187,14 +209,22 @@ impl Connection {
             let message = match order {
                 Order::Start(id) => {
                     // The row may have changed since it was read; then there is nothing to start any more.
-                    let Some(spec) = self.master.container_spec(&id).await? else { continue };
+                    let Some(spec) = self.master.container_spec(&id).await? else {
+                        continue;
+                    };
                     self.heard.entry(id).or_default().start_sent = true;
                     ToAgent::Start(Box::new(spec))
                 }
-                Order::End { container_id, grace } => {
+                Order::End {
+                    container_id,
+                    grace,
+                } => {
                     self.heard.entry(container_id.clone()).or_default().end_sent =
                         Some(if grace { Desired::Stop } else { Desired::Kill });
-                    ToAgent::Kill { container_id: ContainerId(container_id), grace }
+                    ToAgent::Kill {
+                        container_id: ContainerId(container_id),
+                        grace,
+                    }
                 }
                 Order::NeverStarted(id) => {
                     self.master.container_never_started(&id).await?;
@@ -202,10 +232,18 @@ impl Connection {
                 }
                 Order::Forget(id) => {
                     let heard = self.heard.remove(&id);
-                    if heard.is_some_and(|h| !matches!(h.state, Some(ContainerState::Terminated { .. }))) {
-                        tracing::info!(agent.id = self.agent_id, container.id = id, "a container that nothing wants any more is removed");
+                    if heard.is_some_and(|h| {
+                        !matches!(h.state, Some(ContainerState::Terminated { .. }))
+                    }) {
+                        tracing::info!(
+                            agent.id = self.agent_id,
+                            container.id = id,
+                            "a container that nothing wants any more is removed"
+                        );
                     }
-                    ToAgent::Forget { container_id: ContainerId(id) }
+                    ToAgent::Forget {
+                        container_id: ContainerId(id),
+                    }
                 }
             };
             if !self.send(&message).await {

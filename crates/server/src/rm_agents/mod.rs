@@ -49,7 +49,11 @@ impl Connections {
         let replaced = CancellationToken::new();
         inner.insert(
             agent_id.to_owned(),
-            Connected { instance_id: instance_id.to_owned(), serial, replaced: replaced.clone() },
+            Connected {
+                instance_id: instance_id.to_owned(),
+                serial,
+                replaced: replaced.clone(),
+            },
         );
         Registration::Accepted(serial, replaced)
     }
@@ -67,6 +71,9 @@ impl Connections {
 
     /// Whether the agent is connected now.
     pub fn is_connected(&self, agent_id: &str) -> bool {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).contains_key(agent_id)
+        self.inner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains_key(agent_id)
     }
 }

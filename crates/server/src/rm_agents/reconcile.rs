@@ -49,7 +49,10 @@ pub(crate) enum Order {
 }
 
 /// Compares. `rows` = the agent's containers that hold slots; `heard` = all that this connection knows.
-pub(crate) fn reconcile(rows: &BTreeMap<String, Desired>, heard: &BTreeMap<String, Heard>) -> Vec<Order> {
+pub(crate) fn reconcile(
+    rows: &BTreeMap<String, Desired>,
+    heard: &BTreeMap<String, Heard>,
+) -> Vec<Order> {
     let mut orders = Vec::new();
     let unknown = Heard::default();
     for (id, desired) in rows {
@@ -65,7 +68,10 @@ pub(crate) fn reconcile(rows: &BTreeMap<String, Desired>, heard: &BTreeMap<Strin
             }
             (_, wanted @ (Desired::Stop | Desired::Kill)) => {
                 if heard.end_sent != Some(*wanted) && heard.end_sent != Some(Desired::Kill) {
-                    orders.push(Order::End { container_id: id.clone(), grace: *wanted == Desired::Stop });
+                    orders.push(Order::End {
+                        container_id: id.clone(),
+                        grace: *wanted == Desired::Stop,
+                    });
                 }
             }
         }
@@ -97,41 +103,82 @@ mod tests {
     fn orders(rows: &[(&str, Desired)], heard: &[(&str, Heard)]) -> Vec<Order> {
         reconcile(
             &rows.iter().map(|(id, d)| ((*id).to_owned(), *d)).collect(),
-            &heard.iter().map(|(id, h)| ((*id).to_owned(), h.clone())).collect(),
+            &heard
+                .iter()
+                .map(|(id, h)| ((*id).to_owned(), h.clone()))
+                .collect(),
         )
     }
 
     #[test]
     fn a_placed_container_is_started_once() {
-        assert_eq!(orders(&[("c", Desired::Run)], &[]), [Order::Start("c".into())]);
-        let sent = Heard { start_sent: true, ..Heard::default() };
+        assert_eq!(
+            orders(&[("c", Desired::Run)], &[]),
+            [Order::Start("c".into())]
+        );
+        let sent = Heard {
+            start_sent: true,
+            ..Heard::default()
+        };
         assert_eq!(orders(&[("c", Desired::Run)], &[("c", sent)]), []);
         assert_eq!(orders(&[("c", Desired::Run)], &[("c", running())]), []);
     }
 
     #[test]
     fn a_killed_container_is_ended_once_and_a_stop_becomes_a_kill() {
-        let end = |grace| Order::End { container_id: "c".into(), grace };
-        assert_eq!(orders(&[("c", Desired::Stop)], &[("c", running())]), [end(true)]);
-        let stopped = Heard { end_sent: Some(Desired::Stop), ..running() };
-        assert_eq!(orders(&[("c", Desired::Stop)], &[("c", stopped.clone())]), []);
-        assert_eq!(orders(&[("c", Desired::Kill)], &[("c", stopped)]), [end(false)]);
+        let end = |grace| Order::End {
+            container_id: "c".into(),
+            grace,
+        };
+        assert_eq!(
+            orders(&[("c", Desired::Stop)], &[("c", running())]),
+            [end(true)]
+        );
+        let stopped = Heard {
+            end_sent: Some(Desired::Stop),
+            ..running()
+        };
+        assert_eq!(
+            orders(&[("c", Desired::Stop)], &[("c", stopped.clone())]),
+            []
+        );
+        assert_eq!(
+            orders(&[("c", Desired::Kill)], &[("c", stopped)]),
+            [end(false)]
+        );
     }
 
     #[test]
     fn a_container_that_was_never_sent_ends_without_the_agent() {
-        assert_eq!(orders(&[("c", Desired::Kill)], &[]), [Order::NeverStarted("c".into())]);
-        let sent = Heard { start_sent: true, ..Heard::default() };
+        assert_eq!(
+            orders(&[("c", Desired::Kill)], &[]),
+            [Order::NeverStarted("c".into())]
+        );
+        let sent = Heard {
+            start_sent: true,
+            ..Heard::default()
+        };
         assert_eq!(
             orders(&[("c", Desired::Kill)], &[("c", sent)]),
-            [Order::End { container_id: "c".into(), grace: false }]
+            [Order::End {
+                container_id: "c".into(),
+                grace: false
+            }]
         );
     }
 
     #[test]
     fn what_no_row_wants_is_forgotten() {
-        assert_eq!(orders(&[], &[("c", running())]), [Order::Forget("c".into())]);
-        let ended = Heard { state: Some(ContainerState::Terminated { exit: ContainerExit::Killed }), ..Heard::default() };
+        assert_eq!(
+            orders(&[], &[("c", running())]),
+            [Order::Forget("c".into())]
+        );
+        let ended = Heard {
+            state: Some(ContainerState::Terminated {
+                exit: ContainerExit::Killed,
+            }),
+            ..Heard::default()
+        };
         assert_eq!(orders(&[("c", Desired::Run)], &[("c", ended.clone())]), []);
         assert_eq!(orders(&[], &[("c", ended)]), [Order::Forget("c".into())]);
     }

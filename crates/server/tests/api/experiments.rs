@@ -34,13 +34,24 @@ pub(crate) async fn create(client: &Client, config: &Value, activate: bool) -> V
 }
 
 async fn delete(client: &Client, path: &str, body: Option<Value>) -> Reply {
-    let response = client.send(Method::DELETE, path, body.map(|b| b.to_string())).await;
+    let response = client
+        .send(Method::DELETE, path, body.map(|b| b.to_string()))
+        .await;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    Reply { status, headers, text: within(path, response.text()).await.unwrap() }
+    Reply {
+        status,
+        headers,
+        text: within(path, response.text()).await.unwrap(),
+    }
 }
 
 fn ids(answer: &Value) -> Vec<i64> {
-    answer["experiments"].as_array().unwrap().iter().map(|e| e["id"].as_i64().unwrap()).collect()
+    answer["experiments"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e["id"].as_i64().unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -59,7 +70,10 @@ async fn an_experiment_is_created_and_shown() {
     assert_eq!(experiment["projectName"], "Uncategorized");
     assert_eq!(experiment["checkpointSize"], "0");
     // No agent has joined, so there are fewer slots than it asks for.
-    assert_eq!(created["warnings"], json!(["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"]));
+    assert_eq!(
+        created["warnings"],
+        json!(["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"])
+    );
     assert_eq!(created["config"]["searcher"]["name"], "single");
     assert!(!created.to_string().contains("hunter2"), "{created}");
 
@@ -68,9 +82,23 @@ async fn an_experiment_is_created_and_shown() {
     assert_eq!(one["config"], created["config"]);
     assert_eq!(one["jobSummary"], Value::Null);
     assert!(!one.to_string().contains("hunter2"));
-    assert!(client.get(&format!("{PATH}/99")).await.refused(404).contains("99"));
-    assert!(client.get(&format!("{PATH}/first")).await.refused(400).contains("first"));
-    client.assert_needs_token(Method::GET, &format!("{PATH}/1")).await;
+    assert!(
+        client
+            .get(&format!("{PATH}/99"))
+            .await
+            .refused(404)
+            .contains("99")
+    );
+    assert!(
+        client
+            .get(&format!("{PATH}/first"))
+            .await
+            .refused(400)
+            .contains("first")
+    );
+    client
+        .assert_needs_token(Method::GET, &format!("{PATH}/1"))
+        .await;
     client.assert_needs_token(Method::POST, PATH).await;
     cluster.stop().await;
 }
@@ -83,17 +111,35 @@ async fn mistakes_in_a_submission_are_named() {
     let file = |kind: i64, path: &str| json!({"path": path, "type": kind, "content": "", "mtime": "0", "mode": 33188});
     for (body, expected) in [
         (json!({}), "field \"config\" is missing"),
-        (json!({"config": "searcher: {name: bogus}\n"}), "searcher.name"),
-        (json!({"config": text, "modelDefinition": [file(50, "a")]}), "modelDefinition[0].type"),
-        (json!({"config": text, "modelDefinition": [file(48, "../a")]}), "modelDefinition[0].path"),
-        (json!({"config": text, "modelDefinition": [{"path": 3}]}), "modelDefinition[0].path"),
+        (
+            json!({"config": "searcher: {name: bogus}\n"}),
+            "searcher.name",
+        ),
+        (
+            json!({"config": text, "modelDefinition": [file(50, "a")]}),
+            "modelDefinition[0].type",
+        ),
+        (
+            json!({"config": text, "modelDefinition": [file(48, "../a")]}),
+            "modelDefinition[0].path",
+        ),
+        (
+            json!({"config": text, "modelDefinition": [{"path": 3}]}),
+            "modelDefinition[0].path",
+        ),
         (json!({"config": text, "activate": "perhaps"}), "activate"),
     ] {
         let message = client.post(PATH, body.clone()).await.refused(400);
         assert!(message.contains(expected), "{body}: {message}");
     }
     assert_eq!(client.get(PATH).await.ok()["pagination"]["total"], 0);
-    assert!(client.post(PATH, json!({"config": text, "parentId": 99})).await.refused(404).contains("99"));
+    assert!(
+        client
+            .post(PATH, json!({"config": text, "parentId": 99}))
+            .await
+            .refused(404)
+            .contains("99")
+    );
     cluster.stop().await;
 }
 
@@ -104,7 +150,10 @@ async fn a_configuration_can_be_checked_without_storing_anything() {
     let body = json!({"config": config("x").to_string(), "validateOnly": true});
     let checked = client.post(PATH, body).await.ok();
     assert_eq!(checked["experiment"]["id"], 0);
-    assert_eq!(checked["config"]["name"], "x", "the effective configuration comes back");
+    assert_eq!(
+        checked["config"]["name"], "x",
+        "the effective configuration comes back"
+    );
     assert_eq!(client.get(PATH).await.ok()["pagination"]["total"], 0);
     cluster.stop().await;
 }
@@ -113,16 +162,24 @@ async fn a_configuration_can_be_checked_without_storing_anything() {
 async fn experiments_are_listed_filtered_sorted_and_paged() {
     let cluster = Cluster::start().await;
     let (admin, determined) = (cluster.admin().await, cluster.determined().await);
-    for (client, name, labels) in
-        [(&admin, "Alpha", json!(["x"])), (&determined, "beta", json!(["x", "y"])), (&admin, "gamma", json!([]))]
-    {
+    for (client, name, labels) in [
+        (&admin, "Alpha", json!(["x"])),
+        (&determined, "beta", json!(["x", "y"])),
+        (&admin, "gamma", json!([])),
+    ] {
         let mut config = config(name);
         config["labels"] = labels;
         config["description"] = json!(format!("about {name}"));
         create(client, &config, false).await;
     }
-    admin.post(&format!("{PATH}/3/kill"), Value::Null).await.ok();
-    admin.post(&format!("{PATH}/3/archive"), Value::Null).await.ok();
+    admin
+        .post(&format!("{PATH}/3/kill"), Value::Null)
+        .await
+        .ok();
+    admin
+        .post(&format!("{PATH}/3/archive"), Value::Null)
+        .await
+        .ok();
     for (query, expected) in [
         ("", vec![1, 2, 3]),
         ("archived=false&limit=200&offset=0&users=admin", vec![1]),
@@ -140,10 +197,16 @@ async fn experiments_are_listed_filtered_sorted_and_paged() {
         ("projectId=1", vec![1, 2, 3]),
         ("projectId=7", vec![]),
         ("experimentIdFilter.gt=1&experimentIdFilter.lte=2", vec![2]),
-        ("experimentIdFilter.incl=1&experimentIdFilter.incl=3", vec![1, 3]),
+        (
+            "experimentIdFilter.incl=1&experimentIdFilter.incl=3",
+            vec![1, 3],
+        ),
         ("experimentIdFilter.notIn=1", vec![2, 3]),
         ("sortBy=SORT_BY_NAME&orderBy=ORDER_BY_DESC", vec![3, 2, 1]),
-        ("sort_by=SORT_BY_ID&order_by=ORDER_BY_DESC&limit=2", vec![3, 2]),
+        (
+            "sort_by=SORT_BY_ID&order_by=ORDER_BY_DESC&limit=2",
+            vec![3, 2],
+        ),
         ("offset=1&limit=1", vec![2]),
         ("limit=-1", vec![1, 2, 3]),
         ("limit=-2", vec![]),
@@ -153,12 +216,30 @@ async fn experiments_are_listed_filtered_sorted_and_paged() {
         assert_eq!(ids(&answer), expected, "{query}");
     }
     let beyond = admin.get(&format!("{PATH}?offset=50")).await.ok();
-    assert_eq!(beyond["pagination"], json!({"offset": 50, "limit": 0, "startIndex": 3, "endIndex": 3, "total": 3}));
-    assert!(admin.get(&format!("{PATH}?sortBy=SORT_BY_COLOUR")).await.refused(400).contains("sortBy"));
+    assert_eq!(
+        beyond["pagination"],
+        json!({"offset": 50, "limit": 0, "startIndex": 3, "endIndex": 3, "total": 3})
+    );
+    assert!(
+        admin
+            .get(&format!("{PATH}?sortBy=SORT_BY_COLOUR"))
+            .await
+            .refused(400)
+            .contains("sortBy")
+    );
     admin.assert_needs_token(Method::GET, PATH).await;
 
-    assert_eq!(admin.get("/api/v1/experiment/labels").await.ok(), json!({"labels": ["x", "y"]}));
-    assert_eq!(admin.get("/api/v1/experiment/labels?projectId=7").await.ok(), json!({"labels": []}));
+    assert_eq!(
+        admin.get("/api/v1/experiment/labels").await.ok(),
+        json!({"labels": ["x", "y"]})
+    );
+    assert_eq!(
+        admin
+            .get("/api/v1/experiment/labels?projectId=7")
+            .await
+            .ok(),
+        json!({"labels": []})
+    );
     cluster.stop().await;
 }
 
@@ -171,10 +252,17 @@ async fn an_active_experiment_is_reported_by_its_farthest_allocation() {
     create(&client, &config("waits"), true).await;
     let spec = agent.next_start().await;
     agent.runs(&spec).await;
-    cluster.until(&client, &format!("{PATH}/1"), |e| e["experiment"]["state"] == "STATE_RUNNING").await;
+    cluster
+        .until(&client, &format!("{PATH}/1"), |e| {
+            e["experiment"]["state"] == "STATE_RUNNING"
+        })
+        .await;
     let waiting = client.get(&format!("{PATH}/2")).await.ok();
     assert_eq!(waiting["experiment"]["state"], "STATE_QUEUED");
-    assert_eq!(waiting["jobSummary"], json!({"state": "STATE_QUEUED", "jobsAhead": 1}));
+    assert_eq!(
+        waiting["jobSummary"],
+        json!({"state": "STATE_QUEUED", "jobsAhead": 1})
+    );
     let running = client.get(&format!("{PATH}/1")).await.ok();
     assert_eq!(running["jobSummary"]["state"], "STATE_SCHEDULED");
     for (states, expected) in [
@@ -184,11 +272,18 @@ async fn an_active_experiment_is_reported_by_its_farthest_allocation() {
         ("states=STATE_QUEUED&states=STATE_COMPLETED", vec![2]),
         ("states=STATE_PAUSED", vec![]),
     ] {
-        assert_eq!(ids(&client.get(&format!("{PATH}?{states}")).await.ok()), expected, "{states}");
+        assert_eq!(
+            ids(&client.get(&format!("{PATH}?{states}")).await.ok()),
+            expected,
+            "{states}"
+        );
     }
     let trials = client.get(&format!("{PATH}/2/trials")).await.ok();
     assert_eq!(trials["trials"][0]["state"], "STATE_QUEUED");
-    assert_eq!(trials["trials"][0]["waitReason"]["kind"], "not_enough_free_slots");
+    assert_eq!(
+        trials["trials"][0]["waitReason"]["kind"],
+        "not_enough_free_slots"
+    );
     cluster.stop().await;
 }
 
@@ -199,7 +294,13 @@ async fn the_life_of_an_experiment_is_steered() {
     create(&client, &config("one"), false).await;
     let path = |action: &str| format!("{PATH}/1/{action}");
     let state = async || client.get(&format!("{PATH}/1")).await.ok()["experiment"]["state"].clone();
-    assert!(client.post(&path("archive"), Value::Null).await.refused(400).contains("PAUSED"));
+    assert!(
+        client
+            .post(&path("archive"), Value::Null)
+            .await
+            .refused(400)
+            .contains("PAUSED")
+    );
     for (action, expected) in [
         ("activate", "STATE_QUEUED"),
         ("activate", "STATE_QUEUED"),
@@ -211,15 +312,51 @@ async fn the_life_of_an_experiment_is_steered() {
         ("archive", "STATE_CANCELED"),
         ("unarchive", "STATE_CANCELED"),
     ] {
-        assert_eq!(client.post(&path(action), Value::Null).await.ok(), json!({}), "{action}");
+        assert_eq!(
+            client.post(&path(action), Value::Null).await.ok(),
+            json!({}),
+            "{action}"
+        );
         assert_eq!(state().await, expected, "{action}");
     }
-    assert!(client.post(&path("pause"), Value::Null).await.refused(400).contains("CANCELED"));
-    let continued = client.post(&format!("{PATH}/continue"), json!({"id": 1, "overrideConfig": "{}\n"})).await.ok();
+    assert!(
+        client
+            .post(&path("pause"), Value::Null)
+            .await
+            .refused(400)
+            .contains("CANCELED")
+    );
+    let continued = client
+        .post(
+            &format!("{PATH}/continue"),
+            json!({"id": 1, "overrideConfig": "{}\n"}),
+        )
+        .await
+        .ok();
     assert_eq!(continued["experiment"]["state"], "STATE_QUEUED");
-    assert!(client.post(&format!("{PATH}/continue"), json!({})).await.refused(400).contains("\"id\""));
-    for action in ["activate", "pause", "cancel", "kill", "archive", "unarchive"] {
-        assert!(client.post(&format!("{PATH}/99/{action}"), Value::Null).await.refused(404).contains("99"), "{action}");
+    assert!(
+        client
+            .post(&format!("{PATH}/continue"), json!({}))
+            .await
+            .refused(400)
+            .contains("\"id\"")
+    );
+    for action in [
+        "activate",
+        "pause",
+        "cancel",
+        "kill",
+        "archive",
+        "unarchive",
+    ] {
+        assert!(
+            client
+                .post(&format!("{PATH}/99/{action}"), Value::Null)
+                .await
+                .refused(404)
+                .contains("99"),
+            "{action}"
+        );
         client.assert_needs_token(Method::POST, &path(action)).await;
     }
     cluster.stop().await;
@@ -235,28 +372,59 @@ async fn texts_labels_resources_and_policy_are_changed() {
         "checkpointStorage": null});
     let changed = client.patch(&path, patch).await.ok()["experiment"].clone();
     assert_eq!(
-        (&changed["name"], &changed["description"], &changed["notes"], &changed["labels"]),
+        (
+            &changed["name"],
+            &changed["description"],
+            &changed["notes"],
+            &changed["labels"]
+        ),
         (&json!("two"), &json!("d"), &json!("n"), &json!(["z"]))
     );
     let resources = json!({"id": 1, "resources": {"priority": 7, "weight": 2.0, "maxSlots": 3}});
-    let changed = client.patch(&path, resources).await.ok()["experiment"]["config"]["resources"].clone();
-    assert_eq!((&changed["priority"], &changed["max_slots"]), (&json!(7), &json!(3)));
-    let policy = json!({"checkpointStorage": {"saveExperimentBest": 2, "saveTrialBest": null, "saveTrialLatest": 0}});
-    let changed = client.patch(&path, policy).await.ok()["experiment"]["config"]["checkpoint_storage"].clone();
+    let changed =
+        client.patch(&path, resources).await.ok()["experiment"]["config"]["resources"].clone();
     assert_eq!(
-        (&changed["save_experiment_best"], &changed["save_trial_best"], &changed["save_trial_latest"]),
+        (&changed["priority"], &changed["max_slots"]),
+        (&json!(7), &json!(3))
+    );
+    let policy = json!({"checkpointStorage": {"saveExperimentBest": 2, "saveTrialBest": null, "saveTrialLatest": 0}});
+    let changed =
+        client.patch(&path, policy).await.ok()["experiment"]["config"]["checkpoint_storage"]
+            .clone();
+    assert_eq!(
+        (
+            &changed["save_experiment_best"],
+            &changed["save_trial_best"],
+            &changed["save_trial_latest"]
+        ),
         (&json!(2), &json!(1), &json!(0))
     );
     for (body, expected) in [
         (json!({"name": "  "}), "name"),
         (json!({"labels": [""]}), "labels"),
         (json!({"labels": "z"}), "labels"),
-        (json!({"checkpointStorage": {"saveTrialBest": -1}}), "save_trial_best"),
+        (
+            json!({"checkpointStorage": {"saveTrialBest": -1}}),
+            "save_trial_best",
+        ),
         (json!({"resources": {"priority": 100}}), "priority"),
     ] {
-        assert!(client.patch(&path, body.clone()).await.refused(400).contains(expected), "{body}");
+        assert!(
+            client
+                .patch(&path, body.clone())
+                .await
+                .refused(400)
+                .contains(expected),
+            "{body}"
+        );
     }
-    assert!(client.patch(&format!("{PATH}/99"), json!({"name": "x"})).await.refused(404).contains("99"));
+    assert!(
+        client
+            .patch(&format!("{PATH}/99"), json!({"name": "x"}))
+            .await
+            .refused(404)
+            .contains("99")
+    );
     client.assert_needs_token(Method::PATCH, &path).await;
     cluster.stop().await;
 }
@@ -269,24 +437,73 @@ async fn many_experiments_are_treated_at_once() {
         create(&client, &config(name), false).await;
     }
     let path = |action: &str| format!("/api/v1/projects/1/experiments/{action}");
-    let done = client.post(&path("cancel"), json!({"experimentIds": [1, 99], "projectId": 1})).await.ok();
+    let done = client
+        .post(
+            &path("cancel"),
+            json!({"experimentIds": [1, 99], "projectId": 1}),
+        )
+        .await
+        .ok();
     assert_eq!(done["results"][0], json!({"error": "", "id": 1}));
     assert_eq!(done["results"][1]["id"], 99);
-    assert!(done["results"][1]["error"].as_str().unwrap().contains("not found"));
-    let done = client.post(&path("archive"), json!({"experimentIds": [1, 2]})).await.ok();
+    assert!(
+        done["results"][1]["error"]
+            .as_str()
+            .unwrap()
+            .contains("not found")
+    );
+    let done = client
+        .post(&path("archive"), json!({"experimentIds": [1, 2]}))
+        .await
+        .ok();
     assert_eq!(done["results"][0]["error"], "");
-    assert!(done["results"][1]["error"].as_str().unwrap().contains("PAUSED"), "{done}");
+    assert!(
+        done["results"][1]["error"]
+            .as_str()
+            .unwrap()
+            .contains("PAUSED"),
+        "{done}"
+    );
     let filters = json!({"filters": {"states": ["STATE_PAUSED"], "excludedExperimentIds": [3]}});
     let done = client.post(&path("activate"), filters).await.ok();
     assert_eq!(done["results"], json!([{"error": "", "id": 2}]));
     for action in ["pause", "kill", "unarchive"] {
-        assert_eq!(client.post(&path(action), json!({"experimentIds": []})).await.ok(), json!({"results": []}));
+        assert_eq!(
+            client
+                .post(&path(action), json!({"experimentIds": []}))
+                .await
+                .ok(),
+            json!({"results": []})
+        );
         client.assert_needs_token(Method::POST, &path(action)).await;
     }
-    assert!(client.post(&path("pause"), json!({"experimentIds": ["x"]})).await.refused(400).contains("experimentIds"));
-    let other = client.post("/api/v1/projects/7/experiments/pause", json!({"experimentIds": [2]})).await.ok();
-    assert!(other["results"][0]["error"].as_str().unwrap().contains("not found"));
-    let gone = delete(&client, &path("delete"), Some(json!({"experimentIds": [1]}))).await.ok();
+    assert!(
+        client
+            .post(&path("pause"), json!({"experimentIds": ["x"]}))
+            .await
+            .refused(400)
+            .contains("experimentIds")
+    );
+    let other = client
+        .post(
+            "/api/v1/projects/7/experiments/pause",
+            json!({"experimentIds": [2]}),
+        )
+        .await
+        .ok();
+    assert!(
+        other["results"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("not found")
+    );
+    let gone = delete(
+        &client,
+        &path("delete"),
+        Some(json!({"experimentIds": [1]})),
+    )
+    .await
+    .ok();
     assert_eq!(gone["results"], json!([{"error": "", "id": 1}]));
     cluster.stop().await;
 }
@@ -297,12 +514,24 @@ async fn an_ended_experiment_is_deleted() {
     let client = cluster.determined().await;
     create(&client, &config("one"), false).await;
     let path = format!("{PATH}/1");
-    assert!(delete(&client, &path, None).await.refused(400).contains("PAUSED"));
+    assert!(
+        delete(&client, &path, None)
+            .await
+            .refused(400)
+            .contains("PAUSED")
+    );
     client.post(&format!("{path}/kill"), Value::Null).await.ok();
     assert_eq!(delete(&client, &path, None).await.ok(), json!({}));
-    cluster.until(&client, PATH, |all| all["pagination"]["total"] == 0).await;
+    cluster
+        .until(&client, PATH, |all| all["pagination"]["total"] == 0)
+        .await;
     client.get(&path).await.refused(404);
-    assert!(delete(&client, &path, None).await.refused(404).contains('1'));
+    assert!(
+        delete(&client, &path, None)
+            .await
+            .refused(404)
+            .contains('1')
+    );
     client.assert_needs_token(Method::DELETE, &path).await;
     cluster.stop().await;
 }
@@ -312,10 +541,15 @@ async fn the_model_definition_comes_back_in_every_form() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     create(&client, &config("my \"model\""), false).await;
-    let archive = client.get(&format!("{PATH}/1/model_def")).await.ok()["b64Tgz"].as_str().unwrap().to_owned();
+    let archive = client.get(&format!("{PATH}/1/model_def")).await.ok()["b64Tgz"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let archive = STANDARD.decode(archive).unwrap();
     assert_eq!(archive[..2], [0x1f, 0x8b]);
-    let plain = client.send(Method::GET, "/experiments/1/model_def", None).await;
+    let plain = client
+        .send(Method::GET, "/experiments/1/model_def", None)
+        .await;
     assert_eq!(plain.status(), 200);
     assert_eq!(
         plain.headers()["content-disposition"],
@@ -327,15 +561,44 @@ async fn the_model_definition_comes_back_in_every_form() {
     assert_eq!(tree["files"][0]["isDir"], true);
     assert_eq!(tree["files"][0]["files"][0]["path"], "sub/train.py");
     assert_eq!(tree["files"][0]["files"][0]["contentLength"], 15);
-    let file = client.post(&format!("{PATH}/1/file"), json!({"path": "sub/train.py"})).await.ok();
-    assert_eq!(STANDARD.decode(file["file"].as_str().unwrap()).unwrap(), b"print('hello')\n");
-    let file = client.get("/experiments/1/file/download?path=sub/train.py").await;
+    let file = client
+        .post(&format!("{PATH}/1/file"), json!({"path": "sub/train.py"}))
+        .await
+        .ok();
+    assert_eq!(
+        STANDARD.decode(file["file"].as_str().unwrap()).unwrap(),
+        b"print('hello')\n"
+    );
+    let file = client
+        .get("/experiments/1/file/download?path=sub/train.py")
+        .await;
     assert_eq!((file.status, file.text.as_str()), (200, "print('hello')\n"));
-    assert_eq!(file.headers["content-disposition"], "attachment; filename=\"train.py\"");
+    assert_eq!(
+        file.headers["content-disposition"],
+        "attachment; filename=\"train.py\""
+    );
 
-    assert!(client.post(&format!("{PATH}/1/file"), json!({})).await.refused(400).contains("path"));
-    assert!(client.post(&format!("{PATH}/1/file"), json!({"path": "sub"})).await.refused(400).contains("directory"));
-    assert!(client.post(&format!("{PATH}/1/file"), json!({"path": "no"})).await.refused(404).contains("no"));
+    assert!(
+        client
+            .post(&format!("{PATH}/1/file"), json!({}))
+            .await
+            .refused(400)
+            .contains("path")
+    );
+    assert!(
+        client
+            .post(&format!("{PATH}/1/file"), json!({"path": "sub"}))
+            .await
+            .refused(400)
+            .contains("directory")
+    );
+    assert!(
+        client
+            .post(&format!("{PATH}/1/file"), json!({"path": "no"}))
+            .await
+            .refused(404)
+            .contains("no")
+    );
     for path in [
         "/api/v1/experiments/99/model_def",
         "/api/v1/experiments/99/file_tree",
@@ -347,7 +610,10 @@ async fn the_model_definition_comes_back_in_every_form() {
     }
     // A fork without files has its parent's.
     let fork = json!({"config": config("fork").to_string(), "parentId": 1});
-    assert_eq!(client.post(PATH, fork).await.ok()["experiment"]["forkedFrom"], 1);
+    assert_eq!(
+        client.post(PATH, fork).await.ok()["experiment"]["forkedFrom"],
+        1
+    );
     assert_eq!(client.get(&format!("{PATH}/2/file_tree")).await.ok(), tree);
     cluster.stop().await;
 }
@@ -361,12 +627,28 @@ async fn a_search_is_previewed() {
         "hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}},
     });
     let path = "/api/v1/preview-hp-search";
-    let summary = client.post(path, json!({"config": config, "seed": 3})).await.ok()["summary"].clone();
+    let summary = client
+        .post(path, json!({"config": config, "seed": 3}))
+        .await
+        .ok()["summary"]
+        .clone();
     assert_eq!(summary["trials"][0]["count"], 7);
     assert_eq!(summary["trials"][0]["unit"]["maxLength"], true);
     assert_eq!(summary["config"]["name"], "random");
-    assert!(client.post(path, json!({"config": config, "seed": -1})).await.refused(400).contains("seed"));
-    assert!(client.post(path, json!({"config": {"searcher": {"name": "x"}}})).await.refused(400).contains("searcher"));
+    assert!(
+        client
+            .post(path, json!({"config": config, "seed": -1}))
+            .await
+            .refused(400)
+            .contains("seed")
+    );
+    assert!(
+        client
+            .post(path, json!({"config": {"searcher": {"name": "x"}}}))
+            .await
+            .refused(400)
+            .contains("searcher")
+    );
     client.assert_needs_token(Method::POST, path).await;
     cluster.stop().await;
 }
@@ -380,18 +662,41 @@ async fn there_is_one_workspace_with_one_project() {
     assert_eq!(all["workspaces"][0]["name"], "Uncategorized");
     assert_eq!(all["workspaces"][0]["numExperiments"], 1);
     assert_eq!(all["pagination"]["total"], 1);
-    for (query, expected) in
-        [("nameCaseSensitive=Uncategorized", 1), ("nameCaseSensitive=uncategorized", 0), ("name=CAT", 1), ("pinned=true", 0)]
-    {
-        let found = client.get(&format!("/api/v1/workspaces?{query}")).await.ok();
-        assert_eq!(found["workspaces"].as_array().unwrap().len(), expected, "{query}");
+    for (query, expected) in [
+        ("nameCaseSensitive=Uncategorized", 1),
+        ("nameCaseSensitive=uncategorized", 0),
+        ("name=CAT", 1),
+        ("pinned=true", 0),
+    ] {
+        let found = client
+            .get(&format!("/api/v1/workspaces?{query}"))
+            .await
+            .ok();
+        assert_eq!(
+            found["workspaces"].as_array().unwrap().len(),
+            expected,
+            "{query}"
+        );
     }
-    assert_eq!(client.get("/api/v1/workspaces/1").await.ok()["workspace"], all["workspaces"][0]);
+    assert_eq!(
+        client.get("/api/v1/workspaces/1").await.ok()["workspace"],
+        all["workspaces"][0]
+    );
     let project = client.get("/api/v1/projects/1").await.ok()["project"].clone();
-    assert_eq!((&project["numExperiments"], &project["numActiveExperiments"]), (&json!(1), &json!(1)));
+    assert_eq!(
+        (&project["numExperiments"], &project["numActiveExperiments"]),
+        (&json!(1), &json!(1))
+    );
     assert_eq!(project["numRuns"], 1);
-    assert_eq!(client.get("/api/v1/workspaces/1/projects").await.ok()["projects"][0], project);
-    for path in ["/api/v1/workspaces/7", "/api/v1/workspaces/7/projects", "/api/v1/projects/7"] {
+    assert_eq!(
+        client.get("/api/v1/workspaces/1/projects").await.ok()["projects"][0],
+        project
+    );
+    for path in [
+        "/api/v1/workspaces/7",
+        "/api/v1/workspaces/7/projects",
+        "/api/v1/projects/7",
+    ] {
         assert!(client.get(path).await.refused(404).contains('7'), "{path}");
         client.assert_needs_token(Method::GET, path).await;
     }

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
 use crate::output;
-use crate::values::{number, state, text, wait_reason};
+use crate::values::{number, rounded, state, text, wait_reason};
 
 /// The best result so far.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,7 +92,9 @@ impl SearchView {
             let _ = write!(
                 text,
                 ", best {} {} (trial {})",
-                self.metric, best.value, best.trial
+                self.metric,
+                rounded(best.value),
+                best.trial
             );
         }
         text
@@ -100,7 +102,10 @@ impl SearchView {
 
     fn line(&self) -> String {
         let mut line = self.summary();
-        if let Some(reason) = self.waiting.first() {
+        // While some trials run, others that wait for their turn are no news.
+        if let Some(reason) = self.waiting.first()
+            && !self.trials.contains_key("RUNNING")
+        {
             let _ = write!(line, ", waiting: {reason}");
         }
         line
@@ -197,8 +202,12 @@ mod tests {
         assert_eq!(view.percent(), 45);
         assert_eq!(
             view.line(),
-            "RUNNING, 4 trials (2 completed, 1 queued, 1 running), best loss 0.25 (trial 2), \
-             waiting: 1 more slot is needed"
+            "RUNNING, 4 trials (2 completed, 1 queued, 1 running), best loss 0.25 (trial 2)"
+        );
+        let waiting = SearchView::new(&experiment(true), &[trials[0].clone(), trials[3].clone()]);
+        assert_eq!(
+            waiting.line(),
+            "RUNNING, 2 trials (1 completed, 1 queued), best loss 0.5 (trial 1), waiting: 1 more slot is needed"
         );
         let view = SearchView::new(&experiment(false), &trials);
         assert!(

@@ -33,7 +33,9 @@ pub enum Format {
 impl Format {
     /// The form that an `Accept` header asks for; `None` when it allows none of them.
     pub fn negotiate(accept: Option<&str>) -> Option<Self> {
-        let Some(accept) = accept.filter(|a| !a.trim().is_empty()) else { return Some(Self::Tar) };
+        let Some(accept) = accept.filter(|a| !a.trim().is_empty()) else {
+            return Some(Self::Tar);
+        };
         accept.split(',').find_map(|choice| {
             let mut parts = choice.split(';').map(str::trim);
             let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -42,7 +44,9 @@ impl Format {
             }
             match kind.as_str() {
                 "application/gzip" | "application/x-gzip" => Some(Self::TarGzip),
-                "application/x-tar" | "application/tar" | "*/*" | "application/*" => Some(Self::Tar),
+                "application/x-tar" | "application/tar" | "*/*" | "application/*" => {
+                    Some(Self::Tar)
+                }
                 "application/zip" => Some(Self::Zip),
                 _ => None,
             }
@@ -69,10 +73,17 @@ impl Format {
 }
 
 /// Writes the entries of an open directory.
-pub fn write(root: BorrowedFd<'_>, entries: &[Entry], format: Format, out: impl Write) -> io::Result<()> {
+pub fn write(
+    root: BorrowedFd<'_>,
+    entries: &[Entry],
+    format: Format,
+    out: impl Write,
+) -> io::Result<()> {
     match format {
         Format::Tar => write_tar(root, entries, out)?.flush(),
-        Format::TarGzip => write_tar(root, entries, GzEncoder::new(out, Compression::fast()))?.finish()?.flush(),
+        Format::TarGzip => write_tar(root, entries, GzEncoder::new(out, Compression::fast()))?
+            .finish()?
+            .flush(),
         Format::Zip => write_zip(root, entries, out)?.flush(),
     }
 }
@@ -147,12 +158,17 @@ fn exactly(file: impl Read, size: u64) -> impl Read {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let n = self.inner.read(buffer)?;
             if n == 0 && !buffer.is_empty() && self.inner.limit() > 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file of the checkpoint shrank while it was read"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "a file of the checkpoint shrank while it was read",
+                ));
             }
             Ok(n)
         }
     }
-    Exactly { inner: file.take(size) }
+    Exactly {
+        inner: file.take(size),
+    }
 }
 
 /// Sends what is written to a response's body, piece by piece; fails when the receiver has gone.
@@ -164,7 +180,10 @@ pub struct ChannelWriter {
 impl ChannelWriter {
     /// A writer for the blocking side of a body.
     pub fn new(sender: mpsc::Sender<io::Result<Bytes>>) -> Self {
-        Self { sender, piece: Vec::with_capacity(PIECE) }
+        Self {
+            sender,
+            piece: Vec::with_capacity(PIECE),
+        }
     }
 
     fn send(&mut self) -> io::Result<()> {
@@ -210,7 +229,10 @@ mod tests {
             (Some("*/*"), Some(Format::Tar)),
             (Some("application/gzip"), Some(Format::TarGzip)),
             (Some("text/html, application/zip;q=0.9"), Some(Format::Zip)),
-            (Some("application/gzip;q=0, application/x-tar"), Some(Format::Tar)),
+            (
+                Some("application/gzip;q=0, application/x-tar"),
+                Some(Format::Tar),
+            ),
             (Some("text/html"), None),
         ] {
             assert_eq!(Format::negotiate(accept), expected, "{accept:?}");
@@ -231,7 +253,13 @@ mod tests {
     fn a_gzip_tar_has_directories_first_and_relative_paths() {
         let (_root, handle) = world();
         let mut out = Vec::new();
-        write(handle.as_fd(), &list(handle.as_fd()).unwrap(), Format::TarGzip, &mut out).unwrap();
+        write(
+            handle.as_fd(),
+            &list(handle.as_fd()).unwrap(),
+            Format::TarGzip,
+            &mut out,
+        )
+        .unwrap();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(out.as_slice()));
         let mut seen = Vec::new();
         for entry in archive.entries().unwrap() {
@@ -241,7 +269,13 @@ mod tests {
             entry.read_to_end(&mut content).unwrap();
             seen.push((path, content.len()));
         }
-        let expected = [("z/", 0), ("z/deep/", 0), ("a.txt", 5), ("link", 0), ("z/deep/b.bin", 200_000)];
+        let expected = [
+            ("z/", 0),
+            ("z/deep/", 0),
+            ("a.txt", 5),
+            ("link", 0),
+            ("z/deep/b.bin", 200_000),
+        ];
         assert_eq!(seen, expected.map(|(path, size)| (path.to_owned(), size)));
     }
 
@@ -252,7 +286,13 @@ mod tests {
         let mut whole = Vec::new();
         write(handle.as_fd(), &entries, Format::Tar, &mut whole).unwrap();
         let (sender, mut receiver) = mpsc::channel(1024);
-        write(handle.as_fd(), &entries, Format::Tar, ChannelWriter::new(sender)).unwrap();
+        write(
+            handle.as_fd(),
+            &entries,
+            Format::Tar,
+            ChannelWriter::new(sender),
+        )
+        .unwrap();
         let mut pieces = Vec::new();
         while let Some(piece) = receiver.blocking_recv() {
             pieces.extend_from_slice(&piece.unwrap());
@@ -265,7 +305,9 @@ mod tests {
         let mut content = Vec::new();
         assert!(exactly(&b"abc"[..], 5).read_to_end(&mut content).is_err());
         let mut content = Vec::new();
-        exactly(&b"abcdef"[..], 5).read_to_end(&mut content).unwrap();
+        exactly(&b"abcdef"[..], 5)
+            .read_to_end(&mut content)
+            .unwrap();
         assert_eq!(content, b"abcde");
     }
 
@@ -273,7 +315,13 @@ mod tests {
     fn a_zip_holds_what_a_reader_finds() {
         let (_root, handle) = world();
         let mut out = Vec::new();
-        write(handle.as_fd(), &list(handle.as_fd()).unwrap(), Format::Zip, &mut out).unwrap();
+        write(
+            handle.as_fd(),
+            &list(handle.as_fd()).unwrap(),
+            Format::Zip,
+            &mut out,
+        )
+        .unwrap();
         let entries: BTreeMap<String, Vec<u8>> = crate::app::checkpoints::zip::tests::read(&out);
         assert_eq!(entries["a.txt"], b"alpha");
         assert_eq!(entries["z/deep/b.bin"], vec![7; 200_000]);

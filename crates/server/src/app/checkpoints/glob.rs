@@ -21,8 +21,12 @@ impl Pattern {
         if text.contains('\0') {
             return Err("has a character that is not allowed");
         }
-        let parts: Vec<String> =
-            text.trim().split('/').filter(|p| !p.is_empty() && *p != ".").map(str::to_owned).collect();
+        let parts: Vec<String> = text
+            .trim()
+            .split('/')
+            .filter(|p| !p.is_empty() && *p != ".")
+            .map(str::to_owned)
+            .collect();
         if parts.iter().any(|p| p == "..") {
             return Err("leads out of the checkpoint with \"..\"");
         }
@@ -44,13 +48,18 @@ impl Pattern {
 }
 
 fn path_matches(parts: &[String], path: &[&str]) -> bool {
-    let Some((part, later)) = parts.split_first() else { return path.is_empty() };
+    let Some((part, later)) = parts.split_first() else {
+        return path.is_empty();
+    };
     if part == "**" {
         // Any number of visible directories; at the end of a pattern also files.
         return path_matches(later, path)
-            || path.split_first().is_some_and(|(name, rest)| !name.starts_with('.') && path_matches(parts, rest));
+            || path
+                .split_first()
+                .is_some_and(|(name, rest)| !name.starts_with('.') && path_matches(parts, rest));
     }
-    path.split_first().is_some_and(|(name, rest)| name_matches(part, name) && path_matches(later, rest))
+    path.split_first()
+        .is_some_and(|(name, rest)| name_matches(part, name) && path_matches(later, rest))
 }
 
 fn name_matches(pattern: &str, name: &str) -> bool {
@@ -108,7 +117,9 @@ fn set(pattern: &[char], c: char) -> Set {
     let negated = pattern.get(1) == Some(&'!');
     let start = if negated { 2 } else { 1 };
     // A closing bracket right at the beginning stands for itself.
-    let Some(end) = (start + 1..pattern.len()).find(|i| pattern[*i] == ']') else { return Set::Unclosed };
+    let Some(end) = (start + 1..pattern.len()).find(|i| pattern[*i] == ']') else {
+        return Set::Unclosed;
+    };
     let members = &pattern[start..end];
     let mut found = false;
     let mut i = 0;
@@ -121,7 +132,11 @@ fn set(pattern: &[char], c: char) -> Set {
             i += 1;
         }
     }
-    if found == negated { Set::Lacks } else { Set::Holds(end + 1) }
+    if found == negated {
+        Set::Lacks
+    } else {
+        Set::Holds(end + 1)
+    }
 }
 
 #[cfg(test)]
@@ -163,9 +178,14 @@ mod tests {
 
     #[test]
     fn patterns_that_lead_out_are_refused() {
-        for (text, why) in
-            [("", "empty"), ("  ", "empty"), ("../x", ".."), ("a/../../b", ".."), ("/etc", "absolute"), (".", "nothing")]
-        {
+        for (text, why) in [
+            ("", "empty"),
+            ("  ", "empty"),
+            ("../x", ".."),
+            ("a/../../b", ".."),
+            ("/etc", "absolute"),
+            (".", "nothing"),
+        ] {
             let error = Pattern::parse(text).unwrap_err();
             assert!(error.contains(why), "{text:?}: {error}");
         }

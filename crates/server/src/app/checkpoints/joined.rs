@@ -35,7 +35,10 @@ impl Joined {
     pub fn candidate(&self, metric: &str) -> Option<Candidate> {
         let validation = self.validation.as_ref().and_then(|report| {
             let metric = self.metric(metric).filter(|m| m.is_finite())?;
-            Some(Validated { metric, at: report.at })
+            Some(Validated {
+                metric,
+                at: report.at,
+            })
         });
         Some(Candidate {
             uuid: self.row.uuid.clone(),
@@ -48,7 +51,10 @@ impl Joined {
 }
 
 /// Finds the validations of checkpoints, in the order given: one look at each trial among them.
-pub async fn with_validations(store: &Store, rows: Vec<CheckpointRow>) -> Result<Vec<Joined>, StoreError> {
+pub async fn with_validations(
+    store: &Store,
+    rows: Vec<CheckpointRow>,
+) -> Result<Vec<Joined>, StoreError> {
     let mut wanted: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
     for row in &rows {
         if let Some(trial_id) = row.trial_id {
@@ -64,7 +70,12 @@ pub async fn with_validations(store: &Store, rows: Vec<CheckpointRow>) -> Result
     }
     Ok(rows
         .into_iter()
-        .map(|row| Joined { validation: row.trial_id.and_then(|id| found.get(&(id, row.steps)).cloned()), row })
+        .map(|row| Joined {
+            validation: row
+                .trial_id
+                .and_then(|id| found.get(&(id, row.steps)).cloned()),
+            row,
+        })
         .collect())
 }
 
@@ -81,12 +92,24 @@ pub(crate) fn policy_of(row: &ExperimentRow) -> AppResult<Policy> {
 }
 
 /// The checkpoints that a policy decides over, and those that it must keep.
-pub(crate) async fn collectable(store: &Store, row: &ExperimentRow) -> AppResult<(Vec<Joined>, BTreeSet<String>)> {
+pub(crate) async fn collectable(
+    store: &Store,
+    row: &ExperimentRow,
+) -> AppResult<(Vec<Joined>, BTreeSet<String>)> {
     let (rows, protected) = {
         let mut conn = store.read().await?;
         let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;
-        (rows, checkpoints::warm_start_sources(&mut conn.conn()).await?)
+        (
+            rows,
+            checkpoints::warm_start_sources(&mut conn.conn()).await?,
+        )
     };
-    let stored = rows.into_iter().filter(|c| matches!(c.state.as_str(), "COMPLETED" | "PARTIALLY_DELETED")).collect();
-    Ok((with_validations(store, stored).await?, protected.into_iter().collect()))
+    let stored = rows
+        .into_iter()
+        .filter(|c| matches!(c.state.as_str(), "COMPLETED" | "PARTIALLY_DELETED"))
+        .collect();
+    Ok((
+        with_validations(store, stored).await?,
+        protected.into_iter().collect(),
+    ))
 }

@@ -41,22 +41,43 @@ pub struct Policy {
 
 /// The checkpoints that the policy does not keep, by uuid. `protected` ones (a warm start of some trial) always stay
 /// and take no one's place.
-pub fn to_delete(candidates: &[Candidate], protected: &BTreeSet<String>, policy: &Policy) -> Vec<String> {
-    let mut best: Vec<(&Candidate, Validated)> =
-        candidates.iter().filter_map(|c| c.validation.map(|validation| (c, validation))).collect();
+pub fn to_delete(
+    candidates: &[Candidate],
+    protected: &BTreeSet<String>,
+    policy: &Policy,
+) -> Vec<String> {
+    let mut best: Vec<(&Candidate, Validated)> = candidates
+        .iter()
+        .filter_map(|c| c.validation.map(|validation| (c, validation)))
+        .collect();
     best.sort_by(|(a, va), (b, vb)| {
         let order = va.metric.total_cmp(&vb.metric);
-        let order = if policy.smaller_is_better { order } else { order.reverse() };
-        order.then(va.at.cmp(&vb.at)).then_with(|| a.uuid.cmp(&b.uuid))
+        let order = if policy.smaller_is_better {
+            order
+        } else {
+            order.reverse()
+        };
+        order
+            .then(va.at.cmp(&vb.at))
+            .then_with(|| a.uuid.cmp(&b.uuid))
     });
     let mut latest: Vec<&Candidate> = candidates.iter().collect();
     latest.sort_by(|a, b| {
-        (b.steps, b.reported_at).cmp(&(a.steps, a.reported_at)).then_with(|| a.uuid.cmp(&b.uuid))
+        (b.steps, b.reported_at)
+            .cmp(&(a.steps, a.reported_at))
+            .then_with(|| a.uuid.cmp(&b.uuid))
     });
 
     let mut kept: BTreeSet<&str> = BTreeSet::new();
-    kept.extend(best.iter().take(policy.experiment_best).map(|(c, _)| c.uuid.as_str()));
-    kept.extend(first_of_each_trial(best.iter().map(|(c, _)| *c), policy.trial_best));
+    kept.extend(
+        best.iter()
+            .take(policy.experiment_best)
+            .map(|(c, _)| c.uuid.as_str()),
+    );
+    kept.extend(first_of_each_trial(
+        best.iter().map(|(c, _)| *c),
+        policy.trial_best,
+    ));
     kept.extend(first_of_each_trial(latest.into_iter(), policy.trial_latest));
     candidates
         .iter()
@@ -66,7 +87,10 @@ pub fn to_delete(candidates: &[Candidate], protected: &BTreeSet<String>, policy:
 }
 
 /// The first `places` of each trial, in the given order.
-fn first_of_each_trial<'a>(ranked: impl Iterator<Item = &'a Candidate>, places: usize) -> Vec<&'a str> {
+fn first_of_each_trial<'a>(
+    ranked: impl Iterator<Item = &'a Candidate>,
+    places: usize,
+) -> Vec<&'a str> {
     let mut taken: BTreeMap<i64, usize> = BTreeMap::new();
     ranked
         .filter(|candidate| {
@@ -84,8 +108,18 @@ mod tests {
 
     /// Trial 1 has checkpoints 1 to 5, trial 2 has 6 to 10, in order of their steps.
     fn world() -> Vec<Candidate> {
-        let metrics: [Option<f64>; 10] =
-            [None, None, Some(0.6), Some(0.5), Some(0.4), None, Some(0.2), Some(0.3), None, None];
+        let metrics: [Option<f64>; 10] = [
+            None,
+            None,
+            Some(0.6),
+            Some(0.5),
+            Some(0.4),
+            None,
+            Some(0.2),
+            Some(0.3),
+            None,
+            None,
+        ];
         (1_i64..)
             .zip(metrics)
             .map(|(n, metric)| Candidate {
@@ -98,7 +132,12 @@ mod tests {
             .collect()
     }
 
-    fn kept(world: &[Candidate], protected: &[&str], counts: (usize, usize, usize), smaller: bool) -> Vec<i64> {
+    fn kept(
+        world: &[Candidate],
+        protected: &[&str],
+        counts: (usize, usize, usize),
+        smaller: bool,
+    ) -> Vec<i64> {
         let policy = Policy {
             experiment_best: counts.0,
             trial_best: counts.1,
@@ -107,7 +146,11 @@ mod tests {
         };
         let protected = protected.iter().map(|u| (*u).to_owned()).collect();
         let deleted = to_delete(world, &protected, &policy);
-        world.iter().filter(|c| !deleted.contains(&c.uuid)).map(|c| c.uuid.parse().unwrap()).collect()
+        world
+            .iter()
+            .filter(|c| !deleted.contains(&c.uuid))
+            .map(|c| c.uuid.parse().unwrap())
+            .collect()
     }
 
     #[test]
@@ -146,7 +189,10 @@ mod tests {
     fn of_equal_validations_the_earlier_is_better() {
         let mut world = world();
         for candidate in &mut world {
-            candidate.validation = Some(Validated { metric: 1.0, at: -candidate.reported_at });
+            candidate.validation = Some(Validated {
+                metric: 1.0,
+                at: -candidate.reported_at,
+            });
         }
         assert_eq!(kept(&world, &[], (1, 0, 0), true), [10]);
     }

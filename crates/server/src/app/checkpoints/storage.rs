@@ -65,17 +65,26 @@ impl Storage {
         match location {
             StorageLocation::SharedFs { host_path, .. } => {
                 let below = location.shared_fs_subdirectory().ok_or_else(|| {
-                    AppError::precondition(format!("checkpoint storage: \"storage_path\" leads out of \"{host_path}\""))
+                    AppError::precondition(format!(
+                        "checkpoint storage: \"storage_path\" leads out of \"{host_path}\""
+                    ))
                 })?;
                 // A master in a container has the host's directory where every container has it.
-                let roots = [host_path, SHARED_FS_DIR].map(|base| Path::new(base).join(&below)).to_vec();
-                Ok(Self { name: format!("shared_fs storage \"{}\"", roots[0].display()), roots })
+                let roots = [host_path, SHARED_FS_DIR]
+                    .map(|base| Path::new(base).join(&below))
+                    .to_vec();
+                Ok(Self {
+                    name: format!("shared_fs storage \"{}\"", roots[0].display()),
+                    roots,
+                })
             }
             StorageLocation::Directory { container_path } => Ok(Self {
                 name: format!("directory storage \"{container_path}\""),
                 roots: vec![on_host(container_path, &config.bind_mounts)],
             }),
-            StorageLocation::S3 { .. } | StorageLocation::Gcs { .. } | StorageLocation::Azure { .. } => {
+            StorageLocation::S3 { .. }
+            | StorageLocation::Gcs { .. }
+            | StorageLocation::Azure { .. } => {
                 let kind = location.type_name();
                 Err(AppError::new(
                     ErrorKind::NotBuilt,
@@ -88,7 +97,10 @@ impl Storage {
 
     #[cfg(test)]
     fn at(root: &Path) -> Self {
-        Self { name: "test storage".into(), roots: vec![root.to_owned()] }
+        Self {
+            name: "test storage".into(),
+            roots: vec![root.to_owned()],
+        }
     }
 
     /// The handles of the roots that exist here; an error when there is none.
@@ -96,14 +108,24 @@ impl Storage {
         let mut handles = Vec::new();
         for root in &self.roots {
             match File::open(root) {
-                Ok(file) if file.metadata().is_ok_and(|m| m.is_dir()) => handles.push(OwnedFd::from(file)),
+                Ok(file) if file.metadata().is_ok_and(|m| m.is_dir()) => {
+                    handles.push(OwnedFd::from(file));
+                }
                 Ok(_) => {}
-                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                    ) => {}
                 Err(e) => return Err(self.failed("opened", root, &e)),
             }
         }
         if handles.is_empty() {
-            let searched: Vec<String> = self.roots.iter().map(|r| format!("\"{}\"", r.display())).collect();
+            let searched: Vec<String> = self
+                .roots
+                .iter()
+                .map(|r| format!("\"{}\"", r.display()))
+                .collect();
             return Err(AppError::precondition(format!(
                 "{} cannot be seen from the master's host: looked for {}",
                 self.name,
@@ -131,19 +153,26 @@ impl Storage {
     pub fn remove(&self, uuid: &str) -> AppResult<()> {
         check_uuid(uuid)?;
         for root in self.open_roots()? {
-            remove_tree(root.as_fd(), Path::new(uuid)).map_err(|e| self.failed("deleted", Path::new(uuid), &e))?;
+            remove_tree(root.as_fd(), Path::new(uuid))
+                .map_err(|e| self.failed("deleted", Path::new(uuid), &e))?;
         }
         Ok(())
     }
 
     /// Deletes the files and directories that match any of the patterns, and gives what is left: path to bytes,
     /// directories with a final `/`. A checkpoint that is gone has nothing left.
-    pub fn remove_matching(&self, uuid: &str, patterns: &[Pattern]) -> AppResult<BTreeMap<String, i64>> {
+    pub fn remove_matching(
+        &self,
+        uuid: &str,
+        patterns: &[Pattern],
+    ) -> AppResult<BTreeMap<String, i64>> {
         if patterns.iter().any(Pattern::is_everything) {
             self.remove(uuid)?;
             return Ok(BTreeMap::new());
         }
-        let Some(directory) = self.open(uuid)? else { return Ok(BTreeMap::new()) };
+        let Some(directory) = self.open(uuid)? else {
+            return Ok(BTreeMap::new());
+        };
         let failed = |e: io::Error| self.failed("changed", Path::new(uuid), &e);
         for entry in list(directory.as_fd()).map_err(failed)? {
             let names: Option<Vec<&str>> = entry.path.iter().map(|name| name.to_str()).collect();
@@ -162,7 +191,9 @@ impl Storage {
                 let path = entry.path.to_string_lossy();
                 match entry.kind {
                     EntryKind::Directory => (format!("{path}/"), 0),
-                    EntryKind::File { size } => (path.into_owned(), i64::try_from(size).unwrap_or(i64::MAX)),
+                    EntryKind::File { size } => {
+                        (path.into_owned(), i64::try_from(size).unwrap_or(i64::MAX))
+                    }
                     EntryKind::Link => (path.into_owned(), 0),
                 }
             })
@@ -172,7 +203,9 @@ impl Storage {
     /// Deletes the TensorBoard files of an experiment, where the storage can be reached.
     pub fn remove_tensorboard(&self, cluster_id: &str, experiment_id: i64) -> AppResult<()> {
         check_uuid(cluster_id)?;
-        let path = Path::new(cluster_id).join("tensorboard/experiment").join(experiment_id.to_string());
+        let path = Path::new(cluster_id)
+            .join("tensorboard/experiment")
+            .join(experiment_id.to_string());
         for root in self.open_roots()? {
             remove_tree(root.as_fd(), &path).map_err(|e| self.failed("deleted", &path, &e))?;
         }
@@ -182,10 +215,16 @@ impl Storage {
     fn failed(&self, verb: &str, what: &Path, error: &io::Error) -> AppError {
         let mut failure = AppError::new(
             ErrorKind::Internal,
-            format!("\"{}\" in {} could not be {verb}: {error}", what.display(), self.name),
+            format!(
+                "\"{}\" in {} could not be {verb}: {error}",
+                what.display(),
+                self.name
+            ),
         );
         if error.kind() == io::ErrorKind::PermissionDenied {
-            failure = failure.hint("let the master run as a user that may read and write the checkpoint storage");
+            failure = failure.hint(
+                "let the master run as a user that may read and write the checkpoint storage",
+            );
         }
         failure
     }
@@ -196,7 +235,10 @@ fn check_uuid(uuid: &str) -> AppResult<()> {
     if uuid.len() == 36 && Uuid::try_parse(uuid).is_ok() {
         Ok(())
     } else {
-        Err(AppError::invalid(format!("\"{}\" is not a UUID", uuid.escape_debug())))
+        Err(AppError::invalid(format!(
+            "\"{}\" is not a UUID",
+            uuid.escape_debug()
+        )))
     }
 }
 
@@ -207,7 +249,10 @@ fn on_host(container_path: &str, mounts: &[BindMount]) -> PathBuf {
         .iter()
         .filter_map(|mount| Some((mount, path.strip_prefix(&mount.container_path).ok()?)))
         .max_by_key(|(mount, _)| Path::new(&mount.container_path).components().count())
-        .map_or_else(|| path.to_owned(), |(mount, rest)| Path::new(&mount.host_path).join(rest))
+        .map_or_else(
+            || path.to_owned(),
+            |(mount, rest)| Path::new(&mount.host_path).join(rest),
+        )
 }
 
 fn open_one(parent: BorrowedFd<'_>, name: &Path, flags: OFlag) -> io::Result<OwnedFd> {
@@ -230,7 +275,10 @@ pub fn open_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let file = File::from(open_one(parent.as_fd(), Path::new(name), OFlag::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        ));
     }
     Ok(file)
 }
@@ -254,9 +302,9 @@ fn remove_tree(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     match unlinkat(parent.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(nix::errno::Errno::ENOENT) => Ok(()),
         // POSIX says EPERM for a directory, Linux EISDIR.
-        Err(nix::errno::Errno::EISDIR | nix::errno::Errno::EPERM) => {
-            gone(std::fs::remove_dir_all(handle_path(parent.as_fd()).join(name)))
-        }
+        Err(nix::errno::Errno::EISDIR | nix::errno::Errno::EPERM) => gone(std::fs::remove_dir_all(
+            handle_path(parent.as_fd()).join(name),
+        )),
         Err(e) => Err(e.into()),
     }
 }
@@ -281,7 +329,12 @@ pub fn list(root: BorrowedFd<'_>) -> io::Result<Vec<Entry>> {
             } else {
                 continue;
             };
-            entries.push(Entry { path, kind, mode: meta.mode() & 0o777, mtime: meta.mtime() });
+            entries.push(Entry {
+                path,
+                kind,
+                mode: meta.mode() & 0o777,
+                mtime: meta.mtime(),
+            });
         }
     }
     entries.sort_by(|a, b| a.path.cmp(&b.path));
@@ -323,17 +376,27 @@ mod tests {
     #[test]
     fn matching_files_go_and_the_rest_is_told() {
         let (_root, storage) = world();
-        let left = storage.remove_matching(UUID, &patterns(&["**/*.txt"])).unwrap();
+        let left = storage
+            .remove_matching(UUID, &patterns(&["**/*.txt"]))
+            .unwrap();
         let expected = [("model.pt", 5), ("sub/", 0), ("sub/deep/", 0)];
-        assert_eq!(left, expected.map(|(path, size)| (path.to_owned(), size)).into());
+        assert_eq!(
+            left,
+            expected.map(|(path, size)| (path.to_owned(), size)).into()
+        );
     }
 
     #[test]
     fn a_matching_directory_goes_with_all_below_it() {
         let (root, storage) = world();
-        let left = storage.remove_matching(UUID, &patterns(&["sub", "*.pt"])).unwrap();
+        let left = storage
+            .remove_matching(UUID, &patterns(&["sub", "*.pt"]))
+            .unwrap();
         assert!(left.is_empty());
-        assert!(!root.path().join(UUID).exists(), "an empty checkpoint leaves no directory");
+        assert!(
+            !root.path().join(UUID).exists(),
+            "an empty checkpoint leaves no directory"
+        );
     }
 
     #[test]
@@ -343,13 +406,23 @@ mod tests {
         std::fs::create_dir(&outside).unwrap();
         std::fs::write(outside.join("precious.txt"), b"x").unwrap();
         symlink(&outside, root.path().join(UUID).join("link")).unwrap();
-        symlink(outside.join("precious.txt"), root.path().join(UUID).join("file.txt")).unwrap();
+        symlink(
+            outside.join("precious.txt"),
+            root.path().join(UUID).join("file.txt"),
+        )
+        .unwrap();
         let directory = storage.open(UUID).unwrap().unwrap();
         assert!(open_file(directory.as_fd(), Path::new("file.txt")).is_err());
         assert!(open_file(directory.as_fd(), Path::new("link/precious.txt")).is_err());
-        let names: Vec<_> = list(directory.as_fd()).unwrap().into_iter().map(|e| e.path).collect();
+        let names: Vec<_> = list(directory.as_fd())
+            .unwrap()
+            .into_iter()
+            .map(|e| e.path)
+            .collect();
         assert!(!names.contains(&PathBuf::from("link/precious.txt")));
-        storage.remove_matching(UUID, &patterns(&["link/*", "**/precious.txt"])).unwrap();
+        storage
+            .remove_matching(UUID, &patterns(&["link/*", "**/precious.txt"]))
+            .unwrap();
         storage.remove(UUID).unwrap();
         assert!(outside.join("precious.txt").exists());
     }
@@ -378,7 +451,11 @@ mod tests {
     fn only_uuids_name_checkpoints() {
         let (_root, storage) = world();
         for name in ["..", "/etc", "a/b", "", "0b6c5d1e7f7a4f3e9c553f0f2d9b8a11"] {
-            assert_eq!(storage.remove(name).unwrap_err().kind, ErrorKind::Invalid, "{name}");
+            assert_eq!(
+                storage.remove(name).unwrap_err().kind,
+                ErrorKind::Invalid,
+                "{name}"
+            );
         }
     }
 

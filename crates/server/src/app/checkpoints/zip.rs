@@ -36,7 +36,12 @@ struct Indexed<'a> {
 impl<W: Write> ZipWriter<W> {
     /// An archive that goes to `out`.
     pub(super) fn new(out: W) -> Self {
-        Self { out, offset: 0, index: Vec::new(), entries: 0 }
+        Self {
+            out,
+            offset: 0,
+            index: Vec::new(),
+            entries: 0,
+        }
     }
 
     /// Adds a directory; `name` without a final slash.
@@ -45,7 +50,13 @@ impl<W: Write> ZipWriter<W> {
     }
 
     /// Adds a file.
-    pub(super) fn file(&mut self, name: &str, mode: u32, mtime: i64, content: impl Read) -> io::Result<()> {
+    pub(super) fn file(
+        &mut self,
+        name: &str,
+        mode: u32,
+        mtime: i64,
+        content: impl Read,
+    ) -> io::Result<()> {
         self.entry(name, REGULAR | mode, mtime, content)
     }
 
@@ -80,9 +91,19 @@ impl<W: Write> ZipWriter<W> {
         Ok(self.out)
     }
 
-    fn entry(&mut self, name: &str, mode: u32, mtime: i64, mut content: impl Read) -> io::Result<()> {
-        let length = u16::try_from(name.len())
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path is too long for a zip archive"))?;
+    fn entry(
+        &mut self,
+        name: &str,
+        mode: u32,
+        mtime: i64,
+        mut content: impl Read,
+    ) -> io::Result<()> {
+        let length = u16::try_from(name.len()).map_err(|_| {
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a path is too long for a zip archive",
+            )
+        })?;
         let offset = self.offset;
         let stamp = dos_time(mtime);
         let mut header = Vec::with_capacity(50 + name.len());
@@ -121,12 +142,27 @@ impl<W: Write> ZipWriter<W> {
         descriptor.extend_from_slice(&size.to_le_bytes());
         descriptor.extend_from_slice(&size.to_le_bytes());
         self.put(&descriptor)?;
-        self.add_to_index(&Indexed { name, mode, stamp, crc: crc.sum(), size, offset }, length);
+        self.add_to_index(
+            &Indexed {
+                name,
+                mode,
+                stamp,
+                crc: crc.sum(),
+                size,
+                offset,
+            },
+            length,
+        );
         Ok(())
     }
 
     fn add_to_index(&mut self, entry: &Indexed<'_>, name_length: u16) {
-        let attributes = entry.mode << 16 | if entry.mode & DIRECTORY == DIRECTORY { 0x10 } else { 0 };
+        let attributes = entry.mode << 16
+            | if entry.mode & DIRECTORY == DIRECTORY {
+                0x10
+            } else {
+                0
+            };
         let index = &mut self.index;
         index.extend_from_slice(b"PK\x01\x02");
         index.extend_from_slice(&MADE_BY.to_le_bytes());
@@ -164,12 +200,14 @@ fn dos_time(mtime: i64) -> (u16, u16) {
     const FIRST: i64 = 315_532_800;
     const LAST: i64 = 4_354_819_198;
     let second = mtime.clamp(FIRST, LAST);
-    let Ok(at) = jiff::Timestamp::from_second(second) else { return (0, 0x21) };
+    let Ok(at) = jiff::Timestamp::from_second(second) else {
+        return (0, 0x21);
+    };
     let at = at.to_zoned(jiff::tz::TimeZone::UTC);
     let part = |value: i8| u16::try_from(value).unwrap_or(0);
     let year = u16::try_from(at.year() - 1980).unwrap_or(0);
     (
-        part(at.hour()) << 11 | part(at.minute()) << 5 | part(at.second()) / 2,
+        part(at.hour()) << 11 | part(at.minute()) << 5 | (part(at.second()) / 2),
         year << 9 | part(at.month()) << 5 | part(at.day()),
     )
 }
@@ -219,10 +257,17 @@ pub(crate) mod tests {
     fn what_is_written_can_be_read() {
         let mut archive = ZipWriter::new(Vec::new());
         archive.directory("d", 0o755, 0).unwrap();
-        archive.file("d/ä.txt", 0o644, 1_700_000_000, &b"hello"[..]).unwrap();
+        archive
+            .file("d/ä.txt", 0o644, 1_700_000_000, &b"hello"[..])
+            .unwrap();
         let data = archive.finish().unwrap();
         let expected = [("d/", &b""[..]), ("d/ä.txt", b"hello")];
-        assert_eq!(read(&data), expected.map(|(name, content)| (name.to_owned(), content.to_vec())).into());
+        assert_eq!(
+            read(&data),
+            expected
+                .map(|(name, content)| (name.to_owned(), content.to_vec()))
+                .into()
+        );
     }
 
     #[test]
@@ -233,7 +278,13 @@ pub(crate) mod tests {
     #[test]
     fn times_are_kept_to_two_seconds() {
         // 2023-11-14T22:13:20Z
-        assert_eq!(dos_time(1_700_000_000), (22 << 11 | 13 << 5 | 10, (2023 - 1980) << 9 | 11 << 5 | 14));
-        assert_eq!(dos_time(0), (0, 1 << 5 | 1));
+        assert_eq!(
+            dos_time(1_700_000_000),
+            (
+                (22 << 11) + (13 << 5) + 10,
+                ((2023 - 1980) << 9) + (11 << 5) + 14
+            )
+        );
+        assert_eq!(dos_time(0), (0, (1 << 5) + 1));
     }
 }

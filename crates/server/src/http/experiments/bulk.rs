@@ -1,7 +1,9 @@
 //! The same for many experiments: each by itself, with a result for each.
 
 use axum::extract::State;
-use det_api_types::experiments::{BulkExperimentsRequest, BulkExperimentsResponse, ExperimentActionResult};
+use det_api_types::experiments::{
+    BulkExperimentsRequest, BulkExperimentsResponse, ExperimentActionResult,
+};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -59,7 +61,11 @@ async fn perform(
     action: Action,
 ) -> Answer {
     let ids: Vec<i64> = match &request.filters {
-        Some(filters) => listing::meant(master, project_id, filters).await?.iter().map(|row| row.id).collect(),
+        Some(filters) => listing::meant(master, project_id, filters)
+            .await?
+            .iter()
+            .map(|row| row.id)
+            .collect(),
         None => request.experiment_ids,
     };
     let mut results = Vec::with_capacity(ids.len());
@@ -76,9 +82,16 @@ async fn perform(
     message(&BulkExperimentsResponse { results })
 }
 
-async fn one(master: &Master, actor: &Actor, project_id: i64, id: i64, action: Action) -> AppResult<()> {
+async fn one(
+    master: &Master,
+    actor: &Actor,
+    project_id: i64,
+    id: i64,
+    action: Action,
+) -> AppResult<()> {
     if find(master, id).await?.project_id != project_id {
-        return Err(AppError::not_found("experiment", id).hint(format!("it is not in project {project_id}")));
+        return Err(AppError::not_found("experiment", id)
+            .hint(format!("it is not in project {project_id}")));
     }
     action.perform(master, actor, id).await
 }

@@ -33,7 +33,13 @@ pub(crate) fn store_limit(limit: i64) -> i64 {
 pub(crate) fn pagination(offset: i64, limit: i64, shown: usize, total: i64) -> Pagination {
     let start = offset.max(0).min(total);
     let end = start + i64::try_from(shown).unwrap_or(0);
-    Pagination { offset, limit, start_index: start, end_index: end, total }
+    Pagination {
+        offset,
+        limit,
+        start_index: start,
+        end_index: end,
+        total,
+    }
 }
 
 /// How far active experiments are.
@@ -97,7 +103,11 @@ pub(crate) async fn meant(
     };
     apply_states(master, &mut filter, &filters.states).await?;
     let mut conn = master.store.read().await?;
-    Ok(experiments::list(&mut conn.conn(), &filter, Sort::Id, false, 0, -1).await?.0)
+    Ok(
+        experiments::list(&mut conn.conn(), &filter, Sort::Id, false, 0, -1)
+            .await?
+            .0,
+    )
 }
 
 fn text(text: &str) -> Option<String> {
@@ -109,7 +119,10 @@ fn owners(master: &Master, names: &[String], ids: &[i64]) -> Option<Vec<i64>> {
     if names.is_empty() && ids.is_empty() {
         return None;
     }
-    let named = names.iter().filter_map(|name| master.auth.user_by_name(name)).map(|user| user.id);
+    let named = names
+        .iter()
+        .filter_map(|name| master.auth.user_by_name(name))
+        .map(|user| user.id);
     Some(named.chain(ids.iter().copied()).collect())
 }
 
@@ -123,21 +136,34 @@ fn apply_ids(filter: &mut Filter, ids: &Int32FieldFilter) {
 }
 
 /// Filters by reported states: what is stored as ACTIVE is told apart by its live allocations.
-async fn apply_states(master: &Master, filter: &mut Filter, states: &[ExperimentState]) -> AppResult<()> {
-    let Some(wanted) = StateFilter::new(states) else { return Ok(()) };
+async fn apply_states(
+    master: &Master,
+    filter: &mut Filter,
+    states: &[ExperimentState],
+) -> AppResult<()> {
+    let Some(wanted) = StateFilter::new(states) else {
+        return Ok(());
+    };
     filter.states = Some(wanted.in_question());
     if wanted.phases.is_empty() || wanted.wants_all_phases() {
         return Ok(());
     }
     let active = {
-        let only_active = Filter { states: Some(vec!["ACTIVE".into()]), ..filter.clone() };
+        let only_active = Filter {
+            states: Some(vec!["ACTIVE".into()]),
+            ..filter.clone()
+        };
         let mut conn = master.store.read().await?;
-        experiments::list(&mut conn.conn(), &only_active, Sort::Id, false, 0, -1).await?.0
+        experiments::list(&mut conn.conn(), &only_active, Sort::Id, false, 0, -1)
+            .await?
+            .0
     };
     let ids: Vec<i64> = active.iter().map(|row| row.id).collect();
     let phases = phases(master, &ids).await?;
     let phase = |id: &i64| phases.get(id).copied().unwrap_or_default();
-    let (fitting, others): (Vec<i64>, Vec<i64>) = ids.into_iter().partition(|id| wanted.wants("ACTIVE", phase(id)));
+    let (fitting, others): (Vec<i64>, Vec<i64>) = ids
+        .into_iter()
+        .partition(|id| wanted.wants("ACTIVE", phase(id)));
     // What has containers is bounded by the cluster, what is queued is not: name the fewer.
     let named = if wanted.stored.is_empty() && fitting.len() <= others.len() {
         filter.ids = Some(fitting);

@@ -69,9 +69,13 @@ async fn send_trial(
         if chunks.is_empty() {
             break;
         }
-        chunks.iter().for_each(|chunk| starts.note(chunk));
+        for chunk in &chunks {
+            starts.note(chunk);
+        }
     }
-    let Some(last) = starts.last_chunk else { return Ok(()) };
+    let Some(last) = starts.last_chunk else {
+        return Ok(());
+    };
     let mut orderer = Orderer::new(starts.into_bounds());
     let mut ready = Vec::new();
     let mut pages = Pages::new(&master.store, trial_id, group).through(last);
@@ -143,7 +147,11 @@ struct Orderer {
 
 impl Orderer {
     fn new(bounds: std::vec::IntoIter<i64>) -> Self {
-        Self { bounds, run_id: None, held: BTreeMap::new() }
+        Self {
+            bounds,
+            run_id: None,
+            held: BTreeMap::new(),
+        }
     }
 
     /// Takes in the next chunk and moves what is complete to `ready`.
@@ -179,12 +187,18 @@ impl Orderer {
                     std::collections::btree_map::Entry::Vacant(entry) => {
                         entry.insert((shown, report));
                     }
-                    std::collections::btree_map::Entry::Occupied(mut entry) => merge(&mut entry.get_mut().1, report),
+                    std::collections::btree_map::Entry::Occupied(mut entry) => {
+                        merge(&mut entry.get_mut().1, report);
+                    }
                 },
             }
         }
         let bound = self.bounds.next().unwrap_or(i64::MAX);
-        while let Some(entry) = self.held.first_entry().filter(|entry| entry.key().0 < bound) {
+        while let Some(entry) = self
+            .held
+            .first_entry()
+            .filter(|entry| entry.key().0 < bound)
+        {
             ready.push(complete(entry.remove()));
         }
     }
@@ -239,7 +253,9 @@ mod tests {
             })
             .collect();
         let mut starts = Starts::default();
-        rows.iter().for_each(|(row, _)| starts.note(row));
+        for (row, _) in &rows {
+            starts.note(row);
+        }
         let mut orderer = Orderer::new(starts.into_bounds());
         let mut ready = Vec::new();
         for (row, reports) in rows {
@@ -249,7 +265,12 @@ mod tests {
         ready
             .into_iter()
             .map(|report| {
-                let names = report.metrics["avg_metrics"].as_object().unwrap().keys().cloned().collect();
+                let names = report.metrics["avg_metrics"]
+                    .as_object()
+                    .unwrap()
+                    .keys()
+                    .cloned()
+                    .collect();
                 (report.trial_run_id, report.total_batches, names)
             })
             .collect()
@@ -261,34 +282,61 @@ mod tests {
 
     #[test]
     fn steps_come_in_order_though_they_arrived_otherwise() {
-        let found = order(&[(1, 1, &[(1, "a"), (3, "a")]), (2, 1, &[(2, "a")]), (3, 1, &[(4, "a")])]);
+        let found = order(&[
+            (1, 1, &[(1, "a"), (3, "a")]),
+            (2, 1, &[(2, "a")]),
+            (3, 1, &[(4, "a")]),
+        ]);
         let steps: Vec<i64> = found.iter().map(|(_, step, _)| *step).collect();
         assert_eq!(steps, [1, 2, 3, 4]);
     }
 
     #[test]
     fn parts_of_a_step_come_as_one_report() {
-        let found = order(&[(1, 1, &[(1, "a"), (2, "a")]), (2, 1, &[(3, "a")]), (3, 1, &[(2, "b")])]);
+        let found = order(&[
+            (1, 1, &[(1, "a"), (2, "a")]),
+            (2, 1, &[(3, "a")]),
+            (3, 1, &[(2, "b")]),
+        ]);
         assert_eq!(
             found,
-            [(1, 1, names(&["a"])), (1, 2, names(&["a", "b"])), (1, 3, names(&["a"]))]
+            [
+                (1, 1, names(&["a"])),
+                (1, 2, names(&["a", "b"])),
+                (1, 3, names(&["a"]))
+            ]
         );
     }
 
     #[test]
     fn runs_follow_one_another_and_are_not_mixed() {
-        let found = order(&[(1, 1, &[(1, "a"), (5, "a")]), (2, 2, &[(2, "a")]), (3, 2, &[(5, "b")])]);
+        let found = order(&[
+            (1, 1, &[(1, "a"), (5, "a")]),
+            (2, 2, &[(2, "a")]),
+            (3, 2, &[(5, "b")]),
+        ]);
         assert_eq!(
             found,
-            [(1, 1, names(&["a"])), (1, 5, names(&["a"])), (2, 2, names(&["a"])), (2, 5, names(&["b"]))]
+            [
+                (1, 1, names(&["a"])),
+                (1, 5, names(&["a"])),
+                (2, 2, names(&["a"])),
+                (2, 5, names(&["b"]))
+            ]
         );
     }
 
     #[test]
     fn what_is_complete_is_not_held_back() {
-        let mut starts = Starts::default();
-        starts.starts = vec![(1, 1), (1, -1), (1, 4), (2, 0), (2, 9)];
-        assert_eq!(starts.into_bounds().collect::<Vec<_>>(), [4, 4, i64::MAX, 9, i64::MAX]);
+        let starts = vec![(1, 1), (1, -1), (1, 4), (2, 0), (2, 9)];
+        let starts = Starts {
+            starts,
+            last_chunk: None,
+        };
+        assert_eq!(
+            starts.into_bounds().collect::<Vec<_>>(),
+            [4, 4, i64::MAX, 9, i64::MAX]
+        );
     }
 
     #[test]

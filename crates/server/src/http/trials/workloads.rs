@@ -7,7 +7,9 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_api_types::page::{OrderBy, Pagination};
-use det_api_types::trials::{GetTrialWorkloadsQuery, MetricType, WorkloadContainer, WorkloadFilter};
+use det_api_types::trials::{
+    GetTrialWorkloadsQuery, MetricType, WorkloadContainer, WorkloadFilter,
+};
 use det_store::checkpoints::{self, CheckpointRow};
 use det_store::metrics::{StoredReport, number};
 
@@ -23,14 +25,27 @@ const BY_STEP: &str = "batches";
 /// Identity of an entry. Its order is that of a history: by step, and within a step training, validation, checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    Report { step: i64, rank: u8, group: String, run_id: i64 },
-    Checkpoint { step: i64, uuid: String },
+    Report {
+        step: i64,
+        rank: u8,
+        group: String,
+        run_id: i64,
+    },
+    Checkpoint {
+        step: i64,
+        uuid: String,
+    },
 }
 
 impl Key {
     fn report(group: &str, run_id: i64, step: i64) -> Self {
-        let rank = if group == VALIDATION { 1 } else { 0 };
-        Self::Report { step, rank, group: group.to_owned(), run_id }
+        let rank = u8::from(group == VALIDATION);
+        Self::Report {
+            step,
+            rank,
+            group: group.to_owned(),
+            run_id,
+        }
     }
 
     fn order(&self) -> (i64, u8) {
@@ -54,9 +69,13 @@ impl Groups {
     fn asked(query: &GetTrialWorkloadsQuery) -> Self {
         match (query.filter, query.group.as_str(), query.metric_type) {
             (WorkloadFilter::Checkpoint, _, _) => Self::None,
-            (WorkloadFilter::Validation | WorkloadFilter::CheckpointOrValidation, _, _) => Self::One(VALIDATION.into()),
+            (WorkloadFilter::Validation | WorkloadFilter::CheckpointOrValidation, _, _) => {
+                Self::One(VALIDATION.into())
+            }
             (WorkloadFilter::Unspecified, "", MetricType::Training) => Self::One(TRAINING.into()),
-            (WorkloadFilter::Unspecified, "", MetricType::Validation) => Self::One(VALIDATION.into()),
+            (WorkloadFilter::Unspecified, "", MetricType::Validation) => {
+                Self::One(VALIDATION.into())
+            }
             (WorkloadFilter::Unspecified, "", MetricType::Profiling) => Self::None,
             (WorkloadFilter::Unspecified, "", MetricType::Unspecified) => Self::Usual,
             (WorkloadFilter::Unspecified, group, _) => Self::One(group.to_owned()),
@@ -84,20 +103,32 @@ pub(crate) async fn page(
     let by_metric = Some(query.sort_key.as_str()).filter(|key| !key.is_empty() && *key != BY_STEP);
     for group in groups.names() {
         each(master, trial_id, group, &outdating, |run_id, report| {
-            let value = by_metric.and_then(|name| report.metrics.get(name)).and_then(number);
-            let slot = values.entry(Key::report(group, run_id, report.step.unwrap_or(0))).or_default();
+            let value = by_metric
+                .and_then(|name| report.metrics.get(name))
+                .and_then(number);
+            let slot = values
+                .entry(Key::report(group, run_id, report.step.unwrap_or(0)))
+                .or_default();
             *slot = slot.or(value);
         })
         .await?;
     }
     let mut checkpoints = wanted_checkpoints(master, trial_id, query).await?;
     for (uuid, row) in &checkpoints {
-        values.insert(Key::Checkpoint { step: row.steps, uuid: uuid.clone() }, None);
+        values.insert(
+            Key::Checkpoint {
+                step: row.steps,
+                uuid: uuid.clone(),
+            },
+            None,
+        );
     }
     let keys = sorted(values, by_metric.is_some(), query.order_by);
 
     let total = keys.len();
-    let start = usize::try_from(query.offset.max(0)).unwrap_or(usize::MAX).min(total);
+    let start = usize::try_from(query.offset.max(0))
+        .unwrap_or(usize::MAX)
+        .min(total);
     let count = match query.limit {
         // Unlike other listings of this family, 0 is all here.
         0 | -1 => usize::MAX,
@@ -106,19 +137,33 @@ pub(crate) async fn page(
     };
     let page: Vec<Key> = keys.into_iter().skip(start).take(count).collect();
     let mut reports = read(master, trial_id, &groups, &outdating, &page).await?;
-    let batches = if query.include_batch_metrics { BatchMetrics::Given } else { BatchMetrics::Left };
+    let batches = if query.include_batch_metrics {
+        BatchMetrics::Given
+    } else {
+        BatchMetrics::Left
+    };
     let mut shown = Vec::with_capacity(page.len());
     for key in page {
         let mut container = WorkloadContainer::default();
         match &key {
             Key::Checkpoint { uuid, .. } => {
-                container.checkpoint = checkpoints.remove(uuid).as_ref().map(checkpoint_workload).transpose()?;
+                container.checkpoint = checkpoints
+                    .remove(uuid)
+                    .as_ref()
+                    .map(checkpoint_workload)
+                    .transpose()?;
             }
             Key::Report { group, .. } => {
                 // Between the two readings a newer run may have begun and outdated the report.
-                let Some(report) = reports.remove(&key) else { continue };
+                let Some(report) = reports.remove(&key) else {
+                    continue;
+                };
                 let workload = Some(metrics_workload(report, batches));
-                if group == VALIDATION { container.validation = workload } else { container.training = workload }
+                if group == VALIDATION {
+                    container.validation = workload;
+                } else {
+                    container.training = workload;
+                }
             }
         }
         shown.push(container);
@@ -166,7 +211,11 @@ fn sorted(values: BTreeMap<Key, Option<f64>>, by_metric: bool, order: OrderBy) -
             (None, None) => Ordering::Equal,
         };
         let by_step = a.order().cmp(&b.order()).then_with(|| a.cmp(b));
-        by_value.then(if descending { by_step.reverse() } else { by_step })
+        by_value.then(if descending {
+            by_step.reverse()
+        } else {
+            by_step
+        })
     });
     entries.into_iter().map(|(key, _)| key).collect()
 }
@@ -209,7 +258,10 @@ async fn read(
     let wanted: BTreeSet<&Key> = page.iter().collect();
     let mut found: BTreeMap<Key, StoredReport> = BTreeMap::new();
     for group in groups.names() {
-        if !wanted.iter().any(|key| matches!(key, Key::Report { group: name, .. } if name == group)) {
+        if !wanted
+            .iter()
+            .any(|key| matches!(key, Key::Report { group: name, .. } if name == group))
+        {
             continue;
         }
         each(master, trial_id, group, outdating, |run_id, report| {
@@ -240,23 +292,50 @@ mod tests {
 
     #[test]
     fn filters_name_groups() {
-        assert_eq!(Groups::asked(&query(|_| {})).names(), [TRAINING, VALIDATION]);
-        assert_eq!(Groups::asked(&query(|q| q.filter = WorkloadFilter::Checkpoint)), Groups::None);
-        assert_eq!(Groups::asked(&query(|q| q.filter = WorkloadFilter::Validation)).names(), [VALIDATION]);
-        assert_eq!(Groups::asked(&query(|q| q.metric_type = MetricType::Training)).names(), [TRAINING]);
-        assert_eq!(Groups::asked(&query(|q| q.group = "mine".into())).names(), ["mine"]);
+        assert_eq!(
+            Groups::asked(&query(|_| {})).names(),
+            [TRAINING, VALIDATION]
+        );
+        assert_eq!(
+            Groups::asked(&query(|q| q.filter = WorkloadFilter::Checkpoint)),
+            Groups::None
+        );
+        assert_eq!(
+            Groups::asked(&query(|q| q.filter = WorkloadFilter::Validation)).names(),
+            [VALIDATION]
+        );
+        assert_eq!(
+            Groups::asked(&query(|q| q.metric_type = MetricType::Training)).names(),
+            [TRAINING]
+        );
+        assert_eq!(
+            Groups::asked(&query(|q| q.group = "mine".into())).names(),
+            ["mine"]
+        );
     }
 
     fn checkpoint(step: i64) -> Key {
-        Key::Checkpoint { step, uuid: "u".into() }
+        Key::Checkpoint {
+            step,
+            uuid: "u".into(),
+        }
     }
 
     #[test]
     fn a_history_is_sorted_by_step_and_kind() {
-        let keys = [checkpoint(1), Key::report(VALIDATION, 1, 1), Key::report(TRAINING, 1, 1), checkpoint(0)];
+        let keys = [
+            checkpoint(1),
+            Key::report(VALIDATION, 1, 1),
+            Key::report(TRAINING, 1, 1),
+            checkpoint(0),
+        ];
         let values: BTreeMap<Key, Option<f64>> = keys.into_iter().map(|key| (key, None)).collect();
-        let expected =
-            vec![checkpoint(0), Key::report(TRAINING, 1, 1), Key::report(VALIDATION, 1, 1), checkpoint(1)];
+        let expected = vec![
+            checkpoint(0),
+            Key::report(TRAINING, 1, 1),
+            Key::report(VALIDATION, 1, 1),
+            checkpoint(1),
+        ];
         assert_eq!(sorted(values.clone(), false, OrderBy::Asc), expected);
         let reversed: Vec<Key> = expected.into_iter().rev().collect();
         assert_eq!(sorted(values, false, OrderBy::Desc), reversed);
@@ -265,8 +344,18 @@ mod tests {
     #[test]
     fn entries_without_the_metric_come_last_either_way() {
         let (low, high) = (Key::report(TRAINING, 1, 5), Key::report(TRAINING, 1, 1));
-        let values = BTreeMap::from([(low.clone(), Some(0.1)), (high.clone(), Some(0.9)), (checkpoint(0), None)]);
-        assert_eq!(sorted(values.clone(), true, OrderBy::Asc), [low.clone(), high.clone(), checkpoint(0)]);
-        assert_eq!(sorted(values, true, OrderBy::Desc), [high, low, checkpoint(0)]);
+        let values = BTreeMap::from([
+            (low.clone(), Some(0.1)),
+            (high.clone(), Some(0.9)),
+            (checkpoint(0), None),
+        ]);
+        assert_eq!(
+            sorted(values.clone(), true, OrderBy::Asc),
+            [low.clone(), high.clone(), checkpoint(0)]
+        );
+        assert_eq!(
+            sorted(values, true, OrderBy::Desc),
+            [high, low, checkpoint(0)]
+        );
     }
 }

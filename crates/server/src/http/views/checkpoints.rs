@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 
-use det_api_types::checkpoints::{Checkpoint, CheckpointSortBy, CheckpointState, CheckpointTrainingMetadata};
+use det_api_types::checkpoints::{
+    Checkpoint, CheckpointSortBy, CheckpointState, CheckpointTrainingMetadata,
+};
 use det_api_types::page::OrderBy;
 use det_api_types::wire::{Float, Int64, Object, Timestamp};
 use det_config::experiment::mask_document;
@@ -49,7 +51,10 @@ pub fn download_config(row: &ExperimentRow) -> Result<Object, StoreError> {
 }
 
 /// A checkpoint; without `training` when it comes from none.
-pub fn checkpoint(joined: &Joined, training: Option<Training<'_>>) -> Result<Checkpoint, StoreError> {
+pub fn checkpoint(
+    joined: &Joined,
+    training: Option<Training<'_>>,
+) -> Result<Checkpoint, StoreError> {
     let row = &joined.row;
     let training = match training {
         None => CheckpointTrainingMetadata::default(),
@@ -57,9 +62,18 @@ pub fn checkpoint(joined: &Joined, training: Option<Training<'_>>) -> Result<Che
             trial_id: Some(training.trial.id),
             experiment_id: Some(training.trial.experiment_id),
             experiment_config: Some(training.config.clone()),
-            hparams: Some(object("hyperparameters of trial", training.trial.id, &training.trial.hparams)?),
-            training_metrics: training.training.map(|report| metrics(report, BatchMetrics::Left)),
-            validation_metrics: joined.validation.clone().map(|report| metrics(report, BatchMetrics::Left)),
+            hparams: Some(object(
+                "hyperparameters of trial",
+                training.trial.id,
+                &training.trial.hparams,
+            )?),
+            training_metrics: training
+                .training
+                .map(|report| metrics(report, BatchMetrics::Left)),
+            validation_metrics: joined
+                .validation
+                .clone()
+                .map(|report| metrics(report, BatchMetrics::Left)),
             searcher_metric: joined.metric(training.metric).map(Float),
         },
     };
@@ -68,7 +82,10 @@ pub fn checkpoint(joined: &Joined, training: Option<Training<'_>>) -> Result<Che
         task_id: Some(row.task_id.clone()),
         allocation_id: row.allocation_id.clone(),
         report_time: Some(Timestamp(row.reported_at)),
-        resources: resources(row)?.into_iter().map(|(path, size)| (path, Int64(size))).collect(),
+        resources: resources(row)?
+            .into_iter()
+            .map(|(path, size)| (path, Int64(size)))
+            .collect(),
         metadata: object("metadata of checkpoint", &row.uuid, &row.metadata)?,
         state: CheckpointState::from_name(&row.state).unwrap_or_default(),
         training,
@@ -100,17 +117,20 @@ pub fn sort_key(
     smaller_is_better: bool,
 ) -> Result<SortKey, &'static str> {
     match (attribute, by_metric) {
-        (CheckpointSortBy::Unspecified | CheckpointSortBy::SearcherMetric, "") => Ok(SortKey::Metric {
-            name: metric.to_owned(),
-            largest_first: match order {
-                OrderBy::Unspecified => !smaller_is_better,
-                OrderBy::Asc => false,
-                OrderBy::Desc => true,
-            },
-        }),
-        (CheckpointSortBy::Unspecified, name) => {
-            Ok(SortKey::Metric { name: name.to_owned(), largest_first: order == OrderBy::Desc })
+        (CheckpointSortBy::Unspecified | CheckpointSortBy::SearcherMetric, "") => {
+            Ok(SortKey::Metric {
+                name: metric.to_owned(),
+                largest_first: match order {
+                    OrderBy::Unspecified => !smaller_is_better,
+                    OrderBy::Asc => false,
+                    OrderBy::Desc => true,
+                },
+            })
         }
+        (CheckpointSortBy::Unspecified, name) => Ok(SortKey::Metric {
+            name: name.to_owned(),
+            largest_first: order == OrderBy::Desc,
+        }),
         (attribute, "") => Ok(SortKey::Attribute(attribute)),
         _ => Err("fields \"sortByAttr\" and \"sortByMetric\" exclude each other: give one of them"),
     }
@@ -120,10 +140,18 @@ pub fn sort_key(
 pub fn sort(items: &mut [Joined], key: &SortKey, order: OrderBy) {
     match key {
         SortKey::Attribute(attribute) => items.sort_by(|a, b| {
-            let ascending = by_attribute(*attribute, a, b).then_with(|| a.row.uuid.cmp(&b.row.uuid));
-            if order == OrderBy::Desc { ascending.reverse() } else { ascending }
+            let ascending =
+                by_attribute(*attribute, a, b).then_with(|| a.row.uuid.cmp(&b.row.uuid));
+            if order == OrderBy::Desc {
+                ascending.reverse()
+            } else {
+                ascending
+            }
         }),
-        SortKey::Metric { name, largest_first } => items.sort_by(|a, b| {
+        SortKey::Metric {
+            name,
+            largest_first,
+        } => items.sort_by(|a, b| {
             // What is not finite ranks with what is not there.
             let value = |item: &Joined| item.metric(name).filter(|m| m.is_finite());
             let order = match (value(a), value(b)) {
@@ -142,7 +170,9 @@ fn by_attribute(attribute: CheckpointSortBy, a: &Joined, b: &Joined) -> Ordering
     let (a, b) = (&a.row, &b.row);
     match attribute {
         // The searcher's metric is a metric and never comes here.
-        CheckpointSortBy::Unspecified | CheckpointSortBy::SearcherMetric | CheckpointSortBy::Uuid => Ordering::Equal,
+        CheckpointSortBy::Unspecified
+        | CheckpointSortBy::SearcherMetric
+        | CheckpointSortBy::Uuid => Ordering::Equal,
         CheckpointSortBy::TrialId => a.trial_id.cmp(&b.trial_id),
         CheckpointSortBy::BatchNumber => a.steps.cmp(&b.steps),
         CheckpointSortBy::EndTime => a.reported_at.cmp(&b.reported_at),
@@ -185,7 +215,9 @@ mod tests {
 
     #[test]
     fn only_the_storage_is_shown_with_its_keys() {
-        let config = download_config(&experiments::tests::row()).unwrap().into_value();
+        let config = download_config(&experiments::tests::row())
+            .unwrap()
+            .into_value();
         assert_eq!(config["checkpoint_storage"]["secret_key"], "SK");
         assert_eq!(config["data"]["secrets"]["token"], "********");
     }
@@ -193,19 +225,33 @@ mod tests {
     #[test]
     fn a_checkpoint_is_shown_with_its_training() {
         let (trial, config) = (trials::tests::row(), Object::default());
-        let training = Training { trial: &trial, config: &config, metric: "loss", training: None };
-        let shown = serde_json::to_value(checkpoint(&joined("u", 5, Some(0.5)), Some(training)).unwrap()).unwrap();
+        let training = Training {
+            trial: &trial,
+            config: &config,
+            metric: "loss",
+            training: None,
+        };
+        let shown =
+            serde_json::to_value(checkpoint(&joined("u", 5, Some(0.5)), Some(training)).unwrap())
+                .unwrap();
         assert_eq!(shown["resources"]["m.pt"], "26");
         assert_eq!(shown["training"]["searcherMetric"], 0.5);
-        assert_eq!(shown["training"]["validationMetrics"]["avgMetrics"]["loss"], 0.5);
+        assert_eq!(
+            shown["training"]["validationMetrics"]["avgMetrics"]["loss"],
+            0.5
+        );
         assert_eq!(shown["training"]["trialId"], 9);
         assert_eq!(shown["training"]["hparams"]["lr"], 0.1);
         assert_eq!(shown["metadata"]["steps_completed"], 5);
     }
 
     fn sorted(attribute: CheckpointSortBy, order: OrderBy, smaller_is_better: bool) -> Vec<String> {
-        let mut items =
-            vec![joined("a", 3, None), joined("b", 2, Some(0.5)), joined("c", 1, Some(0.1)), joined("d", 4, Some(0.5))];
+        let mut items = vec![
+            joined("a", 3, None),
+            joined("b", 2, Some(0.5)),
+            joined("c", 1, Some(0.1)),
+            joined("d", 4, Some(0.5)),
+        ];
         let key = sort_key(attribute, "", order, "loss", smaller_is_better).unwrap();
         sort(&mut items, &key, order);
         items.into_iter().map(|j| j.row.uuid).collect()
@@ -214,11 +260,26 @@ mod tests {
     #[test]
     fn better_ones_come_first_and_unvalidated_ones_last() {
         use CheckpointSortBy::{BatchNumber, SearcherMetric, Unspecified, Uuid};
-        assert_eq!(sorted(Unspecified, OrderBy::Unspecified, true), ["c", "b", "d", "a"]);
-        assert_eq!(sorted(SearcherMetric, OrderBy::Unspecified, false), ["b", "d", "c", "a"]);
-        assert_eq!(sorted(SearcherMetric, OrderBy::Asc, false), ["c", "b", "d", "a"]);
-        assert_eq!(sorted(BatchNumber, OrderBy::Desc, true), ["d", "a", "b", "c"]);
-        assert_eq!(sorted(Uuid, OrderBy::Unspecified, true), ["a", "b", "c", "d"]);
+        assert_eq!(
+            sorted(Unspecified, OrderBy::Unspecified, true),
+            ["c", "b", "d", "a"]
+        );
+        assert_eq!(
+            sorted(SearcherMetric, OrderBy::Unspecified, false),
+            ["b", "d", "c", "a"]
+        );
+        assert_eq!(
+            sorted(SearcherMetric, OrderBy::Asc, false),
+            ["c", "b", "d", "a"]
+        );
+        assert_eq!(
+            sorted(BatchNumber, OrderBy::Desc, true),
+            ["d", "a", "b", "c"]
+        );
+        assert_eq!(
+            sorted(Uuid, OrderBy::Unspecified, true),
+            ["a", "b", "c", "d"]
+        );
     }
 
     #[test]

@@ -97,7 +97,9 @@ impl StateFilter {
             } else if let Some(phase) = Phase::of_reported(*state) {
                 filter.phases.push(phase);
             } else {
-                filter.stored.push(state.as_str().trim_start_matches("STATE_").to_owned());
+                filter
+                    .stored
+                    .push(state.as_str().trim_start_matches("STATE_").to_owned());
             }
         }
         filter.phases.sort_unstable();
@@ -121,21 +123,30 @@ impl StateFilter {
 
     /// Whether something in this stored state and phase is wanted.
     pub fn wants(&self, stored: &str, phase: Phase) -> bool {
-        if stored == "ACTIVE" { self.phases.contains(&phase) } else { self.stored.iter().any(|s| s == stored) }
+        if stored == "ACTIVE" {
+            self.phases.contains(&phase)
+        } else {
+            self.stored.iter().any(|s| s == stored)
+        }
     }
 }
 
 /// A stored JSON document.
 pub fn document(what: &str, id: impl std::fmt::Display, text: &str) -> Result<Value, StoreError> {
-    serde_json::from_str(text)
-        .map_err(|e| StoreError::Corrupt { what: format!("{what} {id}"), message: e.to_string() })
+    serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+        what: format!("{what} {id}"),
+        message: e.to_string(),
+    })
 }
 
 /// A stored JSON object.
 pub fn object(what: &str, id: impl std::fmt::Display, text: &str) -> Result<Object, StoreError> {
     match document(what, &id, text)? {
         Value::Object(members) => Ok(Object(members)),
-        other => Err(StoreError::Corrupt { what: format!("{what} {id}"), message: format!("not an object: {other}") }),
+        other => Err(StoreError::Corrupt {
+            what: format!("{what} {id}"),
+            message: format!("not an object: {other}"),
+        }),
     }
 }
 
@@ -163,13 +174,24 @@ pub fn masked_original(text: &str) -> String {
     let shown = Submitted::parse(text).map(|submitted| {
         let document = submitted.to_value();
         let masked = mask_document(&document);
-        if masked == document { text.to_owned() } else { format!("{masked:#}\n") }
+        if masked == document {
+            text.to_owned()
+        } else {
+            format!("{masked:#}\n")
+        }
     });
-    shown.unwrap_or_else(|_| "# this configuration cannot be shown: it cannot be read any more\n".to_owned())
+    shown.unwrap_or_else(|_| {
+        "# this configuration cannot be shown: it cannot be read any more\n".to_owned()
+    })
 }
 
 /// An experiment. `phase` counts while it is active; `owner` owns its project.
-pub fn experiment(row: &ExperimentRow, phase: Phase, owner: &Owner, now: i64) -> Result<Experiment, StoreError> {
+pub fn experiment(
+    row: &ExperimentRow,
+    phase: Phase,
+    owner: &Owner,
+    now: i64,
+) -> Result<Experiment, StoreError> {
     let config = masked_config(row)?;
     let labels = document("labels of experiment", row.id, &row.labels)?;
     let labels = serde_json::from_value(labels).map_err(|e| StoreError::Corrupt {
@@ -191,7 +213,11 @@ pub fn experiment(row: &ExperimentRow, phase: Phase, owner: &Owner, now: i64) ->
         resource_pool: row.resource_pool.clone(),
         searcher_type: row.searcher_name.clone(),
         searcher_metric: Some(row.searcher_metric.clone()),
-        hyperparameters: config.get("hyperparameters").and_then(Value::as_object).cloned().map(Object),
+        hyperparameters: config
+            .get("hyperparameters")
+            .and_then(Value::as_object)
+            .cloned()
+            .map(Object),
         name: row.name.clone(),
         notes: row.notes.clone(),
         job_id: row.job_id.clone(),
@@ -265,7 +291,10 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn owner() -> Owner {
-        Owner { id: 1, username: "admin".into() }
+        Owner {
+            id: 1,
+            username: "admin".into(),
+        }
     }
 
     #[test]
@@ -276,7 +305,10 @@ pub(crate) mod tests {
             (Phase::Starting, ExperimentState::Starting),
             (Phase::Running, ExperimentState::Running),
         ] {
-            assert_eq!(experiment(&row(), phase, &owner(), 0).unwrap().state, expected);
+            assert_eq!(
+                experiment(&row(), phase, &owner(), 0).unwrap().state,
+                expected
+            );
             assert_eq!(state("PAUSED", phase), ExperimentState::Paused);
         }
         assert!(Phase::of_allocation("PENDING") < Phase::of_allocation("PULLING"));
@@ -286,22 +318,45 @@ pub(crate) mod tests {
     #[test]
     fn every_stored_state_has_a_name_that_clients_know() {
         for stored in [
-            "PAUSED", "STOPPING_CANCELED", "STOPPING_KILLED", "STOPPING_COMPLETED", "STOPPING_ERROR", "COMPLETED",
-            "CANCELED", "ERROR",
+            "PAUSED",
+            "STOPPING_CANCELED",
+            "STOPPING_KILLED",
+            "STOPPING_COMPLETED",
+            "STOPPING_ERROR",
+            "COMPLETED",
+            "CANCELED",
+            "ERROR",
         ] {
-            assert_ne!(state(stored, Phase::Queued), ExperimentState::Unspecified, "{stored}");
-            assert_ne!(trial_state(stored, Phase::Queued), TrialState::Unspecified, "{stored}");
+            assert_ne!(
+                state(stored, Phase::Queued),
+                ExperimentState::Unspecified,
+                "{stored}"
+            );
+            assert_ne!(
+                trial_state(stored, Phase::Queued),
+                TrialState::Unspecified,
+                "{stored}"
+            );
         }
         for stored in ["DELETING", "DELETE_FAILED"] {
-            assert_ne!(state(stored, Phase::Queued), ExperimentState::Unspecified, "{stored}");
+            assert_ne!(
+                state(stored, Phase::Queued),
+                ExperimentState::Unspecified,
+                "{stored}"
+            );
         }
     }
 
     #[test]
     fn secrets_are_hidden_and_sizes_are_text() {
-        let shown = serde_json::to_value(experiment(&row(), Phase::Running, &owner(), 61_500_000).unwrap()).unwrap();
+        let shown =
+            serde_json::to_value(experiment(&row(), Phase::Running, &owner(), 61_500_000).unwrap())
+                .unwrap();
         assert_eq!(shown["config"]["data"]["secrets"]["token"], "********");
-        assert_eq!(shown["config"]["checkpoint_storage"]["secret_key"], "********");
+        assert_eq!(
+            shown["config"]["checkpoint_storage"]["secret_key"],
+            "********"
+        );
         assert_eq!(shown["checkpointSize"], "1099511627776");
         assert_eq!(shown["duration"], 60);
         assert_eq!(shown["labels"], serde_json::json!(["a", "b"]));
@@ -316,17 +371,25 @@ pub(crate) mod tests {
         assert_eq!(masked_original(harmless), harmless);
         let secret = "name: x\ndata:\n  secrets:\n    token: hunter2\n";
         let shown = masked_original(secret);
-        assert!(!shown.contains("hunter2") && shown.contains("********"), "{shown}");
+        assert!(
+            !shown.contains("hunter2") && shown.contains("********"),
+            "{shown}"
+        );
         assert!(!masked_original("data: {secrets: {a: hunter2}\n").contains("hunter2"));
     }
 
     #[test]
     fn reported_states_are_asked_for_as_phases_of_active() {
         assert_eq!(StateFilter::new(&[]), None);
-        let filter = StateFilter::new(&[ExperimentState::Running, ExperimentState::Completed]).unwrap();
+        let filter =
+            StateFilter::new(&[ExperimentState::Running, ExperimentState::Completed]).unwrap();
         assert_eq!(filter.in_question(), ["COMPLETED", "ACTIVE"]);
         assert!(filter.wants("ACTIVE", Phase::Running) && !filter.wants("ACTIVE", Phase::Queued));
         assert!(filter.wants("COMPLETED", Phase::Queued) && !filter.wants("PAUSED", Phase::Queued));
-        assert!(StateFilter::new(&[ExperimentState::Active]).unwrap().wants_all_phases());
+        assert!(
+            StateFilter::new(&[ExperimentState::Active])
+                .unwrap()
+                .wants_all_phases()
+        );
     }
 }

@@ -38,7 +38,10 @@ pub struct TrialParts {
 
 /// A trial.
 pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, StoreError> {
-    #[expect(clippy::cast_precision_loss, reason = "durations stay far below 2^52 microseconds")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "durations stay far below 2^52 microseconds"
+    )]
     let seconds = (row.ended_at.unwrap_or(now) - row.created_at).max(0) as f64 / 1e6;
     Ok(Trial {
         id: row.id,
@@ -51,15 +54,27 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         total_batches_processed: row.total_batches,
         best_validation: stored_validation(row, row.best_validation.as_deref())?,
         latest_validation: stored_validation(row, row.latest_validation.as_deref())?,
-        best_checkpoint: parts.best_checkpoint.as_ref().map(checkpoint_workload).transpose()?,
+        best_checkpoint: parts
+            .best_checkpoint
+            .as_ref()
+            .map(checkpoint_workload)
+            .transpose()?,
         runner_state: row.runner_state.clone(),
         wall_clock_time: Float(seconds),
         warm_start_checkpoint_uuid: row.warm_start_checkpoint.clone().unwrap_or_default(),
-        task_id: parts.task_ids.first().cloned().or_else(|| Some(row.task_id.clone())),
+        task_id: parts
+            .task_ids
+            .first()
+            .cloned()
+            .or_else(|| Some(row.task_id.clone())),
         total_checkpoint_size: Int64(row.checkpoint_bytes),
         checkpoint_count: row.checkpoint_count,
         summary_metrics: Some(summary_metrics(&parts.summaries)),
-        task_ids: if parts.task_ids.is_empty() { vec![row.task_id.clone()] } else { parts.task_ids },
+        task_ids: if parts.task_ids.is_empty() {
+            vec![row.task_id.clone()]
+        } else {
+            parts.task_ids
+        },
         searcher_metric_value: row.best_metric.map(Float),
         log_retention_days: parts.log_retention_days,
         metadata: Some(object("metadata of trial", row.id, &row.metadata)?),
@@ -68,8 +83,13 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
     })
 }
 
-fn stored_validation(row: &TrialRow, text: Option<&str>) -> Result<Option<MetricsWorkload>, StoreError> {
-    let Some(report) = stored_report(row, text)? else { return Ok(None) };
+fn stored_validation(
+    row: &TrialRow,
+    text: Option<&str>,
+) -> Result<Option<MetricsWorkload>, StoreError> {
+    let Some(report) = stored_report(row, text)? else {
+        return Ok(None);
+    };
     Ok(Some(metrics_workload(report, BatchMetrics::Left)))
 }
 
@@ -99,19 +119,25 @@ pub enum BatchMetrics {
 
 /// The values of a report.
 pub fn metrics(report: StoredReport, batches: BatchMetrics) -> Metrics {
-    let batch_metrics = report.batches.filter(|_| batches == BatchMetrics::Given).and_then(|value| match value {
-        Value::Array(items) => Some(
-            items
-                .into_iter()
-                .map(|item| match item {
-                    Value::Object(members) => Object(members),
-                    _ => Object::default(),
-                })
-                .collect(),
-        ),
-        _ => None,
-    });
-    Metrics { avg_metrics: Object(report.metrics), batch_metrics }
+    let batch_metrics = report
+        .batches
+        .filter(|_| batches == BatchMetrics::Given)
+        .and_then(|value| match value {
+            Value::Array(items) => Some(
+                items
+                    .into_iter()
+                    .map(|item| match item {
+                        Value::Object(members) => Object(members),
+                        _ => Object::default(),
+                    })
+                    .collect(),
+            ),
+            _ => None,
+        });
+    Metrics {
+        avg_metrics: Object(report.metrics),
+        batch_metrics,
+    }
 }
 
 /// A report as an entry of a trial's history.
@@ -130,7 +156,10 @@ pub fn checkpoint_workload(row: &CheckpointRow) -> Result<CheckpointWorkload, St
         uuid: row.uuid.clone(),
         end_time: Some(Timestamp(row.reported_at)),
         state: CheckpointState::from_name(&row.state).unwrap_or_default(),
-        resources: resources(row)?.into_iter().map(|(path, size)| (path, Int64(size))).collect(),
+        resources: resources(row)?
+            .into_iter()
+            .map(|(path, size)| (path, Int64(size)))
+            .collect(),
         total_batches: row.steps,
         metadata: object("metadata of checkpoint", &row.uuid, &row.metadata)?,
     })
@@ -147,8 +176,11 @@ pub fn summary_metrics(groups: &BTreeMap<String, GroupSummary>) -> Object {
                 VALIDATION => "validation_metrics",
                 other => other,
             };
-            let metrics: Map<String, Value> =
-                summary.metrics.iter().map(|(metric, summary)| (metric.clone(), metric_summary(summary))).collect();
+            let metrics: Map<String, Value> = summary
+                .metrics
+                .iter()
+                .map(|(metric, summary)| (metric.clone(), metric_summary(summary)))
+                .collect();
             (name.to_owned(), Value::Object(metrics))
         })
         .collect()
@@ -158,9 +190,12 @@ pub fn summary_metrics(groups: &BTreeMap<String, GroupSummary>) -> Object {
 fn metric_summary(summary: &MetricSummary) -> Value {
     let mut shown = json!({"type": summary.kind, "count": summary.count, "last": summary.last});
     if summary.kind == "number" {
-        for (key, value) in
-            [("sum", summary.sum), ("min", summary.min), ("max", summary.max), ("mean", summary.mean())]
-        {
+        for (key, value) in [
+            ("sum", summary.sum),
+            ("min", summary.min),
+            ("max", summary.max),
+            ("mean", summary.mean()),
+        ] {
             shown[key] = json!(value);
         }
     }
@@ -178,7 +213,10 @@ pub fn metrics_document(group: &str, report: &StoredReport) -> Object {
         }
     } else {
         document.insert("avg_metrics".into(), averages);
-        document.insert("batch_metrics".into(), report.batches.clone().unwrap_or(Value::Null));
+        document.insert(
+            "batch_metrics".into(),
+            report.batches.clone().unwrap_or(Value::Null),
+        );
     }
     Object(document)
 }
@@ -210,7 +248,9 @@ pub(crate) mod tests {
             best_metric: Some(0.5),
             best_validation: Some(r#"{"s":50,"t":5000000,"m":{"loss":0.5}}"#.into()),
             latest_metric: Some(0.6),
-            latest_validation: Some(r#"{"s":100,"t":6000000,"m":{"loss":0.6,"note":"NaN"}}"#.into()),
+            latest_validation: Some(
+                r#"{"s":100,"t":6000000,"m":{"loss":0.6,"note":"NaN"}}"#.into(),
+            ),
             checkpoint_count: 1,
             checkpoint_bytes: 26,
             notice: None,
@@ -243,16 +283,29 @@ pub(crate) mod tests {
     fn summaries_have_the_shape_that_clients_read() {
         let mut group = GroupSummary::new();
         for value in [json!(1.0), json!(3.0)] {
-            let metrics = Map::from_iter([("loss".to_owned(), value), ("tag".to_owned(), json!("x"))]);
-            group.add(&StoredReport { step: Some(1), at: 0, metrics, batches: None, report_id: None });
+            let metrics =
+                Map::from_iter([("loss".to_owned(), value), ("tag".to_owned(), json!("x"))]);
+            group.add(&StoredReport {
+                step: Some(1),
+                at: 0,
+                metrics,
+                batches: None,
+                report_id: None,
+            });
         }
-        let groups = BTreeMap::from([(TRAINING.to_owned(), group.clone()), ("mine".to_owned(), group)]);
+        let groups = BTreeMap::from([
+            (TRAINING.to_owned(), group.clone()),
+            ("mine".to_owned(), group),
+        ]);
         let shown = summary_metrics(&groups).into_value();
         assert_eq!(
             shown["avg_metrics"]["loss"],
             json!({"type": "number", "count": 2, "sum": 4.0, "min": 1.0, "max": 3.0, "mean": 2.0, "last": 3.0})
         );
-        assert_eq!(shown["mine"]["tag"], json!({"type": "string", "count": 2, "last": "x"}));
+        assert_eq!(
+            shown["mine"]["tag"],
+            json!({"type": "string", "count": 2, "last": "x"})
+        );
     }
 
     #[test]
