@@ -149,7 +149,7 @@ def mounts_below(path: pathlib.Path) -> list[str]:
 
 
 def docker_client() -> str | None:
-    """The Docker client. Debian's where it is installed: another one first on PATH may be made for some other engine."""
+    """The Docker client: Debian's where it is installed. Another one on PATH may be made for some other engine."""
     return shutil.which("docker", path="/usr/bin") or shutil.which("docker")
 
 

@@ -49,7 +49,7 @@ use runtime::Runtimes;
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// How long tasks may take to end when the agent takes them with it; more than the patience with one task.
 const TASKS_END_WITHIN: Duration = Duration::from_secs(20);
-/// How long the last reports may take to reach the master.
+/// How long the last reports, and removing what they were about, may take.
 const REPORTS_WITHIN: Duration = Duration::from_secs(3);
 /// Longest wait for a TCP connection to the master's HTTP side.
 const HTTP_CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -273,7 +273,7 @@ async fn end_tasks(shared: &Shared, manager: &Manager) {
     let settled = tokio::time::timeout(REPORTS_WITHIN, shared.outbox.settled()).await;
     if settled.is_err() {
         tracing::info!(
-            "not every end reached the master; it hears of them when the agent starts again"
+            "not everything of the tasks is settled with the master; the next start of this agent does the rest"
         );
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use det_agent_proto::{AgentLog, ContainerReport, ContainerState, ToMaster};
+use det_agent_proto::{AgentLog, ContainerReport, ToMaster};
 use det_ids::ContainerId;
 use tokio::sync::Notify;
 
@@ -118,8 +118,8 @@ impl Outbox {
         }
     }
 
-    /// Ends when every container is reported terminated to a connected master, or there is no connection to report
-    /// on.
+    /// Ends when nothing is left to tell: the master knows of every end, and what it told the agent to forget is
+    /// removed. Ends as well when there is no connection to report on.
     pub(crate) async fn settled(&self) {
         loop {
             let changed = self.changed.notified();
@@ -127,11 +127,7 @@ impl Outbox {
             changed.as_mut().enable();
             {
                 let inner = self.lock();
-                let all_ended = inner
-                    .reports
-                    .values()
-                    .all(|report| matches!(report.state, ContainerState::Terminated { .. }));
-                if !inner.connected || (all_ended && inner.queue.is_empty()) {
+                if !inner.connected || (inner.reports.is_empty() && inner.queue.is_empty()) {
                     return;
                 }
             }
@@ -142,6 +138,7 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use det_agent_proto::ContainerState;
     use det_ids::AllocationId;
     use det_taskspec::ContainerExit;
 
@@ -198,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_settled_when_all_ends_are_sent() {
+    async fn it_is_settled_when_all_that_ended_is_forgotten() {
         let outbox = Outbox::default();
         outbox.connect();
         outbox.report(report(
@@ -211,6 +208,8 @@ mod tests {
         tokio::pin!(settled);
         assert!(futures::poll!(settled.as_mut()).is_pending());
         outbox.next().await;
+        assert!(futures::poll!(settled.as_mut()).is_pending());
+        outbox.forget(&"a".into());
         settled.await;
     }
 }

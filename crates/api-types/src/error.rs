@@ -350,7 +350,8 @@ mod tests {
         assert_eq!(
             json,
             serde_json::json!({"error": {
-                "grpcCode": 5, "httpCode": 404, "message": "no trial 3", "httpStatus": "Not Found", "details": [],
+                "grpcCode": 5, "httpCode": 404, "message": "no trial 3", "error": "no trial 3",
+                "httpStatus": "Not Found", "details": [],
             }})
         );
     }

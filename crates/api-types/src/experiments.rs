@@ -196,6 +196,8 @@ pub struct CreateExperimentResponse {
     pub config: Object,
     /// What the user should know.
     pub warnings: Vec<LaunchWarning>,
+    /// What else the user should know of the configuration, in words (an addition of ours).
+    pub messages: Vec<String>,
 }
 
 /// Answer of `GetExperiment`.

@@ -12,7 +12,7 @@
 //! 2. [`Search`] (`search.rs`): trials, counters, progress, shutdown; it hands decisions to one of three methods.
 //! 3. The methods: `random.rs` (also single), `grid.rs`, and `adaptive.rs`, which holds brackets of `asha.rs`.
 //! 4. `sample.rs` and `rng.rs`: how a trial's hyperparameters, name and seed are drawn.
-//! 5. [`preview`] and [`simulate`]: what a configuration will do, without running it.
+//! 5. [`preview()`] and [`simulate()`]: what a configuration will do, without running it.
 //!
 //! ```
 //! use std::collections::BTreeMap;

@@ -297,7 +297,7 @@ impl Auth {
     pub fn forget_allocation(&self, allocation_id: &str) {
         self.change(|c| {
             c.tasks
-                .retain(|_, (identity, _)| identity.allocation_id != allocation_id)
+                .retain(|_, (identity, _)| identity.allocation_id != allocation_id);
         });
     }
 

@@ -6,7 +6,7 @@ use det_store::allocations::{self, AllocationRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 
 use crate::app::Master;
-use crate::app::experiments::JobChange;
+use crate::app::job_changes::JobChange;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 

@@ -592,7 +592,7 @@ impl Master {
             for effect in step.effects {
                 match effect {
                     AllocationEffect::RaisePreemption => {
-                        self.raise_preemption(tx, &mut row, cause).await?
+                        self.raise_preemption(tx, &mut row, cause).await?;
                     }
                     AllocationEffect::KillMembers => {
                         for mut container in
@@ -605,7 +605,7 @@ impl Master {
                     }
                     AllocationEffect::End => {
                         self.end_allocation(tx, &mut row, &step.state, cause)
-                            .await?
+                            .await?;
                     }
                 }
             }

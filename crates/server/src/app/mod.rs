@@ -8,6 +8,7 @@ pub mod allocations;
 pub mod checkpoints;
 pub mod containers;
 pub mod experiments;
+pub mod job_changes;
 pub mod jobs;
 pub mod lifecycle;
 pub mod logs;

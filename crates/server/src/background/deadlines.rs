@@ -26,7 +26,7 @@ pub async fn run(master: Master) {
             match sweep(&master).await {
                 Ok(()) => swept = Some(tokio::time::Instant::now()),
                 Err(error) => {
-                    tracing::warn!(%error, cause = ?error.cause, "expired tokens could not be removed")
+                    tracing::warn!(%error, cause = ?error.cause, "expired tokens could not be removed");
                 }
             }
         }

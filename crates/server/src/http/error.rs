@@ -56,7 +56,7 @@ pub fn log(error: &AppError) {
             tracing::error!(answer = error.message, cause = ?error.cause, "a request failed");
         }
         ErrorKind::Unavailable => {
-            tracing::warn!(cause = ?error.cause, "a request failed for want of the database")
+            tracing::warn!(cause = ?error.cause, "a request failed for want of the database");
         }
         _ => tracing::debug!(kind = ?error.kind, answer = error.message, "a request was refused"),
     }

@@ -196,13 +196,6 @@ async fn create_experiment(
         unmanaged: body.unmanaged,
     };
     let created = master.create_experiment(&actor, request).await?;
-    for warning in &created.warnings {
-        tracing::info!(
-            experiment.id = created.id,
-            warning,
-            "a submitted configuration has a weakness"
-        );
-    }
     let experiment = match created.id {
         Some(id) => show(&master, id).await?,
         None => Experiment::default(),
@@ -220,6 +213,7 @@ async fn create_experiment(
         experiment,
         config,
         warnings,
+        messages: created.warnings,
     })
 }
 

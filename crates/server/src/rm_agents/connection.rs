@@ -61,7 +61,7 @@ pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
     match outcome {
         Ok(reason) => tracing::info!(agent.id = agent_id, reason, "agent disconnected"),
         Err(error) => {
-            tracing::warn!(agent.id = agent_id, %error, cause = ?error.cause, "agent disconnected after an error")
+            tracing::warn!(agent.id = agent_id, %error, cause = ?error.cause, "agent disconnected after an error");
         }
     }
     if master.connections.unregister(&agent_id, serial)

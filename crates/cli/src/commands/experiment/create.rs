@@ -106,6 +106,7 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
     };
     output::line(format_args!("Created experiment {id}"))?;
     warn(&answer["warnings"]);
+    warn(&answer["messages"]);
     if args.follow_first_trial {
         return follow::after_start(&client, id, what_to_follow(&answer)).await;
     }
