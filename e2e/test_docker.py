@@ -25,7 +25,8 @@ def boxed() -> Iterator[Cluster]:
 
 
 def test_variables_and_no_gpus(boxed: Cluster) -> None:
-    config = experiment("look", "python3 look.py", environment={"environment_variables": ["MINE=1"]})
+    environment = {"environment_variables": ["MINE=1"]}
+    config = experiment("look", "python3 look.py", environment=environment, resources={"slots_per_trial": 0})
     trial = boxed.run(config, "look")
     [line] = [line for line in boxed.printed(trial["id"]) if line.startswith("seen: ")]
     seen = json.loads(line[len("seen: ") :])
@@ -65,21 +66,14 @@ def test_another_user(boxed: Cluster) -> None:
     user = {"username": "worker", "active": True, "agentUserGroup": agent_user}
     boxed.api("POST", "/api/v1/users", {"user": user, "password": "", "isHashed": True}, user="admin")
     config = boxed.write_config(experiment("user", "id -u; id -g; touch mine && stat -c %u mine"))
-    boxed.run_det(
-        "-u",
-        "worker",
-        "experiment",
-        "create",
-        config,
-        boxed._empty_context(),
-        env={"DET_USER": "worker", "DET_PASS": ""},
-    )
+    worker = {"DET_USER": "worker", "DET_PASS": ""}
+    boxed.run_det("experiment", "create", config, boxed._empty_context(), env=worker)
     experiment_id = max(e["id"] for e in boxed.experiments())
     boxed.wait_experiment(experiment_id, "COMPLETED")
     assert boxed.printed(boxed.only_trial(experiment_id)["id"]) == ["1234", "2345", "1234"]
 
 
-@pytest.mark.parametrize(("command", "told"), [("exit 9", "9"), ("kill -KILL $$", "137|SIGKILL"), (["/none"], "127")])
+@pytest.mark.parametrize(("command", "told"), [("exit 9", "9"), ("kill -KILL $$", "signal 9|SIGKILL"), (["/none"], "127")])
 def test_exit_codes(boxed: Cluster, command, told: str) -> None:
     experiment_id = boxed.submit(experiment("codes", command))
     boxed.wait_experiment(experiment_id, "ERROR")
