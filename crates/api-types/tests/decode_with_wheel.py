@@ -26,6 +26,7 @@ ADDITIONS = {
     ("v1CreateExperimentResponse", "messages"),
     ("v1ReportTrialMetricsRequest", "reportId"),
     ("v1PostTaskLogsRequest", "spool"),
+    ("runtimeStreamError", "error"),
     ("ResourceManagerHealth", "name"),
 }
 # Of several operations that share a query here, the ones that lack a parameter.

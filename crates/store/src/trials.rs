@@ -285,6 +285,23 @@ pub async fn start_run(
     Ok(())
 }
 
+/// Gives an ended trial another task and other hyperparameters (JSON) for the runs to come.
+pub async fn set_continuation(
+    conn: &mut Conn<'_>,
+    id: i64,
+    task_id: &str,
+    hparams: &str,
+) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE trials SET task_id = $1, hparams = $2 WHERE id = $3",
+        task_id,
+        hparams,
+        id
+    )?;
+    Ok(())
+}
+
 /// Stores the progress, 0 to 1.
 pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
     execute!(

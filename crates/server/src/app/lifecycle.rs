@@ -466,22 +466,7 @@ impl Master {
             },
         )
         .await?;
-        allocations::insert_task(
-            &mut tx.conn(),
-            &TaskRow {
-                id: task_id,
-                kind: "TRIAL".into(),
-                job_id: experiment.job_id.clone(),
-                owner_id: experiment.owner_id,
-                experiment_id: Some(experiment.id),
-                trial_id: Some(id),
-                attempts: 0,
-                log_lines: 0,
-                created_at: now,
-                ended_at: None,
-            },
-        )
-        .await?;
+        self.insert_trial_task(tx, experiment, id, task_id).await?;
         self.record(
             tx,
             NewEvent {
@@ -502,6 +487,47 @@ impl Master {
             self.request_run(tx, &row, experiment).await?;
         }
         Ok(())
+    }
+
+    /// Adds a task of a trial.
+    async fn insert_trial_task(
+        &self,
+        tx: &mut WriteTx,
+        experiment: &ExperimentRow,
+        trial_id: i64,
+        task_id: String,
+    ) -> AppResult<()> {
+        let task = TaskRow {
+            id: task_id,
+            kind: "TRIAL".into(),
+            job_id: experiment.job_id.clone(),
+            owner_id: experiment.owner_id,
+            experiment_id: Some(experiment.id),
+            trial_id: Some(trial_id),
+            attempts: 0,
+            log_lines: 0,
+            created_at: det_store::now(),
+            ended_at: None,
+        };
+        Ok(allocations::insert_task(&mut tx.conn(), &task).await?)
+    }
+
+    /// Lets an ended trial go on, as a further task with these hyperparameters. Restarts stay within a task; what is
+    /// continued gets one of its own (`wire-contract` reference §14), so that its log can be followed.
+    pub(crate) async fn continue_trial(
+        &self,
+        tx: &mut WriteTx,
+        experiment: &ExperimentRow,
+        trial: &TrialRow,
+        hparams: &serde_json::Map<String, serde_json::Value>,
+        cause: &Cause,
+    ) -> AppResult<()> {
+        let earlier = allocations::tasks_of_trial(&mut tx.conn(), trial.id).await?.len();
+        let task_id = format!("{}.{}-{earlier}", experiment.id, trial.request_id);
+        self.insert_trial_task(tx, experiment, trial.id, task_id.clone()).await?;
+        let hparams = serde_json::to_string(hparams).map_err(AppError::internal)?;
+        trials::set_continuation(&mut tx.conn(), trial.id, &task_id, &hparams).await?;
+        self.trial_event(tx, trial.id, TrialEvent::Continue, cause).await
     }
 
     /// Requests the trial's next run.
