@@ -6,7 +6,6 @@ use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
 use det_config::hyperparameters::SearchMethod;
 use det_ids::{AllocationId, JobId, Micros, TaskId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
-use det_lifecycle::trial::TrialEvent;
 use det_scheduler::{Request, can_ever_fit};
 use det_searcher::{Action, Event as SearchEvent, Search};
 use det_store::events::NewEvent;
@@ -528,7 +527,12 @@ impl Master {
         let mut new = Vec::new();
         let mut resumed = 0;
         while let Some(action) = waiting.pop() {
-            let Action::Create { request_id, .. } = &action else {
+            let Action::Create {
+                request_id,
+                hparams,
+                ..
+            } = &action
+            else {
                 continue;
             };
             let Some(trial) =
@@ -542,7 +546,7 @@ impl Master {
                     request_id: request_id.clone(),
                 }));
             } else {
-                self.trial_event(tx, trial.id, TrialEvent::Continue, cause)
+                self.continue_trial(tx, &row, &trial, hparams, cause)
                     .await?;
                 resumed += 1;
             }

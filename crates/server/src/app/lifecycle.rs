@@ -522,12 +522,16 @@ impl Master {
         hparams: &serde_json::Map<String, serde_json::Value>,
         cause: &Cause,
     ) -> AppResult<()> {
-        let earlier = allocations::tasks_of_trial(&mut tx.conn(), trial.id).await?.len();
+        let earlier = allocations::tasks_of_trial(&mut tx.conn(), trial.id)
+            .await?
+            .len();
         let task_id = format!("{}.{}-{earlier}", experiment.id, trial.request_id);
-        self.insert_trial_task(tx, experiment, trial.id, task_id.clone()).await?;
+        self.insert_trial_task(tx, experiment, trial.id, task_id.clone())
+            .await?;
         let hparams = serde_json::to_string(hparams).map_err(AppError::internal)?;
         trials::set_continuation(&mut tx.conn(), trial.id, &task_id, &hparams).await?;
-        self.trial_event(tx, trial.id, TrialEvent::Continue, cause).await
+        self.trial_event(tx, trial.id, TrialEvent::Continue, cause)
+            .await
     }
 
     /// Requests the trial's next run.
