@@ -440,6 +440,19 @@ class Cluster:
         """Runs our client. Takes `input`, `within` (seconds), `cwd` and `env`."""
         return self._run([str(self.det), *map(str, args)], "home", check, **options)
 
+    @contextlib.contextmanager
+    def det_beside(self, *args: Any) -> Iterator[Part]:
+        """Our client, running beside the test; its output is in `log`. It is ended if it does not end by itself."""
+        handle, log = tempfile.mkstemp(dir=self.root / "work", suffix=".log")
+        os.close(handle)
+        argv = [str(self.det), *map(str, args)]
+        part = Part("det beside the test", argv, self.client_environment(), pathlib.Path(log), self.root / "work")
+        part.start()
+        try:
+            yield part
+        finally:
+            part.kill()
+
     def client(self, *args: Any, check: bool = True, **options: Any) -> Result:
         """Runs the PyPI client, as `run_det` runs ours."""
         return self._run([str(wheel_det()), *map(str, args)], "wheel-home", check, **options)
@@ -535,14 +548,15 @@ class Cluster:
 
     def submit(self, config: Mapping[str, Any], trial: str = "", *flags: str, wheel: bool = False) -> int:
         """Creates an experiment with the files of `trials/<trial>`; gives its id."""
-        context = TRIALS / trial if trial else self._empty_context()
+        context = TRIALS / trial if trial else self.empty_context()
         run = self.client if wheel else self.run_det
         result = run("experiment", "create", self.write_config(config), context, *flags)
         found = re.search(r"Created experiment (\d+)", result.out)
         assert found, str(result)
         return int(found.group(1))
 
-    def _empty_context(self) -> pathlib.Path:
+    def empty_context(self) -> pathlib.Path:
+        """A directory without files, for experiments that need none."""
         path = self.root / "work" / "empty"
         path.mkdir(exist_ok=True)
         return path

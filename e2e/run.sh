@@ -15,4 +15,6 @@ for lane in "$@"; do
     esac
 done
 cd "$here"
+# DET_E2E_PYTEST_ARGS is a list of words without blanks in them.
+# shellcheck disable=SC2086
 PYTHONDONTWRITEBYTECODE=1 exec "${DET_E2E_PYTEST_PYTHON:-python3}" -m pytest -m "$expression" --durations=10 ${DET_E2E_PYTEST_ARGS:-}

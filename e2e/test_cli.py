@@ -7,6 +7,7 @@ import io
 import json
 import pathlib
 import re
+import signal
 import tarfile
 from collections.abc import Iterator
 
@@ -85,6 +86,25 @@ def test_wait_follow_and_exit_codes(up: Cluster, done: int) -> None:
     assert up.run_det("experiment", "describe", 99999, check=False).code == 1
     assert up.run_det("experiment", "describe", "abc", check=False).code == 2
     assert up.run_det("no-such-command", check=False).code == 2
+
+
+def test_logs_are_followed_to_the_end(up: Cluster) -> None:
+    shared = up.shared_dir()
+    experiment_id = up.submit(experiment("followed", hyperparameters={"hold_at": 1}, **share(shared)), "train")
+    with up.det_beside("experiment", "logs", experiment_id, "-f") as follower:
+        wait_for("a followed line", lambda: "holding" in follower.log.read_text(), within=20)
+        assert follower.running(), "the trial goes on, and so does its log"
+        (shared / "go").touch()
+        assert follower.wait(within=20) == 0
+        assert "is done" in follower.log.read_text()
+    up.wait_experiment(experiment_id, "COMPLETED")
+
+
+def test_ctrl_c_ends_following_only(up: Cluster, held: int) -> None:
+    with up.det_beside("experiment", "follow", held) as follower:
+        wait_for("progress", lambda: follower.log.read_text(), within=20)
+        assert follower.stop(signal.SIGINT, within=10) in (130, -signal.SIGINT)
+    assert up.experiment(held)["state"] == "RUNNING"
 
 
 def test_an_experiment_is_changed(up: Cluster, done: int, held: int) -> None:

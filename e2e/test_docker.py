@@ -61,19 +61,9 @@ def test_bind_mounts(boxed: Cluster, tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "sub" / "out").read_text() == "done\n", "a relative path begins at the work directory"
 
 
-def test_another_user(boxed: Cluster) -> None:
-    agent_user = {"agentUid": 1234, "agentUser": "worker", "agentGid": 2345, "agentGroup": "workers"}
-    user = {"username": "worker", "active": True, "agentUserGroup": agent_user}
-    boxed.api("POST", "/api/v1/users", {"user": user, "password": "", "isHashed": True}, user="admin")
-    config = boxed.write_config(experiment("user", "id -u; id -g; touch mine && stat -c %u mine"))
-    worker = {"DET_USER": "worker", "DET_PASS": ""}
-    boxed.run_det("experiment", "create", config, boxed._empty_context(), env=worker)
-    experiment_id = max(e["id"] for e in boxed.experiments())
-    boxed.wait_experiment(experiment_id, "COMPLETED")
-    assert boxed.printed(boxed.only_trial(experiment_id)["id"]) == ["1234", "2345", "1234"]
-
-
-@pytest.mark.parametrize(("command", "told"), [("exit 9", "9"), ("kill -KILL $$", "signal 9|SIGKILL"), (["/none"], "127")])
+@pytest.mark.parametrize(
+    ("command", "told"), [("exit 9", "9"), ("kill -KILL $$", "signal 9|SIGKILL"), (["/none"], "127")]
+)
 def test_exit_codes(boxed: Cluster, command, told: str) -> None:
     experiment_id = boxed.submit(experiment("codes", command))
     boxed.wait_experiment(experiment_id, "ERROR")

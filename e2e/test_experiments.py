@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 
 import pytest
@@ -28,11 +29,11 @@ def test_a_shell_command_runs(cluster: Cluster) -> None:
 
 def test_create_and_follow_ends_with_the_experiment(cluster: Cluster) -> None:
     config = cluster.write_config(experiment("followed", ["sh", "-c", "echo first; echo last"]))
-    result = cluster.run_det("experiment", "create", config, cluster._empty_context(), "--follow")
+    result = cluster.run_det("experiment", "create", config, cluster.empty_context(), "--follow")
     assert "first" in result.out and "last" in result.out
 
     config = cluster.write_config(experiment("followed-bad", "echo before; exit 9"))
-    result = cluster.run_det("experiment", "create", config, cluster._empty_context(), "--follow", check=False)
+    result = cluster.run_det("experiment", "create", config, cluster.empty_context(), "--follow", check=False)
     assert result.code == 1 and "before" in result.out
 
 
@@ -294,6 +295,22 @@ def test_a_zero_slot_trial_runs_beside_full_slots(cluster: Cluster) -> None:
     )
     trial = cluster.run(config)
     assert cluster.printed(trial["id"])[0].startswith("slots []")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start tasks of other users")
+def test_tasks_of_another_user(cluster: Cluster) -> None:
+    # Somebody else's task has made the checkpoint directory by now: it is for all.
+    cluster.run(experiment("of-root", "id -u"))
+    agent_user = {"agentUid": 1234, "agentUser": "worker", "agentGid": 2345, "agentGroup": "workers"}
+    user = {"username": "worker", "active": True, "agentUserGroup": agent_user}
+    cluster.api("POST", "/api/v1/users", {"user": user, "password": "", "isHashed": True}, user="admin")
+    config = cluster.write_config(experiment("of-worker", "id -u; id -g; touch mine && stat -c %u mine; echo $HOME"))
+    worker = {"DET_USER": "worker", "DET_PASS": ""}
+    created = cluster.run_det("experiment", "create", config, cluster.empty_context(), env=worker)
+    experiment_id = int(created.out.split()[-1])
+    cluster.wait_experiment(experiment_id, "COMPLETED")
+    trial = cluster.only_trial(experiment_id)
+    assert cluster.printed(trial["id"])[:3] == ["1234", "2345", "1234"]
 
 
 def test_every_change_is_an_event(cluster: Cluster) -> None:

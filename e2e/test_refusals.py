@@ -50,7 +50,7 @@ def test_all_mistakes_of_a_configuration_are_told_with_their_lines(up: Cluster) 
         ]
     )
     before = up.experiments()
-    result = up.run_det("experiment", "create", up.write_config(text), up._empty_context(), check=False)
+    result = up.run_det("experiment", "create", up.write_config(text), up.empty_context(), check=False)
     assert result.code == 1, str(result)
     for line, key in ((3, "serchers"), (8, "slots_per_trial"), (9, "prioritty"), (10, "max_restarts")):
         assert any(key in told and str(line) in told for told in result.err.splitlines()), f"{key}\n{result}"
@@ -181,14 +181,14 @@ def test_an_allocation_token_is_for_its_own_task(up: Cluster) -> None:
 def test_a_request_that_no_agent_can_hold(up: Cluster) -> None:
     config = up.write_config(experiment("impossible", "true", resources={"slots_per_trial": 3}))
     before = up.experiments()
-    result = up.run_det("experiment", "create", config, up._empty_context(), check=False)
+    result = up.run_det("experiment", "create", config, up.empty_context(), check=False)
     assert result.code == 1 and "2" in result.err, f"the nearest size is told\n{result}"
     assert up.experiments() == before
 
 
 def test_an_unknown_pool(up: Cluster) -> None:
     config = up.write_config(experiment("pool", "true", resources={"resource_pool": "nowhere"}))
-    result = up.run_det("experiment", "create", config, up._empty_context(), check=False)
+    result = up.run_det("experiment", "create", config, up.empty_context(), check=False)
     assert result.code == 1 and "nowhere" in result.err and "default" in result.err
 
 

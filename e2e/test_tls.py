@@ -68,7 +68,7 @@ def test_the_pypi_client_trusts_only_the_authority(cluster: Cluster) -> None:
         harness.wheel_det()
     assert cluster.client("experiment", "list").code == 0
     followed = cluster.write_config(experiment("followed", "echo over TLS"))
-    out = cluster.client("experiment", "create", followed, cluster._empty_context(), "-f").out
+    out = cluster.client("experiment", "create", followed, cluster.empty_context(), "-f").out
     assert "over TLS" in out
     env = cluster.client_environment("wheel-home")
     del env["DET_MASTER_CERT_FILE"]

@@ -29,15 +29,6 @@ const HASHERS: usize = 2;
 /// A user as the rest of the master sees it.
 pub type User = Arc<UserRow>;
 
-/// How a session comes about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Login {
-    /// A person logged in.
-    ByPerson,
-    /// A task of the person's gets a session of its own, for the client inside it.
-    ForTask,
-}
-
 /// Who asks.
 #[derive(Debug, Clone)]
 pub enum Actor {
@@ -173,7 +164,7 @@ struct Cache {
     users: HashMap<i64, User>,
     by_name: HashMap<String, i64>,
     sessions: HashMap<Vec<u8>, (i64, i64)>,
-    tasks: HashMap<Vec<u8>, (TaskIdentity, Option<i64>)>,
+    tasks: HashMap<Vec<u8>, TaskIdentity>,
 }
 
 #[derive(Clone)]
@@ -261,7 +252,7 @@ impl Auth {
         let now = det_store::now();
         let known = self.read(|c| c.tasks.get(&hash).cloned());
         let (identity, expires_at) = match known {
-            Some(known) => known,
+            Some(known) => (known, None),
             None => {
                 let mut conn = self.inner.store.read().await?;
                 let Some(owner) = allocations::find_token(&mut conn.conn(), &hash).await? else {
@@ -273,7 +264,10 @@ impl Auth {
                     trial_id: owner.trial_id,
                     owner_id: owner.owner_id,
                 };
-                self.change(|c| c.tasks.insert(hash, (identity.clone(), owner.expires_at)));
+                // Tokens that are about to expire are few and short-lived: not worth remembering.
+                if owner.expires_at.is_none() {
+                    self.change(|c| c.tasks.insert(hash, identity.clone()));
+                }
                 (identity, owner.expires_at)
             }
         };
@@ -297,7 +291,7 @@ impl Auth {
     pub fn forget_allocation(&self, allocation_id: &str) {
         self.change(|c| {
             c.tasks
-                .retain(|_, (identity, _)| identity.allocation_id != allocation_id);
+                .retain(|_, identity| identity.allocation_id != allocation_id);
         });
     }
 
@@ -329,12 +323,12 @@ impl Auth {
             )
             .hint("an administrator can activate it with: det user activate"));
         }
-        let token = self.start_session(user.id, Login::ByPerson).await?;
+        let token = self.start_session(user.id).await?;
         Ok((token, user))
     }
 
     /// Starts a session for a user and gives its token.
-    pub async fn start_session(&self, user_id: i64, login: Login) -> AppResult<String> {
+    async fn start_session(&self, user_id: i64) -> AppResult<String> {
         let token = new_token();
         let now = det_store::now();
         let session = SessionRow {
@@ -348,14 +342,12 @@ impl Auth {
             .write(move |tx| {
                 Box::pin(async move {
                     users::insert_session(&mut tx.conn(), &session).await?;
-                    if login == Login::ByPerson {
-                        users::note_login(&mut tx.conn(), user_id, now).await?;
-                    }
+                    users::note_login(&mut tx.conn(), user_id, now).await?;
                     tx.after_commit(move || {
                         auth.change(|c| {
                             c.sessions
                                 .insert(session.token_hash, (user_id, session.expires_at));
-                            if let (Login::ByPerson, Some(user)) = (login, c.users.get(&user_id)) {
+                            if let Some(user) = c.users.get(&user_id) {
                                 let mut user = UserRow::clone(user);
                                 user.last_auth_at = Some(now);
                                 c.put_user(user);

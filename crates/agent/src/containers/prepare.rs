@@ -57,7 +57,7 @@ pub(crate) fn prepare(
     ingredients: &Ingredients<'_>,
 ) -> Result<Vec<(String, String)>, PrepareError> {
     for mount in &spec.mounts {
-        host_directory(mount, &spec.user)?;
+        host_directory(mount)?;
     }
     let run = dir.run();
     owned_directory(&run, 0o700, &spec.user)?;
@@ -155,7 +155,7 @@ fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(Strin
 }
 
 /// Makes sure that what is to be mounted is there.
-fn host_directory(mount: &det_taskspec::Mount, user: &TaskUser) -> Result<(), PrepareError> {
+fn host_directory(mount: &det_taskspec::Mount) -> Result<(), PrepareError> {
     let path = Path::new(&mount.host_path);
     let failed = |reason: String| PrepareError::Mount {
         host_path: mount.host_path.clone(),
@@ -169,14 +169,23 @@ fn host_directory(mount: &det_taskspec::Mount, user: &TaskUser) -> Result<(), Pr
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound && mount.create => {
             std::fs::create_dir_all(path)
-                .map_err(|error| failed(format!("cannot create it on this agent: {error}")))?;
-            give(path, user)
+                .and_then(|()| open_to_all_tasks(path))
+                .map_err(|error| failed(format!("cannot create it on this agent: {error}")))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(failed(
             "it does not exist on this agent; create it there, or correct bind_mounts".to_owned(),
         )),
         Err(error) => Err(failed(error.to_string())),
     }
+}
+
+/// Lets tasks of every user keep things in a directory that they share, each its own: like `/tmp`. An agent that is not
+/// root has one user only.
+fn open_to_all_tasks(path: &Path) -> io::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(0o1777))
 }
 
 fn owned_directory(path: &Path, mode: u32, user: &TaskUser) -> Result<(), PrepareError> {

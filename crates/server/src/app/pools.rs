@@ -43,11 +43,14 @@ impl Master {
             return Ok(config);
         }
         let config = Arc::new(config_of(row)?);
-        self.configs
-            .parsed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(row.id, config.clone());
+        // Of an ended experiment nobody asks again and again.
+        if row.ended_at.is_none() {
+            self.configs
+                .parsed
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(row.id, config.clone());
+        }
         Ok(config)
     }
 

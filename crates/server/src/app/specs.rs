@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::app::Master;
 use crate::app::agents::{devices, slot_set};
-use crate::auth::{Login, User, new_token, token_hash};
+use crate::auth::{User, new_token, token_hash};
 use crate::error::{AppError, AppResult};
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
@@ -94,7 +94,6 @@ impl Master {
             .map_or(Ok(BTreeSet::new()), |m| slot_set(&m.slots))?;
         let port_offset = self.port_offset(chief.first().copied(), &allocation.id);
         let token = new_token();
-        let user_token = self.auth.start_session(owner.id, Login::ForTask).await?;
         let parts = Parts {
             container: &container,
             allocation: &allocation,
@@ -108,7 +107,7 @@ impl Master {
             slots: &slots,
             port_offset,
         };
-        let spec = self.build(&parts, token.clone(), &user_token)?;
+        let spec = self.build(&parts, token.clone())?;
         let (hash, allocation_id) = (token_hash(&token), allocation.id.clone());
         self.store
             .write(move |tx| {
@@ -148,12 +147,7 @@ impl Master {
             .unwrap_or(start * PORT_STEP)
     }
 
-    fn build(
-        &self,
-        parts: &Parts<'_>,
-        token: String,
-        user_token: &str,
-    ) -> AppResult<ContainerSpec> {
+    fn build(&self, parts: &Parts<'_>, token: String) -> AppResult<ContainerSpec> {
         let Parts {
             container,
             allocation,
@@ -205,7 +199,7 @@ impl Master {
                 allocation_id: AllocationId(allocation.id.clone()),
                 task_id: TaskId(trial.task_id.clone()),
                 container_id: ContainerId(container.id.clone()),
-                env: self.environment(parts, &token, user_token, &work_dir),
+                env: self.environment(parts, &token, &work_dir),
                 work_dir,
                 context: true,
                 pool_startup_hook: defaults
@@ -225,13 +219,7 @@ impl Master {
     }
 
     /// Environment variables that do not depend on the agent; the user's own come last but cannot be `DET_*`.
-    fn environment(
-        &self,
-        parts: &Parts<'_>,
-        token: &str,
-        user_token: &str,
-        work_dir: &str,
-    ) -> Vec<(String, String)> {
+    fn environment(&self, parts: &Parts<'_>, token: &str, work_dir: &str) -> Vec<(String, String)> {
         let Parts {
             container,
             allocation,
@@ -261,7 +249,8 @@ impl Master {
         set("DET_CONTAINER_ID", container.id.clone());
         set("DET_RESOURCES_TYPE", "docker-container".into());
         set("DET_SESSION_TOKEN", token.to_owned());
-        set("DET_USER_TOKEN", user_token.to_owned());
+        // The client inside a task acts as the owner, but as this task: no login of its own outlives it.
+        set("DET_USER_TOKEN", token.to_owned());
         set("DET_USER", owner.username.clone());
         set("DET_TASK_TYPE", "TRIAL".into());
         set("DET_WORKDIR", work_dir.to_owned());
