@@ -120,9 +120,10 @@ def test_downloads(cluster: Cluster, done: int, tmp_path: pathlib.Path) -> None:
     assert json.loads((tmp_path / "auto" / "state.json").read_text()) == {"steps": 4}
     cluster.client("checkpoint", "download", uuid, "-o", tmp_path / "master", "--mode", "master")
     assert json.loads((tmp_path / "master" / "state.json").read_text()) == {"steps": 4}
-    # Not --best or --latest: where one checkpoint is left this client finds none.
-    trial = cluster.trials(done)[0]["id"]
-    cluster.client("trial", "download", trial, "--uuid", uuid, "-o", tmp_path / "of-trial")
+    # This client drops one checkpoint of the list before it looks, so a trial with two is asked for its latest.
+    both = {"checkpoint_storage": {"save_trial_latest": 2}, "hyperparameters": {"steps": 4, "checkpoint_every": 2}}
+    trial = cluster.run(experiment("two-checkpoints", **both), "train", wheel=True)["id"]
+    cluster.client("trial", "download", trial, "--latest", "-o", tmp_path / "of-trial")
     assert (tmp_path / "of-trial" / "state.json").is_file()
     assert uuid in cluster.client("checkpoint", "describe", uuid).out
     cluster.client("experiment", "download-model-def", done, "--output-dir", tmp_path)

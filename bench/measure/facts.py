@@ -112,8 +112,12 @@ def busy_cores(seconds: float) -> float:
     return (_machine_ticks()[0] - before) / TICKS_PER_SECOND / (time.monotonic() - started)
 
 
-def process_seconds(pids: Iterable[int]) -> float:
-    """Processor time that these processes have used so far, all their threads; ended ones count nothing."""
+def process_seconds(pids: Iterable[int], ended_children: bool = False) -> float:
+    """Processor time that these processes have used so far, all their threads; or that their ended children had used.
+
+    A process that has ended itself counts nothing.
+    """
+    user, system = (13, 14) if ended_children else (11, 12)
     total = 0
     for pid in pids:
         try:
@@ -121,7 +125,7 @@ def process_seconds(pids: Iterable[int]) -> float:
         except OSError:
             continue
         fields = stat.rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
+        total += int(fields[user]) + int(fields[system])
     return total / TICKS_PER_SECOND
 
 
@@ -136,7 +140,8 @@ def memory_kb(pid: int) -> dict[str, int]:
 
 @dataclass
 class Watch:
-    """Who uses the processors between two moments: the parts measured, the load generator, everybody else.
+    """Who uses the processors between two moments: the parts measured, the tasks that they started and that have ended,
+    the load generator, everybody else.
 
     On a machine that does something else meanwhile the figures are of what was left; `other` tells how much was taken.
     """
@@ -148,15 +153,21 @@ class Watch:
         self._started = time.monotonic()
         self._busy = _machine_ticks()[0]
         self._own = _own_seconds()
-        self._parts = {name: process_seconds(pids) for name, pids in self.parts.items()}
+        self._parts = self._part_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.monotonic() - self._started
-        self.part_seconds = {name: process_seconds(pids) - self._parts[name] for name, pids in self.parts.items()}
+        self.part_seconds = {name: seconds - self._parts[name] for name, seconds in self._part_seconds().items()}
         self.generator_seconds = _own_seconds() - self._own
         busy = (_machine_ticks()[0] - self._busy) / TICKS_PER_SECOND
         self.other_seconds = max(0.0, busy - self.generator_seconds - sum(self.part_seconds.values()))
+
+    def _part_seconds(self) -> dict[str, float]:
+        seconds = {name: process_seconds(pids) for name, pids in self.parts.items()}
+        if "agent" in self.parts:
+            seconds["tasks"] = process_seconds(self.parts["agent"], ended_children=True)
+        return seconds
 
     def cores(self) -> dict[str, float]:
         """Cores used on average, by whom."""

@@ -66,8 +66,9 @@ def submit_in_docker(plan: Plan, store_kind: str) -> Outcome:
         watch = Watch(cluster.pids())
         bare = []
         with watch:
-            way.walk(plan, plan.repeats(20))
-            for _ in range(plan.repeats(20)):
+            for number in range(WARM_UPS + plan.repeats(20)):
+                # By turns, so that both meet the same machine.
+                way.step(plan, number >= WARM_UPS)
                 bare.append(_bare_docker_run(image))
         return Outcome(
             "submit-docker",
@@ -79,7 +80,7 @@ def submit_in_docker(plan: Plan, store_kind: str) -> Outcome:
                 Value(
                     "bare docker run",
                     "ms",
-                    [seconds * 1e3 for seconds in bare],
+                    [seconds * 1e3 for seconds in bare[WARM_UPS:]],
                     "from starting `docker run --rm --network host IMAGE echo` to its first line",
                 ),
             ],
@@ -107,10 +108,13 @@ class _Way:
 
     def walk(self, plan: Plan, repeats: int) -> None:
         for number in range(WARM_UPS + repeats):
-            way = self._once()
-            if number >= WARM_UPS:
-                self.ways.append(way)
-                plan.say(f"first line after {(way['line'] - way['sent']) * 1e3:.1f} ms")
+            self.step(plan, number >= WARM_UPS)
+
+    def step(self, plan: Plan, counts: bool) -> None:
+        way = self._once()
+        if counts:
+            self.ways.append(way)
+            plan.say(f"first line after {(way['line'] - way['sent']) * 1e3:.1f} ms")
 
     def _once(self) -> dict[str, float]:
         cluster = self.cluster
@@ -317,6 +321,7 @@ def search(plan: Plan, store_kind: str) -> Outcome:
         cluster.wait_ended(cluster.submit(cluster.config("true")).id)
         parts = {**cluster.pids(), "database": server_processes(store)}
         rates, cores = [], []
+        costs: dict[str, list[float]] = {"master": [], "agent": [], "tasks": []}
         for _ in range(plan.repeats(3, 1)):
             with Watch(parts) as watch:
                 submitted = cluster.submit(config)
@@ -326,6 +331,8 @@ def search(plan: Plan, store_kind: str) -> Outcome:
             ended = _moment([e for e in cluster.events("experiment", submitted.id) if e["to"] == "COMPLETED"], "state")
             rates.append(trials / (ended - submitted.sent))
             cores.append(watch.cores())
+            for part, spent in costs.items():
+                spent.append(watch.part_seconds[part] / trials * 1e3)
             plan.say(f"{rates[-1]:.1f} trials/s; cores {cores[-1]}")
             cluster.wait_idle()
         return Outcome(
@@ -333,8 +340,11 @@ def search(plan: Plan, store_kind: str) -> Outcome:
             f"Random search of {trials} trials of `true` on {slots} artificial slots",
             store.label,
             "Trials per second from just before POST /api/v1/experiments to the experiment's event COMPLETED, one "
-            "agent with real processes. Processor use of the tasks (supervisors and shells) counts under `other`.",
-            [Value("trials", "1/s", rates, "each queued, placed, started, ended and decided upon durably")],
+            "agent with real processes.",
+            [
+                Value("trials", "1/s", rates, "each queued, placed, started, ended and decided upon durably"),
+                *(Value(f"  {part}: time per trial", "ms", spent, "processor time") for part, spent in costs.items()),
+            ],
             {"trials": trials, "slots": slots, "max_concurrent_trials": slots},
             {"per_repeat": cores},
         )

@@ -38,7 +38,7 @@ pub fn empty() -> Answer {
 }
 
 /// A stream of messages, one JSON object a line, each flushed as it comes. `messages` yields encoded lines (see
-/// [`line`]) or the error that ends the stream. Waits for the first message, so that an early failure has its status.
+/// [`line()`]) or the error that ends the stream. Waits for the first message, so that an early failure has its status.
 pub async fn stream(
     mut messages: mpsc::Receiver<AppResult<Bytes>>,
     shutdown: CancellationToken,
