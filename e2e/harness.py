@@ -57,8 +57,11 @@ class Missing(Exception):
 
 def det_executable() -> pathlib.Path:
     """The `det` under test: DET_BIN, else the newest build of this tree."""
-    if "DET_BIN" in os.environ:
-        return pathlib.Path(os.environ["DET_BIN"])
+    named = os.environ.get("DET_BIN")
+    if named is not None:
+        if not os.access(named, os.X_OK):
+            raise Missing(f'there is no executable "{named}", which DET_BIN names')
+        return pathlib.Path(named).absolute()
     built = [HERE.parent / "target" / profile / "det" for profile in ("debug", "release")]
     built = [path for path in built if path.is_file() and path.with_name("det-supervisor").is_file()]
     if not built:

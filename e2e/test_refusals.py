@@ -254,12 +254,12 @@ def test_agents_that_are_not_let_in(tmp_path: pathlib.Path) -> None:
         assert shared.code == 1 and "data directory" in shared.err, str(shared)
 
         # Of two agents with one id the second is told so and waits: the first may be about to be given up.
-        twin_args = [*base, right, "--agent-id", "agent-1", "--data-dir", cluster.root / "twin"]
-        twin = cluster._part("twin", [cluster.det, *map(str, twin_args)])
         cluster.expect_alarm(r"another agent with the id")
-        twin.start()
-        wait_for("the refusal of the second", lambda: "another agent with the id" in twin.log.read_text(), within=20)
-        twin.stop()
+        same_id = ["--agent-id", "agent-1", "--data-dir", cluster.root / "twin"]
+        with cluster.det_beside(*base, right, *same_id) as twin:
+            told = "another agent with the id"
+            wait_for("the refusal of the second", lambda: told in twin.log.read_text(), within=20)
+            twin.stop()
         assert [agent["id"] for agent in cluster.api("GET", "/api/v1/agents")["agents"]] == ["agent-1"]
 
 
