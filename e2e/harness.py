@@ -179,7 +179,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.det = det_executable()
-        self.root = pathlib.Path(tempfile.mkdtemp(prefix="det-e2e-"))
+        # Not below /tmp: tasks get a /tmp of their own, unless what they need lies there.
+        self.root = pathlib.Path(tempfile.mkdtemp(prefix="det-e2e-", dir="/var/tmp"))
         # Tasks of other users go through it.
         self.root.chmod(0o711)
         self.port = free_port()

@@ -7,8 +7,8 @@ use clap::Args;
 use det_agent::{AgentOptions, RuntimeChoice, Secret};
 use det_config::master::MasterConfig;
 use det_ids::AgentId;
-use det_server::MasterOptions;
-use det_server::hub::Hub;
+use det_server::hub::{Hub, Topic};
+use det_server::{MasterOptions, Running};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -96,18 +96,22 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let shutdown = CancellationToken::new();
     let mut agents = JoinSet::new();
     let python_package = serve::python_package(&data_dir)?;
+    let mut names = Vec::new();
     for n in 1..=args.agents {
         let name = if args.agents == 1 {
             "local".to_owned()
         } else {
             format!("local-{n}")
         };
+        names.push(name.clone());
         let agent_dir = data_dir.join("agents").join(&name);
         std::fs::create_dir_all(&agent_dir)
             .map_err(|e| CliError::file("create", &agent_dir, &e))?;
         let mut options = AgentOptions::new(&url, AgentId(name), agent_dir, &supervisor);
         options.token = Some(Secret::new(master.agent_token.clone()));
         options.runtime = match args.runtime {
+            // An interpreter of this machine means nothing inside an image.
+            RuntimeArg::Auto if args.python.is_some() => RuntimeChoice::Process,
             RuntimeArg::Auto => RuntimeChoice::Auto,
             RuntimeArg::Docker => RuntimeChoice::Docker,
             RuntimeArg::Podman => RuntimeChoice::Podman,
@@ -120,13 +124,29 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         options.tls.skip_verify = master.master().tls;
         agents.spawn(det_agent::run(options, shutdown.clone()));
     }
-    greet(&args, &url, &data_dir, master.blank_password)?;
     let outcome = tokio::select! {
         stopped = serve::stop_signal() => stopped,
-        () = master.wait() => Err(CliError::request(format!("the master ended; {} tells why", log_file.display()))),
         ended = first_failure(&mut agents) => ended,
+        () = agents_joined(&master, &names) => Ok(()),
     };
-    output::note("Stopping …");
+    let outcome = match outcome {
+        Ok(()) if master.agents_connected(&names) => {
+            greet(&args, &url, &data_dir, master.blank_password)?;
+            let outcome = tokio::select! {
+                stopped = serve::stop_signal() => stopped,
+                () = master.wait() => {
+                    Err(CliError::request(format!("the master ended; {} tells why", log_file.display())))
+                }
+                ended = first_failure(&mut agents) => ended,
+            };
+            output::note("Stopping …");
+            outcome
+        }
+        other => other,
+    };
+    if !args.keep_tasks {
+        master.stop_scheduling();
+    }
     shutdown.cancel();
     while agents.join_next().await.is_some() {}
     master.stop().await;
@@ -134,6 +154,14 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let what = if args.keep_tasks { "tasks go on; " } else { "" };
     output::note(format!("Stopped; {what}`det up` goes on where it was."));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until all agents have joined; each connection is an event.
+async fn agents_joined(master: &Running, names: &[String]) {
+    let mut events = master.master().hub.subscribe(Topic::Events);
+    while !master.agents_connected(names) {
+        events.changed().await;
+    }
 }
 
 /// Waits for an agent to end with an error; agents that end in order are not news.

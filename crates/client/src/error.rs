@@ -172,6 +172,14 @@ fn explain(status: u16, body: &str) -> (String, Option<String>) {
         .or_else(|| text(inner))
         .unwrap_or_else(|| plain_body(status, body));
     let hint = text(&parsed["hint"]).or_else(|| text(&inner["hint"]));
+    // For clients that know no hints the text repeats it.
+    let message = match hint
+        .as_ref()
+        .and_then(|hint| message.strip_suffix(&format!("\nhint: {hint}")))
+    {
+        Some(without) => without.to_owned(),
+        None => message,
+    };
     (message, hint)
 }
 

@@ -106,6 +106,39 @@ impl Node {
         }
     }
 
+    /// The first text or key that holds the character NUL, which no file name, variable or database text can.
+    fn first_nul(&self) -> Option<ConfigError> {
+        fn look(node: &Node, path: &str) -> Option<ConfigError> {
+            let refuse = || {
+                Some(ConfigError::new(
+                    path,
+                    node.at.as_ref(),
+                    "holds a NUL character",
+                ))
+            };
+            match &node.tree {
+                Tree::Text(text) if text.contains('\0') => refuse(),
+                Tree::Null | Tree::Bool(_) | Tree::Number(_) | Tree::Text(_) => None,
+                Tree::List(items) => items
+                    .iter()
+                    .enumerate()
+                    .find_map(|(index, item)| look(item, &format!("{path}[{index}]"))),
+                Tree::Map(members) => members.iter().find_map(|(key, member)| {
+                    if key.contains('\0') {
+                        return refuse();
+                    }
+                    let below = if path.is_empty() {
+                        key.clone()
+                    } else {
+                        format!("{path}.{key}")
+                    };
+                    look(member, &below)
+                }),
+            }
+        }
+        look(self, "")
+    }
+
     /// The number as an integer, when it is one (`1.0` is).
     pub fn integer(&self) -> Option<i64> {
         match &self.tree {
@@ -206,10 +239,17 @@ pub fn parse(text: &str) -> Result<Node, ConfigErrors> {
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match Builder::new(text).document() {
-        Ok(node) => Ok(node),
+        // An escape (`"\0"`) spells what the text itself may not hold.
+        Ok(node) => match node.first_nul() {
+            Some(at) => Err(at.into()),
+            None => Ok(node),
+        },
         // JSON allows what YAML does not (tabs as indentation); a text that is good JSON is read as JSON.
         Err(error) => match json(text) {
-            Some(Ok(node)) => Ok(node),
+            Some(Ok(node)) => match node.first_nul() {
+                Some(at) => Err(at.into()),
+                None => Ok(node),
+            },
             Some(Err(duplicate)) => Err(duplicate.into()),
             None => Err(error.into()),
         },

@@ -105,6 +105,8 @@ impl From<StoreError> for AppError {
                 details: Vec::new(),
                 cause: Some(error.into()),
             }
+        } else if error.is_unstorable_text() {
+            Self::invalid("a text in the request holds the character NUL, which cannot be stored")
         } else {
             Self::internal(error)
         }

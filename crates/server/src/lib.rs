@@ -119,6 +119,18 @@ impl Running {
         self.master.shutdown.cancelled().await;
     }
 
+    /// Whether all these agents are connected.
+    pub fn agents_connected(&self, names: &[String]) -> bool {
+        names
+            .iter()
+            .all(|name| self.master.connections.is_connected(name))
+    }
+
+    /// Places nothing any more: what is about to end with its agents is not started again before the next start.
+    pub fn stop_scheduling(&self) {
+        self.master.scheduling.cancel();
+    }
+
     /// Stops: no new requests, what is under way is finished, everything durable.
     pub async fn stop(mut self) {
         self.master.shutdown.cancel();
@@ -137,7 +149,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         log,
     } = options;
     if config.checkpoint_storage.is_none() {
-        config.checkpoint_storage = Some(default_storage(&data_dir));
+        config.checkpoint_storage = Some(default_storage(&data_dir)?);
     }
     warn_of_unbuilt_schedulers(&config);
     let url = match config.db.postgres_url() {
@@ -179,6 +191,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         metric_intake,
         log,
         shutdown: CancellationToken::new(),
+        scheduling: CancellationToken::new(),
         tls: tls.is_some(),
     });
     let mut tasks = JoinSet::new();
@@ -211,18 +224,29 @@ async fn until_shutdown(master: Master, work: impl Future<Output = ()>) {
     }
 }
 
-/// What `checkpoint_storage` is when the configuration has none: a directory below the data directory.
-fn default_storage(data_dir: &std::path::Path) -> CheckpointStorage {
-    CheckpointStorage {
+/// What `checkpoint_storage` is when the configuration has none: a directory below the data directory that, like `/tmp`,
+/// takes the files of tasks of any user and keeps each user's from the others.
+fn default_storage(data_dir: &std::path::Path) -> Result<CheckpointStorage, StartError> {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = data_dir.join("checkpoints");
+    std::fs::create_dir_all(&directory)
+        .and_then(|()| {
+            std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777))
+        })
+        .map_err(|source| StartError::File {
+            path: directory.clone(),
+            source,
+        })?;
+    Ok(CheckpointStorage {
         save_experiment_best: 0,
         save_trial_best: 1,
         save_trial_latest: 1,
         location: StorageLocation::SharedFs {
-            host_path: data_dir.join("checkpoints").to_string_lossy().into_owned(),
+            host_path: directory.to_string_lossy().into_owned(),
             storage_path: None,
             propagation: "rprivate".into(),
         },
-    }
+    })
 }
 
 fn warn_of_unbuilt_schedulers(config: &MasterConfig) {

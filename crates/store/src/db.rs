@@ -64,6 +64,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether a value was refused because PostgreSQL's texts cannot hold the character NUL.
+    pub fn is_unstorable_text(&self) -> bool {
+        match self {
+            // 22021: character not in repertoire.
+            Self::Query(sqlx::Error::Database(e)) => e.code().is_some_and(|c| c == "22021"),
+            _ => false,
+        }
+    }
+
     /// Whether the same operation may succeed later without any change (the database is away).
     pub fn is_transient(&self) -> bool {
         match self {

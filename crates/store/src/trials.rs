@@ -166,6 +166,17 @@ pub async fn count_live(conn: &mut Conn<'_>, experiment_id: i64) -> Result<i64, 
     Ok(n)
 }
 
+/// How far the trials of an experiment said they were, on average; 0 without trials.
+pub async fn mean_progress(conn: &mut Conn<'_>, experiment_id: i64) -> Result<f64, StoreError> {
+    let (progress,) = fetch_one!(
+        conn,
+        (f64,),
+        "SELECT COALESCE(AVG(progress), 0.0) FROM trials WHERE experiment_id = $1",
+        experiment_id
+    )?;
+    Ok(progress)
+}
+
 /// What to sort an experiment's trials by; the id is the tie break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {

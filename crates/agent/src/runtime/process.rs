@@ -332,7 +332,10 @@ mod tests {
         // In the middle of an exec a process has no environment to be known by.
         let limit = std::time::Instant::now() + Duration::from_secs(30);
         while procfs::members(None, &id).is_empty() {
-            assert!(std::time::Instant::now() < limit, "the process never showed");
+            assert!(
+                std::time::Instant::now() < limit,
+                "the process never showed"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         let reaper = std::thread::spawn(move || child.wait());

@@ -299,6 +299,8 @@ impl Master {
         };
         let mut config = submitted.complete(&defaults).map_err(config_error)?;
         config.resources.resource_pool.clone_from(&pool);
+        check_size(&config)?;
+        check_mounts(&config)?;
         let slots_exceeded = self.check_capacity(&pool, &config, &mut warnings).await?;
         let seed = config.reproducibility.experiment_seed;
         let search = Search::new(&config.searcher, &config.hyperparameters, seed)
@@ -670,6 +672,62 @@ impl Master {
         .await?;
         Ok(())
     }
+}
+
+/// Largest effective configuration: tasks get it as one variable of their environment, and the kernel takes no longer
+/// one than 128 KiB, name included.
+const CONFIG_LIMIT_BYTES: usize = 128 * 1024 - 64;
+
+fn check_size(config: &ExperimentConfig) -> AppResult<()> {
+    let size = config.to_json().to_string().len();
+    if size <= CONFIG_LIMIT_BYTES {
+        return Ok(());
+    }
+    Err(AppError::invalid(format!(
+        "the effective configuration has {size} bytes as JSON; tasks can be given at most {CONFIG_LIMIT_BYTES}"
+    ))
+    .hint("put large values into a file of the context directory and name the file in the configuration"))
+}
+
+/// Mounts that cannot work in any container.
+fn check_mounts(config: &ExperimentConfig) -> AppResult<()> {
+    let mut targets = BTreeSet::new();
+    for (index, mount) in config.bind_mounts.iter().enumerate() {
+        let refuse = |key: &str, value: &str, why: &str| {
+            Err(AppError::invalid(format!(
+                "bind_mounts[{index}].{key}: \"{value}\" {why}"
+            )))
+        };
+        let climbs = |path: &str| path.split('/').any(|part| part == "..");
+        if climbs(&mount.host_path) {
+            return refuse("host_path", &mount.host_path, "must not contain \"..\"");
+        }
+        if climbs(&mount.container_path) {
+            return refuse(
+                "container_path",
+                &mount.container_path,
+                "must not contain \"..\"",
+            );
+        }
+        let target = mount.container_path.trim_end_matches('/');
+        if target == det_taskspec::RUN_DIR
+            || target.starts_with(&format!("{}/", det_taskspec::RUN_DIR))
+        {
+            return refuse(
+                "container_path",
+                &mount.container_path,
+                "is where the task's own files lie",
+            );
+        }
+        if !targets.insert(target.to_owned()) {
+            return refuse(
+                "container_path",
+                &mount.container_path,
+                "is used by another bind mount already",
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Mistakes in a configuration as one answer: the text lists all, and each is there by itself.

@@ -158,9 +158,13 @@ impl Master {
                 return self.advance_search(tx, row.id, SearchEvent::Close).await;
             }
             ExperimentEffect::End => {
-                if state == ExperimentState::Completed {
-                    experiments::set_progress(&mut tx.conn(), row.id, 1.0).await?;
-                }
+                let progress = if state == ExperimentState::Completed {
+                    1.0
+                } else {
+                    // The search counts what ended as done; people want to know how far the code came.
+                    trials::mean_progress(&mut tx.conn(), row.id).await?
+                };
+                experiments::set_progress(&mut tx.conn(), row.id, progress).await?;
                 self.end_search(tx, row.id).await?;
                 self.configs.forget(row.id);
                 let hub = self.hub.clone();
@@ -682,9 +686,10 @@ impl Master {
                 Some(reason) => format!("its slots were given back: {reason}"),
                 None => "its slots were given back".to_owned(),
             },
-            AllocationExit::Failed { reason } => reason.clone(),
+            // Texts of agents: what the database cannot hold must not keep an end from being stored.
+            AllocationExit::Failed { reason } => reason.replace('\0', "\\0"),
             AllocationExit::Infrastructure { reason } => {
-                format!("{reason} (not charged to the trial)")
+                format!("{} (not charged to the trial)", reason.replace('\0', "\\0"))
             }
         };
         row.exit_reason = Some(text.clone());

@@ -79,6 +79,8 @@ pub struct Inner {
     pub metric_intake: metrics::Intake,
     /// The master's own recent log lines.
     pub log: MasterLog,
+    /// Cancelled when nothing is to be placed any more.
+    pub scheduling: CancellationToken,
     /// Cancelled when the master is to stop.
     pub shutdown: CancellationToken,
     /// Whether the master serves TLS.

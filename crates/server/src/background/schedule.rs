@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Schedules until the master stops.
 pub async fn run(master: Master) {
     let mut changes = master.hub.subscribe(Topic::Schedule);
-    loop {
+    while !master.scheduling.is_cancelled() {
         let next = match pass(&master).await {
             Ok(next) => next,
             Err(error) => {
@@ -37,6 +37,7 @@ pub async fn run(master: Master) {
         tokio::select! {
             () = changes.changed() => {}
             () = sleep_or_forever(next) => {}
+            () = master.scheduling.cancelled() => return,
             () = master.shutdown.cancelled() => return,
         }
     }

@@ -84,6 +84,7 @@ fn router(master: Master) -> Router {
         .method_not_allowed_fallback(unknown)
         .layer(DefaultBodyLimit::max(BODY_LIMIT_BYTES))
         .layer(axum::middleware::from_fn(respond::pretty))
+        .layer(axum::middleware::from_fn(extract::readable_address))
         .layer(CompressionLayer::new().gzip(true))
         .layer(CatchPanicLayer::custom(error::on_panic))
         .with_state(master)

@@ -11,8 +11,8 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::AppError;
 use crate::error::AppResult;
+use crate::error::{AppError, ErrorKind};
 use crate::http::error::{ApiError, before_stream, stream_line};
 
 /// Result of a handler.
@@ -61,7 +61,10 @@ pub async fn stream(
                 Ok(line) => Some((line, Some((messages, shutdown)))),
                 Err(error) => Some((Bytes::from(stream_line(&error)), None)),
             },
-            () = shutdown.cancelled() => None,
+            () = shutdown.cancelled() => {
+                let error = AppError::new(ErrorKind::Unavailable, "the master is stopping; ask again when it is back");
+                Some((Bytes::from(stream_line(&error)), None))
+            }
         }
     });
     let lines = futures::stream::once(async move { first })

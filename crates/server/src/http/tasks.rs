@@ -17,6 +17,8 @@ use det_store::{Conn, agents, allocations, experiments};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use det_scheduler::Policy;
+
 use crate::app::Master;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::Caller;
@@ -53,8 +55,10 @@ async fn get_tasks(State(master): State<Master>, _caller: Caller) -> Answer {
     let agents = agents::list(&mut conn.conn()).await?;
     let jobs = experiments::live_jobs(&mut conn.conn()).await?;
     drop(conn);
-    let scheduler =
-        |pool: &str| views::jobs::scheduler_type(&master.pool_settings(pool)).to_string();
+    // The client knows this one by its short name.
+    let scheduler = |pool: &str| match master.pool_settings(pool).policy {
+        Policy::Priority { .. } => "priority".to_owned(),
+    };
     let summaries = views::tasks::summaries(&live, &containers, &agents, &jobs, scheduler)?;
     message(&GetTasksResponse {
         allocation_id_to_summary: summaries,
