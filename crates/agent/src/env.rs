@@ -108,7 +108,11 @@ pub(crate) fn complete(spec: &ContainerSpec, facts: &AgentFacts<'_>) -> Vec<(Str
 
     match facts.place {
         TaskPlace::Container => {
-            if spec.slots.is_empty() {
+            let has_gpu = facts
+                .devices
+                .iter()
+                .any(|d| d.kind == DeviceKind::Cuda && spec.slots.contains(&d.id));
+            if !has_gpu {
                 // Some images say "all" where the NVIDIA runtime is the engine's default.
                 env.set("NVIDIA_VISIBLE_DEVICES", "void");
             }

@@ -303,9 +303,8 @@ impl Auth {
         hashed: bool,
     ) -> AppResult<(String, User)> {
         let wrong = || {
-            AppError::new(ErrorKind::Unauthenticated, "invalid credentials").hint(
-                "check the user name and the password, or ask an administrator for a new password",
-            )
+            // Word for word what clients look for (wire-contract reference §4.1): no hint.
+            AppError::new(ErrorKind::Unauthenticated, "invalid credentials")
         };
         let user = self.user_by_name(username).ok_or_else(wrong)?;
         let given = if hashed {

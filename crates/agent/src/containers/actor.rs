@@ -14,6 +14,7 @@
 //! There are never two copies: a container that cannot be proven absent is not started again.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -706,7 +707,9 @@ impl Actor {
             engine.remove(id).await.map_err(|error| error.to_string())?;
         }
         let (shared, dir, id) = (self.shared.clone(), self.dir.clone(), id.clone());
+        let allocation = self.spec.allocation_id.clone();
         let removed = blocking(move || {
+            remove_tensorboard_files(Path::new("/tmp"), allocation.as_str());
             shared
                 .runtimes
                 .process
@@ -742,4 +745,20 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| LaunchError::Host(format!("work on a container broke off: {error}")))
+}
+
+/// Removes what the harness of a process task leaves in a `/tmp` that is not its own: `tensorboard-<allocation>-0`, and
+/// the link `tensorboard` to it. What cannot be removed is left: it is only in the way of tidiness.
+fn remove_tensorboard_files(tmp: &Path, allocation_id: &str) {
+    let directory = tmp.join(format!("tensorboard-{allocation_id}-0"));
+    let link = tmp.join("tensorboard");
+    if std::fs::read_link(&link).is_ok_and(|target| target == directory) {
+        let _ = std::fs::remove_file(&link);
+    }
+    match std::fs::remove_dir_all(&directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::debug!(directory = %directory.display(), %error, "a task's TensorBoard files stay");
+        }
+        Ok(()) | Err(_) => {}
+    }
 }
