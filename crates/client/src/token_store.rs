@@ -56,7 +56,7 @@ impl MasterEntry {
 }
 
 impl TokenStore {
-    /// The store in the directory of settings (see [`crate::config_dir`]). Nothing is created before the first change.
+    /// The store in the directory of settings (see [`crate::config_dir()`]). Nothing is created before the first change.
     pub fn in_directory(directory: &Path) -> Self {
         Self {
             path: directory.join("auth.json"),

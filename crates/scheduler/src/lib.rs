@@ -1,6 +1,6 @@
 //! Which waiting request starts where, what must stop for it, and why the rest waits.
 //!
-//! One function decides for one resource pool: [`plan`] takes what the pool holds ([`PoolSnapshot`]), what waits
+//! One function decides for one resource pool: [`plan()`] takes what the pool holds ([`PoolSnapshot`]), what waits
 //! ([`Queue`]) and the time, and answers with a [`Plan`]: placements, preemptions, and a [`WaitReason`] for every
 //! request that stays. [`can_ever_fit`] answers at submit whether a request could run in the pool at all.
 //!
@@ -11,7 +11,7 @@
 //!
 //! # How a caller uses it
 //!
-//! The caller runs [`plan`] on every change of its input, commits the placements as running allocations, marks the
+//! The caller runs [`plan()`] on every change of its input, commits the placements as running allocations, marks the
 //! preempted and the handed-over ones with [`Progress::PreemptedFor`] (or [`Progress::Stopping`] when no request is
 //! named), and removes an allocation's slots from the snapshot as its containers exit. Running the plan again on the result decides nothing
 //! new. Requests whose reason is [`WaitReason::ReservedFor`], or that pass the age limit

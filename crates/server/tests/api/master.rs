@@ -134,9 +134,16 @@ async fn the_log_is_read_from_its_end_and_followed() {
             .refused(400)
             .contains("limit")
     );
-    // An open stream does not keep the master from stopping.
+    // An open stream does not keep the master from stopping, and its reader is told that this is not the end.
     cluster.stop().await;
-    assert_eq!(follower.next().await, None);
+    let last = follower.next_line().await.expect("a last line");
+    assert!(
+        last["error"]["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("stopping")),
+        "{last}"
+    );
+    assert_eq!(follower.next_line().await, None);
 }
 
 #[tokio::test]

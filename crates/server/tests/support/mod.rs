@@ -216,11 +216,16 @@ pub(crate) struct Follower {
 impl Follower {
     /// The next message; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Value> {
+        Some(self.next_line().await?["result"].clone())
+    }
+
+    /// The next line as it is, an error as well.
+    pub(crate) async fn next_line(&mut self) -> Option<Value> {
         loop {
             if let Some((line, rest)) = self.rest.split_once('\n') {
                 let message: Value = serde_json::from_str(line).unwrap();
                 self.rest = String::from(rest);
-                return Some(message["result"].clone());
+                return Some(message);
             }
             let chunk = within("a message of a stream", self.response.chunk())
                 .await
