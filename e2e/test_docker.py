@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
+import subprocess
+import tarfile
 from collections.abc import Iterator
 
 import pytest
@@ -85,3 +88,47 @@ def test_shared_memory(boxed: Cluster) -> None:
     config = experiment("shm", "df --output=size -k /dev/shm | tail -1", resources={"shm_size": "37 MiB"})
     trial = boxed.run(config)
     assert [line.strip() for line in boxed.printed(trial["id"])] == [str(37 * 1024)]
+
+
+def import_image(name: str, root: pathlib.Path) -> str:
+    """An image of the files below `root`, without asking a registry."""
+    archive = root.with_suffix(".tar")
+    with tarfile.open(archive, "w") as out:
+        out.add(root, arcname=".")
+    docker("import", str(archive), name)
+    return name
+
+
+@pytest.fixture
+def busybox() -> pathlib.Path:
+    path = shutil.which("busybox")
+    # `ldd` fails on what needs no libraries.
+    if path is None or subprocess.run(["ldd", path], capture_output=True).returncode == 0:
+        pytest.skip("there is no static busybox (Debian: busybox-static)")
+    return pathlib.Path(path)
+
+
+def test_an_image_with_busybox_alone(boxed: Cluster, busybox: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    shutil.copy(busybox, root / "bin" / "busybox")
+    for applet in ("sh", "echo", "cat", "env"):
+        (root / "bin" / applet).symlink_to("busybox")
+    (root / "tmp").mkdir()
+    image = import_image("det-test-busybox:latest", root)
+    config = experiment("busybox", "echo from $DET_TASK_TYPE; cat look.py | busybox wc -l", environment={"image": image})
+    trial = boxed.run(config, "look")
+    assert boxed.printed(trial["id"])[0] == "from TRIAL"
+
+
+def test_an_image_with_one_program_and_nothing_else(
+    boxed: Cluster, busybox: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    shutil.copy(busybox, root / "echo")
+    image = import_image("det-test-one-program:latest", root)
+    config = experiment("alone", "", environment={"image": image})
+    config["entrypoint"] = ["/echo", "no shell", "here"]
+    trial = boxed.run(config)
+    assert boxed.printed(trial["id"]) == ["no shell here"]

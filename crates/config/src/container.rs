@@ -56,6 +56,9 @@ pub struct Environment {
     pub drop_capabilities: Vec<String>,
     /// A Kubernetes pod, as written.
     pub pod_spec: Option<Value>,
+    /// Working directory of the task; `None` = the pool's, else the run directory's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<String>,
 }
 
 /// A port of a task behind the master's proxy.
@@ -410,6 +413,7 @@ pub(crate) static ENVIRONMENT: Section = section(&[
     field("add_capabilities", CAPABILITIES).or("[]"),
     field("drop_capabilities", CAPABILITIES).or("[]"),
     field("pod_spec", Kind::Custom(crate::pod::check)).kept(),
+    field("work_dir", Kind::Text),
 ]);
 
 /// Fills in the images that a partial map leaves out; the schema's default covers only a missing map.

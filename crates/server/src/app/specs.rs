@@ -159,9 +159,10 @@ impl Master {
             ..
         } = parts;
         let environment = &config.environment;
-        let work_dir = defaults
+        let work_dir = environment
             .work_dir
             .clone()
+            .or_else(|| defaults.work_dir.clone())
             .unwrap_or_else(|| format!("{RUN_DIR}/workdir"));
         let mut ports = vec![RENDEZVOUS_PORT];
         ports.extend(trial_ports(parts.port_offset).map(|(_, port)| port));
