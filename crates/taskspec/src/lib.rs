@@ -222,7 +222,8 @@ pub enum ContainerExit {
         /// What was tried and what went wrong.
         message: String,
     },
-    /// The container never ran and the infrastructure is to blame (image pull, engine down). Not charged to the trial.
+    /// The container never ran: its image could not be pulled, or the engine refused it. Charged to the trial, because an
+    /// image that is not there would be tried for ever.
     StartFailed {
         /// What was tried and what went wrong.
         message: String,

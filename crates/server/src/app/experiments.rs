@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
 use det_config::hyperparameters::SearchMethod;
 use det_ids::{AllocationId, JobId, Micros, TaskId};
@@ -275,12 +276,8 @@ impl Master {
                 })?
             }
         };
-        if !self.pool_names().contains(&pool) {
-            return Err(AppError::invalid(format!(
-                "resources.resource_pool: pool \"{pool}\" does not exist"
-            ))
-            .hint(format!("choose one of: {}", self.pool_names().join(", "))));
-        }
+        // Said together with what is wrong in the rest.
+        let no_such_pool = !self.pool_names().contains(&pool);
         let container_defaults = self.container_defaults(&pool);
         let storage = self
             .config
@@ -297,7 +294,20 @@ impl Master {
             default_priority: Some(self.default_priority(&pool)),
             managed: true,
         };
-        let mut config = submitted.complete(&defaults).map_err(config_error)?;
+        let mut config = match (submitted.complete(&defaults), no_such_pool) {
+            (Ok(config), false) => config,
+            (completed, no_such_pool) => {
+                let mut errors = completed.err().unwrap_or_else(|| ConfigErrors(Vec::new()));
+                if no_such_pool {
+                    let message = format!("pool \"{pool}\" does not exist");
+                    let hint = format!("choose one of: {}", self.pool_names().join(", "));
+                    errors.0.push(
+                        ConfigError::new("resources.resource_pool", None, message).with_hint(hint),
+                    );
+                }
+                return Err(config_error(errors));
+            }
+        };
         config.resources.resource_pool.clone_from(&pool);
         check_size(&config)?;
         check_mounts(&config)?;
@@ -735,7 +745,7 @@ fn check_mounts(config: &ExperimentConfig) -> AppResult<()> {
     clippy::needless_pass_by_value,
     reason = "the shape that map_err wants"
 )]
-pub fn config_error(errors: det_config::errors::ConfigErrors) -> AppError {
+pub fn config_error(errors: ConfigErrors) -> AppError {
     let mut error = AppError::invalid(format!(
         "the experiment's configuration cannot be used:\n{errors}"
     ));
