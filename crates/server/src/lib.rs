@@ -256,7 +256,7 @@ fn warn_of_unbuilt_schedulers(config: &MasterConfig) {
         if scheduler.kind != SchedulerKind::Priority {
             tracing::warn!(
                 resource_pool = pool.pool_name,
-                "this scheduler is not built in this version; the pool uses the priority scheduler with preemption instead"
+                "this scheduler is not built in this version; the pool uses the priority scheduler instead"
             );
         }
     }

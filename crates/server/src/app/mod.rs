@@ -18,6 +18,7 @@ pub mod pools;
 pub mod preview;
 pub mod searches;
 pub mod specs;
+pub mod submission;
 pub mod trials;
 pub mod users;
 

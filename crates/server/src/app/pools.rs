@@ -71,7 +71,8 @@ impl Master {
         let scheduler = self.config.effective_scheduler(configured);
         PoolSettings {
             policy: Policy::Priority {
-                // Kinds that are not built are refused at start; see `server::start`.
+                // Kinds that are not built are named in a warning at start and use this one; fair share, which makes
+                // room for others, with preemption.
                 preemption: scheduler.preemption || scheduler.kind == SchedulerKind::FairShare,
                 default_priority: scheduler.default_priority,
             },

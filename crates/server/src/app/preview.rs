@@ -5,7 +5,7 @@ use det_searcher::{Preview, preview};
 use serde_json::{Map, Value, json};
 
 use crate::app::Master;
-use crate::app::experiments::config_error;
+use crate::app::submission::config_error;
 use crate::error::{AppError, AppResult};
 
 /// A previewed search.
