@@ -17,6 +17,8 @@ const PURE: &[&str] = &[
 /// Rooms that act, each with the other acting rooms it may use. A new one is added here with a reason in its review.
 const SHELLS: &[(&str, &[&str])] = &[
     ("det-agent", &["det-spool"]),
+    // Writes stores of any size directly, and plays agents.
+    ("det-bench", &["det-client", "det-store"]),
     ("det-cli", &["det-agent", "det-client", "det-server"]),
     ("det-client", &[]),
     ("det-server", &["det-store"]),

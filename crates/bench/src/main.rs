@@ -1,0 +1,39 @@
+//! `det-bench`: what `bench/run.sh` and the chaos runner need that Python is too slow for: load generators, simulated
+//! agents, large stores.
+//!
+//! Each subcommand is a file. It prints one JSON document on standard output when it ends; progress and errors go to
+//! standard error. Nothing here asserts a speed: the numbers are for the caller to print.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Load generators, simulated agents and large stores.
+#[derive(Debug, Parser)]
+#[command(name = "det-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match Cli::parse().command {}
+}
+
+/// Prints the result, or the whole chain of the error.
+#[allow(dead_code, reason = "until the first subcommand is there")]
+fn finish(outcome: anyhow::Result<serde_json::Value>) -> ExitCode {
+    use std::io::Write as _;
+    let written = outcome.and_then(|document| Ok(writeln!(std::io::stdout(), "{document}")?));
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "det-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
