@@ -23,7 +23,9 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("det-client", &[]),
     ("det-server", &["det-store"]),
     ("det-spool", &[]),
-    ("det-store", &[]),
+    ("det-store", &["det-store-derive"]),
+    // A derive: runs in the compiler.
+    ("det-store-derive", &[]),
     ("det-supervisor", &["det-spool"]),
     ("xtask", &[]),
 ];
@@ -37,6 +39,7 @@ const WORLDLY: &[&str] = &[
     "kube",
     "mio",
     "reqwest",
+    "rusqlite",
     "rustls",
     "sqlx",
     "sqlx-core",

@@ -97,13 +97,29 @@ impl AppError {
 
 impl From<StoreError> for AppError {
     fn from(error: StoreError) -> Self {
-        if error.is_transient() {
+        let unavailable = |message: &str, hint: &str| Self {
+            kind: ErrorKind::Unavailable,
+            message: message.into(),
+            hint: Some(hint.into()),
+            details: Vec::new(),
+            cause: None,
+        };
+        if matches!(error, StoreError::Full) {
             Self {
-                kind: ErrorKind::Unavailable,
-                message: "the master cannot reach its database".into(),
-                hint: Some("nothing was changed; try again in a moment".into()),
-                details: Vec::new(),
                 cause: Some(error.into()),
+                ..unavailable(
+                    "there is no room left where the master's database keeps its files",
+                    "nothing was changed, and what was acknowledged before is safe; make room on that disk and try \
+                     again, the master needs no restart",
+                )
+            }
+        } else if error.is_transient() {
+            Self {
+                cause: Some(error.into()),
+                ..unavailable(
+                    "the master cannot reach its database",
+                    "what was not acknowledged may not be stored; try again in a moment",
+                )
             }
         } else if error.is_unstorable_text() {
             Self::invalid("a text in the request holds the character NUL, which cannot be stored")

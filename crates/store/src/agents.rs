@@ -3,7 +3,7 @@
 use crate::{Conn, StoreError};
 
 /// An agent.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct AgentRow {
     /// Its id.
     pub id: String,

@@ -4,7 +4,7 @@ use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
 /// What runs containers.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct TaskRow {
     /// `<experiment>.<request uuid>` for trials.
     pub id: String,
@@ -29,7 +29,7 @@ pub struct TaskRow {
 }
 
 /// One attempt's claim on slots.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct AllocationRow {
     /// `<task>.<n>`.
     pub id: String,
@@ -76,7 +76,7 @@ pub struct AllocationRow {
 }
 
 /// One container of an allocation.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct ContainerRow {
     /// UUID; the wire's resource id.
     pub id: String,
@@ -423,7 +423,7 @@ pub async fn insert_token(
 }
 
 /// Whose token this is: the allocation, its task's owner, and until when (`None` = while the allocation lives).
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct TokenOwner {
     /// The allocation.
     pub allocation_id: String,

@@ -4,7 +4,7 @@ use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
 /// A checkpoint.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct CheckpointRow {
     /// Chosen by the task.
     pub uuid: String,

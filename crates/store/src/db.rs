@@ -7,14 +7,71 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-    SqliteSynchronous,
-};
-use sqlx::{ConnectOptions, Connection, Postgres, Sqlite, pool::PoolConnection};
+use sqlx::{ConnectOptions, Connection, Postgres, pool::PoolConnection};
 
+use crate::lite::{LiteConn, LiteOptions, LitePool, PooledLite};
 use crate::migrate;
 use crate::writer::{Job, Writer, connect_patiently};
+
+/// What a database's driver says.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// SQLite.
+    #[error(transparent)]
+    Lite(#[from] rusqlite::Error),
+    /// PostgreSQL.
+    #[error(transparent)]
+    Pg(#[from] sqlx::Error),
+    /// A thread could not be started.
+    #[error("a thread for the database could not be started")]
+    Thread(#[source] std::io::Error),
+    /// The same failure as that of a whole group of changes, for each of them.
+    #[error("{0}")]
+    Group(String),
+}
+
+impl DriverError {
+    /// Whether the connection is at fault and not the statement.
+    pub(crate) fn is_connection(&self) -> bool {
+        match self {
+            Self::Pg(error) => is_connection_error(error),
+            // The file or its disk is at fault, or another program holds it.
+            Self::Lite(error) => matches!(
+                error.sqlite_error_code(),
+                Some(
+                    rusqlite::ErrorCode::SystemIoFailure
+                        | rusqlite::ErrorCode::CannotOpen
+                        | rusqlite::ErrorCode::DatabaseBusy
+                        | rusqlite::ErrorCode::DatabaseLocked
+                )
+            ),
+            Self::Thread(_) => true,
+            Self::Group(_) => false,
+        }
+    }
+
+    /// Whether a row was refused because another one has its key.
+    pub fn is_unique_violation(&self) -> bool {
+        match self {
+            Self::Pg(sqlx::Error::Database(e)) => e.is_unique_violation(),
+            // 2067 and 1555: SQLITE_CONSTRAINT_UNIQUE and _PRIMARYKEY.
+            Self::Lite(rusqlite::Error::SqliteFailure(e, _)) => {
+                matches!(e.extended_code, 2067 | 1555)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether there is no room left where the database keeps its files.
+    fn is_full(&self) -> bool {
+        match self {
+            // 53100: disk full.
+            Self::Pg(sqlx::Error::Database(e)) => e.code().is_some_and(|c| c == "53100"),
+            Self::Lite(error) => error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull),
+            _ => false,
+        }
+    }
+}
 
 /// What can go wrong in the database.
 #[derive(Debug, thiserror::Error)]
@@ -40,13 +97,19 @@ pub enum StoreError {
     Url(String),
     /// The database cannot be reached now.
     #[error("the database cannot be reached")]
-    Unavailable(#[source] sqlx::Error),
+    Unavailable(#[source] DriverError),
+    /// All connections for reading were busy for too long.
+    #[error("the database is too busy to read from it now")]
+    Busy,
+    /// There is no room left for the database. What was acknowledged is safe.
+    #[error("there is no room left where the database keeps its files")]
+    Full,
     /// A statement failed.
     #[error("the database refused an operation")]
-    Query(#[from] sqlx::Error),
+    Query(#[source] DriverError),
     /// The schema could not be brought up to date.
-    #[error("the database could not be brought to this version's schema")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
+    #[error(transparent)]
+    Migrate(#[from] migrate::MigrateError),
     /// A stored value cannot be read.
     #[error("stored data of {what} cannot be read: {message}")]
     Corrupt {
@@ -63,12 +126,30 @@ pub enum StoreError {
     Closed,
 }
 
+impl From<DriverError> for StoreError {
+    fn from(error: DriverError) -> Self {
+        if error.is_full() {
+            Self::Full
+        } else {
+            Self::Query(error)
+        }
+    }
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        DriverError::Pg(error).into()
+    }
+}
+
 impl StoreError {
     /// Whether a value was refused because PostgreSQL's texts cannot hold the character NUL.
     pub fn is_unstorable_text(&self) -> bool {
         match self {
             // 22021: character not in repertoire.
-            Self::Query(sqlx::Error::Database(e)) => e.code().is_some_and(|c| c == "22021"),
+            Self::Query(DriverError::Pg(sqlx::Error::Database(e))) => {
+                e.code().is_some_and(|c| c == "22021")
+            }
             _ => false,
         }
     }
@@ -76,15 +157,15 @@ impl StoreError {
     /// Whether the same operation may succeed later without any change (the database is away).
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unavailable(_) | Self::Closed => true,
-            Self::Query(error) => is_connection_error(error),
+            Self::Unavailable(_) | Self::Busy | Self::Full | Self::Closed => true,
+            Self::Query(error) => error.is_connection(),
             _ => false,
         }
     }
 }
 
 /// Whether the connection is at fault and not the statement.
-pub(crate) fn is_connection_error(error: &sqlx::Error) -> bool {
+fn is_connection_error(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_)
         | sqlx::Error::PoolTimedOut
@@ -138,7 +219,7 @@ impl FromStr for StoreUrl {
 /// A connection of either kind, borrowed for some statements.
 pub enum Conn<'a> {
     /// SQLite.
-    Lite(&'a mut SqliteConnection),
+    Lite(&'a mut LiteConn),
     /// PostgreSQL.
     Pg(&'a mut PgConnection),
 }
@@ -153,48 +234,68 @@ impl Conn<'_> {
     }
 }
 
-/// Runs one expression with the connection of whichever kind, typed for each.
-macro_rules! on {
-    ($conn:expr, $c:ident => $body:expr) => {
-        match $conn {
-            $crate::db::Conn::Lite($c) => $body,
-            $crate::db::Conn::Pg($c) => $body,
+impl Conn<'_> {
+    /// Runs statements of ours that follow one another and give nothing.
+    pub(crate) async fn execute_script(&mut self, sql: &str) -> Result<(), DriverError> {
+        match self {
+            Self::Lite(c) => c.execute_script(sql),
+            Self::Pg(c) => sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
+                .execute(&mut **c)
+                .await
+                .map(|_| ())
+                .map_err(DriverError::Pg),
         }
-    };
+    }
 }
 
 /// All rows of a query.
 macro_rules! fetch_all {
     ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
-        on!($conn, c => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_all(&mut **c).await)
+        match $conn {
+            $crate::db::Conn::Lite(c) => c.fetch_all::<$row>($sql, &[$(&$bind),*]),
+            $crate::db::Conn::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_all(&mut **c).await
+                .map_err($crate::db::DriverError::Pg),
+        }
     };
 }
 
 /// The first row of a query, if any.
 macro_rules! fetch_optional {
     ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
-        on!($conn, c => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_optional(&mut **c).await)
+        match $conn {
+            $crate::db::Conn::Lite(c) => c.fetch_optional::<$row>($sql, &[$(&$bind),*]),
+            $crate::db::Conn::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_optional(&mut **c).await
+                .map_err($crate::db::DriverError::Pg),
+        }
     };
 }
 
 /// The only row of a query.
 macro_rules! fetch_one {
     ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
-        on!($conn, c => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_one(&mut **c).await)
+        match $conn {
+            $crate::db::Conn::Lite(c) => c.fetch_one::<$row>($sql, &[$(&$bind),*]),
+            $crate::db::Conn::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_one(&mut **c).await
+                .map_err($crate::db::DriverError::Pg),
+        }
     };
 }
 
 /// Runs a statement and gives the number of rows it changed.
 macro_rules! execute {
     ($conn:expr, $sql:expr $(, $bind:expr)* $(,)?) => {
-        on!($conn, c => sqlx::query($sql)$(.bind($bind))*.execute(&mut **c).await.map(|r| r.rows_affected()))
+        match $conn {
+            $crate::db::Conn::Lite(c) => c.execute($sql, &[$(&$bind),*]),
+            $crate::db::Conn::Pg(c) => sqlx::query($sql)$(.bind($bind))*.execute(&mut **c).await
+                .map(|done| done.rows_affected()).map_err($crate::db::DriverError::Pg),
+        }
     };
 }
 
 /// A connection for reading, returned to its pool when dropped.
 pub enum ReadConn {
     /// SQLite.
-    Lite(PoolConnection<Sqlite>),
+    Lite(PooledLite),
     /// PostgreSQL.
     Pg(PoolConnection<Postgres>),
 }
@@ -203,7 +304,7 @@ impl ReadConn {
     /// The connection for the query functions.
     pub fn conn(&mut self) -> Conn<'_> {
         match self {
-            Self::Lite(c) => Conn::Lite(c),
+            Self::Lite(c) => Conn::Lite(c.conn()),
             Self::Pg(c) => Conn::Pg(c),
         }
     }
@@ -215,7 +316,7 @@ impl ReadConn {
     reason = "there is one of these in a process; the sizes depend on the features of others"
 )]
 pub(crate) enum OwnedConn {
-    Lite(SqliteConnection),
+    Lite(LiteConn),
     Pg(PgConnection),
 }
 
@@ -231,7 +332,10 @@ impl OwnedConn {
     /// leave it to the server's leisure, and a master started right afterwards would find the database in use.
     pub(crate) async fn close(self) {
         let closed = match self {
-            Self::Lite(conn) => conn.close().await,
+            Self::Lite(conn) => {
+                drop(conn);
+                return;
+            }
             Self::Pg(mut conn) => {
                 let unlocked = sqlx::query("SELECT pg_advisory_unlock($1)")
                     .bind(ADVISORY_LOCK)
@@ -253,7 +357,7 @@ impl OwnedConn {
 /// How to open the writer's connection again after it broke.
 #[derive(Clone)]
 pub(crate) enum Connector {
-    Lite(Box<SqliteConnectOptions>),
+    Lite(LiteOptions),
     Pg(Box<PgConnectOptions>),
 }
 
@@ -265,10 +369,13 @@ impl Connector {
     pub(crate) async fn connect(&self) -> Result<OwnedConn, StoreError> {
         match self {
             Self::Lite(options) => Ok(OwnedConn::Lite(
-                options.connect().await.map_err(StoreError::Unavailable)?,
+                options.open_writer().map_err(StoreError::Unavailable)?,
             )),
             Self::Pg(options) => {
-                let mut conn = options.connect().await.map_err(StoreError::Unavailable)?;
+                let mut conn = options
+                    .connect()
+                    .await
+                    .map_err(|e| StoreError::Unavailable(e.into()))?;
                 let (held,): (bool,) = sqlx::query_as("SELECT pg_try_advisory_lock($1)")
                     .bind(ADVISORY_LOCK)
                     .fetch_one(&mut conn)
@@ -284,7 +391,7 @@ impl Connector {
 }
 
 enum Pool {
-    Lite(SqlitePool),
+    Lite(LitePool),
     Pg(PgPool),
 }
 
@@ -338,27 +445,11 @@ impl Store {
         }
         // The file holds hashes of passwords and tokens. SQLite gives its companion files the same permissions.
         private_file_options().open(path).map_err(directory_error)?;
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            .foreign_keys(true)
-            .busy_timeout(Duration::from_secs(10))
-            .statement_cache_capacity(256)
-            .disable_statement_logging();
-        let mut first = options.connect().await.map_err(StoreError::Unavailable)?;
-        migrate::run_sqlite(&mut first).await?;
-        let pool = SqlitePoolOptions::new()
-            .min_connections(0)
-            .max_connections(4)
-            .idle_timeout(Duration::from_mins(1))
-            .connect_lazy_with(options.clone().read_only(true));
-        let writer = Writer::start(
-            Connector::Lite(Box::new(options)),
-            OwnedConn::Lite(first),
-            Some(lock),
-        );
+        let options = LiteOptions::new(path);
+        let mut first = OwnedConn::Lite(options.open_writer().map_err(StoreError::Unavailable)?);
+        migrate::run(&mut first.conn()).await?;
+        let pool = LitePool::new(options.clone());
+        let writer = Writer::start(Connector::Lite(options), first, Some(lock))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Lite(pool),
@@ -375,15 +466,13 @@ impl Store {
         let connector = Connector::Pg(Box::new(options.clone()));
         // A master that was killed a moment ago holds its lock until the server has noticed.
         let mut first = connect_patiently(&connector).await?;
-        if let OwnedConn::Pg(conn) = &mut first {
-            migrate::run_postgres(conn).await?;
-        }
+        migrate::run(&mut first.conn()).await?;
         let pool = PgPoolOptions::new()
             .min_connections(0)
             .max_connections(8)
             .acquire_timeout(Duration::from_secs(5))
             .connect_lazy_with(options);
-        let writer = Writer::start(connector, first, None);
+        let writer = Writer::start(connector, first, None)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Pg(pool),
@@ -404,9 +493,12 @@ impl Store {
     pub async fn read(&self) -> Result<ReadConn, StoreError> {
         match &self.inner.pool {
             Pool::Lite(pool) => pool.acquire().await.map(ReadConn::Lite),
-            Pool::Pg(pool) => pool.acquire().await.map(ReadConn::Pg),
+            Pool::Pg(pool) => pool
+                .acquire()
+                .await
+                .map(ReadConn::Pg)
+                .map_err(|e| StoreError::Unavailable(e.into())),
         }
-        .map_err(StoreError::Unavailable)
     }
 
     pub(crate) async fn write_permit(
@@ -424,7 +516,7 @@ impl Store {
     /// [`StoreError::Unavailable`].
     pub async fn close(&self) {
         match &self.inner.pool {
-            Pool::Lite(pool) => pool.close().await,
+            Pool::Lite(pool) => pool.close(),
             Pool::Pg(pool) => pool.close().await,
         }
         self.inner.writer.close().await;

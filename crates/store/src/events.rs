@@ -24,7 +24,7 @@ pub struct NewEvent<'a> {
 }
 
 /// A recorded change.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct EventRow {
     /// Position; grows with every event.
     pub id: i64,

@@ -4,7 +4,7 @@ use crate::query::{Query, Value, contains_pattern};
 use crate::{Conn, StoreError};
 
 /// An entry of the job queue.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct JobRow {
     /// UUID.
     pub id: String,
@@ -27,7 +27,7 @@ pub struct JobRow {
 }
 
 /// An experiment with its owner's name and its job's settings.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct ExperimentRow {
     /// Number.
     pub id: i64,

@@ -24,6 +24,7 @@
 
 #[macro_use]
 mod db;
+pub mod lite;
 mod migrate;
 mod query;
 pub mod writer;
@@ -41,7 +42,9 @@ pub mod settings;
 pub mod trials;
 pub mod users;
 
-pub use db::{Conn, ReadConn, Store, StoreError, StoreUrl};
+pub use db::{Conn, DriverError, ReadConn, Store, StoreError, StoreUrl};
+pub(crate) use det_store_derive::Row;
+pub use migrate::MigrateError;
 pub use writer::WriteTx;
 
 /// The present, in microseconds since 1970. The one place of this room that reads the clock.

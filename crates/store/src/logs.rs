@@ -37,7 +37,7 @@ pub struct LogLine {
 }
 
 /// A stored chunk of lines.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct ChunkRow {
     /// Id of its first line in the task, from 1.
     pub first_line: i64,

@@ -169,7 +169,7 @@ impl MetricSummary {
 }
 
 /// A stored chunk of reports.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct ChunkRow {
     /// Order of arrival.
     pub id: i64,

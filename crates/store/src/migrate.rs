@@ -2,17 +2,20 @@
 //!
 //! Each file of `migrations/` is written once with tokens for what the databases spell differently: `{PK}` a generated
 //! 64-bit primary key, `{BLOB}` bytes, `{REAL}` a 64-bit float, `{DESC_LAST}` how a descending index puts nulls last.
+//!
+//! Each change and the line about it in `schema_versions` are one transaction: a master that is killed meanwhile leaves
+//! the change done or not begun. The caller holds the lock that keeps other masters out.
 
-use sqlx::SqlSafeStr;
-use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::postgres::PgConnection;
-use sqlx::sqlite::SqliteConnection;
+use sha2::{Digest as _, Sha256};
 
-use crate::StoreError;
+use crate::{Conn, StoreError};
 
 /// All migrations, oldest first. Never change one that has been released: add another.
-const MIGRATIONS: &[(i64, &str, &str)] =
-    &[(1, "core", include_str!("../migrations/0001_core.sql"))];
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "core",
+    text: include_str!("../migrations/0001_core.sql"),
+}];
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.
 const TOKENS: &[(&str, &str, &str)] = &[
@@ -26,39 +29,131 @@ const TOKENS: &[(&str, &str, &str)] = &[
     ("{DESC_LAST}", "DESC", "DESC NULLS LAST"),
 ];
 
-fn migrator(
-    pick: impl Fn(&(&'static str, &'static str, &'static str)) -> &'static str,
-) -> Migrator {
-    let migrations: Vec<Migration> = MIGRATIONS
-        .iter()
-        .map(|(version, name, text)| {
-            let sql = TOKENS.iter().fold((*text).to_owned(), |sql, token| {
-                sql.replace(token.0, pick(token))
-            });
-            Migration::new(
-                *version,
-                (*name).into(),
-                MigrationType::Simple,
-                sqlx::AssertSqlSafe(sql).into_sql_str(),
-                false,
-            )
-        })
-        .collect();
-    Migrator::with_migrations(migrations)
+struct Migration {
+    version: i64,
+    name: &'static str,
+    text: &'static str,
 }
 
-/// Brings a SQLite database up to date. The caller holds the data directory's lock.
-pub(crate) async fn run_sqlite(conn: &mut SqliteConnection) -> Result<(), StoreError> {
-    migrator(|token| token.1)
-        .run_direct(None, conn, false)
-        .await?;
+/// Why a database's schema is not one that this program can work with.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrateError {
+    /// A newer program has been here.
+    #[error(
+        "the database has schema version {found}, this program knows up to {known}: use the version of the program that wrote it, or a newer one"
+    )]
+    Newer {
+        /// The database's.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// The text of a schema change is not the one that was applied.
+    #[error(
+        "schema version {version} of the database was made by another build of this program; it cannot be brought up to date by this one"
+    )]
+    Changed {
+        /// Which.
+        version: i64,
+    },
+    /// A change of the schema failed; the ones before it are done.
+    #[error("the database could not be brought to schema version {version} (\"{name}\")")]
+    Failed {
+        /// Which.
+        version: i64,
+        /// Its name.
+        name: &'static str,
+        /// What the database says.
+        #[source]
+        source: crate::db::DriverError,
+    },
+}
+
+impl Migration {
+    fn sql(&self, conn: &Conn<'_>) -> String {
+        TOKENS.iter().fold(self.text.to_owned(), |sql, token| {
+            sql.replace(
+                token.0,
+                match conn {
+                    Conn::Lite(_) => token.1,
+                    Conn::Pg(_) => token.2,
+                },
+            )
+        })
+    }
+
+    /// Of the text as it stands in the file.
+    fn checksum(&self) -> String {
+        hex::encode(Sha256::digest(self.text))
+    }
+}
+
+/// Brings the database up to date. The caller holds the lock that keeps other masters out.
+pub(crate) async fn run(conn: &mut Conn<'_>) -> Result<(), StoreError> {
+    conn.execute_script(
+        "CREATE TABLE IF NOT EXISTS schema_versions (\
+         version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)",
+    )
+    .await?;
+    let done = fetch_all!(
+        conn,
+        (i64, String),
+        "SELECT version, checksum FROM schema_versions ORDER BY version"
+    )?;
+    let known = MIGRATIONS.last().map_or(0, |m| m.version);
+    if let Some((found, _)) = done.last().filter(|(found, _)| *found > known) {
+        return Err(MigrateError::Newer {
+            found: *found,
+            known,
+        }
+        .into());
+    }
+    for migration in MIGRATIONS {
+        match done
+            .iter()
+            .find(|(version, _)| *version == migration.version)
+        {
+            Some((_, checksum)) if *checksum == migration.checksum() => {}
+            Some(_) => {
+                return Err(MigrateError::Changed {
+                    version: migration.version,
+                }
+                .into());
+            }
+            None => apply(conn, migration).await?,
+        }
+    }
     Ok(())
 }
 
-/// Brings a PostgreSQL database up to date; sqlx holds a lock of its own meanwhile.
-pub(crate) async fn run_postgres(conn: &mut PgConnection) -> Result<(), StoreError> {
-    migrator(|token| token.2)
-        .run_direct(None, conn, false)
-        .await?;
+/// Makes one change, whole or not at all.
+async fn apply(conn: &mut Conn<'_>, migration: &Migration) -> Result<(), StoreError> {
+    let sql = migration.sql(conn);
+    conn.execute_script("BEGIN").await?;
+    let outcome = async {
+        conn.execute_script(&sql).await?;
+        execute!(
+            conn,
+            "INSERT INTO schema_versions (version, name, checksum, applied_at) VALUES ($1, $2, $3, $4)",
+            migration.version,
+            migration.name,
+            migration.checksum(),
+            crate::now()
+        )?;
+        conn.execute_script("COMMIT").await
+    }
+    .await;
+    if let Err(source) = outcome {
+        // The failure is what matters; a connection that cannot even roll back is not used again.
+        if let Err(error) = conn.execute_script("ROLLBACK").await {
+            tracing::debug!(%error, "a failed schema change could not be rolled back");
+        }
+        return Err(MigrateError::Failed {
+            version: migration.version,
+            name: migration.name,
+            source,
+        }
+        .into());
+    }
     Ok(())
 }

@@ -1,8 +1,12 @@
 //! Queries whose text depends on the request: filters, sorts, pages. The one place where SQL text is built; values are
 //! always bound.
 
-use sqlx::{AssertSqlSafe, FromRow, postgres::PgRow, sqlite::SqliteRow};
+use rusqlite::ToSql;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use sqlx::{AssertSqlSafe, FromRow, postgres::PgRow};
 
+use crate::db::DriverError;
+use crate::lite::FromLite;
 use crate::{Conn, StoreError};
 
 /// A value to bind.
@@ -89,20 +93,35 @@ impl Query {
 
     pub(crate) async fn fetch_all<R>(self, conn: &mut Conn<'_>) -> Result<Vec<R>, StoreError>
     where
-        R: for<'r> FromRow<'r, SqliteRow> + for<'r> FromRow<'r, PgRow> + Send + Unpin,
+        R: FromLite + for<'r> FromRow<'r, PgRow> + Send + Unpin,
     {
-        let rows = on!(conn, c => {
-            let mut query = sqlx::query_as::<_, R>(AssertSqlSafe(self.text));
-            for value in self.values {
-                query = match value {
-                    Value::Integer(v) => query.bind(v),
-                    Value::Text(v) => query.bind(v),
-                    Value::Bool(v) => query.bind(v),
-                };
+        match conn {
+            Conn::Lite(c) => {
+                let values: Vec<&dyn ToSql> = self.values.iter().map(|v| v as &dyn ToSql).collect();
+                Ok(c.fetch_all(&self.text, &values)?)
             }
-            query.fetch_all(&mut **c).await
-        })?;
-        Ok(rows)
+            Conn::Pg(c) => {
+                let mut query = sqlx::query_as::<_, R>(AssertSqlSafe(self.text));
+                for value in self.values {
+                    query = match value {
+                        Value::Integer(v) => query.bind(v),
+                        Value::Text(v) => query.bind(v),
+                        Value::Bool(v) => query.bind(v),
+                    };
+                }
+                Ok(query.fetch_all(&mut **c).await.map_err(DriverError::Pg)?)
+            }
+        }
+    }
+}
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match self {
+            Self::Integer(v) => (*v).into(),
+            Self::Text(v) => ToSqlOutput::Borrowed(ValueRef::Text(v.as_bytes())),
+            Self::Bool(v) => (*v).into(),
+        })
     }
 }
 

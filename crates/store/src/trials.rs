@@ -4,7 +4,7 @@ use crate::query::{Query, Value};
 use crate::{Conn, StoreError};
 
 /// A trial.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct TrialRow {
     /// Number, over the whole cluster.
     pub id: i64,

@@ -3,7 +3,7 @@
 use crate::{Conn, StoreError};
 
 /// A user.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct UserRow {
     /// Number.
     pub id: i64,
@@ -32,7 +32,7 @@ pub struct UserRow {
 }
 
 /// A login.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, crate::Row)]
 pub struct SessionRow {
     /// SHA-256 of the token.
     pub token_hash: Vec<u8>,

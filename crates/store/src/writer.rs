@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::db::{Connector, OwnedConn, is_connection_error};
+use crate::db::{Connector, DriverError, OwnedConn};
 use crate::{Conn, Store, StoreError};
 
 /// Most changes in one transaction. Bounds how long the first one waits for its answer.
@@ -142,13 +142,31 @@ impl Writer {
     }
 
     /// Starts the writer. `lock` keeps other masters out for as long as it may still write.
-    pub(crate) fn start(connector: Connector, conn: OwnedConn, lock: Option<File>) -> Self {
+    pub(crate) fn start(
+        connector: Connector,
+        conn: OwnedConn,
+        lock: Option<File>,
+    ) -> Result<Self, StoreError> {
         let (queue, inbox) = mpsc::unbounded_channel();
-        tokio::spawn(run(connector, conn, lock, inbox));
-        Self {
+        match &conn {
+            // Its statements run where it runs, and a commit waits for the disk: on a thread of its own that holds up
+            // nobody else.
+            OwnedConn::Lite(_) => {
+                let runtime = tokio::runtime::Handle::current();
+                std::thread::Builder::new()
+                    .name("writer".into())
+                    .spawn(move || runtime.block_on(run(connector, conn, lock, inbox)))
+                    .map_err(|e| StoreError::Unavailable(DriverError::Thread(e)))?;
+            }
+            // Waits for the network, beside all else that does.
+            OwnedConn::Pg(_) => {
+                tokio::spawn(run(connector, conn, lock, inbox));
+            }
+        }
+        Ok(Self {
             queue,
             permits: Arc::new(Semaphore::new(WAITING)),
-        }
+        })
     }
 
     pub(crate) fn submit(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
@@ -217,7 +235,10 @@ async fn begin(connector: &Connector, conn: Option<OwnedConn>) -> Result<OwnedCo
     let mut conn = connect_patiently(connector).await?;
     statement(&mut conn, Statement::Begin)
         .await
-        .map_err(StoreError::Unavailable)?;
+        .map_err(|error| match StoreError::from(error) {
+            StoreError::Query(error) => StoreError::Unavailable(error),
+            other => other,
+        })?;
     Ok(conn)
 }
 
@@ -230,17 +251,22 @@ enum Made {
 }
 
 /// Runs one change under a savepoint. `Err` = the transaction itself is lost.
-async fn make(tx: &mut WriteTx, job: &mut dyn Job) -> Result<Made, sqlx::Error> {
+async fn make(tx: &mut WriteTx, job: &mut dyn Job) -> Result<Made, StoreError> {
     let (effects, repairs) = (tx.after_commit.len(), tx.on_rollback.len());
     statement(&mut tx.conn, Statement::Savepoint).await?;
     let mut refused = None;
     if job.run(tx).await {
         match statement(&mut tx.conn, Statement::Release).await {
             Ok(()) => return Ok(Made::Kept),
-            Err(error) if is_connection_error(&error) => return Err(error),
+            Err(error) if error.is_connection() => return Err(StoreError::Unavailable(error)),
             // PostgreSQL: a statement failed and the change went on regardless. It alone pays for that.
-            Err(error) => refused = Some(StoreError::Query(error)),
+            Err(error) => refused = Some(error.into()),
         }
+    }
+    if let OwnedConn::Lite(conn) = &tx.conn
+        && let Some(error) = conn.undone_by()
+    {
+        return Err(error);
     }
     statement(&mut tx.conn, Statement::RollbackTo).await?;
     tx.after_commit.truncate(effects);
@@ -289,10 +315,15 @@ async fn commit_group(
     }
     let outcome = match lost {
         Some(error) => Err(error),
-        None => statement(&mut tx.conn, Statement::Commit).await,
+        None => statement(&mut tx.conn, Statement::Commit)
+            .await
+            .map_err(StoreError::from),
     };
     match outcome {
         Ok(()) => {
+            if let OwnedConn::Lite(conn) = &mut tx.conn {
+                conn.after_commit();
+            }
             for effect in tx.after_commit {
                 effect();
             }
@@ -305,12 +336,13 @@ async fn commit_group(
             for repair in tx.on_rollback {
                 repair();
             }
-            let lost = is_connection_error(&error);
             tracing::error!(%error, "a group of changes could not be committed");
-            let error = if lost {
-                StoreError::Unavailable(error)
-            } else {
-                StoreError::Query(error)
+            // Whether anything of it is stored is not known when the connection broke: the same answer either way.
+            let (lost, error) = match error {
+                StoreError::Query(error) if error.is_connection() => {
+                    (true, StoreError::Unavailable(error))
+                }
+                other => (matches!(other, StoreError::Unavailable(_)), other),
             };
             for job in kept {
                 job.answer(Some(same(&error)));
@@ -322,14 +354,18 @@ async fn commit_group(
     }
 }
 
-/// The same failure for each caller; `sqlx::Error` cannot be cloned, so the text goes along.
+/// The same failure for each caller; a driver's errors cannot be cloned, so their text goes along.
 fn same(error: &StoreError) -> StoreError {
+    let text = |error: &DriverError| DriverError::Group(error.to_string());
     match error {
         StoreError::DatabaseInUse => StoreError::DatabaseInUse,
         StoreError::Closed => StoreError::Closed,
         StoreError::Panicked => StoreError::Panicked,
-        StoreError::Query(inner) => StoreError::Query(sqlx::Error::Protocol(inner.to_string())),
-        other => StoreError::Unavailable(sqlx::Error::Io(std::io::Error::other(other.to_string()))),
+        StoreError::Full => StoreError::Full,
+        StoreError::Busy => StoreError::Busy,
+        StoreError::Query(inner) => StoreError::Query(text(inner)),
+        StoreError::Unavailable(inner) => StoreError::Unavailable(text(inner)),
+        other => StoreError::Unavailable(DriverError::Group(other.to_string())),
     }
 }
 
@@ -356,7 +392,7 @@ enum Statement {
     RollbackTo,
 }
 
-async fn statement(conn: &mut OwnedConn, which: Statement) -> Result<(), sqlx::Error> {
+async fn statement(conn: &mut OwnedConn, which: Statement) -> Result<(), DriverError> {
     let sql = match which {
         Statement::Begin if matches!(conn, OwnedConn::Lite(_)) => "BEGIN IMMEDIATE",
         Statement::Begin => "BEGIN",

@@ -48,11 +48,7 @@ pub(crate) async fn two_users_cannot_share_a_name(world: &World) {
     let Err(StoreError::Query(error)) = outcome else {
         panic!("the second ada was taken: {outcome:?}");
     };
-    assert!(
-        error
-            .as_database_error()
-            .is_some_and(sqlx::error::DatabaseError::is_unique_violation)
-    );
+    assert!(error.is_unique_violation(), "{error:?}");
     // Case makes another name.
     stored_user(world, "Ada").await;
 }
