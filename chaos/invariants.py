@@ -31,16 +31,16 @@ Tables = Mapping[str, Sequence[Row]]
 # What is read of the database, in one transaction.
 TABLES = {
     "experiments": "select id, state, ended_at, trial_count from experiments order by id",
-    "trials": "select id, experiment_id, request_id, task_id, state, run_id, restarts, ended_at from trials order by id",
+    "trials": "select id, experiment_id, request_id, task_id, state, run_id, restarts from trials order by id",
     "tasks": "select id, trial_id, log_lines, ended_at from tasks order by id",
-    "allocations": "select id, task_id, trial_id, run_id, state, slots, requested_at, placed_at, ended_at, exit_reason, "
-    "wait_reason from allocations order by id",
+    "allocations": "select id, task_id, trial_id, run_id, slots, requested_at, placed_at, ended_at, wait_reason "
+    "from allocations order by id",
     "containers": "select id, allocation_id, agent_id, slots, desired, ended_at from containers order by id",
     "agents": "select id, devices, disconnected_at from agents order by id",
     "checkpoints": "select uuid, trial_id, state, resources from checkpoints order by uuid",
     "search_events": "select experiment_id, seq from search_events order by experiment_id, seq",
     "search_snapshots": "select experiment_id, through from search_snapshots order by experiment_id",
-    "events": "select id, at, actor, subject_kind, subject_id, kind, from_state, to_state, reason from events order by id",
+    "events": "select id, actor, subject_kind, subject_id, kind, from_state, to_state, reason from events order by id",
 }
 TERMINAL = frozenset({"COMPLETED", "CANCELED", "ERROR", "DELETED"})
 # How long a request may wait before it must have a reason: one round of scheduling, generously.

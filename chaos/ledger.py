@@ -97,22 +97,21 @@ def parse(trial: int, text: str) -> TrialLedger:
             ledger.overtaken.append((run_number, newest, line))
         if kind in ("printed", "metric", "validation", "checkpoint") and int(rest[0]) != checksum(trial, at):
             raise Damaged(f"trial {trial}: a wrong checksum in {line!r}")
-        match kind:
-            case "printed":
-                run.printed.append(at)
-            case "metric":
-                run.metrics.append(at)
-            case "validation":
-                run.validations.append(at)
-            case "checkpoint":
-                uuid, _, manifest = rest[1].partition(" ")
-                run.saved.append(Saved(run_number, at, uuid, json.loads(manifest)))
-            case "refused":
-                run.refused.append((at, int(rest[0]), rest[1] if len(rest) > 1 else ""))
-            case "end":
-                run.ended = True
-            case _:
-                raise Damaged(f"trial {trial}: an unknown line {line!r}")
+        if kind == "printed":
+            run.printed.append(at)
+        elif kind == "metric":
+            run.metrics.append(at)
+        elif kind == "validation":
+            run.validations.append(at)
+        elif kind == "checkpoint":
+            uuid, _, manifest = rest[1].partition(" ")
+            run.saved.append(Saved(run_number, at, uuid, json.loads(manifest)))
+        elif kind == "refused":
+            run.refused.append((at, int(rest[0]), rest[1] if len(rest) > 1 else ""))
+        elif kind == "end":
+            run.ended = True
+        else:
+            raise Damaged(f"trial {trial}: an unknown line {line!r}")
     return ledger
 
 

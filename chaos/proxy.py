@@ -29,7 +29,7 @@ class Weather:
 
     # Seconds each piece is under way, in each direction.
     latency: float = 0.0
-    # Share of pieces that are lost and sent again by TCP: each loss costs a pause of 0.2 s, doubled for each further one.
+    # Share of pieces that are lost and sent again by TCP: a loss costs 0.2 s, each further one of a piece twice that.
     loss: float = 0.0
     # Every connection is reset (RST) after so many seconds; None = never.
     reset_every: float | None = None
@@ -159,7 +159,7 @@ class Proxy:
                         each.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
-        """Passes bytes on, each as late as the weather wants it; a second task sends, so that latency is no bottleneck."""
+        """Passes bytes on as late as the weather wants; a second task sends, so that latency is no bottleneck."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=256)
         sender = asyncio.create_task(self._send(under_way, writer, up=up))
         try:

@@ -104,10 +104,8 @@ def play(row: Row, store: str, runtime: str, asked: argparse.Namespace, seed: in
     outcome = "failed" if counts.violations or counts.runs == 0 else "passed"
     if counts.runs == 0 and not counts.violations:
         words.append("nothing was done")
-    return (
-        f"{'ok' if outcome == 'passed' else 'FAILED'} {label}: {', '.join(words)}; took {time.monotonic() - began:.0f} s",
-        outcome,
-    )
+    words[-1] += f"; took {time.monotonic() - began:.0f} s"
+    return f"{'ok' if outcome == 'passed' else 'FAILED'} {label}: {', '.join(words)}", outcome
 
 
 def main() -> int:

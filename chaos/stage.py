@@ -102,7 +102,7 @@ class Stage:
         return found
 
     def end(self, world: World, *loads: Any, refusals: bool = True) -> None:
-        """The usual end: the faults are over; everything goes on, comes to its end, agrees, and leaves nothing behind."""
+        """The usual end: faults are over; all goes on, comes to its end, agrees, and leaves nothing behind."""
         for load in loads:
             if isinstance(load, Steady):
                 self.recovered(load.progress(by=5))
