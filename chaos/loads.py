@@ -169,6 +169,13 @@ class Steady:
         stuck = [trial for trial in self.trials if after[trial] <= before[trial]]
         return f"without progress: trials {stuck}\n{self.world.describe()}"
 
+    def caused(self, trial: int, *, charged: bool, tail_lost: bool = False) -> None:
+        """Takes note that a fault has ended the newest run of a trial and that another one follows."""
+        was = self.expected.get(trial, Expected())
+        assert was.runs is not None and was.restarts is not None, "what is expected of this trial is not counted"
+        lost = was.tails_lost | {was.runs} if tail_lost else was.tails_lost
+        self.expected[trial] = Expected(was.restarts + int(charged), was.runs + 1, lost)
+
     def stop(self, within: float = 120) -> list[Violation]:
         """Tells all trials to stop, and waits for the end of the experiment."""
         (self.directory / "stop").touch()
@@ -187,7 +194,7 @@ class Steady:
             expected = self.expected.get(ledger.trial, Expected())
             if live:
                 expected = Expected(expected.restarts, expected.runs, expected.tails_lost, live=True)
-            found += ledgers.check(ledger, observe.answers(self.world, ledger.trial, self.experiment), expected)
+            found += ledgers.check(ledger, observe.answers(self.world, ledger.trial), expected)
         return found
 
 
@@ -204,8 +211,12 @@ class Asked:
 class Churn:
     """Short experiments, one after another from a thread of its own, whatever happens to the cluster."""
 
-    def __init__(self, world: World, per_second: float, *, steps: int = 5, search_every: int = 5) -> None:
+    def __init__(
+        self, world: World, per_second: float, *, steps: int = 5, search_every: int = 5, forgiving: bool = False
+    ) -> None:
         self.world = world
+        # Whether trials of it may be killed: then they may start again, as often as it takes.
+        self._forgiving = forgiving
         self.directory = world.ledger_directory()
         self.asked: list[Asked] = []
         # Requests that were answered with something else than success or "come back later".
@@ -239,6 +250,8 @@ class Churn:
         more: dict[str, Any] = {}
         if self._search_every and number % self._search_every == 0:
             more = {**random_search(3, 2), "reproducibility": {"experiment_seed": number}}
+        if self._forgiving:
+            more["max_restarts"] = 1000
         config = configuration(self.world, name, self.directory, self._pace, **more)
         asked = Asked(name, config)
         self.asked.append(asked)
@@ -289,7 +302,11 @@ class Churn:
         steps = self._pace.steps
         for path in ledgers.below(self.directory):
             ledger = ledgers.read(path)
-            found += ledgers.check(ledger, observe.answers(self.world, ledger.trial, 0), Expected())
+            answers = observe.answers(self.world, ledger.trial)
+            expected = Expected()
+            if self._forgiving:
+                expected = Expected(restarts=None, runs=None, tails_lost=frozenset(ledger.runs))
+            found += ledgers.check(ledger, answers, expected)
             last = ledger.runs[max(ledger.runs)]
             if not last.ended or max(last.metrics, default=0) != steps:
                 found.append(Violation(4, "stuck", f"trial {ledger.trial}", f"it did not come to step {steps}"))
@@ -306,6 +323,44 @@ class Churn:
             one = by_name[asked.name][0]
             disturbed, undisturbed = ([t["hparams"] for t in self.world.trials(number)] for number in (one, twin))
             found += same_trials(one, disturbed, undisturbed)
+        return found
+
+
+class Exits:
+    """Tasks that end with a code of their own, one after another: the code must be known whoever was dead meanwhile."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.directory = world.ledger_directory()
+        # Experiment and code.
+        self._started: list[tuple[int, int]] = []
+
+    def start(self, code: int, after: float) -> None:
+        """Starts a task that ends with `code`, `after` seconds from its first step; gives back once it has begun."""
+        mark = self.directory / f"started-{len(self._started)}"
+        config = configuration(self.world, f"exit-{code}", self.directory, Pace())
+        config["entrypoint"] = f"touch /chaos/{mark.name}; echo ends with {code}; sleep {after:.3f}; exit {code}"
+        self._started.append((self.world.create(config), code))
+        wait_for("a task to begin", mark.exists, within=60, seen=self.world.describe)
+
+    def check(self, within: float = 60) -> list[Violation]:
+        """Waits for the ends of all; what is not known of them."""
+        found = []
+        for experiment, code in self._started:
+            subject = f"experiment {experiment}"
+            try:
+                self.world.wait_experiment(experiment, "ERROR", within=within)
+            except (TooLate, Hopeless) as error:
+                what = f"its task ended with code {code}, and that is not what it says"
+                found.append(Violation(4, "wrong", subject, what, {"told": str(error)}))
+                continue
+            trial = self.world.trials(experiment)[0]["id"]
+            text = f"select status_code from allocations where trial_id = {trial}"
+            codes = [row["status_code"] for row in self.world.rows(text)]
+            if codes != [code]:
+                found.append(Violation(3, "lost", subject, f"its task ended with code {code}, known are {codes}"))
+            if f"ends with {code}" not in self.world.printed(trial):
+                found.append(Violation(3, "lost", subject, "the only line of its task is not in its log"))
         return found
 
 

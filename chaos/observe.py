@@ -29,7 +29,7 @@ def now_micros() -> int:
     return time.time_ns() // 1000
 
 
-def answers(world: World, trial: int, experiment: int) -> ledgers.Answers:
+def answers(world: World, trial: int) -> ledgers.Answers:
     """What the API says about a trial."""
     row = world.patiently(f"trial {trial}", lambda: world.trial(trial))
     reports = world.patiently(f"metrics of trial {trial}", lambda: _reports(world, trial))
