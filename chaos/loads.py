@@ -169,6 +169,11 @@ class Steady:
         stuck = [trial for trial in self.trials if after[trial] <= before[trial]]
         return f"without progress: trials {stuck}\n{self.world.describe()}"
 
+    def trials_in(self, containers: set[str]) -> list[int]:
+        """Trials that these containers run."""
+        text = "select a.trial_id, c.id from containers c join allocations a on a.id = c.allocation_id"
+        return sorted({row["trial_id"] for row in self.world.rows(text) if row["id"] in containers})
+
     def caused(self, trial: int, *, charged: bool, tail_lost: bool = False) -> None:
         """Takes note that a fault has ended the newest run of a trial and that another one follows."""
         was = self.expected.get(trial, Expected())

@@ -213,9 +213,9 @@ def fenced(world: World, credentials: dict[str, str], run_now: int) -> list[Viol
         ("its report under the name of the new run", f"/api/v1/trials/{trial}/metrics", report(run_now)),
         ("its checkpoint", "/api/v1/checkpoints", checkpoint),
         ("its early exit", f"/api/v1/trials/{trial}/early_exit", {"reason": "EXITED_REASON_USER_REQUESTED_STOP"}),
-        ("its progress", f"/api/v1/trials/{trial}/progress", 0.999),
+        ("its progress", f"/api/v1/trials/{trial}/progress", {"progress": 0.999, "isRaw": True}),
         ("its runner's state", f"/api/v1/trials/{trial}/runner/metadata", {"state": "fenced"}),
-        ("its acknowledgement of a preemption", f"/api/v1/allocations/{allocation}/signals/ack_preemption", {}),
+        ("its metadata", f"/api/v1/runs/{trial}/metadata", {"metadata": {"fenced": 1}}),
     ]
     found = []
     for what, path, body in calls:

@@ -55,15 +55,23 @@ class Stage:
         if self.verbose:
             print(f"  {self.name}: {text}", flush=True)
 
+    def unstarted(self, number: int) -> contextlib.AbstractContextManager[World]:
+        """A cluster of which nothing runs yet, on an empty database."""
+        return self.world(started=False, seed=self.seed + number)
+
     @contextlib.contextmanager
-    def world(self, *, agents: list[Agent] | None = None, slots: int = 4, **options: Any) -> Iterator[World]:
-        """A started cluster. Whatever ends it early counts as a violation, with the evidence kept."""
+    def world(
+        self, *, agents: list[Agent] | None = None, slots: int = 4, started: bool = True, **options: Any
+    ) -> Iterator[World]:
+        """A cluster. Whatever ends it early counts as a violation, with the evidence kept."""
         if agents is None:
             agents = [Agent(slots=slots, runtime=self.runtime)]
         server = self.server() if self.store == "postgres" else None
-        with World(agents=agents, store=self.store, server=server, seed=self.seed, **options) as world:
+        options.setdefault("seed", self.seed)
+        with World(agents=agents, store=self.store, server=server, **options) as world:
             try:
-                world.start()
+                if started:
+                    world.start()
                 yield world
             except (TooLate, Hopeless) as error:
                 what = str(error).splitlines()[0]
@@ -106,13 +114,15 @@ class Stage:
         for load in loads:
             if isinstance(load, Steady):
                 self.recovered(load.progress(by=5))
+                # Those who are over speak up while the others run.
+                self.found(observe.all_fenced(world, load.directory))
+                load.progress()
         self.found(observe.of_rows(world))
         for load in loads:
             self.found(load.stop() if isinstance(load, Steady) else load.finish())
         for load in loads:
             if isinstance(load, Steady):
                 self.found(load.check())
-                self.found(observe.all_fenced(world, load.directory))
         self.found(observe.agrees(world))
         self.found(observe.nothing_left(world, self._groups))
         if refusals:

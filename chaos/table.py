@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import crowds
+import databases
+import disks
 import kills
+import network
 from stage import Stage
 
 
@@ -85,6 +89,96 @@ ROWS = (
         kills.stop_cont,
         ci=4,
         hand=40,
+        ci_only=("sqlite process",),
+    ),
+    Row(
+        "cut-agent",
+        "4 trials, 10 reports/s each",
+        "an agent is cut off for 5 and 30 s, by hand also 120 and 500 s; with its tasks or without",
+        network.cut_agent,
+        ci=2,
+        hand=8,
+        ci_only=("sqlite process",),
+    ),
+    Row(
+        "lose-agent",
+        "3 trials on two agents",
+        "an agent is cut off beyond the master's patience (shortened in ci, 600 s by hand) and comes back",
+        network.lose_agent,
+        ci=2,
+        hand=2,
+        ci_only=("sqlite process",),
+    ),
+    Row(
+        "bad-network",
+        "4 trials, 10 reports/s each; a short experiment every 4 s",
+        "loss, latency, resets, half-open connections, and all at once, between all parties",
+        network.bad_network,
+        ci=60,
+        hand=300,
+        unit="seconds",
+        ci_only=("sqlite process",),
+    ),
+    Row(
+        "postgres-faults",
+        "8 trials, 10 reports/s each; a short experiment every 2 s",
+        "PostgreSQL restarted fast and immediate, killed, away; its connections ended, reset, black-holed",
+        databases.postgres_faults,
+        ci=3,
+        hand=50,
+        stores=("postgres",),
+    ),
+    Row(
+        "disk-full",
+        "2 to 4 trials",
+        "a full disk for the database, the checkpoints, the spools, and the agent",
+        disks.disk_full,
+        ci=1,
+        hand=5,
+        ci_only=("sqlite process",),
+    ),
+    Row(
+        "two-masters",
+        "4 trials, 10 reports/s each",
+        "a second master on the same data directory or database",
+        databases.two_masters,
+        ci=1,
+        hand=20,
+    ),
+    Row(
+        "four-masters",
+        "nothing",
+        "four masters start at once on an empty database",
+        databases.four_masters,
+        ci=1,
+        hand=50,
+    ),
+    Row(
+        "kill-migration",
+        "nothing",
+        "kill -9 of a master that makes its database, at random instants",
+        databases.kill_migration,
+        ci=3,
+        hand=200,
+    ),
+    Row(
+        "slow-readers",
+        "3 trials that log 400 kB/s each",
+        "50 followers of their logs, by hand 200, that take 1 kB/s each",
+        crowds.slow_readers,
+        ci=50,
+        hand=200,
+        unit="readers",
+        ci_only=("sqlite process",),
+    ),
+    Row(
+        "soak",
+        "3 trials; a short experiment each second",
+        "a kill every 30 s, by hand every minute",
+        crowds.soak,
+        ci=120,
+        hand=3600,
+        unit="seconds",
         ci_only=("sqlite process",),
     ),
     Row(

@@ -44,6 +44,8 @@ class World(Cluster):
     seed: int = 0
     # Where the agents keep their data, by name, if not below `root`.
     agent_roots: dict[str, pathlib.Path] = field(default_factory=dict)
+    # Where the master keeps its data, if not below `root`.
+    master_root: pathlib.Path | None = None
     # Where checkpoints are kept, if not below `root`.
     checkpoint_root: pathlib.Path | None = None
 
@@ -77,6 +79,12 @@ class World(Cluster):
         proxy = self._exit.enter_context(Proxy(name, port, self.seed))
         self.proxies[name] = proxy
         return proxy
+
+    def _master_argv(self) -> list[str]:
+        if self.master_root is not None:
+            # Agents, made after the master, find their token there.
+            self.data_dir = self.master_root
+        return super()._master_argv()
 
     def _agent_argv(self, agent: Agent) -> list[str]:
         argv = super()._agent_argv(agent)

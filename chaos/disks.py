@@ -1,0 +1,178 @@
+"""Scenarios of full disks, on tmpfs of a few megabytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+from harness import Agent, Missing
+from kills import checked
+from loads import Pace, Steady
+from network import Probe
+from stage import Stage
+from violations import Violation
+from waiting import stays_true, wait_for
+from world import World
+
+# What a log or an answer has to say for a person to understand.
+FULL = re.compile(r"no space|disk is full|no room|out of space|\bfull\b", re.IGNORECASE)
+
+
+class Disk:
+    """A tmpfs of its own, to be filled and emptied. Use it with `with`; needs root."""
+
+    def __init__(self, megabytes: int) -> None:
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="det-chaos-disk-", dir="/var/tmp"))
+        self._megabytes = megabytes
+        self._filling = self.path / "filling"
+
+    def __enter__(self) -> Disk:
+        options = f"size={self._megabytes}m,mode=755"
+        command = ["mount", "-t", "tmpfs", "-o", options, "chaos", str(self.path)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            self.path.rmdir()
+            raise Missing(f"a small disk cannot be mounted: {done.stderr.strip()}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # What still uses it goes on without a name; its users have been ended by then.
+        subprocess.run(["umount", "--lazy", str(self.path)], capture_output=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
+    def fill(self) -> None:
+        """Takes all room that is left, to the last byte."""
+        with self._filling.open("ab", buffering=0) as out:
+            for piece in (1 << 20, 4096, 64, 1):
+                with contextlib.suppress(OSError):
+                    while True:
+                        out.write(b"\0" * piece)
+
+    def keep_full(self, seconds: float) -> None:
+        """Fills it, and again whatever becomes free, for a while."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.fill()
+            time.sleep(0.1)
+
+    def make_room(self) -> None:
+        self._filling.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def disk(megabytes: int) -> Iterator[Disk]:
+    if os.geteuid() != 0:
+        raise Missing("small disks need root")
+    with Disk(megabytes) as made:
+        yield made
+
+
+def disk_full(stage: Stage) -> None:
+    """The disk of the database, of the spools, of the checkpoints and of the agent is full for a while, one by one."""
+    plays = {"database": full_database, "checkpoints": full_checkpoints, "spool": full_spool, "agent": full_agent}
+    if stage.store == "postgres":
+        del plays["database"]
+    for _ in range(stage.amount):
+        for name, play in plays.items():
+            stage.say(f"the disk of the {name} is full")
+            play(stage)
+
+
+def full_database(stage: Stage) -> None:
+    with disk(64) as small, stage.world(slots=6, master_root=small.path / "master") as world:
+        steady = Steady(world, trials=4)
+        with Probe(world) as probe:
+            small.keep_full(5.0)
+            small.make_room()
+            stage.recovered(steady.progress(by=3))
+        stage.found(probe.violations)
+        if 503 not in probe.answered:
+            what = "with its disk full no request was answered with 503"
+            stage.found([Violation(9, "wrong", "database", what, {"answered": probe.answered})])
+        stage.found(said(world, "master"))
+        checked(stage, world, steady, 1)
+        stage.end(world, steady)
+
+
+def full_checkpoints(stage: Stage) -> None:
+    with disk(64) as small, stage.world(slots=6, checkpoint_root=small.path / "checkpoints") as world:
+        steady = Steady(world, trials=3, pace=Pace(checkpoint_every=5, checkpoint_bytes=20_000))
+        small.keep_full(4.0)
+        small.make_room()
+        stage.recovered(steady.progress(by=10))
+        told = [line for trial in steady.trials for line in world.printed(trial) if FULL.search(line)]
+        if not told:
+            stage.found([Violation(10, "lost", "checkpoints", "nothing in the trials' logs tells of the full disk")])
+        checked(stage, world, steady, 1)
+        stage.end(world, steady)
+
+
+def full_spool(stage: Stage) -> None:
+    """The agent's disk fills while tasks run: their lines wait for room, and none is lost."""
+    roots = {"agent-1": pathlib.Path()}
+    with disk(64) as small:
+        roots["agent-1"] = small.path / "agent"
+        with stage.world(agents=[Agent(slots=6)], agent_roots=roots) as world:
+            steady = Steady(world, trials=3, pace=Pace(line_bytes=2000))
+            small.keep_full(4.0)
+            small.make_room()
+            stage.recovered(steady.progress(by=5))
+            checked(stage, world, steady, 1)
+            stage.end(world, steady)
+
+
+def full_agent(stage: Stage) -> None:
+    """The agent's disk is full when a task is to start: that is said, not charged, and it starts when there is room."""
+    with disk(64) as small:
+        roots = {"agent-1": small.path / "agent"}
+        with stage.world(agents=[Agent(slots=6)], agent_roots=roots) as world:
+            steady = Steady(world, trials=2)
+            small.fill()
+            config = {
+                "name": "on-a-full-disk",
+                "entrypoint": "true",
+                "searcher": {"name": "single", "metric": "m", "smaller_is_better": True},
+                "resources": {"slots_per_trial": 1},
+                "max_restarts": 0,
+            }
+            experiment = world.create(config)
+            trial = world.only_trial(experiment)["id"]
+            wait_for(
+                "a word on the full disk in the task's log",
+                lambda: any(FULL.search(line) for line in world.log_lines(trial)),
+                within=30,
+                seen=world.describe,
+            )
+            stays_true("the agent lives", world.part("agent-1").running, throughout=2.0)
+            small.make_room()
+            began = time.monotonic()
+            # Whether it waited or failed meanwhile is said; what is asked for from now on works.
+            again = world.create({**config, "name": "with-room-again"})
+            world.wait_experiment(again, "COMPLETED", within=60)
+            wait_for(
+                "the end of the first one",
+                lambda: world.experiment(experiment)["state"] in ("COMPLETED", "ERROR"),
+                within=60,
+                seen=world.describe,
+            )
+            if world.experiment(experiment)["state"] != "COMPLETED":
+                what = "a full disk of its agent was charged to it: it is ERROR, and its code never ran"
+                stage.found([Violation(4, "wrong", f"experiment {experiment}", what)])
+            stage.recovered(time.monotonic() - began)
+            checked(stage, world, steady, 1)
+            stage.end(world, steady)
+
+
+def said(world: World, part: str) -> list[Violation]:
+    """A log tells of the full disk."""
+    text = world.part(part).log.read_text(errors="replace")
+    if FULL.search(text):
+        return []
+    return [Violation(10, "lost", part, "nothing in its log tells of the full disk")]
