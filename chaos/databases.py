@@ -22,7 +22,7 @@ LISTENS = "the master listens"
 
 
 def postgres_faults(stage: Stage) -> None:
-    """PostgreSQL is restarted, crashes, loses its connections, cannot be reached: answers are 503 with a hint or wait."""
+    """PostgreSQL restarts, crashes, loses connections, is not reached: answers are 503 with a hint, or wait."""
     away = 10.0 if stage.size == "ci" else 60.0
     kinds = ("restart immediate", "connections ended", "network away", "restart fast", "killed", "resets", "away")
     with stage.world(slots=12, proxied=("database",)) as world, Churn(world, per_second=0.5) as churn:

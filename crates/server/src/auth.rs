@@ -49,6 +49,8 @@ pub struct TaskActor {
     pub task_id: String,
     /// Its trial.
     pub trial_id: Option<i64>,
+    /// Which run of the trial its allocation is; 0 without a trial.
+    pub run_id: i64,
 }
 
 impl Actor {
@@ -124,6 +126,33 @@ impl Actor {
             _ => Ok(()),
         }
     }
+
+    /// A task may speak for its own run only, whatever number it gives; people may for any.
+    pub fn require_run(&self, trial_id: i64, run_id: i64) -> AppResult<()> {
+        match self {
+            Self::Task(task) if task.run_id != run_id => Err(AppError::new(
+                ErrorKind::Forbidden,
+                format!(
+                    "the token of run {} of trial {trial_id} may not report for run {run_id}",
+                    task.run_id
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fences what an older run says: once another allocation has taken its place it changes nothing any more.
+    /// `current` is the trial's run as read in the transaction that would make the change.
+    pub fn require_current_run(&self, trial_id: i64, current: i64) -> AppResult<()> {
+        match self {
+            Self::Task(task) if task.run_id != current => Err(AppError::precondition(format!(
+                "run {} of trial {trial_id} is over: run {current} has taken its place, and nothing is taken of an \
+                     older run any more",
+                task.run_id
+            ))),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A fresh random token: 256 bits.
@@ -172,6 +201,7 @@ struct TaskIdentity {
     allocation_id: String,
     task_id: String,
     trial_id: Option<i64>,
+    run_id: i64,
     owner_id: i64,
 }
 
@@ -262,6 +292,7 @@ impl Auth {
                     allocation_id: owner.allocation_id,
                     task_id: owner.task_id,
                     trial_id: owner.trial_id,
+                    run_id: owner.run_id,
                     owner_id: owner.owner_id,
                 };
                 // Tokens that are about to expire are few and short-lived: not worth remembering.
@@ -283,6 +314,7 @@ impl Auth {
                     allocation_id: identity.allocation_id,
                     task_id: identity.task_id,
                     trial_id: identity.trial_id,
+                    run_id: identity.run_id,
                 })
             }))
     }

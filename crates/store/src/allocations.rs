@@ -431,6 +431,8 @@ pub struct TokenOwner {
     pub task_id: String,
     /// The allocation's trial.
     pub trial_id: Option<i64>,
+    /// Which run of its trial the allocation is; 0 without a trial.
+    pub run_id: i64,
     /// The task's owner.
     pub owner_id: i64,
     /// Microseconds.
@@ -445,7 +447,7 @@ pub async fn find_token(
     Ok(fetch_optional!(
         conn,
         TokenOwner,
-        "SELECT k.allocation_id, a.task_id, a.trial_id, t.owner_id, k.expires_at FROM container_tokens k \
+        "SELECT k.allocation_id, a.task_id, a.trial_id, a.run_id, t.owner_id, k.expires_at FROM container_tokens k \
          JOIN allocations a ON a.id = k.allocation_id JOIN tasks t ON t.id = a.task_id WHERE k.token_hash = $1",
         token_hash
     )?)

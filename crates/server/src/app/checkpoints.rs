@@ -96,17 +96,8 @@ impl Master {
         let trial = trials::find(&mut tx.conn(), trial_id)
             .await?
             .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+        actor.require_current_run(trial_id, trial.run_id)?;
         if let Actor::Task(task) = actor {
-            let allocation = allocations::find(&mut tx.conn(), &task.allocation_id)
-                .await?
-                .ok_or_else(|| AppError::not_found("allocation", &task.allocation_id))?;
-            if allocation.run_id != trial.run_id {
-                return Err(AppError::precondition(format!(
-                    "run {} of trial {trial_id} is over: run {} has taken its place, and checkpoints of an older run \
-                     are not taken any more",
-                    allocation.run_id, trial.run_id
-                )));
-            }
             row.allocation_id = Some(task.allocation_id.clone());
         }
         let experiment = experiments::find(&mut tx.conn(), trial.experiment_id)

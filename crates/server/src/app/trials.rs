@@ -34,6 +34,7 @@ impl Master {
         is_raw: bool,
     ) -> AppResult<()> {
         actor.require_trial(trial_id)?;
+        let actor = actor.clone();
         if !progress.is_finite() || progress < 0.0 {
             return Err(AppError::invalid(format!(
                 "field \"progress\" must be a number of 0 or more, found {progress}"
@@ -46,6 +47,7 @@ impl Master {
                     let trial = trials::find(&mut tx.conn(), trial_id)
                         .await?
                         .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+                    actor.require_current_run(trial_id, trial.run_id)?;
                     let experiment = experiments::find(&mut tx.conn(), trial.experiment_id)
                         .await?
                         .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
@@ -85,12 +87,14 @@ impl Master {
     ) -> AppResult<()> {
         actor.require_trial(trial_id)?;
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
+        let actor = actor.clone();
         self.store
             .write(move |tx| {
                 Box::pin(async move {
                     let trial = trials::find(&mut tx.conn(), trial_id)
                         .await?
                         .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+                    actor.require_current_run(trial_id, trial.run_id)?;
                     if trial.ended_at.is_some() {
                         return Ok(());
                     }
@@ -115,13 +119,14 @@ impl Master {
                 "field \"state\" must be at most {RUNNER_STATE_CHARS} characters without NUL"
             )));
         }
-        let state = state.to_owned();
+        let (state, actor) = (state.to_owned(), actor.clone());
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    if trials::find(&mut tx.conn(), trial_id).await?.is_none() {
-                        return Err(AppError::not_found("trial", trial_id));
-                    }
+                    let trial = trials::find(&mut tx.conn(), trial_id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+                    actor.require_current_run(trial_id, trial.run_id)?;
                     trials::set_runner_state(&mut tx.conn(), trial_id, &state).await?;
                     Ok(())
                 })
@@ -137,12 +142,14 @@ impl Master {
         metadata: Map<String, Value>,
     ) -> AppResult<Map<String, Value>> {
         actor.require_trial(trial_id)?;
+        let actor = actor.clone();
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    if trials::find(&mut tx.conn(), trial_id).await?.is_none() {
-                        return Err(AppError::not_found("trial", trial_id));
-                    }
+                    let trial = trials::find(&mut tx.conn(), trial_id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+                    actor.require_current_run(trial_id, trial.run_id)?;
                     let text = serde_json::to_string(&metadata).map_err(AppError::internal)?;
                     trials::set_metadata(&mut tx.conn(), trial_id, &text).await?;
                     Ok(metadata)

@@ -44,6 +44,7 @@ async fn report_trial_metrics(
     WireBody(body): WireBody<ReportTrialMetricsRequest>,
 ) -> Answer {
     actor.require_trial(trial_id)?;
+    actor.require_run(trial_id, body.metrics.trial_run_id)?;
     master.report_metrics(report(trial_id, body)).await?;
     empty()
 }

@@ -1,5 +1,6 @@
 //! Trials: looking at them, what their code reports, their metrics.
 
+use det_agent_proto::ToAgent;
 use det_taskspec::ContainerSpec;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -478,5 +479,66 @@ async fn a_trial_is_killed() {
             .refused(404)
             .contains("99")
     );
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_older_run_changes_nothing_any_more() {
+    let cluster = Cluster::start().await;
+    let (mut agent, spec, older) = running(&cluster).await;
+    let client = cluster.determined().await;
+    let experiment = "/api/v1/experiments/1";
+    client
+        .post(&format!("{experiment}/pause"), Value::Null)
+        .await
+        .ok();
+    agent.next_kill().await;
+    agent.exits(&spec, 137).await;
+    client
+        .post(&format!("{experiment}/activate"), Value::Null)
+        .await
+        .ok();
+    let again = loop {
+        if let ToAgent::Start(spec) = agent.hear().await {
+            break spec;
+        }
+    };
+    let newer = cluster.client().as_task(&again.script.token);
+    let trial = || async { client.get("/api/v1/trials/1").await.ok()["trial"].clone() };
+    let before = trial().await;
+
+    let reports = "/api/v1/trials/1/metrics";
+    let report = |run| metrics("training", run, 1, &json!({"loss": 1.0}));
+    older.post(reports, report(1)).await.refused(400);
+    // Under the newer run's number its token gives it away.
+    let message = older.post(reports, report(2)).await.refused(403);
+    assert!(message.contains("run 1 of trial 1"), "{message}");
+    let said = [
+        (
+            "/api/v1/trials/1/progress",
+            json!({"progress": 0.5, "isRaw": true}),
+        ),
+        (
+            "/api/v1/trials/1/runner/metadata",
+            json!({"state": "training"}),
+        ),
+        ("/api/v1/runs/1/metadata", json!({"metadata": {"a": 1}})),
+        (
+            "/api/v1/trials/1/early_exit",
+            json!({"reason": "EXITED_REASON_USER_REQUESTED_STOP"}),
+        ),
+    ];
+    for (path, body) in &said {
+        let message = older.post(path, body.clone()).await.refused(400);
+        assert!(message.contains("run 1 of trial 1 is over"), "{message}");
+    }
+    let after = trial().await;
+    for key in ["state", "runnerState", "metadata", "totalBatchesProcessed"] {
+        assert_eq!(after[key], before[key], "{key}");
+    }
+    newer.post(reports, report(2)).await.ok();
+    for (path, body) in said {
+        newer.post(path, body).await.ok();
+    }
     cluster.stop().await;
 }
