@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness import Agent, ApiError, Cluster, archive_entry, docker_image, task_python
+from harness import LIVE, Agent, ApiError, Cluster, archive_entry, docker_image, task_python
 from postgres import Postgres, rows, sql
 from processes import Found, docker, processes_with
 from proxy import Proxy
@@ -106,6 +106,11 @@ class World(Cluster):
 
     def _agent_dirs(self) -> list[pathlib.Path]:
         return [self.agent_dir(agent.name) for agent in self.agents]
+
+    def __enter__(self) -> World:
+        """Starts nothing: `start` does."""
+        LIVE.append(self)
+        return self
 
     def __exit__(self, *_: Any) -> None:
         """Ends everything. What was left behind by then is for the invariants to say; here it is removed."""
