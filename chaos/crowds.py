@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import observe
 from kills import MANY, code_of, supervisors_of
 from ledger import Expected
-from loads import Churn, Pace, Steady
+from loads import Churn, Pace, Steady, configuration
 from processes import find
 from stage import Stage
 from violations import Violation
 from waiting import wait_for
-from world import World
+from world import LOAD, World
 
 # What slow readers may cost the master.
 READERS_MAY_COST_MIB = 50.0
@@ -33,13 +33,11 @@ SHORTEST_LIFE = 60.0
 def slow_readers(stage: Stage) -> None:
     """Followers of logs that take 1 kB/s each: the master's memory stays, and nobody else notices."""
     with stage.world(slots=6) as world:
-        # A megabyte of log for each, so that there is always more than a reader takes.
-        steady = Steady(world, trials=3, pace=Pace(rate=20, line_bytes=20_000))
-        time.sleep(3)
+        steady, talker = Steady(world, trials=3), Talker(world)
         before = memory_mib(world.part("master").pid)
         waits_before = waits(world, seconds=3)
         with contextlib.ExitStack() as stack:
-            readers = [stack.enter_context(Reader(world, steady.trials[n % 3])) for n in range(stage.amount)]
+            readers = [stack.enter_context(Reader(world, talker.trial)) for n in range(stage.amount)]
             waits_during = waits(world, seconds=10)
             after = memory_mib(world.part("master").pid)
             steady.progress()
@@ -55,7 +53,31 @@ def slow_readers(stage: Stage) -> None:
             what = f"{len(readers)} slow readers cost it {cost:.1f} MiB, not {READERS_MAY_COST_MIB:g}"
             stage.found([Violation(4, "slow", "master", what)])
         stage.counts.runs += 1
+        talker.stop()
         stage.end(world, steady)
+
+
+class Talker:
+    """A trial with a log of 20 MB: far more than sockets hold."""
+
+    LINES = 20_000
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._directory = world.ledger_directory()
+        config = configuration(world, "talker", self._directory, Pace(line_bytes=1000), lines=self.LINES)
+        self._experiment = world.create({**config, "entrypoint": "python3 talk.py"}, [LOAD / "talk.py"])
+        self.trial = int(world.only_trial(self._experiment)["id"])
+
+        def said() -> bool:
+            text = f"select log_lines from tasks where trial_id = {self.trial}"
+            return world.rows(text)[0]["log_lines"] > self.LINES
+
+        wait_for("the long log", said, within=120, look_every=0.5, seen=world.describe)
+
+    def stop(self) -> None:
+        (self._directory / "stop").touch()
+        self._world.wait_experiment(self._experiment, "COMPLETED", within=60)
 
 
 class Reader:

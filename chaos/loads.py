@@ -40,7 +40,9 @@ class Pace:
     core: bool = False
 
 
-def configuration(world: World, name: str, directory: pathlib.Path, pace: Pace, **more: Any) -> dict[str, Any]:
+def configuration(
+    world: World, name: str, directory: pathlib.Path, pace: Pace, lines: int = 0, **more: Any
+) -> dict[str, Any]:
     """An experiment that keeps ledgers in `directory`; `more` replaces keys."""
     variables = {
         "CHAOS_DIR": "/chaos",
@@ -50,6 +52,7 @@ def configuration(world: World, name: str, directory: pathlib.Path, pace: Pace, 
         "CHAOS_VALIDATE_EVERY": pace.validate_every,
         "CHAOS_CHECKPOINT_BYTES": pace.checkpoint_bytes,
         "CHAOS_LINE_BYTES": pace.line_bytes,
+        "CHAOS_LINES": lines,
     }
     config: dict[str, Any] = {
         "name": name,
