@@ -5,6 +5,7 @@
 #   make build           PROFILE=dev (default) or PROFILE=release
 #   make lint            formatting, clippy, rustdoc, house rules, ruff; warnings are errors
 #   make e2e-<lane>      postgres, docker, client, kills: skipped, and counted, where equipment is missing
+#   make chaos           faults against real clusters, the short form; the long one: chaos/run.sh --size hand
 #   make clean
 
 SHELL := /bin/bash
@@ -28,7 +29,7 @@ export DET_BIN := $(built)/det
 export DET_SUPERVISOR := $(static_supervisor)
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: setup setup-run build demo test lint clean e2e-postgres e2e-docker e2e-client e2e-kills
+.PHONY: setup setup-run build demo test lint clean chaos e2e-postgres e2e-docker e2e-client e2e-kills
 
 ## Installs what is missing for building and testing, and says what that is.
 setup:
@@ -52,6 +53,9 @@ test: setup build
 # The Docker lane also runs the agent's own tests with an engine.
 e2e-postgres e2e-docker e2e-client e2e-kills: e2e-%: setup build
 	scripts/run-tests $* $(if $(filter docker,$*),engine)
+
+chaos: setup build
+	scripts/run-tests chaos
 
 lint: setup
 	scripts/lint

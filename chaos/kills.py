@@ -230,7 +230,8 @@ def engine_restart(stage: Stage) -> None:
 def both_at_once(stage: Stage) -> None:
     """Master, agent, supervisors and trials die in any order, several at once, under load and churn."""
     with stage.world(slots=14) as world, Churn(world, per_second=0.5, forgiving=True) as churn:
-        steady = Steady(world, trials=6, pace=Pace(checkpoint_every=10), max_restarts=MANY)
+        pace = Pace(checkpoint_every=10, core=True)
+        steady = Steady(world, trials=6, pace=pace, max_restarts=MANY)
         for trial in steady.trials:
             # Which kill hit which run first cannot be told: only what was acknowledged counts.
             steady.expected[trial] = Expected(restarts=None, runs=None, tails_lost=frozenset(range(1, MANY)))

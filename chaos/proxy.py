@@ -182,7 +182,7 @@ class Proxy:
     def _lateness(self) -> float:
         weather = self._weather
         late, again = weather.latency, 0.2
-        while weather.loss and self._random.random() < weather.loss and again < 5:
+        while weather.loss and self._random.random() < weather.loss and again < 2:
             late, again = late + again, again * 2
         return late
 

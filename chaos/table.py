@@ -75,7 +75,7 @@ ROWS = (
     ),
     Row(
         "kill-any",
-        "6 trials; a short experiment every 2 s",
+        "6 trials through the Core API; a short experiment every 2 s",
         "kill -9 of master, agent, supervisors and trials, several at once",
         kills.both_at_once,
         ci=5,

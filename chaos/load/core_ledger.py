@@ -13,7 +13,6 @@ import zlib
 
 import determined as det
 from determined import core
-
 from ledger import DIRECTORY, RUN, STEPS, TRIAL, Ledger, leave_credentials
 
 RATE = float(os.environ.get("CHAOS_RATE", "10"))
