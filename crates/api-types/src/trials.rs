@@ -275,6 +275,74 @@ pub struct GetTrialWorkloadsResponse {
     pub pagination: Pagination,
 }
 
+/// Query of `CompareTrials`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct CompareTrialsQuery {
+    /// The trials; at least one.
+    pub trial_ids: Vec<i64>,
+    /// Points of each metric at most; 0 = 1000.
+    pub max_datapoints: i64,
+    /// Metrics of the group that `group` or `metric_type` names.
+    pub metric_names: Vec<String>,
+    /// Only steps from this one on; 0 = from the first.
+    pub start_batches: i64,
+    /// Only steps up to this one; 0 = to the last.
+    pub end_batches: i64,
+    /// Kind of metrics (older than `group`).
+    pub metric_type: MetricType,
+    /// Group of metrics.
+    pub group: String,
+    /// Metrics as `group.name`, beside or instead of `metric_names`.
+    pub metric_ids: Vec<String>,
+}
+
+/// A point of a series.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DataPoint {
+    /// Step of the report.
+    pub batches: i64,
+    /// Values by metric.
+    pub values: Option<Object>,
+    /// When it was measured.
+    pub time: Timestamp,
+    /// Epoch, where it is among the metrics asked for.
+    pub epoch: Option<Float>,
+}
+
+/// Points of the metrics of one group.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DownsampledMetrics {
+    /// In order of steps.
+    pub data: Vec<DataPoint>,
+    /// Kind of metrics (older than `group`).
+    #[serde(rename = "type")]
+    pub kind: MetricType,
+    /// Group of metrics.
+    pub group: String,
+}
+
+/// A trial with the series that were asked for.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ComparableTrial {
+    /// The trial.
+    pub trial: Trial,
+    /// One for each group.
+    pub metrics: Vec<DownsampledMetrics>,
+}
+
+/// Answer of `CompareTrials`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CompareTrialsResponse {
+    /// The trials in the order asked for.
+    pub trials: Vec<ComparableTrial>,
+}
+
 /// Body of `ReportTrialProgress`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

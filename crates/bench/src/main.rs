@@ -7,6 +7,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use det_bench::generate;
 
 /// Load generators, simulated agents and large stores.
 #[derive(Debug, Parser)]
@@ -17,15 +18,19 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    /// Fills a database with what a busy cluster leaves behind: experiments, trials, metrics, logs.
+    Generate(generate::Arguments),
+}
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match Cli::parse().command {}
+    finish(match Cli::parse().command {
+        Command::Generate(arguments) => generate::run(arguments).await,
+    })
 }
 
 /// Prints the result, or the whole chain of the error.
-#[allow(dead_code, reason = "until the first subcommand is there")]
 fn finish(outcome: anyhow::Result<serde_json::Value>) -> ExitCode {
     use std::io::Write as _;
     let written = outcome.and_then(|document| Ok(writeln!(std::io::stdout(), "{document}")?));

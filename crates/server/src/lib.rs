@@ -186,6 +186,8 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         agent_token_hash: token_hash(&agent_token),
         searches: app::searches::Searches::default(),
         summaries: app::metrics::Summaries::default(),
+        catalogue: det_store::catalogue::Catalogue::new(),
+        series: app::series::Work::default(),
         configs: app::pools::Configs::default(),
         gatherings: app::allocations::Gatherings::default(),
         metric_intake,

@@ -45,7 +45,9 @@ CREATE TABLE jobs (
 
 -- config = effective configuration as JSON; original_config = the text as submitted; machine = the life cycle's state
 -- with its data as JSON, of which state is the name that is filtered on. The counters and best_* are kept in step with
--- the trials in the same transactions. *_folded = in lower case, for searching: SQLite folds ASCII letters only.
+-- the trials in the same transactions, resource_pool with the job. *_folded = in lower case, for searching.
+-- revision grows with every change of any of these rows: who knows one reads only what is newer. Rows are short, so that
+-- all of them are read quickly: what is long has a table of its own.
 CREATE TABLE experiments (
     id {PK},
     job_id TEXT NOT NULL REFERENCES jobs (id),
@@ -61,8 +63,7 @@ CREATE TABLE experiments (
     state TEXT NOT NULL,
     machine TEXT NOT NULL,
     archived BOOLEAN NOT NULL,
-    config TEXT NOT NULL,
-    original_config TEXT NOT NULL,
+    resource_pool TEXT NOT NULL,
     searcher_name TEXT NOT NULL,
     searcher_metric TEXT NOT NULL,
     smaller_is_better BOOLEAN NOT NULL,
@@ -74,12 +75,27 @@ CREATE TABLE experiments (
     best_metric {REAL},
     checkpoint_count BIGINT NOT NULL,
     checkpoint_bytes BIGINT NOT NULL,
-    collected BOOLEAN NOT NULL
+    collected BOOLEAN NOT NULL,
+    revision BIGINT NOT NULL
 );
 CREATE INDEX experiments_by_state ON experiments (state);
-CREATE INDEX experiments_by_owner ON experiments (owner_id, id);
-CREATE INDEX experiments_by_project ON experiments (project_id, id);
 CREATE INDEX experiments_by_job ON experiments (job_id);
+CREATE INDEX experiments_by_revision ON experiments (revision);
+CREATE INDEX experiments_uncollected ON experiments (id) WHERE NOT collected;
+
+-- The long part of an experiment: its effective configuration as JSON, and the text as submitted.
+CREATE TABLE experiment_configs (
+    experiment_id BIGINT PRIMARY KEY,
+    config TEXT NOT NULL,
+    original_config TEXT NOT NULL
+);
+
+-- What is gone, with the revision that it went at: for those who know an older one.
+CREATE TABLE deleted_experiments (
+    experiment_id BIGINT PRIMARY KEY,
+    revision BIGINT NOT NULL
+);
+CREATE INDEX deleted_experiments_by_revision ON deleted_experiments (revision);
 
 -- Model definitions apart from the rows that are listed: gzip tar archives.
 CREATE TABLE model_definitions (
@@ -134,6 +150,8 @@ CREATE TABLE trials (
 );
 CREATE INDEX trials_by_experiment ON trials (experiment_id, id);
 CREATE INDEX trials_by_state ON trials (state);
+CREATE INDEX trials_live ON trials (experiment_id, id) WHERE ended_at IS NULL;
+CREATE INDEX trials_warm_started ON trials (warm_start_checkpoint) WHERE warm_start_checkpoint IS NOT NULL;
 
 -- What runs containers. log_lines counts the lines of its log; it is the id of the newest one.
 CREATE TABLE tasks (
@@ -249,7 +267,18 @@ CREATE TABLE metric_chunks (
     reports BIGINT NOT NULL,
     data {BLOB} NOT NULL
 );
-CREATE INDEX metric_chunks_by_trial ON metric_chunks (trial_id, group_name, run_id, id);
+CREATE INDEX metric_chunks_by_trial ON metric_chunks (trial_id, group_name, run_id, id, first_step, last_step);
+
+-- A metric of a trial and group in some two thousand points, with its lowest and highest ones: made of the chunks
+-- through one of them, and made anew from them if it is lost.
+CREATE TABLE metric_series (
+    trial_id BIGINT NOT NULL,
+    group_name TEXT NOT NULL,
+    name TEXT NOT NULL,
+    through BIGINT NOT NULL,
+    data {BLOB} NOT NULL,
+    PRIMARY KEY (trial_id, group_name, name)
+);
 
 -- Statistics of each metric name of a trial and group, as one document.
 CREATE TABLE metric_summaries (

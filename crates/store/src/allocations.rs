@@ -283,6 +283,14 @@ pub async fn live_states_of_experiments(
     Ok(states)
 }
 
+pub(crate) const LIVE_STATES: &str = "SELECT t.experiment_id, a.state FROM allocations a \
+     JOIN tasks t ON t.id = a.task_id WHERE a.ended_at IS NULL AND t.experiment_id IS NOT NULL";
+
+/// The states of all live allocations, each with its experiment.
+pub async fn live_states(conn: &mut Conn<'_>) -> Result<Vec<(i64, String)>, StoreError> {
+    Ok(fetch_all!(conn, (i64, String), LIVE_STATES)?)
+}
+
 /// Stores all that changes in an allocation's life.
 pub async fn update(conn: &mut Conn<'_>, row: &AllocationRow) -> Result<(), StoreError> {
     execute!(

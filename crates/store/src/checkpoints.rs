@@ -89,6 +89,24 @@ pub async fn of_trial(
     )?)
 }
 
+pub(crate) fn of_trials_query(trial_ids: &[i64]) -> Query {
+    let mut query = Query::new("SELECT * FROM checkpoints");
+    query.any_of("trial_id", trial_ids.iter().map(|id| Value::Integer(*id)));
+    query
+}
+
+/// The checkpoints of several trials, in no order.
+pub async fn of_trials(
+    conn: &mut Conn<'_>,
+    trial_ids: &[i64],
+) -> Result<Vec<CheckpointRow>, StoreError> {
+    let mut found = Vec::new();
+    for ids in pieces(trial_ids) {
+        found.extend(of_trials_query(ids).fetch_all(conn).await?);
+    }
+    Ok(found)
+}
+
 /// The checkpoints of an experiment by report time.
 pub async fn of_experiment(
     conn: &mut Conn<'_>,

@@ -1,5 +1,6 @@
 //! The format of stored chunks: a version byte, then JSON lines, compressed when that helps.
 
+use std::borrow::Cow;
 use std::io::{Read, Write};
 
 use flate2::Compression;
@@ -42,29 +43,41 @@ pub fn pack<T: Serialize>(records: &[T]) -> Result<Vec<u8>, StoreError> {
         })
 }
 
-/// Unpacks records.
-pub fn unpack<T: DeserializeOwned>(data: &[u8]) -> Result<Vec<T>, StoreError> {
-    let corrupt = |message: String| StoreError::Corrupt {
+fn corrupt(message: String) -> StoreError {
+    StoreError::Corrupt {
         what: "a chunk".into(),
         message,
-    };
-    let mut inflated = Vec::new();
-    let lines = match data.split_first() {
-        Some((&PLAIN, lines)) => lines,
+    }
+}
+
+/// The JSON lines of a chunk, not yet read as records: each ends with a line end, and has no other in it.
+pub fn lines(data: &[u8]) -> Result<Cow<'_, [u8]>, StoreError> {
+    match data.split_first() {
+        Some((&PLAIN, lines)) => Ok(Cow::Borrowed(lines)),
         Some((&DEFLATED, packed)) => {
+            let mut inflated = Vec::new();
             DeflateDecoder::new(packed)
                 .take(LARGEST)
                 .read_to_end(&mut inflated)
                 .map_err(|e| corrupt(e.to_string()))?;
-            &inflated
+            Ok(Cow::Owned(inflated))
         }
-        Some((version, _)) => return Err(corrupt(format!("unknown version {version}"))),
-        None => return Err(corrupt("empty".into())),
-    };
-    lines
+        Some((version, _)) => Err(corrupt(format!("unknown version {version}"))),
+        None => Err(corrupt("empty".into())),
+    }
+}
+
+/// Reads one of [`lines`].
+pub fn record<T: DeserializeOwned>(line: &[u8]) -> Result<T, StoreError> {
+    serde_json::from_slice(line).map_err(|e| corrupt(e.to_string()))
+}
+
+/// Unpacks records.
+pub fn unpack<T: DeserializeOwned>(data: &[u8]) -> Result<Vec<T>, StoreError> {
+    lines(data)?
         .split(|b| *b == b'\n')
         .filter(|line| !line.is_empty())
-        .map(|line| serde_json::from_slice(line).map_err(|e| corrupt(e.to_string())))
+        .map(record)
         .collect()
 }
 

@@ -1,7 +1,10 @@
 //! Experiments, their jobs and model definitions.
 
-use crate::query::{Query, Value, contains_pattern};
-use crate::{Conn, StoreError};
+use std::collections::{HashMap, HashSet};
+
+use crate::catalogue::Catalogue;
+use crate::query::{Query, Value, pieces};
+use crate::{Conn, Store, StoreError, users};
 
 /// An entry of the job queue.
 #[derive(Debug, Clone, crate::Row)]
@@ -95,8 +98,39 @@ pub struct ExperimentRow {
     pub max_slots: Option<i64>,
 }
 
-const SELECT: &str = "SELECT e.*, u.username, u.display_name, j.resource_pool, j.priority, j.weight, j.max_slots \
-     FROM experiments e JOIN users u ON u.id = e.owner_id JOIN jobs j ON j.id = e.job_id";
+const SELECT: &str = "SELECT e.*, c.config, c.original_config, u.username, u.display_name, j.priority, j.weight, \
+     j.max_slots FROM experiments e JOIN experiment_configs c ON c.experiment_id = e.id \
+     JOIN users u ON u.id = e.owner_id JOIN jobs j ON j.id = e.job_id";
+
+/// Stored states of experiments that have not come to their end.
+pub const LIVE: [&str; 6] = [
+    "ACTIVE",
+    "PAUSED",
+    "STOPPING_CANCELED",
+    "STOPPING_KILLED",
+    "STOPPING_COMPLETED",
+    "STOPPING_ERROR",
+];
+
+/// The revision of the next change of any experiment's row; see [`crate::catalogue`].
+macro_rules! next_revision {
+    () => {
+        "(SELECT COALESCE(MAX(n.revision), 0) + 1 FROM (SELECT MAX(revision) AS revision FROM experiments \
+         UNION ALL SELECT MAX(revision) AS revision FROM deleted_experiments) n)"
+    };
+}
+
+/// A change of experiments' rows: what comes after `SET`. Every change goes through here, or lists do not show it.
+macro_rules! update {
+    ($changes:literal) => {
+        concat!(
+            "UPDATE experiments SET revision = ",
+            next_revision!(),
+            ", ",
+            $changes
+        )
+    };
+}
 
 /// What to list.
 #[derive(Debug, Clone, Default)]
@@ -123,6 +157,26 @@ pub struct Filter {
     pub ids: Option<Vec<i64>>,
     /// None of these ids.
     pub not_ids: Vec<i64>,
+    /// Of those in state `ACTIVE`, only these.
+    pub active: Option<Active>,
+}
+
+/// Some of the active experiments: how far they are is known by their allocations only.
+#[derive(Debug, Clone)]
+pub enum Active {
+    /// These.
+    Only(HashSet<i64>),
+    /// All but these.
+    Not(HashSet<i64>),
+}
+
+impl Active {
+    pub(crate) fn has(&self, id: i64) -> bool {
+        match self {
+            Self::Only(ids) => ids.contains(&id),
+            Self::Not(ids) => !ids.contains(&id),
+        }
+    }
 }
 
 /// What to sort by; the id is always the tie break.
@@ -161,113 +215,71 @@ pub enum Sort {
     SearcherMetric,
 }
 
-fn sort_column(sort: Sort) -> &'static str {
-    match sort {
-        Sort::Id => "e.id",
-        Sort::Description => "e.description_folded",
-        Sort::Name => "e.name_folded",
-        Sort::StartTime => "e.created_at",
-        Sort::EndTime => "e.ended_at",
-        Sort::State => "e.state",
-        Sort::TrialCount => "e.trial_count",
-        Sort::Progress => "e.progress",
-        Sort::User => "LOWER(u.username)",
-        Sort::ForkedFrom => "e.parent_id",
-        Sort::ResourcePool => "j.resource_pool",
-        Sort::ProjectId => "e.project_id",
-        Sort::CheckpointSize => "e.checkpoint_bytes",
-        Sort::CheckpointCount => "e.checkpoint_count",
-        Sort::SearcherMetric => "e.best_metric",
-    }
+/// The revision of the next change.
+pub(crate) async fn next_revision(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
+    let (revision,) = fetch_one!(
+        conn,
+        (i64,),
+        concat!("SELECT CAST(", next_revision!(), " AS BIGINT)")
+    )?;
+    Ok(revision)
 }
 
-fn apply(query: &mut Query, filter: &Filter) {
-    if let Some(name) = &filter.name {
-        query
-            .condition("e.name_folded LIKE ")
-            .bind(Value::Text(contains_pattern(name)))
-            .push(" ESCAPE '\\'");
-    }
-    if let Some(text) = &filter.description {
-        query
-            .condition("e.description_folded LIKE ")
-            .bind(Value::Text(contains_pattern(text)))
-            .push(" ESCAPE '\\'");
-    }
-    for label in &filter.labels {
-        // Labels are a JSON list of strings. A label matches as its JSON spelling where a list's element begins: quotes
-        // inside a label have a backslash before them, never a bracket or comma. REPLACE and not LIKE, which is deaf to
-        // case on SQLite only.
-        let spelled = serde_json::Value::String(label.clone()).to_string();
-        query
-            .condition("(REPLACE(e.labels, ")
-            .bind(Value::Text(format!("[{spelled}")))
-            .push(", '') <> e.labels OR REPLACE(e.labels, ")
-            .bind(Value::Text(format!(",{spelled}")))
-            .push(", '') <> e.labels)");
-    }
-    if let Some(owners) = &filter.owners {
-        query.any_of("e.owner_id", owners.iter().map(|id| Value::Integer(*id)));
-    }
-    if let Some(archived) = filter.archived {
-        query.condition("e.archived = ").bind(Value::Bool(archived));
-    }
-    if let Some(states) = &filter.states {
-        query.any_of("e.state", states.iter().map(|s| Value::Text(s.clone())));
-    }
-    if let Some(project) = filter.project_id {
-        query
-            .condition("e.project_id = ")
-            .bind(Value::Integer(project));
-    }
-    if let Some(id) = filter.id_below {
-        query.condition("e.id < ").bind(Value::Integer(id));
-    }
-    if let Some(id) = filter.id_above {
-        query.condition("e.id > ").bind(Value::Integer(id));
-    }
-    if let Some(ids) = &filter.ids {
-        query.any_of("e.id", ids.iter().map(|id| Value::Integer(*id)));
-    }
-    for id in &filter.not_ids {
-        query.condition("e.id <> ").bind(Value::Integer(*id));
-    }
+impl Sort {
+    /// All of them.
+    pub const ALL: [Self; 15] = [
+        Self::Id,
+        Self::Description,
+        Self::Name,
+        Self::StartTime,
+        Self::EndTime,
+        Self::State,
+        Self::TrialCount,
+        Self::Progress,
+        Self::User,
+        Self::ForkedFrom,
+        Self::ResourcePool,
+        Self::ProjectId,
+        Self::CheckpointSize,
+        Self::CheckpointCount,
+        Self::SearcherMetric,
+    ];
+}
+
+/// The statement that reads what a page shows.
+pub(crate) fn page_query(ids: &[i64]) -> Query {
+    let mut query = Query::new(SELECT);
+    query.any_of("e.id", ids.iter().map(|id| Value::Integer(*id)));
+    query
 }
 
 /// One page of experiments, and how many match in all. `limit` below 0 = all.
 pub async fn list(
-    conn: &mut Conn<'_>,
+    store: &Store,
+    catalogue: &Catalogue,
     filter: &Filter,
     sort: Sort,
     descending: bool,
     offset: i64,
     limit: i64,
 ) -> Result<(Vec<ExperimentRow>, i64), StoreError> {
-    let mut count = Query::new("SELECT COUNT(*) FROM experiments e");
-    apply(&mut count, filter);
-    let total = count
-        .fetch_all::<(i64,)>(conn)
-        .await?
-        .first()
-        .map_or(0, |(n,)| *n);
-    let mut query = Query::new(SELECT);
-    apply(&mut query, filter);
-    let direction = if descending {
-        " DESC NULLS LAST"
-    } else {
-        " ASC NULLS LAST"
+    catalogue.refresh(store).await?;
+    let mut conn = store.read().await?;
+    let conn = &mut conn.conn();
+    let names: HashMap<i64, String> = match sort {
+        Sort::User => users::names(conn).await?.into_iter().collect(),
+        _ => HashMap::new(),
     };
-    query
-        .push(" ORDER BY ")
-        .push(sort_column(sort))
-        .push(direction);
-    if sort != Sort::Id {
-        query
-            .push(", e.id")
-            .push(if descending { " DESC" } else { " ASC" });
+    let (ids, total) = catalogue.page(filter, sort, descending, offset, limit, &names);
+    let mut found: HashMap<i64, ExperimentRow> = HashMap::with_capacity(ids.len());
+    for ids in pieces(&ids) {
+        for row in page_query(ids).fetch_all::<ExperimentRow>(conn).await? {
+            found.insert(row.id, row);
+        }
     }
-    query.page(offset, limit);
-    Ok((query.fetch_all(conn).await?, total))
+    // One that was deleted a moment ago is left out.
+    let rows = ids.iter().filter_map(|id| found.remove(id)).collect();
+    Ok((rows, total))
 }
 
 /// One experiment.
@@ -289,12 +301,16 @@ pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError>
 
 /// Experiments with work left after their end: policy not applied yet, or deletion under way.
 pub async fn to_clean_up(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError> {
+    // Two statements, each by an index of its own: nearly all experiments have ended and nothing is left to do.
     let mut query = Query::new(SELECT);
-    query.condition(
-        "((e.state IN ('COMPLETED', 'CANCELED', 'ERROR') AND NOT e.collected) OR e.state = 'DELETING')",
-    );
-    query.push(" ORDER BY e.id");
-    query.fetch_all(conn).await
+    query.condition("NOT e.collected");
+    query.condition("e.state IN ('COMPLETED', 'CANCELED', 'ERROR')");
+    let mut rows: Vec<ExperimentRow> = query.fetch_all(conn).await?;
+    let mut query = Query::new(SELECT);
+    query.condition("e.state = 'DELETING'");
+    rows.extend(query.fetch_all(conn).await?);
+    rows.sort_unstable_by_key(|row: &ExperimentRow| row.id);
+    Ok(rows)
 }
 
 /// A new experiment.
@@ -350,11 +366,14 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
     let (id,) = fetch_one!(
         conn,
         (i64,),
-        "INSERT INTO experiments (job_id, owner_id, project_id, parent_id, name, description, labels, notes, state, \
-         machine, archived, config, original_config, searcher_name, searcher_metric, smaller_is_better, progress, \
-         created_at, trial_count, checkpoint_count, checkpoint_bytes, collected, name_folded, description_folded) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, $15, 0.0, $16, 0, 0, 0, $10, $17, \
-         $18) RETURNING id",
+        concat!(
+            "INSERT INTO experiments (job_id, owner_id, project_id, parent_id, name, description, labels, notes, state, \
+         machine, archived, resource_pool, searcher_name, searcher_metric, smaller_is_better, progress, created_at, \
+         trial_count, checkpoint_count, checkpoint_bytes, collected, name_folded, description_folded, revision) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, '', $8, $9, $10, $11, $12, $13, $14, 0.0, $15, 0, 0, 0, $10, $16, $17, ",
+            next_revision!(),
+            ") RETURNING id"
+        ),
         job.id.as_str(),
         job.owner_id,
         new.project_id,
@@ -365,14 +384,20 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         new.state.as_str(),
         new.machine.as_str(),
         false,
-        new.config.as_str(),
-        new.original_config.as_str(),
+        job.resource_pool.as_str(),
         new.searcher_name.as_str(),
         new.searcher_metric.as_str(),
         new.smaller_is_better,
         job.submitted_at,
         new.name.to_lowercase(),
         new.description.to_lowercase()
+    )?;
+    execute!(
+        conn,
+        "INSERT INTO experiment_configs (experiment_id, config, original_config) VALUES ($1, $2, $3)",
+        id,
+        new.config.as_str(),
+        new.original_config.as_str()
     )?;
     execute!(
         conn,
@@ -405,7 +430,7 @@ pub async fn set_state(
 ) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE experiments SET state = $1, machine = $2, ended_at = COALESCE($3, ended_at) WHERE id = $4",
+        update!("state = $1, machine = $2, ended_at = COALESCE($3, ended_at) WHERE id = $4"),
         state,
         machine,
         ended_at,
@@ -418,7 +443,7 @@ pub async fn set_state(
 pub async fn clear_end(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE experiments SET ended_at = NULL, collected = $1 WHERE id = $2",
+        update!("ended_at = NULL, collected = $1 WHERE id = $2"),
         false,
         id
     )?;
@@ -427,12 +452,7 @@ pub async fn clear_end(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
 
 /// Stores the progress, 0 to 1.
 pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE experiments SET progress = $1 WHERE id = $2",
-        progress,
-        id
-    )?;
+    execute!(conn, update!("progress = $1 WHERE id = $2"), progress, id)?;
     Ok(())
 }
 
@@ -445,7 +465,7 @@ pub async fn set_best(
 ) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE experiments SET best_trial_id = $1, best_metric = $2 WHERE id = $3",
+        update!("best_trial_id = $1, best_metric = $2 WHERE id = $3"),
         trial_id,
         metric.filter(|m| !m.is_nan()),
         id
@@ -457,7 +477,7 @@ pub async fn set_best(
 pub async fn add_trials(conn: &mut Conn<'_>, id: i64, created: i64) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE experiments SET trial_count = trial_count + $1 WHERE id = $2",
+        update!("trial_count = trial_count + $1 WHERE id = $2"),
         created,
         id
     )?;
@@ -475,8 +495,10 @@ pub async fn set_texts(
 ) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE experiments SET name = $1, description = $2, labels = $3, notes = $4, name_folded = $5, \
-         description_folded = $6 WHERE id = $7",
+        update!(
+            "name = $1, description = $2, labels = $3, notes = $4, name_folded = $5, \
+         description_folded = $6 WHERE id = $7"
+        ),
         name,
         description,
         labels,
@@ -492,7 +514,7 @@ pub async fn set_texts(
 pub async fn set_config(conn: &mut Conn<'_>, id: i64, config: &str) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE experiments SET config = $1 WHERE id = $2",
+        "UPDATE experiment_configs SET config = $1 WHERE experiment_id = $2",
         config,
         id
     )?;
@@ -501,12 +523,7 @@ pub async fn set_config(conn: &mut Conn<'_>, id: i64, config: &str) -> Result<()
 
 /// Shows or hides an experiment.
 pub async fn set_archived(conn: &mut Conn<'_>, id: i64, archived: bool) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE experiments SET archived = $1 WHERE id = $2",
-        archived,
-        id
-    )?;
+    execute!(conn, update!("archived = $1 WHERE id = $2"), archived, id)?;
     Ok(())
 }
 
@@ -516,12 +533,7 @@ pub async fn set_collected(
     id: i64,
     collected: bool,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE experiments SET collected = $1 WHERE id = $2",
-        collected,
-        id
-    )?;
+    execute!(conn, update!("collected = $1 WHERE id = $2"), collected, id)?;
     Ok(())
 }
 
@@ -529,10 +541,12 @@ pub async fn set_collected(
 pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE experiments SET \
+        update!(
+            "\
          checkpoint_count = (SELECT COUNT(*) FROM checkpoints c WHERE c.experiment_id = $1 AND c.state <> 'DELETED'), \
          checkpoint_bytes = (SELECT CAST(COALESCE(SUM(c.bytes), 0) AS BIGINT) FROM checkpoints c \
-         WHERE c.experiment_id = $1 AND c.state <> 'DELETED') WHERE id = $1",
+         WHERE c.experiment_id = $1 AND c.state <> 'DELETED') WHERE id = $1"
+        ),
         id
     )?;
     Ok(())
@@ -583,37 +597,20 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         job.position,
         job.id.as_str()
     )?;
+    execute!(
+        conn,
+        update!("resource_pool = $1 WHERE job_id = $2 AND resource_pool <> $1"),
+        job.resource_pool.as_str(),
+        job.id.as_str()
+    )?;
     Ok(())
-}
-
-/// All labels in use, sorted.
-pub async fn labels(
-    conn: &mut Conn<'_>,
-    project_id: Option<i64>,
-) -> Result<Vec<String>, StoreError> {
-    let mut query = Query::new("SELECT DISTINCT e.labels FROM experiments e");
-    query.condition("e.labels <> '[]'");
-    if let Some(project) = project_id {
-        query
-            .condition("e.project_id = ")
-            .bind(Value::Integer(project));
-    }
-    let mut all = std::collections::BTreeSet::new();
-    for (labels,) in query.fetch_all::<(String,)>(conn).await? {
-        let labels: Vec<String> =
-            serde_json::from_str(&labels).map_err(|e| StoreError::Corrupt {
-                what: "experiment labels".into(),
-                message: e.to_string(),
-            })?;
-        all.extend(labels);
-    }
-    Ok(all.into_iter().collect())
 }
 
 /// Removes an experiment and everything that belongs to it. Checkpoint files are the caller's business.
 pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
     for sql in [
         "DELETE FROM metric_chunks WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
+        "DELETE FROM metric_series WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
         "DELETE FROM metric_summaries WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
         "DELETE FROM log_chunks WHERE task_id IN (SELECT id FROM tasks WHERE experiment_id = $1)",
         "DELETE FROM log_spools WHERE task_id IN (SELECT id FROM tasks WHERE experiment_id = $1)",
@@ -628,6 +625,12 @@ pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
         "DELETE FROM search_events WHERE experiment_id = $1",
         "DELETE FROM search_snapshots WHERE experiment_id = $1",
         "DELETE FROM model_definitions WHERE experiment_id = $1",
+        "DELETE FROM experiment_configs WHERE experiment_id = $1",
+        concat!(
+            "INSERT INTO deleted_experiments (experiment_id, revision) VALUES ($1, ",
+            next_revision!(),
+            ") ON CONFLICT (experiment_id) DO NOTHING"
+        ),
     ] {
         execute!(conn, sql, id)?;
     }

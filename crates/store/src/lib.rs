@@ -31,6 +31,8 @@ pub mod writer;
 
 pub mod agents;
 pub mod allocations;
+pub mod bulk;
+pub mod catalogue;
 pub mod checkpoints;
 pub mod chunk;
 pub mod events;
@@ -38,6 +40,7 @@ pub mod experiments;
 pub mod logs;
 pub mod metrics;
 pub mod searches;
+pub mod series;
 pub mod settings;
 pub mod trials;
 pub mod users;

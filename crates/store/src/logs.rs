@@ -1,5 +1,6 @@
 //! Log lines of tasks, stored as chunks.
 
+use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 
 use crate::{Conn, StoreError, chunk};
@@ -52,6 +53,66 @@ impl ChunkRow {
     pub fn unpack(&self) -> Result<Vec<(i64, LogLine)>, StoreError> {
         let lines: Vec<LogLine> = chunk::unpack(&self.data)?;
         Ok((self.first_line..).zip(lines).collect())
+    }
+}
+
+/// A text to look for in chunks, in any case, before their lines are read one by one.
+#[derive(Debug, Clone)]
+pub struct Needle {
+    /// A part of the text as it is spelled inside a chunk, in lower case; `None` = no part of it helps.
+    part: Option<Finder<'static>>,
+    /// Whether letters outside ASCII become one of the part's letters in lower case.
+    foreign: bool,
+}
+
+/// What becomes an ASCII letter in lower case: the Kelvin sign, and the dotted capital I.
+const FOREIGN: [&str; 2] = ["\u{212a}", "\u{130}"];
+
+impl Needle {
+    /// Of a text in lower case.
+    pub fn new(text: &str) -> Self {
+        // Letters outside ASCII have other bytes in the other case: the longest part without any is looked for.
+        let part = text
+            .split(|c: char| !c.is_ascii())
+            .max_by_key(|part| part.len())
+            .filter(|part| !part.is_empty())
+            .map(|part| serde_json::Value::from(part).to_string());
+        Self {
+            foreign: part.as_ref().is_some_and(|p| p.contains(['k', 'i'])),
+            part: part.map(|part| Finder::new(part.trim_matches('"').as_bytes()).into_owned()),
+        }
+    }
+}
+
+impl ChunkRow {
+    /// The lines that may have the text, with their ids: all that do are among them.
+    pub fn candidates(&self, needle: &Needle) -> Result<Vec<(i64, LogLine)>, StoreError> {
+        let Some(part) = &needle.part else {
+            return self.unpack();
+        };
+        let lines = chunk::lines(&self.data)?;
+        if needle.foreign
+            && !lines.is_ascii()
+            && FOREIGN
+                .iter()
+                .any(|c| memchr::memmem::find(&lines, c.as_bytes()).is_some())
+        {
+            return self.unpack();
+        }
+        let lowered = lines.to_ascii_lowercase();
+        let mut found = Vec::new();
+        let (mut counted, mut id) = (0, self.first_line);
+        let mut from = 0;
+        while let Some(at) = part.find(&lowered[from..]).map(|at| from + at) {
+            let start = memchr::memrchr(b'\n', &lines[..at]).map_or(0, |n| n + 1);
+            let end = memchr::memchr(b'\n', &lines[at..]).map_or(lines.len(), |n| at + n);
+            let before = memchr::memchr_iter(b'\n', &lines[counted..start]).count();
+            id += i64::try_from(before).unwrap_or(0);
+            counted = start;
+            found.push((id, chunk::record(&lines[start..end])?));
+            from = end;
+        }
+        Ok(found)
     }
 }
 
@@ -172,4 +233,53 @@ pub async fn chunks_before(
         before,
         limit
     )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(texts: &[&str]) -> ChunkRow {
+        let lines: Vec<LogLine> = texts
+            .iter()
+            .map(|text| LogLine {
+                log: format!("{text}\n"),
+                source: Some("task".into()),
+                ..LogLine::default()
+            })
+            .collect();
+        ChunkRow {
+            first_line: 10,
+            lines: i64::try_from(lines.len()).unwrap(),
+            data: pack(&lines).unwrap().data,
+        }
+    }
+
+    fn found(chunk: &ChunkRow, text: &str) -> Vec<i64> {
+        let lines = chunk.candidates(&Needle::new(text)).unwrap();
+        lines.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn lines_with_the_text_are_candidates_whatever_its_case() {
+        let chunk = chunk(&[
+            "first",
+            "A Loss of 0.5",
+            "loss loss",
+            "say \"hi\\\"",
+            "last",
+        ]);
+        assert_eq!(found(&chunk, "loss"), [11, 12]);
+        assert_eq!(found(&chunk, "\"hi\\\""), [13]);
+        assert_eq!(found(&chunk, "last"), [14]);
+        assert!(found(&chunk, "nothing of that").is_empty());
+    }
+
+    #[test]
+    fn letters_outside_ascii_hide_nothing() {
+        let chunk = chunk(&["GR\u{d6}SSE", "300 \u{212a}", "\u{d6}", "plain"]);
+        assert!(found(&chunk, "gr\u{f6}sse").contains(&10));
+        assert!(found(&chunk, "300 k").contains(&11));
+        assert!(found(&chunk, "\u{f6}").contains(&12));
+    }
 }

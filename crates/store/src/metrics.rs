@@ -240,7 +240,29 @@ pub async fn chunks_with_step(
     )?)
 }
 
-/// A page of a trial's chunks after chunk `after`, in order; of one group when given.
+/// Chunks of one group after chunk `after`: runs follow one another, so the order of runs is that of arrival, and the
+/// index has it.
+macro_rules! group_page {
+    ($columns:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM metric_chunks WHERE trial_id = $1 AND group_name = $2 AND (run_id, id) > \
+             (COALESCE((SELECT c.run_id FROM metric_chunks c WHERE c.id = $3), 0), $3) ORDER BY run_id, id LIMIT $4"
+        )
+    };
+}
+
+/// See [`chunks`].
+pub(crate) const GROUP_CHUNKS: &str = group_page!("*");
+/// See [`chunks`].
+pub(crate) const TRIAL_CHUNKS: &str = "SELECT * FROM metric_chunks WHERE id IN (SELECT id FROM metric_chunks \
+     WHERE trial_id = $1 AND id > $2 ORDER BY id LIMIT $3) ORDER BY id";
+/// See [`marks`].
+pub(crate) const MARKS: &str = group_page!("id, run_id, first_step, last_step, reports");
+
+/// A page of a trial's chunks after chunk `after`, in order; of one group when given. Without a group each page costs a
+/// look at all chunks of the trial: groups one by one are the way to read a long history.
 pub async fn chunks(
     conn: &mut Conn<'_>,
     trial_id: i64,
@@ -248,20 +270,138 @@ pub async fn chunks(
     after: i64,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
+    Ok(match group {
+        Some(group) => fetch_all!(conn, ChunkRow, GROUP_CHUNKS, trial_id, group, after, limit)?,
+        None => fetch_all!(conn, ChunkRow, TRIAL_CHUNKS, trial_id, after, limit)?,
+    })
+}
+
+/// Where a chunk lies, without what is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, crate::Row)]
+pub struct ChunkMark {
+    /// See [`ChunkRow`].
+    pub id: i64,
+    /// See [`ChunkRow`].
+    pub run_id: i64,
+    /// See [`ChunkRow`].
+    pub first_step: i64,
+    /// See [`ChunkRow`].
+    pub last_step: i64,
+    /// See [`ChunkRow`].
+    pub reports: i64,
+}
+
+/// As [`chunks`] of one group, without what is in them.
+pub async fn marks(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+    group: &str,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<ChunkMark>, StoreError> {
+    Ok(fetch_all!(
+        conn, ChunkMark, MARKS, trial_id, group, after, limit
+    )?)
+}
+
+/// Places in one statement: each is a condition, and SQLite's conditions are at most a thousand deep.
+const PLACES: usize = 200;
+
+pub(crate) fn at_steps_query(group: &str, places: &[(i64, i64)]) -> Query {
     let mut query = Query::new("SELECT * FROM metric_chunks");
-    query
-        .condition("trial_id = ")
-        .bind(Bound::Integer(trial_id));
-    query.condition("id > ").bind(Bound::Integer(after));
-    if let Some(group) = group {
+    query.condition("(");
+    for (index, (trial_id, step)) in places.iter().enumerate() {
+        query.push(if index == 0 {
+            "(trial_id = "
+        } else {
+            " OR (trial_id = "
+        });
         query
-            .condition("group_name = ")
-            .bind(Bound::Text(group.to_owned()));
+            .bind(Bound::Integer(*trial_id))
+            .push(" AND group_name = ")
+            .bind(Bound::Text(group.to_owned()))
+            .push(" AND first_step <= ")
+            .bind(Bound::Integer(*step))
+            .push(" AND last_step >= ")
+            .bind(Bound::Integer(*step))
+            .push(")");
     }
+    query.push(") ORDER BY trial_id, run_id, id");
     query
-        .push(" ORDER BY id LIMIT ")
-        .bind(Bound::Integer(limit));
-    query.fetch_all(conn).await
+}
+
+/// Chunks of one group that may hold what trials reported at these steps: `(trial, step)`. In the order of trials and
+/// arrival.
+pub async fn chunks_at(
+    conn: &mut Conn<'_>,
+    group: &str,
+    places: &[(i64, i64)],
+) -> Result<Vec<ChunkRow>, StoreError> {
+    let mut found: BTreeMap<(i64, i64, i64), ChunkRow> = BTreeMap::new();
+    for some in places.chunks(PLACES) {
+        for chunk in at_steps_query(group, some)
+            .fetch_all::<ChunkRow>(conn)
+            .await?
+        {
+            found.insert((chunk.trial_id, chunk.run_id, chunk.id), chunk);
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Chunks of one run of a group that may hold reports at steps from `from` through `to`, in order of arrival, at most
+/// `limit`, after chunk `after`.
+pub async fn chunks_between(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+    group: &str,
+    steps: std::ops::RangeInclusive<i64>,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<ChunkRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        ChunkRow,
+        BETWEEN,
+        trial_id,
+        group,
+        after,
+        limit,
+        *steps.start(),
+        *steps.end()
+    )?)
+}
+
+/// See [`chunks_between`].
+pub(crate) const BETWEEN: &str = "SELECT * FROM metric_chunks WHERE trial_id = $1 AND group_name = $2 AND (run_id, id) > \
+     (COALESCE((SELECT c.run_id FROM metric_chunks c WHERE c.id = $3), 0), $3) AND last_step >= $5 AND first_step <= $6 \
+     ORDER BY run_id, id LIMIT $4";
+
+pub(crate) fn run_starts_query(trial_ids: &[i64]) -> Query {
+    let mut query = Query::new(
+        "SELECT trial_id, group_name, run_id, COALESCE(MIN(CASE WHEN first_step >= 0 THEN first_step END), -1) \
+         FROM metric_chunks",
+    );
+    query.any_of("trial_id", trial_ids.iter().map(|id| Bound::Integer(*id)));
+    query.push(" GROUP BY trial_id, group_name, run_id ORDER BY trial_id, group_name, run_id");
+    query
+}
+
+/// As [`run_starts`], of several trials.
+pub async fn run_starts_of(
+    conn: &mut Conn<'_>,
+    trial_ids: &[i64],
+) -> Result<BTreeMap<i64, Vec<(String, i64, i64)>>, StoreError> {
+    let mut all: BTreeMap<i64, Vec<(String, i64, i64)>> = BTreeMap::new();
+    for ids in pieces(trial_ids) {
+        let rows = run_starts_query(ids)
+            .fetch_all::<(i64, String, i64, i64)>(conn)
+            .await?;
+        for (trial_id, group, run, start) in rows {
+            all.entry(trial_id).or_default().push((group, run, start));
+        }
+    }
+    Ok(all)
 }
 
 /// The groups that a trial has reported, with the runs and their lowest steps: what a reader needs to leave out reports

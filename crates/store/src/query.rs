@@ -14,7 +14,6 @@ use crate::{Conn, StoreError};
 pub(crate) enum Value {
     Integer(i64),
     Text(String),
-    Bool(bool),
 }
 
 /// A query being built. `push` text is ours, never a user's.
@@ -106,7 +105,6 @@ impl Query {
                     query = match value {
                         Value::Integer(v) => query.bind(v),
                         Value::Text(v) => query.bind(v),
-                        Value::Bool(v) => query.bind(v),
                     };
                 }
                 Ok(query.fetch_all(&mut **c).await.map_err(DriverError::Pg)?)
@@ -120,7 +118,6 @@ impl ToSql for Value {
         Ok(match self {
             Self::Integer(v) => (*v).into(),
             Self::Text(v) => ToSqlOutput::Borrowed(ValueRef::Text(v.as_bytes())),
-            Self::Bool(v) => (*v).into(),
         })
     }
 }
@@ -131,18 +128,4 @@ const LIST: usize = 10_000;
 /// `ids` in pieces that fit one statement each.
 pub(crate) fn pieces<T>(ids: &[T]) -> impl Iterator<Item = &[T]> {
     ids.chunks(LIST)
-}
-
-/// A `LIKE` pattern that matches `text` anywhere; use with `ESCAPE '\'`.
-pub(crate) fn contains_pattern(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len() + 2);
-    pattern.push('%');
-    for c in text.to_lowercase().chars() {
-        if matches!(c, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('%');
-    pattern
 }

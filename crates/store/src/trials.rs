@@ -1,6 +1,8 @@
 //! Trials.
 
-use crate::query::{Query, Value};
+use std::collections::HashMap;
+
+use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
 /// A trial.
@@ -203,6 +205,85 @@ pub enum Sort {
     CheckpointSize,
 }
 
+impl Sort {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Id,
+        Self::StartTime,
+        Self::EndTime,
+        Self::State,
+        Self::BestValidation,
+        Self::LatestValidation,
+        Self::BatchesProcessed,
+        Self::Duration,
+        Self::Restarts,
+        Self::CheckpointSize,
+    ];
+
+    fn column(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::StartTime => "created_at",
+            Self::EndTime => "ended_at",
+            Self::State => "state",
+            Self::BestValidation => "best_metric",
+            Self::LatestValidation => "latest_metric",
+            Self::BatchesProcessed => "total_batches",
+            Self::Duration => "ended_at - created_at",
+            Self::Restarts => "restarts",
+            Self::CheckpointSize => "checkpoint_bytes",
+        }
+    }
+}
+
+fn of(select: &str, experiment_id: i64, states: Option<&[String]>) -> Query {
+    let mut query = Query::new(select);
+    query
+        .condition("experiment_id = ")
+        .bind(Value::Integer(experiment_id));
+    if let Some(states) = states {
+        query.any_of("state", states.iter().map(|s| Value::Text(s.clone())));
+    }
+    query
+}
+
+pub(crate) fn count_query(experiment_id: i64, states: Option<&[String]>) -> Query {
+    of("SELECT COUNT(*) FROM trials", experiment_id, states)
+}
+
+/// The numbers of a page only: what is sorted is then a few bytes of each trial, not all its texts.
+pub(crate) fn page_query(
+    experiment_id: i64,
+    states: Option<&[String]>,
+    sort: Sort,
+    descending: bool,
+    offset: i64,
+    limit: i64,
+) -> Query {
+    let mut query = of("SELECT id FROM trials", experiment_id, states);
+    query
+        .push(" ORDER BY ")
+        .push(sort.column())
+        .push(if descending {
+            " DESC NULLS LAST"
+        } else {
+            " ASC NULLS LAST"
+        });
+    if sort != Sort::Id {
+        query
+            .push(", id")
+            .push(if descending { " DESC" } else { " ASC" });
+    }
+    query.page(offset, limit);
+    query
+}
+
+pub(crate) fn rows_query(ids: &[i64]) -> Query {
+    let mut query = Query::new("SELECT * FROM trials");
+    query.any_of("id", ids.iter().map(|id| Value::Integer(*id)));
+    query
+}
+
 /// One page of an experiment's trials, and how many match in all. `limit` below 0 = all.
 pub async fn list(
     conn: &mut Conn<'_>,
@@ -213,47 +294,34 @@ pub async fn list(
     offset: i64,
     limit: i64,
 ) -> Result<(Vec<TrialRow>, i64), StoreError> {
-    let apply = |query: &mut Query| {
-        query
-            .condition("experiment_id = ")
-            .bind(Value::Integer(experiment_id));
-        if let Some(states) = states {
-            query.any_of("state", states.iter().map(|s| Value::Text(s.clone())));
-        }
-    };
-    let mut count = Query::new("SELECT COUNT(*) FROM trials");
-    apply(&mut count);
-    let total = count
+    let total = count_query(experiment_id, states)
         .fetch_all::<(i64,)>(conn)
         .await?
         .first()
         .map_or(0, |(n,)| *n);
-    let mut query = Query::new("SELECT * FROM trials");
-    apply(&mut query);
-    query.push(" ORDER BY ").push(match sort {
-        Sort::Id => "id",
-        Sort::StartTime => "created_at",
-        Sort::EndTime => "ended_at",
-        Sort::State => "state",
-        Sort::BestValidation => "best_metric",
-        Sort::LatestValidation => "latest_metric",
-        Sort::BatchesProcessed => "total_batches",
-        Sort::Duration => "ended_at - created_at",
-        Sort::Restarts => "restarts",
-        Sort::CheckpointSize => "checkpoint_bytes",
-    });
-    query.push(if descending {
-        " DESC NULLS LAST"
-    } else {
-        " ASC NULLS LAST"
-    });
-    if sort != Sort::Id {
-        query
-            .push(", id")
-            .push(if descending { " DESC" } else { " ASC" });
+    let ids: Vec<i64> = page_query(experiment_id, states, sort, descending, offset, limit)
+        .fetch_all::<(i64,)>(conn)
+        .await?
+        .into_iter()
+        .map(|(id,)| id)
+        .collect();
+    Ok((in_order(conn, &ids).await?, total))
+}
+
+/// The trials with these numbers, in this order; those that are gone are left out.
+async fn in_order(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<TrialRow>, StoreError> {
+    let mut found: HashMap<i64, TrialRow> = HashMap::with_capacity(ids.len());
+    for some in pieces(ids) {
+        for row in rows_query(some).fetch_all::<TrialRow>(conn).await? {
+            found.insert(row.id, row);
+        }
     }
-    query.page(offset, limit);
-    Ok((query.fetch_all(conn).await?, total))
+    Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
+}
+
+/// The trials with these numbers.
+pub async fn find_all(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<TrialRow>, StoreError> {
+    in_order(conn, ids).await
 }
 
 /// Stores what the life cycle decided.

@@ -51,6 +51,15 @@ pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<UserRow>, StoreError> {
     )?)
 }
 
+/// The login names of all users in lower case, by id.
+pub async fn names(conn: &mut Conn<'_>) -> Result<Vec<(i64, String)>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        (i64, String),
+        "SELECT id, LOWER(username) FROM users"
+    )?)
+}
+
 /// Adds a user and gives its number.
 pub async fn insert(conn: &mut Conn<'_>, user: &UserRow) -> Result<i64, StoreError> {
     let (id,) = fetch_one!(

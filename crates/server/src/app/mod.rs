@@ -11,12 +11,14 @@ pub mod experiments;
 pub mod job_changes;
 pub mod jobs;
 pub mod lifecycle;
+pub mod log_reading;
 pub mod logs;
 pub mod metrics;
 pub mod model_archive;
 pub mod pools;
 pub mod preview;
 pub mod searches;
+pub mod series;
 pub mod specs;
 pub mod submission;
 pub mod trials;
@@ -25,6 +27,7 @@ pub mod users;
 use std::sync::Arc;
 
 use det_config::master::MasterConfig;
+use det_store::catalogue::Catalogue;
 use det_store::events::{self, NewEvent};
 use det_store::{Store, StoreError, WriteTx};
 use tokio_util::sync::CancellationToken;
@@ -72,6 +75,10 @@ pub struct Inner {
     pub searches: searches::Searches,
     /// Statistics of metrics of live trials.
     pub summaries: metrics::Summaries,
+    /// What lists of experiments are filtered and sorted by.
+    pub catalogue: Catalogue,
+    /// Groups whose series are being brought up to date.
+    pub series: series::Work,
     /// Parsed configurations of live experiments.
     pub configs: pools::Configs,
     /// Exchanges between the containers of an allocation.

@@ -15,7 +15,7 @@ use det_api_types::page::{Empty, Pagination};
 use det_api_types::wire::Int64;
 use det_store::checkpoints::CheckpointRow;
 use det_store::experiments::ExperimentRow;
-use det_store::trials::TrialRow;
+use det_store::trials::{self, TrialRow};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
@@ -25,7 +25,7 @@ use crate::app::Master;
 use crate::app::checkpoints::archive::Format;
 use crate::app::checkpoints::joined::{Joined, collectable, policy_of, with_validations};
 use crate::app::checkpoints::policy::to_delete;
-use crate::app::checkpoints::reports::{Outdating, at_steps};
+use crate::app::checkpoints::reports::at_steps;
 use crate::app::checkpoints::{CheckpointReport, resources};
 use crate::app::metrics::TRAINING;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -50,11 +50,10 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(preview_gc))
 }
 
-/// One page of the checkpoints of an experiment, or of one of its trials. `trials` holds at least their trials.
+/// One page of the checkpoints of an experiment, or of one of its trials.
 pub(crate) async fn page(
     master: &Master,
     experiment: &ExperimentRow,
-    trials: &[TrialRow],
     mut rows: Vec<CheckpointRow>,
     query: &GetCheckpointsQuery,
 ) -> AppResult<(Vec<Checkpoint>, Pagination)> {
@@ -72,39 +71,49 @@ pub(crate) async fn page(
                 .is_some_and(|state| query.states.contains(&state))
         });
     }
-    let mut joined = with_validations(&master.store, rows).await?;
-    sort(&mut joined, &key, query.order_by);
-    let (joined, pagination) = paging::slice(joined, query.offset, query.limit);
-    Ok((
-        show_all(master, experiment, trials, &joined).await?,
-        pagination,
-    ))
+    let (joined, pagination) = if key.needs_validations() {
+        let mut joined = with_validations(&master.store, rows).await?;
+        sort(&mut joined, &key, query.order_by);
+        paging::slice(joined, query.offset, query.limit)
+    } else {
+        let mut bare: Vec<Joined> = rows
+            .into_iter()
+            .map(|row| Joined {
+                row,
+                validation: None,
+            })
+            .collect();
+        sort(&mut bare, &key, query.order_by);
+        let (bare, pagination) = paging::slice(bare, query.offset, query.limit);
+        let rows = bare.into_iter().map(|joined| joined.row).collect();
+        (with_validations(&master.store, rows).await?, pagination)
+    };
+    Ok((show_all(master, experiment, &joined).await?, pagination))
 }
 
 /// Checkpoints of one experiment with the training that they come from.
 async fn show_all(
     master: &Master,
     experiment: &ExperimentRow,
-    trials: &[TrialRow],
     checkpoints: &[Joined],
 ) -> AppResult<Vec<Checkpoint>> {
     let config = download_config(experiment)?;
-    let trials: BTreeMap<i64, &TrialRow> = trials.iter().map(|trial| (trial.id, trial)).collect();
     let mut steps: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
     for joined in checkpoints {
         if let Some(trial_id) = joined.row.trial_id {
             steps.entry(trial_id).or_default().insert(joined.row.steps);
         }
     }
-    let mut training = BTreeMap::new();
-    for (trial_id, steps) in steps {
-        let outdating = Outdating::load(&master.store, trial_id).await?;
-        for (step, report) in
-            at_steps(&master.store, &outdating, trial_id, TRAINING, &steps).await?
-        {
-            training.insert((trial_id, step), report);
-        }
-    }
+    let training = at_steps(&master.store, TRAINING, &steps).await?;
+    let trial_ids: Vec<i64> = steps.into_keys().collect();
+    let trials: BTreeMap<i64, TrialRow> = {
+        let mut conn = master.store.read().await?;
+        trials::find_all(&mut conn.conn(), &trial_ids)
+            .await?
+            .into_iter()
+            .map(|trial| (trial.id, trial))
+            .collect()
+    };
     let show = |joined: &Joined| {
         let trial = joined.row.trial_id.and_then(|id| trials.get(&id));
         let from = trial.map(|trial| Training {
@@ -130,9 +139,9 @@ async fn show(master: &Master, row: CheckpointRow) -> AppResult<Checkpoint> {
         )?);
     };
     let experiment = experiments::find(master, experiment_id).await?;
-    let trial = crate::http::trials::find(master, trial_id).await?;
+    crate::http::trials::find(master, trial_id).await?;
     let joined = with_validations(&master.store, vec![row]).await?;
-    let shown = show_all(master, &experiment, &[trial], &joined).await?;
+    let shown = show_all(master, &experiment, &joined).await?;
     shown
         .into_iter()
         .next()

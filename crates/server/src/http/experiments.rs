@@ -382,9 +382,10 @@ async fn get_experiment_labels(
     _caller: Caller,
     WireQuery(query): WireQuery<GetExperimentLabelsQuery>,
 ) -> Answer {
-    let mut conn = master.store.read().await?;
-    let labels =
-        experiments::labels(&mut conn.conn(), query.project_id.filter(|id| *id != 0)).await?;
+    master.catalogue.refresh(&master.store).await?;
+    let labels = master
+        .catalogue
+        .labels(query.project_id.filter(|id| *id != 0));
     message(&GetExperimentLabelsResponse { labels })
 }
 
@@ -415,13 +416,12 @@ async fn get_experiment_checkpoints(
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
     let experiment = find(&master, id).await?;
-    let (rows, trials) = {
+    let rows = {
         let mut conn = master.store.read().await?;
-        let rows = checkpoints::of_experiment(&mut conn.conn(), id).await?;
-        (rows, trials::of_experiment(&mut conn.conn(), id).await?)
+        checkpoints::of_experiment(&mut conn.conn(), id).await?
     };
     let (checkpoints, pagination) =
-        checkpoint_routes::page(&master, &experiment, &trials, rows, &query).await?;
+        checkpoint_routes::page(&master, &experiment, rows, &query).await?;
     message(&GetExperimentCheckpointsResponse {
         checkpoints,
         pagination,
@@ -442,13 +442,15 @@ async fn get_experiment_validation_history(
         let mut conn = master.store.read().await?;
         trials::of_experiment(&mut conn.conn(), id).await?
     };
-    let mut points: Vec<(i64, i64, f64)> = Vec::new();
-    for trial in trials
+    let validated: Vec<i64> = trials
         .iter()
         .filter(|trial| trial.latest_validation.is_some())
-    {
-        let outdating = Outdating::load(&master.store, trial.id).await?;
-        let mut pages = Pages::new(&master.store, trial.id, Some(VALIDATION));
+        .map(|trial| trial.id)
+        .collect();
+    let outdating = Outdating::load_all(&master.store, &validated).await?;
+    let mut points: Vec<(i64, i64, f64)> = Vec::new();
+    for (trial_id, outdating) in &outdating {
+        let mut pages = Pages::new(&master.store, *trial_id, VALIDATION);
         loop {
             let chunks = pages.next().await?;
             if chunks.is_empty() {
@@ -461,7 +463,7 @@ async fn get_experiment_validation_history(
                         .metrics
                         .get(&experiment.searcher_metric)
                         .and_then(number)?;
-                    (counts && metric.is_finite()).then_some((report.at, trial.id, metric))
+                    (counts && metric.is_finite()).then_some((report.at, *trial_id, metric))
                 }));
             }
         }

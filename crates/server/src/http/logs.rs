@@ -20,13 +20,17 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::app::logs::{LogFields, LogFilter, Reading, Search, SpoolBatch};
+use crate::app::log_reading::{Encoded, LogFilter, Reading, Search, Sink};
+use crate::app::logs::{LogFields, SpoolBatch};
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, line, message, stream};
 use crate::http::tasks::find_task;
 use crate::http::views;
+
+/// Messages that wait to be sent.
+const MESSAGES: usize = 2;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -277,7 +281,7 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
     };
     let search = match (query.search_text.is_empty(), query.enable_regex) {
         (true, _) => None,
-        (false, false) => Some(Search::Substring(query.search_text.to_lowercase())),
+        (false, false) => Some(Search::substring(&query.search_text)),
         (false, true) => Some(Search::Regex(
             regex::Regex::new(&query.search_text).map_err(|error| {
                 AppError::invalid(format!(
@@ -310,36 +314,17 @@ async fn stream_logs(
     master: Master,
     tasks: Vec<String>,
     query: LogsQuery,
-    encode: impl Fn(String, i64, LogLine) -> AppResult<Bytes> + Send + 'static,
+    encode: impl Fn(&str, i64, LogLine) -> AppResult<Bytes> + Send + Sync + 'static,
 ) -> Response {
     let (filter, reading) = match reading(query) {
         Ok(asked) => asked,
         Err(error) => return before_stream(error),
     };
     let shutdown = master.shutdown.clone();
-    let (lines_out, mut lines) = mpsc::channel(2);
-    let (out, messages) = mpsc::channel(4);
-    // Both end when the log has been sent, or when the stream is dropped: then the second drops the first one's channel.
-    tokio::spawn(async move { master.read_logs(tasks, filter, reading, lines_out).await });
-    tokio::spawn(async move {
-        loop {
-            let batch = tokio::select! {
-                batch = lines.recv() => batch,
-                () = out.closed() => return,
-            };
-            let Some(batch) = batch else { return };
-            let encoded = batch.and_then(|batch| {
-                let mut text = Vec::new();
-                for (task_id, id, line) in batch {
-                    text.extend_from_slice(&encode(task_id, id, line)?);
-                }
-                Ok(Bytes::from(text))
-            });
-            if out.send(encoded).await.is_err() {
-                return;
-            }
-        }
-    });
+    let (out, messages) = mpsc::channel(MESSAGES);
+    let sink = Encoded::new(encode);
+    // Ends when the log has been sent, or when the stream is dropped.
+    tokio::spawn(async move { master.read_logs(tasks, filter, reading, sink, out).await });
     stream(messages, shutdown).await
 }
 
@@ -371,7 +356,7 @@ async fn task_logs(
         return before_stream(error);
     }
     stream_logs(master, vec![task_id], query, |task_id, id, log| {
-        line(&views::logs::of_task(task_id, id, log))
+        line(&views::logs::of_task(task_id.to_owned(), id, log))
     })
     .await
 }
@@ -396,71 +381,60 @@ async fn trial_logs(
     .await
 }
 
-/// Adds what can be filtered by in a line; whether any of it is new.
-fn add(fields: &mut LogFields, line: LogLine) -> bool {
-    let mut new = false;
-    let texts = [
-        (&mut fields.allocation_ids, line.allocation_id),
-        (&mut fields.agent_ids, line.agent_id),
-        (&mut fields.container_ids, line.container_id),
-        (&mut fields.stdtypes, line.stdtype),
-        (&mut fields.sources, line.source),
-    ];
-    for (known, value) in texts {
-        new |= value.is_some_and(|value| known.insert(value));
-    }
-    new | line
-        .rank_id
-        .is_some_and(|rank| fields.rank_ids.insert(rank))
+/// Gathers what can be filtered by in a log: once, or with `follow` again whenever there is more of it.
+struct Fields<E> {
+    found: LogFields,
+    follow: bool,
+    /// Whether there is something that was not told yet.
+    news: bool,
+    encode: E,
 }
 
-/// Streams what can be filtered by in the logs of `tasks`: once, or with `follow` again whenever there is more of it.
+impl<E: Fn(&LogFields) -> AppResult<Bytes> + Send + Sync> Sink for Fields<E> {
+    fn put(&mut self, _task: &str, _id: i64, line: LogLine) -> AppResult<bool> {
+        self.news |= self.found.add(line);
+        Ok(false)
+    }
+
+    fn take(&mut self) -> AppResult<Option<Bytes>> {
+        if !(self.follow && std::mem::take(&mut self.news)) {
+            return Ok(None);
+        }
+        (self.encode)(&self.found).map(Some)
+    }
+
+    fn end(&mut self) -> AppResult<Option<Bytes>> {
+        if self.follow {
+            return Ok(None);
+        }
+        (self.encode)(&self.found).map(Some)
+    }
+}
+
+/// Streams what can be filtered by in the logs of `tasks`.
 async fn stream_fields(
     master: Master,
     tasks: Vec<String>,
     follow: bool,
-    encode: impl Fn(&LogFields) -> AppResult<Bytes> + Send + 'static,
+    encode: impl Fn(&LogFields) -> AppResult<Bytes> + Send + Sync + 'static,
 ) -> Response {
     let shutdown = master.shutdown.clone();
-    let (lines_out, mut lines) = mpsc::channel(2);
-    let (out, messages) = mpsc::channel(4);
+    let (out, messages) = mpsc::channel(MESSAGES);
     let reading = if follow {
         Reading::Follow
     } else {
         Reading::Forward { limit: None }
     };
-    // Both end as in `stream_logs`.
+    let sink = Fields {
+        found: LogFields::default(),
+        follow,
+        news: false,
+        encode,
+    };
+    // Ends as in `stream_logs`.
     tokio::spawn(async move {
-        master
-            .read_logs(tasks, LogFilter::default(), reading, lines_out)
-            .await;
-    });
-    tokio::spawn(async move {
-        let mut fields = LogFields::default();
-        loop {
-            let batch = tokio::select! {
-                batch = lines.recv() => batch,
-                () = out.closed() => return,
-            };
-            let changed = match batch {
-                Some(Ok(batch)) => batch.into_iter().fold(false, |changed, (_, _, line)| {
-                    add(&mut fields, line) | changed
-                }),
-                Some(Err(error)) => {
-                    // The reader may be gone already; nothing is lost by that.
-                    let _ = out.send(Err(error)).await;
-                    return;
-                }
-                None if follow => return,
-                None => {
-                    let _ = out.send(encode(&fields)).await;
-                    return;
-                }
-            };
-            if follow && changed && out.send(encode(&fields)).await.is_err() {
-                return;
-            }
-        }
+        let filter = LogFilter::default();
+        master.read_logs(tasks, filter, reading, sink, out).await;
     });
     stream(messages, shutdown).await
 }
@@ -647,15 +621,12 @@ mod tests {
             source: Some("task".into()),
             ..LogLine::default()
         };
-        assert!(add(&mut fields, line.clone()));
-        assert!(!add(&mut fields, line.clone()));
-        assert!(add(
-            &mut fields,
-            LogLine {
-                rank_id: Some(2),
-                ..line
-            }
-        ));
+        assert!(fields.add(line.clone()));
+        assert!(!fields.add(line.clone()));
+        assert!(fields.add(LogLine {
+            rank_id: Some(2),
+            ..line
+        }));
         assert_eq!(list(&fields.rank_ids), [1, 2]);
     }
 }

@@ -45,7 +45,10 @@ async fn report_trial_metrics(
 ) -> Answer {
     actor.require_trial(trial_id)?;
     actor.require_run(trial_id, body.metrics.trial_run_id)?;
-    master.report_metrics(report(trial_id, body)).await?;
+    let report = report(trial_id, body);
+    let group = report.group.clone();
+    master.report_metrics(report).await?;
+    master.note_report(trial_id, &group);
     empty()
 }
 

@@ -1,5 +1,6 @@
 //! Trials: looking at them, ending them, and what their code says.
 
+pub mod compare;
 pub mod workloads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +55,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(post_trial_runner_metadata))
         .routes(routes!(run_prepare_for_reporting))
         .routes(routes!(get_run_metadata, post_run_metadata))
+        .merge(compare::routes())
 }
 
 /// A trial, or the refusal that it does not exist.
@@ -156,7 +158,7 @@ pub(crate) async fn show_all(
     rows: &[TrialRow],
 ) -> AppResult<Vec<Trial>> {
     let mut live = live(master, rows).await?;
-    let mut best = best_checkpoints(master, experiment.id, rows).await?;
+    let mut best = best_checkpoints(master, rows).await?;
     let config = object(
         "configuration of experiment",
         experiment.id,
@@ -207,7 +209,6 @@ pub(crate) async fn show_all(
 /// The checkpoints of the trials' best validations: those at the same step that still have files.
 async fn best_checkpoints(
     master: &Master,
-    experiment_id: i64,
     rows: &[TrialRow],
 ) -> AppResult<BTreeMap<i64, CheckpointRow>> {
     let mut wanted = BTreeSet::new();
@@ -217,11 +218,11 @@ async fn best_checkpoints(
     if wanted.is_empty() {
         return Ok(BTreeMap::new());
     }
+    let trial_ids: Vec<i64> = wanted.iter().map(|(trial_id, _)| *trial_id).collect();
     let mut conn = master.store.read().await?;
-    let candidates = match rows {
-        [one] => checkpoints::of_trial(&mut conn.conn(), one.id).await?,
-        _ => checkpoints::of_experiment(&mut conn.conn(), experiment_id).await?,
-    };
+    let mut candidates = checkpoints::of_trials(&mut conn.conn(), &trial_ids).await?;
+    // Of several at one step the last one is shown.
+    candidates.sort_by(|a, b| (a.reported_at, &a.uuid).cmp(&(b.reported_at, &b.uuid)));
     Ok(candidates
         .into_iter()
         .filter(|c| c.state != "DELETED")
@@ -278,7 +279,7 @@ async fn get_trial_checkpoints(
         checkpoints::of_trial(&mut conn.conn(), id).await?
     };
     let (checkpoints, pagination) =
-        crate::http::checkpoints::page(&master, &experiment, &[row], rows, &query).await?;
+        crate::http::checkpoints::page(&master, &experiment, rows, &query).await?;
     message(&GetTrialCheckpointsResponse {
         checkpoints,
         pagination,

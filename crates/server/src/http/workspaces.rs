@@ -5,7 +5,7 @@ use det_api_types::workspaces::{
     GetProjectResponse, GetWorkspaceProjectsQuery, GetWorkspaceProjectsResponse,
     GetWorkspaceResponse, GetWorkspacesQuery, GetWorkspacesResponse,
 };
-use det_store::experiments::{self, Filter, Sort};
+use det_store::experiments::Filter;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -17,18 +17,6 @@ use crate::http::views::paging;
 use crate::http::views::workspaces::{
     Counts, Owner, UNCATEGORIZED, UNCATEGORIZED_ID, project, workspace,
 };
-
-/// Experiments read at once when trials are counted.
-const PAGE: i64 = 500;
-/// Stored states of experiments that have not come to their end.
-const LIVE: [&str; 6] = [
-    "ACTIVE",
-    "PAUSED",
-    "STOPPING_CANCELED",
-    "STOPPING_KILLED",
-    "STOPPING_COMPLETED",
-    "STOPPING_ERROR",
-];
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -53,44 +41,17 @@ pub(crate) fn owner(master: &Master) -> Owner {
 }
 
 async fn counts(master: &Master) -> AppResult<Counts> {
-    let mut conn = master.store.read().await?;
-    let conn = &mut conn.conn();
-    let filter = Filter {
+    master.catalogue.refresh(&master.store).await?;
+    let totals = master.catalogue.totals(&Filter {
         project_id: Some(UNCATEGORIZED_ID),
         ..Filter::default()
-    };
-    let (newest, experiments) =
-        experiments::list(conn, &filter, Sort::StartTime, true, 0, 1).await?;
-    let live = Filter {
-        states: Some(LIVE.map(str::to_owned).to_vec()),
-        ..filter
-    };
-    let (_, active) = experiments::list(conn, &live, Sort::Id, false, 0, 0).await?;
+    });
     Ok(Counts {
-        experiments,
-        active,
-        trials: 0,
-        last_started_at: newest.first().map(|row| row.created_at),
+        experiments: totals.experiments,
+        active: totals.live,
+        trials: totals.trials,
+        last_started_at: totals.last_created_at,
     })
-}
-
-/// As [`counts`], with the trials.
-async fn counts_with_trials(master: &Master) -> AppResult<Counts> {
-    let mut counts = counts(master).await?;
-    let mut filter = Filter {
-        project_id: Some(UNCATEGORIZED_ID),
-        ..Filter::default()
-    };
-    loop {
-        let mut conn = master.store.read().await?;
-        let (rows, _) =
-            experiments::list(&mut conn.conn(), &filter, Sort::Id, false, 0, PAGE).await?;
-        let Some(last) = rows.last() else {
-            return Ok(counts);
-        };
-        counts.trials += rows.iter().map(|row| row.trial_count).sum::<i64>();
-        filter.id_above = Some(last.id);
-    }
 }
 
 /// What a listing asks of the only thing that there is.
@@ -183,7 +144,7 @@ async fn get_workspace_projects(
     };
     let mut found = Vec::new();
     if asked.fits(&owner) {
-        found.push(project(&owner, &counts_with_trials(&master).await?));
+        found.push(project(&owner, &counts(&master).await?));
     }
     let (projects, pagination) = paging::slice(found, query.offset, query.limit);
     message(&GetWorkspaceProjectsResponse {
@@ -198,7 +159,7 @@ async fn get_workspace_projects(
 async fn get_project(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
     check("project", id)?;
     message(&GetProjectResponse {
-        project: project(&owner(&master), &counts_with_trials(&master).await?),
+        project: project(&owner(&master), &counts(&master).await?),
     })
 }
 

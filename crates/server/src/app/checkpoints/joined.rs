@@ -11,7 +11,7 @@ use det_store::metrics::{StoredReport, number};
 use det_store::{Store, StoreError};
 
 use crate::app::checkpoints::policy::{Candidate, Policy, Validated};
-use crate::app::checkpoints::reports::{Outdating, at_steps};
+use crate::app::checkpoints::reports::at_steps;
 use crate::app::metrics::VALIDATION;
 use crate::app::searches::config_of;
 use crate::error::AppResult;
@@ -50,7 +50,7 @@ impl Joined {
     }
 }
 
-/// Finds the validations of checkpoints, in the order given: one look at each trial among them.
+/// Finds the validations of checkpoints, in the order given.
 pub async fn with_validations(
     store: &Store,
     rows: Vec<CheckpointRow>,
@@ -61,13 +61,7 @@ pub async fn with_validations(
             wanted.entry(trial_id).or_default().insert(row.steps);
         }
     }
-    let mut found: BTreeMap<(i64, i64), StoredReport> = BTreeMap::new();
-    for (trial_id, steps) in wanted {
-        let outdating = Outdating::load(store, trial_id).await?;
-        for (step, report) in at_steps(store, &outdating, trial_id, VALIDATION, &steps).await? {
-            found.insert((trial_id, step), report);
-        }
-    }
+    let found = at_steps(store, VALIDATION, &wanted).await?;
     Ok(rows
         .into_iter()
         .map(|row| Joined {

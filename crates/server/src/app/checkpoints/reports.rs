@@ -6,15 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_store::metrics::{self, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 
-/// Chunks read at once. A connection is held only while a page is read.
-const PAGE: i64 = 64;
-/// Up to this many steps are looked up one by one; for more, the group is read through.
+/// Chunks read at once at first. A connection is held only while a page is read.
+const FIRST_PAGE: i64 = 16;
+/// Most chunks of a page.
+const LARGEST_PAGE: i64 = 4096;
+/// Packed bytes that a page may well have.
+const PAGE_BYTES: usize = 512 * 1024;
+/// Up to this many steps of a trial are looked up one by one; for more, its group is read through.
 const LOOK_UPS: usize = 16;
 
 /// Which reports of a trial still count.
 #[derive(Debug, Clone, Default)]
 pub struct Outdating {
-    starts: Vec<(String, i64, i64)>,
     by_group: BTreeMap<String, BTreeMap<i64, i64>>,
 }
 
@@ -22,18 +25,30 @@ impl Outdating {
     /// Of one trial, as of now.
     pub async fn load(store: &Store, trial_id: i64) -> Result<Self, StoreError> {
         let mut conn = store.read().await?;
-        Ok(Self::new(
-            metrics::run_starts(&mut conn.conn(), trial_id).await?,
-        ))
+        let starts = metrics::run_starts(&mut conn.conn(), trial_id).await?;
+        Ok(Self::new(&starts))
     }
 
-    fn new(starts: Vec<(String, i64, i64)>) -> Self {
+    /// Of several trials, as of now; trials that have reported nothing are left out.
+    pub async fn load_all(
+        store: &Store,
+        trial_ids: &[i64],
+    ) -> Result<BTreeMap<i64, Self>, StoreError> {
+        let mut conn = store.read().await?;
+        let starts = metrics::run_starts_of(&mut conn.conn(), trial_ids).await?;
+        Ok(starts
+            .into_iter()
+            .map(|(trial_id, starts)| (trial_id, Self::new(&starts)))
+            .collect())
+    }
+
+    fn new(starts: &[(String, i64, i64)]) -> Self {
         let names: BTreeSet<&String> = starts.iter().map(|(group, _, _)| group).collect();
         let by_group = names
             .into_iter()
-            .map(|name| (name.clone(), metrics::outdated_from(&starts, name)))
+            .map(|name| (name.clone(), metrics::outdated_from(starts, name)))
             .collect();
-        Self { starts, by_group }
+        Self { by_group }
     }
 
     /// Whether a report still counts.
@@ -48,33 +63,32 @@ impl Outdating {
         self.by_group.contains_key(group)
     }
 
-    /// Runs that have reported in this group, oldest first.
-    fn runs(&self, group: &str) -> impl Iterator<Item = i64> {
-        self.starts
-            .iter()
-            .filter(move |(name, _, _)| name == group)
-            .map(|(_, run, _)| *run)
+    /// The groups that the trial has reported in.
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.by_group.keys().map(String::as_str)
     }
 }
 
-/// Reads a trial's chunks page by page, in order of arrival.
+/// Reads a trial's chunks of one group page by page, in order of arrival.
 pub struct Pages<'a> {
     store: &'a Store,
     trial_id: i64,
-    group: Option<&'a str>,
+    group: &'a str,
     after: i64,
     through: i64,
+    limit: i64,
 }
 
 impl<'a> Pages<'a> {
-    /// Of one group, or of all.
-    pub fn new(store: &'a Store, trial_id: i64, group: Option<&'a str>) -> Self {
+    /// Of one group.
+    pub fn new(store: &'a Store, trial_id: i64, group: &'a str) -> Self {
         Self {
             store,
             trial_id,
             group,
             after: 0,
             through: i64::MAX,
+            limit: FIRST_PAGE,
         }
     }
 
@@ -85,21 +99,25 @@ impl<'a> Pages<'a> {
         self
     }
 
-    /// The next chunks; none at the end.
+    /// The next chunks; none at the end. Pages of small chunks grow: a trial that reports now and then leaves a chunk for
+    /// each report.
     pub async fn next(&mut self) -> Result<Vec<ChunkRow>, StoreError> {
         if self.after >= self.through {
             return Ok(Vec::new());
         }
         let mut conn = self.store.read().await?;
-        let mut chunks = metrics::chunks(
-            &mut conn.conn(),
-            self.trial_id,
-            self.group,
-            self.after,
-            PAGE,
-        )
-        .await?;
+        let (trial_id, group) = (self.trial_id, Some(self.group));
+        let mut chunks =
+            metrics::chunks(&mut conn.conn(), trial_id, group, self.after, self.limit).await?;
         self.after = chunks.last().map_or(i64::MAX, |c| c.id);
+        let bytes: usize = chunks.iter().map(|c| c.data.len()).sum();
+        self.limit = if bytes > PAGE_BYTES {
+            (self.limit / 2).max(1)
+        } else if bytes < PAGE_BYTES / 4 {
+            (self.limit * 4).min(LARGEST_PAGE)
+        } else {
+            self.limit
+        };
         chunks.retain(|c| c.id <= self.through);
         Ok(chunks)
     }
@@ -114,19 +132,24 @@ pub fn merge(into: &mut StoredReport, later: StoredReport) {
     }
 }
 
-/// The reports of one group that count, at the given steps.
+/// The reports of one group that count, at the given steps of each trial: by trial and step.
 pub async fn at_steps(
     store: &Store,
-    outdating: &Outdating,
-    trial_id: i64,
     group: &str,
-    steps: &BTreeSet<i64>,
-) -> Result<BTreeMap<i64, StoredReport>, StoreError> {
+    wanted: &BTreeMap<i64, BTreeSet<i64>>,
+) -> Result<BTreeMap<(i64, i64), StoredReport>, StoreError> {
     let mut found = BTreeMap::new();
-    if steps.is_empty() || !outdating.has(group) {
+    if wanted.is_empty() {
         return Ok(found);
     }
+    let trial_ids: Vec<i64> = wanted.keys().copied().collect();
+    let outdating = Outdating::load_all(store, &trial_ids).await?;
     let mut take = |chunk: &ChunkRow| -> Result<(), StoreError> {
+        let (Some(steps), Some(outdating)) =
+            (wanted.get(&chunk.trial_id), outdating.get(&chunk.trial_id))
+        else {
+            return Ok(());
+        };
         if !steps
             .range(chunk.first_step..=chunk.last_step.max(chunk.first_step))
             .any(|_| true)
@@ -138,7 +161,7 @@ pub async fn at_steps(
             if !steps.contains(&step) || !outdating.counts(group, chunk.run_id, Some(step)) {
                 continue;
             }
-            match found.entry(step) {
+            match found.entry((chunk.trial_id, step)) {
                 std::collections::btree_map::Entry::Vacant(entry) => {
                     entry.insert(report);
                 }
@@ -149,33 +172,38 @@ pub async fn at_steps(
         }
         Ok(())
     };
-    if steps.len() <= LOOK_UPS {
-        let mut holding = BTreeMap::new();
-        for run in outdating.runs(group) {
-            for step in steps {
-                let mut conn = store.read().await?;
-                for chunk in
-                    metrics::chunks_with_step(&mut conn.conn(), trial_id, group, run, *step).await?
-                {
-                    holding.insert(chunk.id, chunk);
-                }
+    let reported = |trial_id: &i64| {
+        outdating
+            .get(trial_id)
+            .is_some_and(|outdating| outdating.has(group))
+    };
+    let mut places = Vec::new();
+    for (trial_id, steps) in wanted.iter().filter(|(trial_id, _)| reported(trial_id)) {
+        if steps.len() <= LOOK_UPS {
+            places.extend(steps.iter().map(|step| (*trial_id, *step)));
+            continue;
+        }
+        let mut pages = Pages::new(store, *trial_id, group);
+        loop {
+            let chunks = pages.next().await?;
+            if chunks.is_empty() {
+                break;
+            }
+            for chunk in &chunks {
+                take(chunk)?;
             }
         }
-        for chunk in holding.values() {
-            take(chunk)?;
-        }
-        return Ok(found);
     }
-    let mut pages = Pages::new(store, trial_id, Some(group));
-    loop {
-        let chunks = pages.next().await?;
-        if chunks.is_empty() {
-            return Ok(found);
-        }
+    // A page of places at a time, so that what is held is bounded.
+    for some in places.chunks(200) {
+        let mut conn = store.read().await?;
+        let chunks = metrics::chunks_at(&mut conn.conn(), group, some).await?;
+        drop(conn);
         for chunk in &chunks {
             take(chunk)?;
         }
     }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -221,7 +249,7 @@ mod tests {
     #[test]
     fn a_newer_run_outdates_its_first_step_and_later_ones() {
         let start = |group: &str, run, step| (group.to_owned(), run, step);
-        let outdating = Outdating::new(vec![
+        let outdating = Outdating::new(&[
             start("training", 1, 0),
             start("training", 2, 5),
             start("validation", 1, 5),
@@ -235,6 +263,9 @@ mod tests {
         );
         assert!(!outdating.counts("validation", 1, Some(6)));
         assert!(outdating.counts("gpu", 1, None));
-        assert_eq!(outdating.runs("training").collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(
+            outdating.groups().collect::<Vec<_>>(),
+            ["training", "validation"]
+        );
     }
 }

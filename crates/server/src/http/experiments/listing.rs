@@ -7,18 +7,16 @@ use det_api_types::experiments::{
 };
 use det_api_types::page::{OrderBy, Pagination};
 use det_store::allocations;
-use det_store::experiments::{self, ExperimentRow, Filter, Sort};
+use det_store::experiments::{self, Active, ExperimentRow, Filter, Sort};
 
 use crate::app::Master;
-use crate::error::{AppError, AppResult};
+use crate::error::AppResult;
 use crate::http::views::experiments::{Phase, StateFilter};
 
 /// Experiments on a page when no limit is given.
 pub(crate) const DEFAULT_LIMIT: i64 = 100;
 /// Ids in one statement: below the least that either database takes.
 const BATCH: usize = 10_000;
-/// Ids that a filter can hold.
-const FILTER_IDS: usize = 20_000;
 
 /// The limit of the *SQL* family as the store takes it: 0 = the default, −1 = all, −2 = none.
 pub(crate) fn store_limit(limit: i64) -> i64 {
@@ -71,9 +69,9 @@ pub(crate) async fn page(
     };
     apply_ids(&mut filter, &query.experiment_id_filter);
     apply_states(master, &mut filter, &query.states).await?;
-    let mut conn = master.store.read().await?;
     let (rows, total) = experiments::list(
-        &mut conn.conn(),
+        &master.store,
+        &master.catalogue,
         &filter,
         sort(query.sort_by),
         query.order_by == OrderBy::Desc,
@@ -102,9 +100,9 @@ pub(crate) async fn meant(
         ..Filter::default()
     };
     apply_states(master, &mut filter, &filters.states).await?;
-    let mut conn = master.store.read().await?;
+    let (store, catalogue) = (&master.store, &master.catalogue);
     Ok(
-        experiments::list(&mut conn.conn(), &filter, Sort::Id, false, 0, -1)
+        experiments::list(store, catalogue, &filter, Sort::Id, false, 0, -1)
             .await?
             .0,
     )
@@ -148,36 +146,26 @@ async fn apply_states(
     if wanted.phases.is_empty() || wanted.wants_all_phases() {
         return Ok(());
     }
-    let active = {
-        let only_active = Filter {
-            states: Some(vec!["ACTIVE".into()]),
-            ..filter.clone()
-        };
+    let mut phases: BTreeMap<i64, Phase> = BTreeMap::new();
+    {
         let mut conn = master.store.read().await?;
-        experiments::list(&mut conn.conn(), &only_active, Sort::Id, false, 0, -1)
-            .await?
-            .0
-    };
-    let ids: Vec<i64> = active.iter().map(|row| row.id).collect();
-    let phases = phases(master, &ids).await?;
-    let phase = |id: &i64| phases.get(id).copied().unwrap_or_default();
-    let (fitting, others): (Vec<i64>, Vec<i64>) = ids
-        .into_iter()
-        .partition(|id| wanted.wants("ACTIVE", phase(id)));
-    // What has containers is bounded by the cluster, what is queued is not: name the fewer.
-    let named = if wanted.stored.is_empty() && fitting.len() <= others.len() {
-        filter.ids = Some(fitting);
-        filter.ids.as_ref().map_or(0, Vec::len)
-    } else {
-        filter.not_ids.extend(others);
-        filter.not_ids.len()
-    };
-    if named > FILTER_IDS {
-        return Err(AppError::invalid(format!(
-            "field \"states\": {named} active experiments would have to be told apart one by one; at most {FILTER_IDS} can be"
-        ))
-        .hint("ask for active states and for other states in two requests"));
+        for (id, state) in allocations::live_states(&mut conn.conn()).await? {
+            let phase = phases.entry(id).or_default();
+            *phase = (*phase).max(Phase::of_allocation(&state));
+        }
     }
+    // What has no live allocation is queued; only those that have one can be named.
+    let queued = wanted.wants("ACTIVE", Phase::default());
+    let named = phases
+        .into_iter()
+        .filter(|(_, phase)| wanted.wants("ACTIVE", *phase) != queued)
+        .map(|(id, _)| id)
+        .collect();
+    filter.active = Some(if queued {
+        Active::Not(named)
+    } else {
+        Active::Only(named)
+    });
     Ok(())
 }
 

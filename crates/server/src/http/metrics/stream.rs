@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use det_api_types::metrics::{MetricsChunk, MetricsReport};
 use det_api_types::wire::Timestamp;
-use det_store::metrics::{ChunkRow, StoredReport};
-use tokio::sync::mpsc::Sender;
+use det_store::metrics::{self, ChunkMark, ChunkRow, StoredReport};
+use det_store::{Store, StoreError};
+use tokio::sync::mpsc::{self, Sender};
 
 use crate::app::Master;
 use crate::app::checkpoints::reports::{Outdating, Pages, merge};
@@ -55,6 +56,11 @@ impl<E: Into<AppError>> From<E> for Stop {
     }
 }
 
+/// Chunks that are unpacked while others are being sent.
+const UNPACKED: usize = 2;
+/// Marks of chunks read at once.
+const MARKS: i64 = 10_000;
+
 async fn send_trial(
     master: &Master,
     trial_id: i64,
@@ -62,35 +68,32 @@ async fn send_trial(
     out: &Sender<AppResult<Bytes>>,
 ) -> Result<(), Stop> {
     let outdating = Outdating::load(&master.store, trial_id).await?;
-    let mut starts = Starts::default();
-    let mut pages = Pages::new(&master.store, trial_id, group);
-    loop {
-        let chunks = pages.next().await?;
-        if chunks.is_empty() {
-            break;
-        }
-        for chunk in &chunks {
-            starts.note(chunk);
-        }
-    }
+    let groups: Vec<String> = outdating
+        .groups()
+        .filter(|name| group.is_none_or(|group| group == *name))
+        .map(str::to_owned)
+        .collect();
+    let starts = Starts::load(&master.store, trial_id, &groups).await?;
     let Some(last) = starts.last_chunk else {
         return Ok(());
     };
     let mut orderer = Orderer::new(starts.into_bounds());
     let mut ready = Vec::new();
-    let mut pages = Pages::new(&master.store, trial_id, group).through(last);
-    loop {
-        let chunks = pages.next().await?;
-        if chunks.is_empty() {
-            break;
-        }
-        for chunk in &chunks {
-            let reports = chunk.unpack()?;
-            orderer.add(chunk, reports, &outdating, &mut ready);
-            while ready.len() >= MESSAGE {
-                let message: Vec<MetricsReport> = ready.drain(..MESSAGE).collect();
-                send(out, message).await?;
-            }
+    let (sender, mut unpacked) = mpsc::channel(UNPACKED);
+    // Ends when all is unpacked, or when the other end is dropped.
+    tokio::spawn(unpack_all(
+        master.store.clone(),
+        trial_id,
+        groups,
+        last,
+        sender,
+    ));
+    while let Some(next) = unpacked.recv().await {
+        let (chunk, reports) = next?;
+        orderer.add(&chunk, reports, &outdating, &mut ready);
+        while ready.len() >= MESSAGE {
+            let message: Vec<MetricsReport> = ready.drain(..MESSAGE).collect();
+            send(out, message).await?;
         }
     }
     orderer.finish(&mut ready);
@@ -99,6 +102,63 @@ async fn send_trial(
         send(out, message).await?;
     }
     Ok(())
+}
+
+/// A chunk and what is in it; its packed form is given up.
+type Unpacked = Result<(ChunkRow, Vec<StoredReport>), StoreError>;
+
+/// Unpacks the chunks of a trial's groups through chunk `last`, in order of arrival.
+async fn unpack_all(
+    store: Store,
+    trial_id: i64,
+    groups: Vec<String>,
+    last: i64,
+    out: Sender<Unpacked>,
+) {
+    let mut readers: Vec<Ahead<'_>> = groups
+        .iter()
+        .map(|group| Ahead {
+            pages: Pages::new(&store, trial_id, group).through(last),
+            page: Vec::new().into_iter(),
+            ended: false,
+        })
+        .collect();
+    loop {
+        let next = match next_chunk(&mut readers).await {
+            Ok(Some(mut chunk)) => chunk.unpack().map(|reports| {
+                chunk.data = Vec::new();
+                (chunk, reports)
+            }),
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        let failed = next.is_err();
+        if out.send(next).await.is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// A group's chunks, read ahead by a page.
+struct Ahead<'a> {
+    pages: Pages<'a>,
+    page: std::vec::IntoIter<ChunkRow>,
+    ended: bool,
+}
+
+/// The chunk that arrived first of those that the groups have next.
+async fn next_chunk(readers: &mut [Ahead<'_>]) -> Result<Option<ChunkRow>, StoreError> {
+    for reader in readers.iter_mut() {
+        if reader.page.as_slice().is_empty() && !reader.ended {
+            reader.page = reader.pages.next().await?.into_iter();
+            reader.ended = reader.page.as_slice().is_empty();
+        }
+    }
+    let first = readers
+        .iter_mut()
+        .filter_map(|reader| Some((reader.page.as_slice().first()?.id, reader)))
+        .min_by_key(|(id, _)| *id);
+    Ok(first.and_then(|(_, reader)| reader.page.next()))
 }
 
 async fn send(out: &Sender<AppResult<Bytes>>, metrics: Vec<MetricsReport>) -> Result<(), Stop> {
@@ -114,9 +174,30 @@ struct Starts {
 }
 
 impl Starts {
-    fn note(&mut self, chunk: &ChunkRow) {
-        self.starts.push((chunk.run_id, chunk.first_step));
-        self.last_chunk = Some(chunk.id);
+    /// Of all chunks of a trial's groups that are there now.
+    async fn load(store: &Store, trial_id: i64, groups: &[String]) -> Result<Self, StoreError> {
+        let mut marks: Vec<ChunkMark> = Vec::new();
+        for group in groups {
+            let mut after = 0;
+            loop {
+                let mut conn = store.read().await?;
+                let page = metrics::marks(&mut conn.conn(), trial_id, group, after, MARKS).await?;
+                let Some(last) = page.last() else { break };
+                after = last.id;
+                marks.extend(page);
+            }
+        }
+        marks.sort_unstable_by_key(|mark| mark.id);
+        let mut starts = Self::default();
+        for mark in &marks {
+            starts.note(mark.id, mark.run_id, mark.first_step);
+        }
+        Ok(starts)
+    }
+
+    fn note(&mut self, id: i64, run_id: i64, first_step: i64) {
+        self.starts.push((run_id, first_step));
+        self.last_chunk = Some(id);
     }
 
     /// For each chunk the lowest step that a later chunk of the same run begins with.
@@ -211,7 +292,7 @@ impl Orderer {
 
 fn complete((mut shown, report): (MetricsReport, StoredReport)) -> MetricsReport {
     shown.end_time = Timestamp(report.at);
-    shown.metrics = metrics_document(&shown.group, &report);
+    shown.metrics = metrics_document(&shown.group, report);
     shown
 }
 
@@ -254,7 +335,7 @@ mod tests {
             .collect();
         let mut starts = Starts::default();
         for (row, _) in &rows {
-            starts.note(row);
+            starts.note(row.id, row.run_id, row.first_step);
         }
         let mut orderer = Orderer::new(starts.into_bounds());
         let mut ready = Vec::new();

@@ -231,7 +231,7 @@ async fn each(
     if !outdating.has(group) {
         return Ok(());
     }
-    let mut pages = Pages::new(&master.store, trial_id, Some(group));
+    let mut pages = Pages::new(&master.store, trial_id, group);
     loop {
         let chunks = pages.next().await?;
         if chunks.is_empty() {

@@ -107,6 +107,13 @@ pub enum SortKey {
     },
 }
 
+impl SortKey {
+    /// Whether the order depends on validations.
+    pub fn needs_validations(&self) -> bool {
+        matches!(self, Self::Metric { .. })
+    }
+}
+
 /// What a request asks to sort by. `metric` is the searcher's, which is the key when nothing is asked; better values of
 /// it come first unless a direction is given. `Err` names the fields that exclude each other.
 pub fn sort_key(

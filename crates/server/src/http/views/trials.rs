@@ -203,19 +203,19 @@ fn metric_summary(summary: &MetricSummary) -> Value {
 }
 
 /// The stored document of a report, as metric streams give it.
-pub fn metrics_document(group: &str, report: &StoredReport) -> Object {
+pub fn metrics_document(group: &str, report: StoredReport) -> Object {
     let mut document = Map::new();
-    let averages = Value::Object(report.metrics.clone());
+    let averages = Value::Object(report.metrics);
     if group == VALIDATION {
         document.insert("validation_metrics".into(), averages);
-        if let Some(batches) = &report.batches {
-            document.insert("batch_metrics".into(), batches.clone());
+        if let Some(batches) = report.batches {
+            document.insert("batch_metrics".into(), batches);
         }
     } else {
         document.insert("avg_metrics".into(), averages);
         document.insert(
             "batch_metrics".into(),
-            report.batches.clone().unwrap_or(Value::Null),
+            report.batches.unwrap_or(Value::Null),
         );
     }
     Object(document)

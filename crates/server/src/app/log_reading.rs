@@ -1,0 +1,539 @@
+//! Reading task logs: forwards, backwards, following, and looking for a text in them.
+//!
+//! Chunks are read by the page and given on as small messages. A reader that takes its time costs next to no memory:
+//! while it makes others wait nothing is held for it but the place where it stands, and what comes next is read again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use det_store::logs::{self, ChunkRow, LogLine, Needle};
+use det_store::{Store, StoreError, allocations};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use crate::app::Master;
+use crate::error::{AppError, AppResult};
+use crate::hub::Topic;
+
+/// What to leave out when reading. Values of one filter are alternatives; filters add up.
+#[derive(Debug, Clone, Default)]
+pub struct LogFilter {
+    /// Only these allocations.
+    pub allocation_ids: Vec<String>,
+    /// Only these agents.
+    pub agent_ids: Vec<String>,
+    /// Only these containers.
+    pub container_ids: Vec<String>,
+    /// Only these ranks; -1 = lines without a rank.
+    pub rank_ids: Vec<i64>,
+    /// Only these levels (`LOG_LEVEL_…`; unspecified matches lines without one).
+    pub levels: Vec<String>,
+    /// Only these streams.
+    pub stdtypes: Vec<String>,
+    /// Only these sources.
+    pub sources: Vec<String>,
+    /// At or before, microseconds.
+    pub before: Option<i64>,
+    /// After, microseconds.
+    pub after: Option<i64>,
+    /// Only lines with this text.
+    pub search: Option<Search>,
+}
+
+/// How a text is looked for.
+#[derive(Debug, Clone)]
+pub enum Search {
+    /// Anywhere in the line, any case.
+    Substring {
+        /// In lower case.
+        text: String,
+        /// The same, to be looked for in whole chunks.
+        needle: Needle,
+    },
+    /// A regular expression.
+    Regex(regex::Regex),
+}
+
+impl Search {
+    /// For a text in any case.
+    pub fn substring(text: &str) -> Self {
+        let text = text.to_lowercase();
+        Self::Substring {
+            needle: Needle::new(&text),
+            text,
+        }
+    }
+}
+
+impl LogFilter {
+    /// Whether the line is wanted.
+    pub fn wants(&self, line: &LogLine) -> bool {
+        let any = |wanted: &[String], value: Option<&str>| {
+            wanted.is_empty() || value.is_some_and(|v| wanted.iter().any(|w| w == v))
+        };
+        any(&self.allocation_ids, line.allocation_id.as_deref())
+            && any(&self.agent_ids, line.agent_id.as_deref())
+            && any(&self.container_ids, line.container_id.as_deref())
+            && any(&self.stdtypes, line.stdtype.as_deref())
+            && any(&self.sources, line.source.as_deref())
+            && any(
+                &self.levels,
+                Some(line.level.as_deref().unwrap_or("LOG_LEVEL_UNSPECIFIED")),
+            )
+            && (self.rank_ids.is_empty() || self.rank_ids.contains(&line.rank_id.unwrap_or(-1)))
+            && self.before.is_none_or(|t| line.at <= t)
+            && self.after.is_none_or(|t| line.at > t)
+            && match &self.search {
+                None => true,
+                Some(Search::Substring { text, .. }) => line.log.to_lowercase().contains(text),
+                Some(Search::Regex(regex)) => regex.is_match(&line.log),
+            }
+    }
+
+    /// Whether whole chunks may go by without a line that is wanted.
+    fn is_selective(&self) -> bool {
+        let lists = [
+            &self.allocation_ids,
+            &self.agent_ids,
+            &self.container_ids,
+            &self.levels,
+            &self.stdtypes,
+            &self.sources,
+        ];
+        self.search.is_some()
+            || self.before.is_some()
+            || self.after.is_some()
+            || !self.rank_ids.is_empty()
+            || lists.iter().any(|list| !list.is_empty())
+    }
+
+    /// The wanted lines of a chunk.
+    fn of(&self, chunk: &ChunkRow) -> Result<Vec<(i64, LogLine)>, StoreError> {
+        let mut lines = match &self.search {
+            Some(Search::Substring { needle, .. }) => chunk.candidates(needle)?,
+            _ => chunk.unpack()?,
+        };
+        lines.retain(|(_, line)| self.wants(line));
+        Ok(lines)
+    }
+}
+
+/// In which order and how much to read.
+#[derive(Debug, Clone, Copy)]
+pub enum Reading {
+    /// Oldest first, at most `limit` lines.
+    Forward {
+        /// `None` = all.
+        limit: Option<usize>,
+    },
+    /// Newest first, at most `limit` lines.
+    Backward {
+        /// `None` = all.
+        limit: Option<usize>,
+    },
+    /// Oldest first, then new lines as they come, until the task has ended.
+    Follow,
+}
+
+/// Most chunks of a page when whole chunks may go by.
+const SEARCH_PAGE: i64 = 64;
+/// Packed bytes of a page that is to be sent: pages grow while they are smaller.
+const PAGE_BYTES: usize = 64 * 1024;
+/// Most chunks of such a page: a log that was printed line by line has a chunk for each.
+const LARGEST_PAGE: i64 = 256;
+/// Bytes in one message.
+const MESSAGE: usize = 8 * 1024;
+/// Lines are kept ready so long for a reader that has no room for them.
+const HOLD: Duration = Duration::from_millis(50);
+
+/// Takes lines, one after another, in the order of reading.
+pub trait Sink: Send + Sync {
+    /// Puts a line into the next message; whether the message is large enough to be sent.
+    fn put(&mut self, task: &str, id: i64, line: LogLine) -> AppResult<bool>;
+    /// The message so far, if there is something in it.
+    fn take(&mut self) -> AppResult<Option<Bytes>>;
+    /// What is to be said when everything has been read.
+    fn end(&mut self) -> AppResult<Option<Bytes>> {
+        Ok(None)
+    }
+}
+
+/// Makes messages of lines that are encoded one by one.
+pub struct Encoded<E> {
+    encode: E,
+    message: BytesMut,
+}
+
+impl<E: Fn(&str, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Encoded<E> {
+    /// `encode` makes the bytes of a line: task, id, line.
+    pub fn new(encode: E) -> Self {
+        Self {
+            encode,
+            message: BytesMut::new(),
+        }
+    }
+}
+
+impl<E: Fn(&str, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Sink for Encoded<E> {
+    fn put(&mut self, task: &str, id: i64, line: LogLine) -> AppResult<bool> {
+        self.message
+            .extend_from_slice(&(self.encode)(task, id, line)?);
+        Ok(self.message.len() >= MESSAGE)
+    }
+
+    fn take(&mut self) -> AppResult<Option<Bytes>> {
+        Ok((!self.message.is_empty()).then(|| std::mem::take(&mut self.message).freeze()))
+    }
+}
+
+impl Master {
+    /// Reads the log of `tasks` (in this order) through `sink` into `out`. Ends when all is sent, or when following, once
+    /// the last task has ended and its last line is out; or when the receiver is gone.
+    pub async fn read_logs(
+        &self,
+        tasks: Vec<String>,
+        filter: LogFilter,
+        reading: Reading,
+        sink: impl Sink,
+        out: mpsc::Sender<AppResult<Bytes>>,
+    ) {
+        let mut reader = Reader {
+            master: self,
+            filter: Arc::new(filter),
+            left: usize::MAX,
+            sink,
+            out: &out,
+        };
+        let outcome = match reading {
+            Reading::Backward { limit } => {
+                reader.left = limit.unwrap_or(usize::MAX);
+                reader.backward(&tasks).await
+            }
+            Reading::Forward { limit } => {
+                reader.left = limit.unwrap_or(usize::MAX);
+                reader.all_forward(&tasks).await
+            }
+            Reading::Follow => reader.follow(&tasks).await,
+        };
+        let outcome = match outcome {
+            Ok(()) => reader.end().await,
+            stopped => stopped,
+        };
+        if let Err(Stop::Failed(error)) = outcome {
+            // A receiver that has gone needs no error.
+            let _ = out.send(Err(error)).await;
+        }
+    }
+
+    /// Whether nothing can be added to the task's log any more: it has ended. An allocation ends only when its agent
+    /// has handed over the logs, so a task's end comes after its last line.
+    async fn task_log_is_complete(&self, task_id: &str) -> Result<bool, Stop> {
+        let mut conn = self.store.read().await?;
+        let task = allocations::find_task(&mut conn.conn(), task_id).await?;
+        Ok(task.is_none_or(|t| t.ended_at.is_some()))
+    }
+}
+
+struct Reader<'a, S> {
+    master: &'a Master,
+    filter: Arc<LogFilter>,
+    /// Lines still to be given.
+    left: usize,
+    sink: S,
+    out: &'a mpsc::Sender<AppResult<Bytes>>,
+}
+
+/// How giving on a page ended.
+enum Given {
+    /// All of it is out, or on its way.
+    All,
+    /// The reader has no room: what comes after this line is to be read again.
+    Until(i64),
+}
+
+impl<S: Sink> Reader<'_, S> {
+    async fn follow(&mut self, tasks: &[String]) -> Result<(), Stop> {
+        let Some((last, earlier)) = tasks.split_last() else {
+            return Ok(());
+        };
+        self.all_forward(earlier).await?;
+        let mut subscription = self.master.hub.subscribe(Topic::TaskLog(last.clone()));
+        let mut seen = 0;
+        loop {
+            let ended = self.master.task_log_is_complete(last).await?;
+            self.forward(last, &mut seen).await?;
+            if ended {
+                return Ok(());
+            }
+            tokio::select! {
+                () = subscription.changed() => {}
+                () = self.out.closed() => return Err(Stop::Gone),
+            }
+        }
+    }
+
+    async fn all_forward(&mut self, tasks: &[String]) -> Result<(), Stop> {
+        for task in tasks {
+            self.forward(task, &mut 0).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads what comes after line `seen`.
+    async fn forward(&mut self, task: &str, seen: &mut i64) -> Result<(), Stop> {
+        let mut size = PageSize::new(&self.filter);
+        let store = &self.master.store;
+        let mut ahead: Option<Vec<ChunkRow>> = None;
+        while self.left > 0 {
+            let chunks = match ahead.take() {
+                Some(chunks) => chunks,
+                None => after(store, task, *seen, size.limit).await?,
+            };
+            let Some(newest) = chunks.last() else { break };
+            let end = newest.first_line + newest.lines - 1;
+            size.adapt(&chunks);
+            // While a page is looked through, the next one is read.
+            let lines = if self.filter.is_selective() {
+                let (lines, next) =
+                    tokio::join!(self.wanted(chunks), after(store, task, end, size.limit));
+                ahead = Some(next?);
+                lines?
+            } else {
+                self.wanted(chunks).await?
+            };
+            let known = *seen;
+            let lines = lines.into_iter().filter(|(id, _)| *id > known);
+            match self.give(task, lines).await? {
+                Given::All => *seen = end,
+                Given::Until(id) => {
+                    *seen = id.max(known);
+                    ahead = None;
+                    self.room().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn backward(&mut self, tasks: &[String]) -> Result<(), Stop> {
+        for task in tasks.iter().rev() {
+            let mut size = PageSize::new(&self.filter);
+            let store = &self.master.store;
+            let mut before = i64::MAX;
+            while self.left > 0 {
+                let chunks = earlier(store, task, before, size.limit).await?;
+                let Some(oldest) = chunks.last() else { break };
+                let end = oldest.first_line;
+                size.adapt(&chunks);
+                let mut lines = self.wanted(chunks).await?;
+                // Chunks came newest first, and lines inside them oldest first.
+                lines.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
+                let known = before;
+                let lines = lines.into_iter().filter(|(id, _)| *id < known);
+                match self.give(task, lines).await? {
+                    Given::All => before = end,
+                    Given::Until(id) => {
+                        before = id.min(known);
+                        self.room().await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The wanted lines of chunks, in their order; chunks that may go by are looked through on all cores.
+    async fn wanted(&self, chunks: Vec<ChunkRow>) -> Result<Vec<(i64, LogLine)>, Stop> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if !self.filter.is_selective() || chunks.len() < cores * 2 {
+            let mut lines = Vec::new();
+            for chunk in &chunks {
+                lines.extend(self.filter.of(chunk)?);
+            }
+            return Ok(lines);
+        }
+        let part = chunks.len().div_ceil(cores);
+        let mut chunks = chunks.into_iter();
+        let mut looking = Vec::with_capacity(cores);
+        loop {
+            let some: Vec<ChunkRow> = chunks.by_ref().take(part).collect();
+            if some.is_empty() {
+                break;
+            }
+            let filter = self.filter.clone();
+            looking.push(tokio::task::spawn_blocking(move || {
+                let mut lines = Vec::new();
+                for chunk in &some {
+                    lines.extend(filter.of(chunk)?);
+                }
+                Ok::<_, StoreError>(lines)
+            }));
+        }
+        let mut lines = Vec::new();
+        for one in looking {
+            lines.extend(one.await.map_err(AppError::internal)??);
+        }
+        Ok(lines)
+    }
+
+    /// Gives lines on as messages, as long as there is room for them.
+    async fn give(
+        &mut self,
+        task: &str,
+        lines: impl Iterator<Item = (i64, LogLine)>,
+    ) -> Result<Given, Stop> {
+        for (id, line) in lines {
+            if self.left == 0 {
+                break;
+            }
+            self.left -= 1;
+            if self.sink.put(task, id, line)? {
+                self.send().await?;
+                if !self.has_room().await? {
+                    return Ok(Given::Until(id));
+                }
+            }
+        }
+        self.send().await?;
+        Ok(Given::All)
+    }
+
+    async fn send(&mut self) -> Result<(), Stop> {
+        match self.sink.take()? {
+            Some(message) => self.give_on(message).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn end(&mut self) -> Result<(), Stop> {
+        match self.sink.end()? {
+            Some(message) => self.give_on(message).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn give_on(&self, message: Bytes) -> Result<(), Stop> {
+        self.out.send(Ok(message)).await.map_err(|_| Stop::Gone)
+    }
+
+    /// Whether the next message can be sent within a moment.
+    async fn has_room(&self) -> Result<bool, Stop> {
+        match self.out.try_reserve() {
+            Ok(_) => return Ok(true),
+            Err(TrySendError::Closed(())) => return Err(Stop::Gone),
+            Err(TrySendError::Full(())) => {}
+        }
+        match tokio::time::timeout(HOLD, self.out.reserve()).await {
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(_)) => Err(Stop::Gone),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Waits until there is room again.
+    async fn room(&self) -> Result<(), Stop> {
+        self.out.reserve().await.map(|_| ()).map_err(|_| Stop::Gone)
+    }
+}
+
+/// How many chunks to read at once.
+struct PageSize {
+    limit: i64,
+    fixed: bool,
+}
+
+impl PageSize {
+    fn new(filter: &LogFilter) -> Self {
+        let fixed = filter.is_selective();
+        Self {
+            limit: if fixed { SEARCH_PAGE } else { 1 },
+            fixed,
+        }
+    }
+
+    fn adapt(&mut self, chunks: &[ChunkRow]) {
+        let bytes: usize = chunks.iter().map(|chunk| chunk.data.len()).sum();
+        if self.fixed {
+            return;
+        }
+        if bytes > PAGE_BYTES {
+            self.limit = (self.limit / 2).max(1);
+        } else if bytes < PAGE_BYTES / 4 {
+            self.limit = (self.limit * 4).min(LARGEST_PAGE);
+        }
+    }
+}
+
+async fn after(
+    store: &Store,
+    task: &str,
+    seen: i64,
+    limit: i64,
+) -> Result<Vec<ChunkRow>, StoreError> {
+    let mut conn = store.read().await?;
+    logs::chunks_after(&mut conn.conn(), task, seen, limit).await
+}
+
+async fn earlier(
+    store: &Store,
+    task: &str,
+    before: i64,
+    limit: i64,
+) -> Result<Vec<ChunkRow>, StoreError> {
+    let mut conn = store.read().await?;
+    logs::chunks_before(&mut conn.conn(), task, before, limit).await
+}
+
+/// Why reading stopped before its end.
+enum Stop {
+    Gone,
+    Failed(AppError),
+}
+
+impl<E: Into<AppError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_of_anything_lets_chunks_go_by() {
+        assert!(!LogFilter::default().is_selective());
+        let ranks = LogFilter {
+            rank_ids: vec![0],
+            ..LogFilter::default()
+        };
+        assert!(ranks.is_selective());
+        let text = LogFilter {
+            search: Some(Search::substring("LOSS")),
+            ..LogFilter::default()
+        };
+        assert!(text.is_selective());
+        let line = LogLine {
+            log: "the Loss\n".into(),
+            ..LogLine::default()
+        };
+        assert!(text.wants(&line) && !ranks.wants(&line));
+    }
+
+    #[test]
+    fn pages_of_small_chunks_grow_and_pages_of_large_ones_shrink() {
+        let chunk = |bytes| ChunkRow {
+            first_line: 1,
+            lines: 1,
+            data: vec![0; bytes],
+        };
+        let mut size = PageSize::new(&LogFilter::default());
+        for _ in 0..9 {
+            size.adapt(&[chunk(100)]);
+        }
+        assert_eq!(size.limit, LARGEST_PAGE);
+        size.adapt(&[chunk(PAGE_BYTES * 2)]);
+        assert_eq!(size.limit, LARGEST_PAGE / 2);
+    }
+}

@@ -1,0 +1,267 @@
+//! Long metrics in few points: see `det_store::series`.
+//!
+//! Whoever asks for a series reads what is stored of it and what was reported since. That is little, because a group
+//! whose reports have gathered is brought up to date in the background; and nothing is lost if that did not happen: then
+//! the one who asks reads more, and stores what came of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use det_store::series::{self, GroupSeries, Point};
+use det_store::{StoreError, metrics};
+
+use crate::app::Master;
+use crate::app::checkpoints::reports::Outdating;
+use crate::error::AppResult;
+
+/// Reports of a group after which its series are brought up to date.
+const GATHERED: usize = 16_384;
+/// A reader stores what it had to read itself from so many reports on.
+const WORTH_STORING: usize = 2048;
+/// Chunks read at once.
+const PAGE: i64 = 64;
+/// Reports of a part of a long metric that are read one by one when its series has too few points in it.
+const CLOSE_LOOK: i64 = 200_000;
+
+/// Which groups have gathered how many reports since they were last looked at, and which are being looked at.
+#[derive(Debug, Clone, Default)]
+pub struct Work {
+    gathered: Arc<Mutex<HashMap<(i64, String), Gathered>>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gathered {
+    Reports(usize),
+    BeingStored,
+}
+
+impl Work {
+    fn change<T>(&self, change: impl FnOnce(&mut HashMap<(i64, String), Gathered>) -> T) -> T {
+        change(&mut self.gathered.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts a report; whether it is time to bring the group up to date.
+    fn count(&self, trial_id: i64, group: &str) -> bool {
+        self.change(|all| {
+            // Bounded: groups that report seldom are forgotten, and what they gathered is read by who asks.
+            if all.len() > 4096 {
+                all.retain(|_, gathered| *gathered == Gathered::BeingStored);
+            }
+            match all
+                .entry((trial_id, group.to_owned()))
+                .or_insert(Gathered::Reports(0))
+            {
+                Gathered::BeingStored => false,
+                Gathered::Reports(count) => {
+                    *count += 1;
+                    *count >= GATHERED
+                }
+            }
+        })
+    }
+
+    /// Whether nobody else is storing this group now; then the caller is.
+    fn begin(&self, trial_id: i64, group: &str) -> bool {
+        self.change(|all| {
+            all.insert((trial_id, group.to_owned()), Gathered::BeingStored)
+                != Some(Gathered::BeingStored)
+        })
+    }
+
+    fn end(&self, trial_id: i64, group: &str) {
+        self.change(|all| all.remove(&(trial_id, group.to_owned())));
+    }
+}
+
+/// What to show of a metric.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// Points at most.
+    pub most: usize,
+    /// First step.
+    pub from: i64,
+    /// Last step.
+    pub to: i64,
+}
+
+impl Master {
+    /// Counts a report that was stored, and sees to it that the series of its group do not fall far behind.
+    pub(crate) fn note_report(&self, trial_id: i64, group: &str) {
+        if !self.series.count(trial_id, group) {
+            return;
+        }
+        let (master, group) = (self.clone(), group.to_owned());
+        // Ends by itself. Cut short by the end of the master it has done nothing, and the next one who asks does it.
+        tokio::spawn(async move {
+            if let Err(error) = master.store_series(trial_id, &group).await {
+                tracing::warn!(trial.id = trial_id, group, %error, "the series of a metric could not be brought up to date");
+            }
+        });
+    }
+
+    /// Brings the stored series of a group up to date, unless somebody else does.
+    async fn store_series(&self, trial_id: i64, group: &str) -> Result<(), StoreError> {
+        if !self.series.begin(trial_id, group) {
+            return Ok(());
+        }
+        let outcome = self.store_series_alone(trial_id, group).await;
+        self.series.end(trial_id, group);
+        outcome
+    }
+
+    async fn store_series_alone(&self, trial_id: i64, group: &str) -> Result<(), StoreError> {
+        let mut found = {
+            let mut conn = self.store.read().await?;
+            series::load(&mut conn.conn(), trial_id, group, None).await?
+        };
+        self.catch_up(trial_id, group, &mut found).await?;
+        if found.new_reports == 0 {
+            return Ok(());
+        }
+        let group = group.to_owned();
+        self.store
+            .write(move |tx| {
+                Box::pin(
+                    async move { series::save(&mut tx.conn(), trial_id, &group, &found).await },
+                )
+            })
+            .await
+    }
+
+    /// Reads what was reported since `found` was stored.
+    async fn catch_up(
+        &self,
+        trial_id: i64,
+        group: &str,
+        found: &mut GroupSeries,
+    ) -> Result<(), StoreError> {
+        loop {
+            // A connection is held only while a page is read.
+            let mut conn = self.store.read().await?;
+            if !series::catch_up(&mut conn.conn(), trial_id, group, found, PAGE).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The points of some metrics of a trial's group, each in order of steps.
+    pub async fn metric_points(
+        &self,
+        trial_id: i64,
+        group: &str,
+        names: &[String],
+        look: &Look,
+    ) -> AppResult<BTreeMap<String, Vec<Point>>> {
+        let outdating = Outdating::load(&self.store, trial_id).await?;
+        if !outdating.has(group) {
+            return Ok(BTreeMap::new());
+        }
+        let mut found = {
+            let mut conn = self.store.read().await?;
+            series::load(&mut conn.conn(), trial_id, group, Some(names)).await?
+        };
+        self.catch_up(trial_id, group, &mut found).await?;
+        if found.new_reports >= WORTH_STORING {
+            let (master, group) = (self.clone(), group.to_owned());
+            tokio::spawn(async move {
+                if let Err(error) = master.store_series(trial_id, &group).await {
+                    tracing::warn!(trial.id = trial_id, group, %error, "the series of a metric could not be stored");
+                }
+            });
+        }
+        let counts = |run_id: i64, step: i64| {
+            (look.from..=look.to).contains(&step) && outdating.counts(group, run_id, Some(step))
+        };
+        let mut points: BTreeMap<String, Vec<Point>> = names
+            .iter()
+            .map(|name| {
+                let all = found.metrics.get(name);
+                let points = all.map(|all| all.points(look.most, counts));
+                (name.clone(), points.unwrap_or_default())
+            })
+            .collect();
+        let few = points.values().any(|points| points.len() < look.most / 2);
+        if few
+            && let Some(close) = self
+                .close_look(trial_id, group, names, look, &outdating)
+                .await?
+        {
+            points = close;
+        }
+        points.retain(|_, points| !points.is_empty());
+        Ok(points)
+    }
+
+    /// The same from the reports themselves, where these are not too many: for a small part of a long metric, or for more
+    /// metrics than are kept as series.
+    async fn close_look(
+        &self,
+        trial_id: i64,
+        group: &str,
+        names: &[String],
+        look: &Look,
+        outdating: &Outdating,
+    ) -> AppResult<Option<BTreeMap<String, Vec<Point>>>> {
+        let mut close: BTreeMap<String, Vec<Point>> = names
+            .iter()
+            .map(|name| (name.clone(), Vec::new()))
+            .collect();
+        let (mut after, mut reports) = (0, 0);
+        loop {
+            let chunks = {
+                let mut conn = self.store.read().await?;
+                let steps = look.from..=look.to;
+                metrics::chunks_between(&mut conn.conn(), trial_id, group, steps, after, PAGE)
+                    .await?
+            };
+            let Some(last) = chunks.last() else { break };
+            after = last.id;
+            for chunk in &chunks {
+                reports += chunk.reports;
+                if reports > CLOSE_LOOK {
+                    return Ok(None);
+                }
+                for report in chunk.unpack()? {
+                    let Some(step) = report.step.filter(|s| (look.from..=look.to).contains(s))
+                    else {
+                        continue;
+                    };
+                    if !outdating.counts(group, chunk.run_id, Some(step)) {
+                        continue;
+                    }
+                    for (name, points) in &mut close {
+                        let value = report.metrics.get(name).and_then(metrics::number);
+                        points.extend(value.filter(|v| v.is_finite()).map(|value| Point {
+                            step,
+                            at: report.at,
+                            value,
+                        }));
+                    }
+                }
+            }
+        }
+        for points in close.values_mut() {
+            points.sort_by_key(|point| point.step);
+            *points = series::thin(std::mem::take(points), look.most);
+        }
+        Ok(Some(close))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_brought_up_to_date_by_one_at_a_time() {
+        let work = Work::default();
+        assert!((1..GATHERED).all(|_| !work.count(1, "training")));
+        assert!(work.count(1, "training"));
+        assert!(!work.count(1, "validation"));
+        assert!(work.begin(1, "training"));
+        assert!(!work.begin(1, "training"), "somebody is at it");
+        assert!(!work.count(1, "training"));
+        work.end(1, "training");
+        assert!(work.begin(1, "training"));
+    }
+}

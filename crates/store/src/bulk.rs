@@ -1,0 +1,349 @@
+//! Rows in bulk, many in one statement: for tools that fill a database with what would otherwise take a cluster months.
+//!
+//! The master itself adds things one by one, through the modules of the resources, which also leave events behind.
+//! Texts are bound; numbers stand in the statement, since there can be more of them than a statement has parameters.
+
+use crate::experiments::NewExperiment;
+use crate::query::{Query, Value};
+use crate::{Conn, StoreError};
+
+/// Rows in one statement: with some ten texts each, below the least number of parameters that either database takes.
+const ROWS: usize = 500;
+
+/// A list of rows being written after `VALUES`.
+struct Rows {
+    query: Query,
+    rows: usize,
+    values: usize,
+}
+
+impl Rows {
+    fn new(insert: &str) -> Self {
+        Self {
+            query: Query::new(insert),
+            rows: 0,
+            values: 0,
+        }
+    }
+
+    fn row(&mut self) -> &mut Self {
+        self.query.push(if self.rows == 0 { " (" } else { "), (" });
+        self.rows += 1;
+        self.values = 0;
+        self
+    }
+
+    fn next(&mut self) {
+        if self.values > 0 {
+            self.query.push(", ");
+        }
+        self.values += 1;
+    }
+
+    fn text(&mut self, text: &str) -> &mut Self {
+        self.next();
+        self.query.bind(Value::Text(text.to_owned()));
+        self
+    }
+
+    fn optional_text(&mut self, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => self.text(text),
+            None => self.literal("NULL"),
+        }
+    }
+
+    fn literal(&mut self, text: &str) -> &mut Self {
+        self.next();
+        self.query.push(text);
+        self
+    }
+
+    fn integer(&mut self, n: i64) -> &mut Self {
+        self.literal(&n.to_string())
+    }
+
+    fn optional_integer(&mut self, n: Option<i64>) -> &mut Self {
+        match n {
+            Some(n) => self.integer(n),
+            None => self.literal("NULL"),
+        }
+    }
+
+    /// A finite number; anything else is stored as none.
+    fn real(&mut self, n: Option<f64>) -> &mut Self {
+        match n.filter(|n| n.is_finite()) {
+            // With an exponent, so that both databases read a 64-bit float and not an exact decimal.
+            Some(n) => self.literal(&format!("{n:e}")),
+            None => self.literal("NULL"),
+        }
+    }
+
+    fn boolean(&mut self, value: bool) -> &mut Self {
+        self.literal(if value { "TRUE" } else { "FALSE" })
+    }
+
+    /// Adds the rows; gives the numbers of `RETURNING id` in the order of the rows.
+    async fn insert_returning(mut self, conn: &mut Conn<'_>) -> Result<Vec<i64>, StoreError> {
+        self.query.push(") RETURNING id");
+        let rows = self.query.fetch_all::<(i64,)>(conn).await?;
+        let mut ids: Vec<i64> = rows.into_iter().map(|(id,)| id).collect();
+        // Numbers are given in the order of the rows; the order in which they are returned is not promised.
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    async fn insert(mut self, conn: &mut Conn<'_>) -> Result<(), StoreError> {
+        self.query.push(") RETURNING CAST(0 AS BIGINT)");
+        // Gives no rows that matter; both databases take the clause, and one way of running is enough.
+        self.query.fetch_all::<(i64,)>(conn).await.map(|_| ())
+    }
+}
+
+/// An experiment that has been there for a while.
+#[derive(Debug, Clone)]
+pub struct PastExperiment {
+    /// As it was submitted, in the state that it has now. The model definition is left out.
+    pub new: NewExperiment,
+    /// Hidden from default lists.
+    pub archived: bool,
+    /// 0 to 1.
+    pub progress: f64,
+    /// Microseconds; `None` while live.
+    pub ended_at: Option<i64>,
+    /// Trials that will be added.
+    pub trial_count: i64,
+    /// Best searcher metric.
+    pub best_metric: Option<f64>,
+    /// Checkpoints not deleted, and their size.
+    pub checkpoints: (i64, i64),
+}
+
+/// Adds experiments with their jobs, their checkpoint policies applied; gives their numbers in order.
+pub async fn experiments(
+    conn: &mut Conn<'_>,
+    all: &[PastExperiment],
+) -> Result<Vec<i64>, StoreError> {
+    let mut ids = Vec::with_capacity(all.len());
+    // Nobody reads along while a database is being filled: one revision will do for all.
+    let revision = crate::experiments::next_revision(conn).await?;
+    for some in all.chunks(ROWS) {
+        let mut jobs = Rows::new(
+            "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, submitted_at) VALUES",
+        );
+        for past in some {
+            let job = &past.new.job;
+            jobs.row()
+                .text(&job.id)
+                .text(&job.kind)
+                .integer(job.owner_id)
+                .text(&job.resource_pool)
+                .integer(job.priority)
+                .real(Some(job.weight))
+                .optional_integer(job.max_slots)
+                .optional_integer(job.position)
+                .integer(job.submitted_at);
+        }
+        jobs.insert(conn).await?;
+        let mut rows = Rows::new(
+            "INSERT INTO experiments (job_id, owner_id, project_id, parent_id, name, name_folded, description, \
+             description_folded, labels, notes, state, machine, archived, resource_pool, searcher_name, \
+             searcher_metric, smaller_is_better, progress, created_at, ended_at, trial_count, best_metric, \
+             checkpoint_count, checkpoint_bytes, collected, revision) VALUES",
+        );
+        for past in some {
+            let new = &past.new;
+            rows.row()
+                .text(&new.job.id)
+                .integer(new.job.owner_id)
+                .integer(new.project_id)
+                .optional_integer(new.parent_id)
+                .text(&new.name)
+                .text(&new.name.to_lowercase())
+                .text(&new.description)
+                .text(&new.description.to_lowercase())
+                .text(&new.labels)
+                .literal("''")
+                .text(&new.state)
+                .text(&new.machine)
+                .boolean(past.archived)
+                .text(&new.job.resource_pool)
+                .text(&new.searcher_name)
+                .text(&new.searcher_metric)
+                .boolean(new.smaller_is_better)
+                .real(Some(past.progress))
+                .integer(new.job.submitted_at)
+                .optional_integer(past.ended_at)
+                .integer(past.trial_count)
+                .real(past.best_metric)
+                .integer(past.checkpoints.0)
+                .integer(past.checkpoints.1)
+                .boolean(past.ended_at.is_some())
+                .integer(revision);
+        }
+        let some_ids = rows.insert_returning(conn).await?;
+        let mut configs = Rows::new(
+            "INSERT INTO experiment_configs (experiment_id, config, original_config) VALUES",
+        );
+        for (past, id) in some.iter().zip(&some_ids) {
+            configs
+                .row()
+                .integer(*id)
+                .text(&past.new.config)
+                .text(&past.new.original_config);
+        }
+        configs.insert(conn).await?;
+        ids.extend(some_ids);
+    }
+    Ok(ids)
+}
+
+/// A trial that has ended.
+#[derive(Debug, Clone)]
+pub struct PastTrial {
+    /// Its experiment.
+    pub experiment_id: i64,
+    /// The job of its experiment.
+    pub job_id: String,
+    /// Whose.
+    pub owner_id: i64,
+    /// The searcher's name for it.
+    pub request_id: String,
+    /// Its task, which is added as well.
+    pub task_id: String,
+    /// Stored state name.
+    pub state: String,
+    /// Life cycle state, JSON.
+    pub machine: String,
+    /// Hyperparameters, JSON object.
+    pub hparams: String,
+    /// Failures charged.
+    pub restarts: i64,
+    /// Highest step reported.
+    pub total_batches: i64,
+    /// Best and latest searcher metric, each with its validation as JSON.
+    pub best: Option<(f64, String)>,
+    /// See `best`.
+    pub latest: Option<(f64, String)>,
+    /// Checkpoints not deleted, and their size.
+    pub checkpoints: (i64, i64),
+    /// Microseconds.
+    pub created_at: i64,
+    /// Microseconds.
+    pub ended_at: i64,
+}
+
+/// Adds trials with their tasks; gives their numbers in order.
+pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, StoreError> {
+    let mut ids = Vec::with_capacity(all.len());
+    for some in all.chunks(ROWS) {
+        let mut rows = Rows::new(
+            "INSERT INTO trials (experiment_id, request_id, task_id, state, machine, hparams, seed, run_id, restarts, \
+             total_batches, progress, runner_state, metadata, best_metric, best_validation, latest_metric, \
+             latest_validation, checkpoint_count, checkpoint_bytes, created_at, ended_at) VALUES",
+        );
+        for past in some {
+            let text = |v: &Option<(f64, String)>| v.as_ref().map(|(_, text)| text.clone());
+            rows.row()
+                .integer(past.experiment_id)
+                .text(&past.request_id)
+                .text(&past.task_id)
+                .text(&past.state)
+                .text(&past.machine)
+                .text(&past.hparams)
+                .integer(0)
+                .integer(1)
+                .integer(past.restarts)
+                .integer(past.total_batches)
+                .literal("1.0")
+                .literal("''")
+                .literal("'{}'")
+                .real(past.best.as_ref().map(|(metric, _)| *metric))
+                .optional_text(text(&past.best).as_deref())
+                .real(past.latest.as_ref().map(|(metric, _)| *metric))
+                .optional_text(text(&past.latest).as_deref())
+                .integer(past.checkpoints.0)
+                .integer(past.checkpoints.1)
+                .integer(past.created_at)
+                .integer(past.ended_at);
+        }
+        let some_ids = rows.insert_returning(conn).await?;
+        let mut tasks = Rows::new(
+            "INSERT INTO tasks (id, kind, job_id, owner_id, experiment_id, trial_id, attempts, log_lines, created_at, \
+             ended_at) VALUES",
+        );
+        for (past, id) in some.iter().zip(&some_ids) {
+            tasks
+                .row()
+                .text(&past.task_id)
+                .literal("'TRIAL'")
+                .text(&past.job_id)
+                .integer(past.owner_id)
+                .integer(past.experiment_id)
+                .integer(*id)
+                .integer(1)
+                .integer(0)
+                .integer(past.created_at)
+                .integer(past.ended_at);
+        }
+        tasks.insert(conn).await?;
+        ids.extend(some_ids);
+    }
+    Ok(ids)
+}
+
+/// Adds statistics of groups of trials: trial, group, last step, document (see `metrics::GroupSummary`).
+pub async fn summaries(
+    conn: &mut Conn<'_>,
+    all: &[(i64, &str, i64, String)],
+) -> Result<(), StoreError> {
+    for some in all.chunks(ROWS) {
+        let mut rows = Rows::new(
+            "INSERT INTO metric_summaries (trial_id, group_name, last_step, document) VALUES",
+        );
+        for (trial_id, group, last_step, document) in some {
+            rows.row()
+                .integer(*trial_id)
+                .text(group)
+                .integer(*last_step)
+                .text(document);
+        }
+        rows.insert(conn).await?;
+    }
+    Ok(())
+}
+
+/// Adds checkpoints.
+pub async fn checkpoints(
+    conn: &mut Conn<'_>,
+    all: &[crate::checkpoints::CheckpointRow],
+) -> Result<(), StoreError> {
+    for some in all.chunks(ROWS) {
+        let mut rows = Rows::new(
+            "INSERT INTO checkpoints (uuid, experiment_id, trial_id, task_id, allocation_id, state, steps, metadata, \
+             resources, bytes, reported_at) VALUES",
+        );
+        for row in some {
+            rows.row()
+                .text(&row.uuid)
+                .optional_integer(row.experiment_id)
+                .optional_integer(row.trial_id)
+                .text(&row.task_id)
+                .optional_text(row.allocation_id.as_deref())
+                .text(&row.state)
+                .integer(row.steps)
+                .text(&row.metadata)
+                .text(&row.resources)
+                .integer(row.bytes)
+                .integer(row.reported_at);
+        }
+        rows.insert(conn).await?;
+    }
+    Ok(())
+}
+
+/// Lets the database look at how its columns are filled, as it would by and by on its own.
+pub async fn analyze(conn: &mut Conn<'_>) -> Result<(), StoreError> {
+    execute!(conn, "ANALYZE")?;
+    Ok(())
+}

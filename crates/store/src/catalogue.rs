@@ -1,0 +1,631 @@
+//! What lists of experiments are filtered and sorted by, in memory.
+//!
+//! A list can be filtered by parts of names, labels, owners, states and more, sorted by fifteen things, and wants to
+//! know how many match in all. No set of indexes answers all of that without reading every experiment. Some 150 bytes
+//! of each are enough, and going through those of a hundred thousand takes some milliseconds.
+//!
+//! The rows are the truth. Every change of an experiment's row gives it the next `revision` (see `experiments`), and
+//! [`Catalogue::refresh`] reads the rows with newer revisions than it knows, by an index. There is one writer, so
+//! revisions become visible in their order, and a list shows every change that was acknowledged before it was asked for.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{PoisonError, RwLock};
+
+use memchr::memmem::Finder;
+
+use crate::experiments::{Filter, Sort};
+use crate::{Store, StoreError};
+
+/// What is read of an experiment.
+#[derive(Debug, crate::Row)]
+struct Row {
+    id: i64,
+    revision: i64,
+    owner_id: i64,
+    project_id: i64,
+    parent_id: Option<i64>,
+    name_folded: String,
+    description_folded: String,
+    labels: String,
+    state: String,
+    archived: bool,
+    resource_pool: String,
+    progress: f64,
+    created_at: i64,
+    ended_at: Option<i64>,
+    trial_count: i64,
+    best_metric: Option<f64>,
+    checkpoint_count: i64,
+    checkpoint_bytes: i64,
+}
+
+/// The columns of [`Row`].
+macro_rules! columns {
+    () => {
+        "SELECT id, revision, owner_id, project_id, parent_id, name_folded, description_folded, labels, state, archived, \
+         resource_pool, progress, created_at, ended_at, trial_count, best_metric, checkpoint_count, checkpoint_bytes \
+         FROM experiments"
+    };
+}
+
+/// Everything, once.
+const LOAD: &str = columns!();
+/// What has changed since a revision.
+pub(crate) const CHANGED: &str = concat!(columns!(), " WHERE revision > $1");
+/// What has been deleted since a revision.
+pub(crate) const DELETED: &str =
+    "SELECT experiment_id, revision FROM deleted_experiments WHERE revision > $1";
+
+/// A text that repeats, by number.
+type Name = u32;
+
+/// Part of [`Entries::texts`].
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    start: usize,
+    length: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: i64,
+    owner_id: i64,
+    project_id: i64,
+    parent_id: Option<i64>,
+    name: Span,
+    description: Span,
+    labels: Box<[Name]>,
+    state: Name,
+    resource_pool: Name,
+    archived: bool,
+    progress: f64,
+    created_at: i64,
+    ended_at: Option<i64>,
+    trial_count: i64,
+    best_metric: Option<f64>,
+    checkpoint_count: i64,
+    checkpoint_bytes: i64,
+}
+
+/// Texts that repeat, each kept once.
+#[derive(Debug, Default)]
+struct Names {
+    numbers: HashMap<String, Name>,
+    texts: Vec<String>,
+}
+
+impl Names {
+    fn number(&mut self, text: &str) -> Name {
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        let number = Name::try_from(self.texts.len()).unwrap_or(Name::MAX);
+        self.texts.push(text.to_owned());
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    fn find(&self, text: &str) -> Option<Name> {
+        self.numbers.get(text).copied()
+    }
+
+    fn text(&self, number: Name) -> &str {
+        usize::try_from(number)
+            .ok()
+            .and_then(|n| self.texts.get(n))
+            .map_or("", String::as_str)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    /// By number.
+    all: Vec<Entry>,
+    /// Names and descriptions one after another, so that a search through all of them reads memory in order.
+    texts: String,
+    /// Bytes of `texts` that no entry uses any more.
+    unused: usize,
+    names: Names,
+    /// The newest revision seen of what is there; `None` = nothing was read yet.
+    revision: Option<i64>,
+    /// The newest revision seen of what was deleted. Apart from the other: the two are read one after the other, and
+    /// what is deleted between must not hide behind what is changed between.
+    deleted: i64,
+}
+
+/// Numbers of all experiments that a filter leaves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// How many.
+    pub experiments: i64,
+    /// How many of them have not come to their end.
+    pub live: i64,
+    /// Trials of all of them.
+    pub trials: i64,
+    /// When the newest was created, microseconds.
+    pub last_created_at: Option<i64>,
+}
+
+/// The experiments of a database, as far as lists need to know them before they know which to show.
+#[derive(Debug, Default)]
+pub struct Catalogue {
+    entries: RwLock<Entries>,
+    /// Held by whoever reads everything for the first time.
+    loading: tokio::sync::Mutex<()>,
+}
+
+impl Catalogue {
+    /// One that knows nothing yet; the first [`Catalogue::refresh`] reads everything.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&Entries) -> T) -> T {
+        look(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Entries) -> T) -> T {
+        change(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes in everything that has been committed by now.
+    pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
+        let mut known = self.read(|e| e.revision.map(|revision| (revision, e.deleted)));
+        // Kept until this call is over: whoever comes meanwhile waits instead of reading everything as well.
+        let _loading = match known {
+            Some(_) => None,
+            None => {
+                let guard = self.loading.lock().await;
+                known = self.read(|e| e.revision.map(|revision| (revision, e.deleted)));
+                Some(guard)
+            }
+        };
+        let mut conn = store.read().await?;
+        let conn = &mut conn.conn();
+        let (deleted, rows) = match known {
+            None => (Vec::new(), fetch_all!(conn, Row, LOAD)?),
+            // Deletions first: a number is never given twice, so nothing that is read afterwards was deleted before.
+            Some((revision, deleted)) => (
+                fetch_all!(conn, (i64, i64), DELETED, deleted)?,
+                fetch_all!(conn, Row, CHANGED, revision)?,
+            ),
+        };
+        if known.is_some() && deleted.is_empty() && rows.is_empty() {
+            return Ok(());
+        }
+        self.change(|entries| entries.take_in(rows, &deleted))
+    }
+
+    /// The numbers of one page of the experiments that `filter` leaves, and how many those are in all. The number is
+    /// the tie break; `limit` below 0 = all. `user_names` are needed for [`Sort::User`] only.
+    pub fn page(
+        &self,
+        filter: &Filter,
+        sort: Sort,
+        descending: bool,
+        offset: i64,
+        limit: i64,
+        user_names: &HashMap<i64, String>,
+    ) -> (Vec<i64>, i64) {
+        self.read(|entries| {
+            let offset = usize::try_from(offset.max(0)).unwrap_or(usize::MAX);
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            let wanted = Wanted::new(filter, &entries.names);
+            let order = Order {
+                entries,
+                sort,
+                descending,
+                user_names,
+            };
+            let (best, total) = order.best(&wanted, offset.saturating_add(limit));
+            let ids = best
+                .into_iter()
+                .skip(offset)
+                .map(|entry| entry.id)
+                .collect();
+            (ids, i64::try_from(total).unwrap_or(i64::MAX))
+        })
+    }
+
+    /// How much there is of what `filter` leaves.
+    pub fn totals(&self, filter: &Filter) -> Totals {
+        self.read(|entries| {
+            let wanted = Wanted::new(filter, &entries.names);
+            let mut totals = Totals::default();
+            for entry in entries.all.iter().filter(|e| wanted.has(entries, e)) {
+                totals.experiments += 1;
+                totals.trials += entry.trial_count;
+                totals.last_created_at = totals.last_created_at.max(Some(entry.created_at));
+                let state = entries.names.text(entry.state);
+                totals.live += i64::from(crate::experiments::LIVE.contains(&state));
+            }
+            totals
+        })
+    }
+
+    /// All labels in use, sorted; of one project when given.
+    pub fn labels(&self, project_id: Option<i64>) -> Vec<String> {
+        self.read(|entries| {
+            let used: HashSet<Name> = entries
+                .all
+                .iter()
+                .filter(|e| project_id.is_none_or(|id| e.project_id == id))
+                .flat_map(|e| e.labels.iter().copied())
+                .collect();
+            let sorted: BTreeSet<&str> = used.into_iter().map(|n| entries.names.text(n)).collect();
+            sorted.into_iter().map(str::to_owned).collect()
+        })
+    }
+}
+
+impl Entries {
+    fn take_in(&mut self, mut rows: Vec<Row>, deleted: &[(i64, i64)]) -> Result<(), StoreError> {
+        // In the order of their numbers, so that a search goes through memory in one direction.
+        rows.sort_unstable_by_key(|row| row.id);
+        self.all.reserve(rows.len());
+        let mut revision = self.revision.unwrap_or(0);
+        for row in rows {
+            revision = revision.max(row.revision);
+            let entry = self.entry(&row)?;
+            match self.all.binary_search_by_key(&row.id, |e| e.id) {
+                Ok(place) => {
+                    let old = std::mem::replace(&mut self.all[place], entry);
+                    self.give_up(&old);
+                }
+                Err(place) => self.all.insert(place, entry),
+            }
+        }
+        for (id, revision) in deleted {
+            self.deleted = self.deleted.max(*revision);
+            if let Ok(place) = self.all.binary_search_by_key(id, |e| e.id) {
+                let old = self.all.remove(place);
+                self.give_up(&old);
+            }
+        }
+        self.revision = Some(revision);
+        if self.unused > self.texts.len() / 2 {
+            self.pack();
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, row: &Row) -> Result<Entry, StoreError> {
+        let labels: Vec<String> =
+            serde_json::from_str(&row.labels).map_err(|e| StoreError::Corrupt {
+                what: format!("labels of experiment {}", row.id),
+                message: e.to_string(),
+            })?;
+        Ok(Entry {
+            id: row.id,
+            owner_id: row.owner_id,
+            project_id: row.project_id,
+            parent_id: row.parent_id,
+            name: self.keep(&row.name_folded),
+            description: self.keep(&row.description_folded),
+            labels: labels.iter().map(|l| self.names.number(l)).collect(),
+            state: self.names.number(&row.state),
+            resource_pool: self.names.number(&row.resource_pool),
+            archived: row.archived,
+            progress: row.progress,
+            created_at: row.created_at,
+            ended_at: row.ended_at,
+            trial_count: row.trial_count,
+            best_metric: row.best_metric,
+            checkpoint_count: row.checkpoint_count,
+            checkpoint_bytes: row.checkpoint_bytes,
+        })
+    }
+
+    fn keep(&mut self, text: &str) -> Span {
+        let start = self.texts.len();
+        self.texts.push_str(text);
+        Span {
+            start,
+            // A request is smaller than 4 GiB, and so is a name.
+            length: u32::try_from(text.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn text(&self, span: Span) -> &str {
+        let end = span.start + usize::try_from(span.length).unwrap_or(0);
+        self.texts.get(span.start..end).unwrap_or_default()
+    }
+
+    fn give_up(&mut self, old: &Entry) {
+        let bytes = |span: Span| usize::try_from(span.length).unwrap_or(0);
+        self.unused += bytes(old.name) + bytes(old.description);
+    }
+
+    /// Writes the texts anew without what nobody uses.
+    fn pack(&mut self) {
+        let mut texts = String::with_capacity(self.texts.len() - self.unused);
+        let spans: Vec<(Span, Span)> = self
+            .all
+            .iter()
+            .map(|entry| {
+                let mut keep = |span| {
+                    let start = texts.len();
+                    texts.push_str(self.text(span));
+                    Span { start, ..span }
+                };
+                (keep(entry.name), keep(entry.description))
+            })
+            .collect();
+        for (entry, (name, description)) in self.all.iter_mut().zip(spans) {
+            (entry.name, entry.description) = (name, description);
+        }
+        (self.texts, self.unused) = (texts, 0);
+    }
+}
+
+/// A filter made ready to be asked about each entry.
+struct Wanted<'a> {
+    filter: &'a Filter,
+    name: Option<Finder<'static>>,
+    description: Option<Finder<'static>>,
+    /// Empty lists match nothing, `None` leaves nothing out.
+    states: Option<Vec<Name>>,
+    labels: Vec<Name>,
+    active: Name,
+    ids: Option<HashSet<i64>>,
+    not_ids: HashSet<i64>,
+    owners: Option<HashSet<i64>>,
+    /// A label that no experiment has was asked for.
+    nothing: bool,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(filter: &'a Filter, names: &Names) -> Self {
+        let finder = |text: &Option<String>| {
+            text.as_ref()
+                .map(|text| Finder::new(&text.to_lowercase()).into_owned())
+        };
+        let labels: Vec<Option<Name>> = filter.labels.iter().map(|l| names.find(l)).collect();
+        Self {
+            filter,
+            name: finder(&filter.name),
+            description: finder(&filter.description),
+            states: filter
+                .states
+                .as_ref()
+                .map(|states| states.iter().filter_map(|s| names.find(s)).collect()),
+            nothing: labels.contains(&None),
+            labels: labels.into_iter().flatten().collect(),
+            active: names.find("ACTIVE").unwrap_or(Name::MAX),
+            ids: filter.ids.as_ref().map(|ids| ids.iter().copied().collect()),
+            not_ids: filter.not_ids.iter().copied().collect(),
+            owners: filter
+                .owners
+                .as_ref()
+                .map(|owners| owners.iter().copied().collect()),
+        }
+    }
+
+    fn has(&self, entries: &Entries, entry: &Entry) -> bool {
+        let filter = self.filter;
+        let found = |finder: &Option<Finder<'static>>, span| {
+            finder
+                .as_ref()
+                .is_none_or(|finder| finder.find(entries.text(span).as_bytes()).is_some())
+        };
+        // What is cheap to tell comes first.
+        !self.nothing
+            && filter.archived.is_none_or(|a| entry.archived == a)
+            && filter.project_id.is_none_or(|id| entry.project_id == id)
+            && filter.id_below.is_none_or(|id| entry.id < id)
+            && filter.id_above.is_none_or(|id| entry.id > id)
+            && self
+                .states
+                .as_ref()
+                .is_none_or(|s| s.contains(&entry.state))
+            && self
+                .owners
+                .as_ref()
+                .is_none_or(|o| o.contains(&entry.owner_id))
+            && self.ids.as_ref().is_none_or(|ids| ids.contains(&entry.id))
+            && (self.not_ids.is_empty() || !self.not_ids.contains(&entry.id))
+            && (entry.state != self.active
+                || filter
+                    .active
+                    .as_ref()
+                    .is_none_or(|active| active.has(entry.id)))
+            && self.labels.iter().all(|label| entry.labels.contains(label))
+            && found(&self.name, entry.name)
+            && found(&self.description, entry.description)
+    }
+}
+
+/// More than this from the start of a list are sorted as a whole.
+const NEAR: usize = 512;
+
+struct Order<'a> {
+    entries: &'a Entries,
+    sort: Sort,
+    descending: bool,
+    user_names: &'a HashMap<i64, String>,
+}
+
+impl<'a> Order<'a> {
+    /// The first `count` entries that are wanted, in order, and how many are wanted in all.
+    fn best(&self, wanted: &Wanted<'_>, count: usize) -> (Vec<&'a Entry>, usize) {
+        let mut best: Vec<&'a Entry> = Vec::new();
+        let mut total = 0;
+        let near = count <= NEAR;
+        let mut see = |entry: &'a Entry| {
+            if !wanted.has(self.entries, entry) {
+                return;
+            }
+            total += 1;
+            if !near {
+                best.push(entry);
+                return;
+            }
+            if best.len() == count
+                && best
+                    .last()
+                    .is_none_or(|last| self.compare(entry, last).is_ge())
+            {
+                return;
+            }
+            let place = best.partition_point(|e| self.compare(e, entry).is_lt());
+            best.insert(place, entry);
+            best.truncate(count);
+        };
+        // Much is in order of number or nearly so; begun at the right end, what comes later seldom comes before.
+        if self.descending {
+            self.entries.all.iter().rev().for_each(&mut see);
+        } else {
+            self.entries.all.iter().for_each(&mut see);
+        }
+        if !near {
+            best.sort_unstable_by(|a, b| self.compare(a, b));
+            best.truncate(count);
+        }
+        (best, total)
+    }
+
+    fn compare(&self, a: &Entry, b: &Entry) -> Ordering {
+        let by_value = match self.sort {
+            Sort::Id => Ordering::Equal,
+            Sort::Description => self.texts(a.description, b.description),
+            Sort::Name => self.texts(a.name, b.name),
+            Sort::StartTime => self.turned(a.created_at.cmp(&b.created_at)),
+            Sort::EndTime => self.optional(a.ended_at, b.ended_at, i64::cmp),
+            Sort::State => self.names(a.state, b.state),
+            Sort::TrialCount => self.turned(a.trial_count.cmp(&b.trial_count)),
+            Sort::Progress => self.turned(a.progress.total_cmp(&b.progress)),
+            Sort::User => {
+                let name = |entry: &Entry| self.user_names.get(&entry.owner_id);
+                self.turned(name(a).cmp(&name(b)))
+            }
+            Sort::ForkedFrom => self.optional(a.parent_id, b.parent_id, i64::cmp),
+            Sort::ResourcePool => self.names(a.resource_pool, b.resource_pool),
+            Sort::ProjectId => self.turned(a.project_id.cmp(&b.project_id)),
+            Sort::CheckpointSize => self.turned(a.checkpoint_bytes.cmp(&b.checkpoint_bytes)),
+            Sort::CheckpointCount => self.turned(a.checkpoint_count.cmp(&b.checkpoint_count)),
+            Sort::SearcherMetric => self.optional(a.best_metric, b.best_metric, f64::total_cmp),
+        };
+        by_value.then_with(|| self.turned(a.id.cmp(&b.id)))
+    }
+
+    fn turned(&self, order: Ordering) -> Ordering {
+        if self.descending {
+            order.reverse()
+        } else {
+            order
+        }
+    }
+
+    fn texts(&self, a: Span, b: Span) -> Ordering {
+        self.turned(self.entries.text(a).cmp(self.entries.text(b)))
+    }
+
+    fn names(&self, a: Name, b: Name) -> Ordering {
+        if a == b {
+            return Ordering::Equal;
+        }
+        let names = &self.entries.names;
+        self.turned(names.text(a).cmp(names.text(b)))
+    }
+
+    /// What is missing comes last in either direction.
+    fn optional<T>(
+        &self,
+        a: Option<T>,
+        b: Option<T>,
+        compare: impl Fn(&T, &T) -> Ordering,
+    ) -> Ordering {
+        match (a, b) {
+            (Some(a), Some(b)) => self.turned(compare(&a, &b)),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => Ordering::Equal,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: i64, revision: i64, name: &str) -> Row {
+        Row {
+            id,
+            revision,
+            owner_id: 1,
+            project_id: 1,
+            parent_id: None,
+            name_folded: name.to_owned(),
+            description_folded: String::new(),
+            labels: "[]".into(),
+            state: "COMPLETED".into(),
+            archived: false,
+            resource_pool: "default".into(),
+            progress: 0.0,
+            created_at: id,
+            ended_at: None,
+            trial_count: 1,
+            best_metric: None,
+            checkpoint_count: 0,
+            checkpoint_bytes: 0,
+        }
+    }
+
+    fn ids(
+        catalogue: &Catalogue,
+        sort: Sort,
+        descending: bool,
+        offset: i64,
+        limit: i64,
+    ) -> Vec<i64> {
+        let filter = Filter::default();
+        catalogue
+            .page(&filter, sort, descending, offset, limit, &HashMap::new())
+            .0
+    }
+
+    #[test]
+    fn near_and_far_pages_are_in_one_order() {
+        let catalogue = Catalogue::new();
+        let names: Vec<String> = (0..2000).map(|n| format!("{:03}", n * 7 % 613)).collect();
+        let rows = (1..).zip(&names).map(|(id, name)| row(id, id, name));
+        catalogue
+            .change(|e| e.take_in(rows.collect(), &[]))
+            .unwrap();
+        for descending in [false, true] {
+            let all = ids(&catalogue, Sort::Name, descending, 0, -1);
+            assert_eq!(all.len(), 2000);
+            for (offset, limit) in [(0, 50), (37, 100), (400, 112), (600, 50)] {
+                let page = ids(&catalogue, Sort::Name, descending, offset, limit);
+                let start = usize::try_from(offset).unwrap();
+                assert_eq!(page, all[start..start + usize::try_from(limit).unwrap()]);
+            }
+        }
+    }
+
+    #[test]
+    fn changes_and_deletions_are_taken_in_and_their_texts_given_up() {
+        let catalogue = Catalogue::new();
+        let rows = (1..=3).map(|id| row(id, id, &format!("n{id}"))).collect();
+        catalogue.change(|e| e.take_in(rows, &[])).unwrap();
+        for revision in 4..40 {
+            let changed = vec![row(2, revision, &format!("changed {revision}"))];
+            catalogue.change(|e| e.take_in(changed, &[])).unwrap();
+        }
+        catalogue
+            .change(|e| e.take_in(Vec::new(), &[(3, 40)]))
+            .unwrap();
+        let filter = Filter {
+            name: Some("Changed 39".into()),
+            ..Filter::default()
+        };
+        let found = catalogue.page(&filter, Sort::Id, false, 0, 10, &HashMap::new());
+        assert_eq!(found, (vec![2], 1));
+        assert_eq!(ids(&catalogue, Sort::Id, true, 0, -1), [2, 1]);
+        catalogue.read(|e| {
+            assert_eq!((e.revision, e.deleted), (Some(39), 40));
+            assert!(e.texts.len() < 60, "{}", e.texts);
+        });
+    }
+}
