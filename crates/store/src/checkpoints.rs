@@ -107,6 +107,13 @@ pub async fn of_trials(
     Ok(found)
 }
 
+/// See [`of_experiment`].
+pub(crate) const OF_EXPERIMENT: &str =
+    "SELECT * FROM checkpoints WHERE experiment_id = $1 ORDER BY reported_at, uuid";
+/// See [`warm_start_sources`].
+pub(crate) const WARM_STARTED: &str =
+    "SELECT DISTINCT warm_start_checkpoint FROM trials WHERE warm_start_checkpoint IS NOT NULL";
+
 /// The checkpoints of an experiment by report time.
 pub async fn of_experiment(
     conn: &mut Conn<'_>,
@@ -115,7 +122,7 @@ pub async fn of_experiment(
     Ok(fetch_all!(
         conn,
         CheckpointRow,
-        "SELECT * FROM checkpoints WHERE experiment_id = $1 ORDER BY reported_at, uuid",
+        OF_EXPERIMENT,
         experiment_id
     )?)
 }
@@ -136,10 +143,6 @@ pub async fn find_all(
 
 /// Checkpoints that some trial was told to start from.
 pub async fn warm_start_sources(conn: &mut Conn<'_>) -> Result<Vec<String>, StoreError> {
-    let rows = fetch_all!(
-        conn,
-        (String,),
-        "SELECT DISTINCT warm_start_checkpoint FROM trials WHERE warm_start_checkpoint IS NOT NULL"
-    )?;
+    let rows = fetch_all!(conn, (String,), WARM_STARTED)?;
     Ok(rows.into_iter().map(|(uuid,)| uuid).collect())
 }

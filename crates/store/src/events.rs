@@ -67,6 +67,12 @@ pub async fn append(tx: &mut WriteTx, event: NewEvent<'_>) -> Result<(), StoreEr
     Ok(())
 }
 
+/// See [`list`].
+pub(crate) const ALL: &str = "SELECT * FROM events WHERE id > $1 ORDER BY id LIMIT $2";
+/// See [`list`].
+pub(crate) const OF_SUBJECT: &str = "SELECT * FROM events WHERE subject_kind = $2 AND subject_id = $3 AND id > $1 \
+     ORDER BY id LIMIT $4";
+
 /// Events after `after`, oldest first, at most `limit`; of one subject when `subject` is given.
 pub async fn list(
     conn: &mut Conn<'_>,
@@ -75,22 +81,8 @@ pub async fn list(
     limit: i64,
 ) -> Result<Vec<EventRow>, StoreError> {
     let rows = match subject {
-        None => fetch_all!(
-            conn,
-            EventRow,
-            "SELECT * FROM events WHERE id > $1 ORDER BY id LIMIT $2",
-            after,
-            limit
-        ),
-        Some((kind, id)) => fetch_all!(
-            conn,
-            EventRow,
-            "SELECT * FROM events WHERE subject_kind = $2 AND subject_id = $3 AND id > $1 ORDER BY id LIMIT $4",
-            after,
-            kind,
-            id,
-            limit
-        ),
+        None => fetch_all!(conn, EventRow, ALL, after, limit),
+        Some((kind, id)) => fetch_all!(conn, EventRow, OF_SUBJECT, after, kind, id, limit),
     }?;
     Ok(rows)
 }

@@ -291,24 +291,31 @@ pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<ExperimentRow>,
 
 /// Experiments that have not come to their end: the master looks after them.
 pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError> {
+    live_query().fetch_all(conn).await
+}
+
+pub(crate) fn live_query() -> Query {
     let mut query = Query::new(SELECT);
-    query.condition(
-        "e.state IN ('ACTIVE', 'PAUSED', 'STOPPING_CANCELED', 'STOPPING_KILLED', 'STOPPING_COMPLETED', 'STOPPING_ERROR')",
-    );
+    query.any_of("e.state", LIVE.map(|state| Value::Text(state.to_owned())));
     query.push(" ORDER BY e.id");
-    query.fetch_all(conn).await
+    query
+}
+
+pub(crate) fn clean_up_queries() -> [Query; 2] {
+    let mut uncollected = Query::new(SELECT);
+    uncollected.condition("NOT e.collected");
+    uncollected.condition("e.state IN ('COMPLETED', 'CANCELED', 'ERROR')");
+    let mut deleting = Query::new(SELECT);
+    deleting.condition("e.state = 'DELETING'");
+    [uncollected, deleting]
 }
 
 /// Experiments with work left after their end: policy not applied yet, or deletion under way.
 pub async fn to_clean_up(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError> {
     // Two statements, each by an index of its own: nearly all experiments have ended and nothing is left to do.
-    let mut query = Query::new(SELECT);
-    query.condition("NOT e.collected");
-    query.condition("e.state IN ('COMPLETED', 'CANCELED', 'ERROR')");
-    let mut rows: Vec<ExperimentRow> = query.fetch_all(conn).await?;
-    let mut query = Query::new(SELECT);
-    query.condition("e.state = 'DELETING'");
-    rows.extend(query.fetch_all(conn).await?);
+    let [uncollected, deleting] = clean_up_queries();
+    let mut rows: Vec<ExperimentRow> = uncollected.fetch_all(conn).await?;
+    rows.extend(deleting.fetch_all(conn).await?);
     rows.sort_unstable_by_key(|row: &ExperimentRow| row.id);
     Ok(rows)
 }

@@ -39,6 +39,7 @@ pub mod events;
 pub mod experiments;
 pub mod logs;
 pub mod metrics;
+pub mod plans;
 pub mod searches;
 pub mod series;
 pub mod settings;

@@ -198,6 +198,14 @@ pub async fn advance_spool(
     Ok((next - first).clamp(0, count))
 }
 
+/// See [`chunks_after`].
+pub(crate) const AFTER: &str = "SELECT first_line, lines, data FROM log_chunks WHERE task_id = $1 AND first_line >= \
+     COALESCE((SELECT MAX(first_line) FROM log_chunks WHERE task_id = $1 AND first_line <= $2), 0) \
+     AND first_line + lines > $2 ORDER BY first_line LIMIT $3";
+/// See [`chunks_before`].
+pub(crate) const BEFORE: &str = "SELECT first_line, lines, data FROM log_chunks WHERE task_id = $1 \
+     AND first_line < $2 ORDER BY first_line DESC LIMIT $3";
+
 /// A page of a task's chunks that hold lines after `after`, oldest first.
 pub async fn chunks_after(
     conn: &mut Conn<'_>,
@@ -208,9 +216,7 @@ pub async fn chunks_after(
     Ok(fetch_all!(
         conn,
         ChunkRow,
-        "SELECT first_line, lines, data FROM log_chunks WHERE task_id = $1 AND first_line >= \
-         COALESCE((SELECT MAX(first_line) FROM log_chunks WHERE task_id = $1 AND first_line <= $2), 0) \
-         AND first_line + lines > $2 ORDER BY first_line LIMIT $3",
+        AFTER,
         task_id,
         after + 1,
         limit
@@ -224,15 +230,7 @@ pub async fn chunks_before(
     before: i64,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
-    Ok(fetch_all!(
-        conn,
-        ChunkRow,
-        "SELECT first_line, lines, data FROM log_chunks WHERE task_id = $1 AND first_line < $2 \
-         ORDER BY first_line DESC LIMIT $3",
-        task_id,
-        before,
-        limit
-    )?)
+    Ok(fetch_all!(conn, ChunkRow, BEFORE, task_id, before, limit)?)
 }
 
 #[cfg(test)]

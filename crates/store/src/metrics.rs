@@ -430,6 +430,12 @@ pub async fn summaries(
         .map(|mut all| all.remove(&trial_id).unwrap_or_default())
 }
 
+pub(crate) fn summaries_query(trial_ids: &[i64]) -> Query {
+    let mut query = Query::new("SELECT trial_id, group_name, document FROM metric_summaries");
+    query.any_of("trial_id", trial_ids.iter().map(|id| Bound::Integer(*id)));
+    query
+}
+
 /// The statistics of several trials' groups.
 pub async fn summaries_of(
     conn: &mut Conn<'_>,
@@ -437,9 +443,10 @@ pub async fn summaries_of(
 ) -> Result<BTreeMap<i64, BTreeMap<String, GroupSummary>>, StoreError> {
     let mut all: BTreeMap<i64, BTreeMap<String, GroupSummary>> = BTreeMap::new();
     for ids in pieces(trial_ids) {
-        let mut query = Query::new("SELECT trial_id, group_name, document FROM metric_summaries");
-        query.any_of("trial_id", ids.iter().map(|id| Bound::Integer(*id)));
-        for (trial_id, group, document) in query.fetch_all::<(i64, String, String)>(conn).await? {
+        let rows = summaries_query(ids)
+            .fetch_all::<(i64, String, String)>(conn)
+            .await?;
+        for (trial_id, group, document) in rows {
             let summary = serde_json::from_str(&document).map_err(|e| StoreError::Corrupt {
                 what: format!("metric summary of trial {trial_id}"),
                 message: e.to_string(),

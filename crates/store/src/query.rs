@@ -33,6 +33,34 @@ impl Query {
         }
     }
 
+    /// A whole statement with its values.
+    pub(crate) fn fixed(text: &str, values: Vec<Value>) -> Self {
+        Self {
+            text: text.to_owned(),
+            values,
+            conditions: 0,
+        }
+    }
+
+    /// How the database would answer it, line by line.
+    pub(crate) async fn explained(
+        mut self,
+        conn: &mut Conn<'_>,
+    ) -> Result<Vec<String>, StoreError> {
+        match conn {
+            Conn::Lite(_) => {
+                self.text.insert_str(0, "EXPLAIN QUERY PLAN ");
+                let steps = self.fetch_all::<(i64, i64, i64, String)>(conn).await?;
+                Ok(steps.into_iter().map(|(_, _, _, step)| step).collect())
+            }
+            Conn::Pg(_) => {
+                self.text.insert_str(0, "EXPLAIN ");
+                let steps = self.fetch_all::<(String,)>(conn).await?;
+                Ok(steps.into_iter().map(|(step,)| step).collect())
+            }
+        }
+    }
+
     /// Appends text.
     pub(crate) fn push(&mut self, text: &str) -> &mut Self {
         self.text.push_str(text);

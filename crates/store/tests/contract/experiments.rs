@@ -1,6 +1,7 @@
 //! Experiments: what is kept, how they are listed, and how one is removed.
 
-use det_store::experiments::{self, Filter, NewExperiment, Sort};
+use det_store::catalogue::Catalogue;
+use det_store::experiments::{self, Active, ExperimentRow, Filter, NewExperiment, Sort};
 use det_store::logs::{self, LogLine};
 use det_store::metrics::{self, GroupSummary};
 use det_store::{allocations, checkpoints, searches, trials};
@@ -11,10 +12,32 @@ use crate::rows::{
     stored_user,
 };
 
+/// One page, as a master shows it that has just been started.
+async fn listed(
+    world: &World,
+    filter: &Filter,
+    sort: Sort,
+    descending: bool,
+    offset: i64,
+    limit: i64,
+) -> (Vec<ExperimentRow>, i64) {
+    let catalogue = Catalogue::new();
+    experiments::list(
+        &world.store,
+        &catalogue,
+        filter,
+        sort,
+        descending,
+        offset,
+        limit,
+    )
+    .await
+    .unwrap()
+}
+
 /// The names of the experiments that a filter lets through, by number.
 async fn names(world: &World, filter: Filter) -> Vec<String> {
-    let (rows, total) =
-        read!(world, conn => experiments::list(conn, &filter, Sort::Id, false, 0, -1).await);
+    let (rows, total) = listed(world, &filter, Sort::Id, false, 0, -1).await;
     assert_eq!(
         usize::try_from(total).unwrap(),
         rows.len(),
@@ -305,14 +328,16 @@ pub(crate) async fn labels_match_whole_and_exactly(world: &World) {
         };
         assert_eq!(names(world, filter).await, expected, "{labels:?}");
     }
-    let all = read!(world, conn => experiments::labels(conn, None).await);
+    let catalogue = Catalogue::new();
+    catalogue.refresh(&world.store).await.unwrap();
+    let all = catalogue.labels(None);
     assert_eq!(
         all,
         [
             "50%", "Red", "a_b", "big", r"c\d", "not red", "red", "reddish", odd
         ]
     );
-    assert!(read!(world, conn => experiments::labels(conn, Some(77)).await).is_empty());
+    assert!(catalogue.labels(Some(77)).is_empty());
 }
 
 pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world: &World) {
@@ -378,7 +403,7 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
     ] {
         let order = async |descending: bool| -> Vec<i64> {
             let filter = Filter::default();
-            let (rows, _) = read!(world, conn => experiments::list(conn, &filter, sort, descending, 0, -1).await);
+            let (rows, _) = listed(world, &filter, sort, descending, 0, -1).await;
             rows.into_iter().map(|row| row.id).collect()
         };
         let (up, down) = match sort {
@@ -401,14 +426,13 @@ pub(crate) async fn pages_cover_the_list_once(world: &World) {
     let filter = Filter::default();
     let mut seen = Vec::new();
     for offset in [0, 3, 6] {
-        let (rows, total) =
-            read!(world, conn => experiments::list(conn, &filter, Sort::Id, true, offset, 3).await);
+        let (rows, total) = listed(world, &filter, Sort::Id, true, offset, 3).await;
         assert_eq!(total, 7);
         seen.extend(rows.into_iter().map(|row| row.name));
     }
     assert_eq!(seen, ["e6", "e5", "e4", "e3", "e2", "e1", "e0"]);
     for (offset, limit, expected) in [(0, 0, 0), (5, -1, 2), (7, 3, 0), (-4, 2, 2)] {
-        let (rows, total) = read!(world, conn => experiments::list(conn, &filter, Sort::Id, false, offset, limit).await);
+        let (rows, total) = listed(world, &filter, Sort::Id, false, offset, limit).await;
         assert_eq!(
             (rows.len(), total),
             (expected, 7),
@@ -586,4 +610,49 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
     // The spool's counter is gone too: its numbers would start anew.
     let again = change!(world, conn => logs::advance_spool(conn, &format!("spool-{gone}"), "t", 1, 1).await);
     assert_eq!(again, 0);
+}
+
+pub(crate) async fn a_list_shows_every_change_that_was_made_before_it(world: &World) {
+    let catalogue = Catalogue::new();
+    let list = async || -> Vec<(i64, String)> {
+        let all = Filter::default();
+        let (rows, total) =
+            experiments::list(&world.store, &catalogue, &all, Sort::Name, false, 0, -1)
+                .await
+                .unwrap();
+        assert_eq!(usize::try_from(total).unwrap(), rows.len());
+        rows.into_iter().map(|row| (row.id, row.name)).collect()
+    };
+    assert!(list().await.is_empty());
+    let owner = stored_user(world, "ada").await;
+    let a = stored_experiment(world, experiment("a", owner)).await;
+    let b = stored_experiment(world, experiment("b", owner)).await;
+    assert_eq!(list().await, [(a, "a".into()), (b, "b".into())]);
+    change!(world, conn => experiments::set_texts(conn, a, "c", "", "[]", "").await);
+    assert_eq!(list().await, [(b, "b".into()), (a, "c".into())]);
+    // A deletion and a change behind it, both before the next list.
+    change!(world, conn => experiments::delete(conn, b).await);
+    change!(world, conn => experiments::set_texts(conn, a, "d", "", "[]", "").await);
+    assert_eq!(list().await, [(a, "d".into())]);
+    change!(world, conn => experiments::set_state(conn, a, "COMPLETED", "\"completed\"", Some(5)).await);
+    let live = Filter {
+        states: Some(vec!["ACTIVE".into()]),
+        active: Some(Active::Not([a].into())),
+        ..Filter::default()
+    };
+    assert!(list().await.len() == 1 && catalogue.totals(&live).experiments == 0);
+    let totals = catalogue.totals(&Filter::default());
+    assert_eq!((totals.experiments, totals.live), (1, 0));
+    // The number of what was deleted is not given again, and its revision neither.
+    let e = stored_experiment(world, experiment("e", owner)).await;
+    assert!(e > b);
+    assert_eq!(list().await, [(a, "d".into()), (e, "e".into())]);
+    let mut job = read!(world, conn => experiments::live_jobs(conn).await)
+        .pop()
+        .unwrap();
+    job.resource_pool = "elsewhere".into();
+    change!(world, conn => experiments::update_job(conn, &job).await);
+    list().await;
+    let row = read!(world, conn => experiments::find(conn, e).await).unwrap();
+    assert_eq!(row.resource_pool, "elsewhere");
 }

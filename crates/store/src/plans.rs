@@ -1,0 +1,154 @@
+//! How the databases answer what lists and histories ask: for the test that none of them reads a big table whole.
+//!
+//! Lists of experiments are filtered and sorted in memory ([`crate::catalogue`]); what they ask of the database is the
+//! same whatever they are sorted by, and is here as well.
+
+use crate::query::{Query, Value};
+use crate::{
+    Conn, StoreError, allocations, catalogue, checkpoints, events, experiments, logs, metrics,
+    series, trials,
+};
+
+/// Things that statements are explained with.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// An experiment.
+    pub experiment_id: i64,
+    /// A trial.
+    pub trial_id: i64,
+    /// A task.
+    pub task_id: String,
+}
+
+/// A statement and how it is answered.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What it is for.
+    pub name: String,
+    /// The database's words, line by line.
+    pub steps: Vec<String>,
+}
+
+/// The plans of all statements of listings, each with every sort and filter that is offered.
+///
+/// On PostgreSQL plans that go without an index are made dear on this connection, so that one that is chosen all the
+/// same is the only one there is, however small the tables are.
+pub async fn all(conn: &mut Conn<'_>, sample: &Sample) -> Result<Vec<Plan>, StoreError> {
+    if matches!(conn, Conn::Pg(_)) {
+        execute!(conn, "SET enable_seqscan = off")?;
+    }
+    let mut plans = Vec::new();
+    for (name, query) in statements(sample) {
+        let steps = query.explained(conn).await?;
+        plans.push(Plan { name, steps });
+    }
+    if matches!(conn, Conn::Pg(_)) {
+        execute!(conn, "RESET enable_seqscan")?;
+    }
+    Ok(plans)
+}
+
+fn statements(sample: &Sample) -> Vec<(String, Query)> {
+    let mut all = trial_lists(sample.experiment_id);
+    all.extend(experiment_lists(sample.experiment_id));
+    all.extend(histories(sample));
+    all
+}
+
+fn experiment_lists(id: i64) -> Vec<(String, Query)> {
+    let number = |n: i64| vec![Value::Integer(n)];
+    let named = |name: &str, query: Query| (format!("experiments: {name}"), query);
+    let [uncollected, deleting] = experiments::clean_up_queries();
+    vec![
+        named("changed", Query::fixed(catalogue::CHANGED, number(5))),
+        named("deleted", Query::fixed(catalogue::DELETED, number(5))),
+        named("page", experiments::page_query(&[id, id + 1, id + 2])),
+        named("live", experiments::live_query()),
+        named("uncollected", uncollected),
+        named("deleting", deleting),
+        named("phases", Query::fixed(allocations::LIVE_STATES, Vec::new())),
+    ]
+}
+
+fn trial_lists(experiment_id: i64) -> Vec<(String, Query)> {
+    let mut all = Vec::new();
+    let states = ["COMPLETED".to_owned(), "ERROR".to_owned()];
+    for states in [None, Some(&states[..])] {
+        let filtered = if states.is_some() { ", by state" } else { "" };
+        for sort in trials::Sort::ALL {
+            for descending in [false, true] {
+                let name = format!("trials: by {sort:?}, descending {descending}{filtered}");
+                let query = trials::page_query(experiment_id, states, sort, descending, 100, 100);
+                all.push((name, query));
+            }
+        }
+        let count = trials::count_query(experiment_id, states);
+        all.push((format!("trials: count{filtered}"), count));
+    }
+    all.push(("trials: page".into(), trials::rows_query(&[1, 2, 3])));
+    all
+}
+
+fn histories(sample: &Sample) -> Vec<(String, Query)> {
+    let (trial, number) = (sample.trial_id, Value::Integer);
+    let text = |text: &str| Value::Text(text.to_owned());
+    let group = || vec![number(trial), text("training")];
+    let page = || [group(), vec![number(3), number(64)]].concat();
+    let fixed =
+        |name: &str, sql: &str, values: Vec<Value>| (name.to_owned(), Query::fixed(sql, values));
+    let of_task = |n: i64| vec![text(&sample.task_id), number(n), number(64)];
+    let subject = vec![number(3), text("trial"), text("7"), number(100)];
+    vec![
+        (
+            "checkpoints: of trials".into(),
+            checkpoints::of_trials_query(&[trial, trial + 1]),
+        ),
+        fixed(
+            "checkpoints: of experiment",
+            checkpoints::OF_EXPERIMENT,
+            vec![number(sample.experiment_id)],
+        ),
+        fixed(
+            "checkpoints: warm starts",
+            checkpoints::WARM_STARTED,
+            Vec::new(),
+        ),
+        fixed("metrics: chunks of a group", metrics::GROUP_CHUNKS, page()),
+        fixed("metrics: marks", metrics::MARKS, page()),
+        fixed(
+            "metrics: chunks of a trial",
+            metrics::TRIAL_CHUNKS,
+            vec![number(trial), number(3), number(64)],
+        ),
+        fixed(
+            "metrics: chunks between",
+            metrics::BETWEEN,
+            [page(), vec![number(5), number(9)]].concat(),
+        ),
+        (
+            "metrics: chunks at steps".into(),
+            metrics::at_steps_query("training", &[(trial, 5), (trial + 1, 7)]),
+        ),
+        (
+            "metrics: starts of runs".into(),
+            metrics::run_starts_query(&[trial, trial + 1]),
+        ),
+        (
+            "metrics: summaries".into(),
+            metrics::summaries_query(&[trial, trial + 1]),
+        ),
+        (
+            "series: of metrics".into(),
+            series::load_query(trial, "training", Some(&["loss".into()])),
+        ),
+        (
+            "series: of a group".into(),
+            series::load_query(trial, "training", None),
+        ),
+        fixed("series: through", series::THROUGH, group()),
+        fixed("logs: forwards", logs::AFTER, of_task(5)),
+        fixed("logs: backwards", logs::BEFORE, of_task(i64::MAX)),
+        fixed("events: all", events::ALL, vec![number(3), number(100)]),
+        fixed("events: of a subject", events::OF_SUBJECT, subject),
+    ]
+}
