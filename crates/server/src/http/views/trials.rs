@@ -318,11 +318,11 @@ pub(crate) mod tests {
             report_id: None,
         };
         assert_eq!(
-            metrics_document(VALIDATION, &report).into_value(),
+            metrics_document(VALIDATION, report.clone()).into_value(),
             json!({"validation_metrics": {"loss": 1.0}})
         );
         assert_eq!(
-            metrics_document("mine", &report).into_value(),
+            metrics_document("mine", report).into_value(),
             json!({"avg_metrics": {"loss": 1.0}, "batch_metrics": null})
         );
     }
