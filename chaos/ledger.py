@@ -7,6 +7,7 @@ the checker is tested with doctored ones.
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import zlib
 from collections import Counter
@@ -143,7 +144,8 @@ class Expected:
     # Runs that were lost on their way: killed with what carried their lines, or cut off with their agent. The end of
     # their lines may be missing or come late, and one answer may have reached them late.
     tails_lost: frozenset[int] = frozenset()
-    # Whether the trial was still running when it was asked: then the newest line may still be on its way.
+    # Whether the trial was still running when it was asked: then it has gone on since, and its newest line may still be
+    # on its way.
     live: bool = False
 
 
@@ -151,8 +153,8 @@ def check(ledger: TrialLedger, answers: Answers, expected: Expected) -> list[Vio
     """Everything that is not as it was acknowledged."""
     return [
         *_runs(ledger, answers, expected),
-        *_reports(ledger, answers, "training"),
-        *_reports(ledger, answers, "validation"),
+        *_reports(ledger, answers, expected, "training"),
+        *_reports(ledger, answers, expected, "validation"),
         *_lines(ledger, answers, expected),
         *_checkpoints(ledger, answers),
         *_resumptions(ledger),
@@ -180,7 +182,7 @@ def _runs(ledger: TrialLedger, answers: Answers, expected: Expected) -> Iterable
             yield Violation(3, "refused", subject, what, {"refused": run.refused})
 
 
-def _reports(ledger: TrialLedger, answers: Answers, group: str) -> Iterable[Violation]:
+def _reports(ledger: TrialLedger, answers: Answers, expected: Expected, group: str) -> Iterable[Violation]:
     """Acknowledged reports are there once with their values, in order, and nothing else is."""
     subject = f"trial {ledger.trial}"
     stored = [(run, step, values) for g, run, step, values in answers.reports if g == group]
@@ -210,7 +212,9 @@ def _reports(ledger: TrialLedger, answers: Answers, group: str) -> Iterable[Viol
                 yield Violation(3, "lost", subject, what, {"outdated from": outdated})
     for number, step in counts:
         run = ledger.runs.get(number)
-        if run is None or step <= run.start_step or step > max(run.printed, default=0):
+        # What lives has gone on since its ledger was read.
+        last = math.inf if expected.live and number == max(ledger.runs) else max(run.printed, default=0) if run else 0
+        if run is None or step <= run.start_step or step > last:
             what = f"a {group} report of run {number} at step {step} is there that nobody sent"
             yield Violation(3, "wrong", subject, what)
 

@@ -22,6 +22,8 @@ from violations import Violation, to_json
 from waiting import Hopeless, TooLate
 from world import World
 
+# Violations shown of one scenario; all are in its evidence.
+SHOWN = 12
 # Lines of master, agents and supervisors that are a defect, whatever was done to them.
 NEVER = re.compile(r"panicked at|stack backtrace|RUST_BACKTRACE|internal error: entered unreachable")
 
@@ -90,7 +92,10 @@ class Stage:
         for violation in violations:
             if violation not in self.counts.violations:
                 self.counts.violations.append(violation)
-                print(f"  {self.name}: {violation}", flush=True)
+                if len(self.counts.violations) <= SHOWN:
+                    print(f"  {self.name}: {violation}", flush=True)
+                elif len(self.counts.violations) == SHOWN + 1:
+                    print(f"  {self.name}: and more, see the evidence", flush=True)
 
     def recovered(self, seconds: float) -> None:
         """Takes note of how long it took until everything went on."""

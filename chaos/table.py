@@ -40,7 +40,8 @@ ROWS = (
         "30 trials, 10 reports/s each; a short experiment every 2 s",
         "kill -9 of the master at random instants, also while it starts",
         kills.kill_master,
-        ci=10,
+        # On each store.
+        ci=5,
         hand=500,
     ),
     Row(
@@ -78,7 +79,7 @@ ROWS = (
         "6 trials through the Core API; a short experiment every 2 s",
         "kill -9 of master, agent, supervisors and trials, several at once",
         kills.both_at_once,
-        ci=5,
+        ci=3,
         hand=200,
         ci_only=("postgres process",),
     ),

@@ -238,6 +238,16 @@ def test_a_run_that_forgets_its_newest_checkpoint_is_seen() -> None:
     assert kinds(text, given()) == [(3, "lost"), (3, "wrong")]
 
 
+def test_what_lives_may_have_gone_on_since() -> None:
+    live = replace(CAUSED, live=True)
+    answers = given()
+    answers.reports.insert(10, ("training", 2, 11, values(11)))
+    answers.lines.append(line(2, 11))
+    text = written().removesuffix("end 2 10 -\n")
+    assert kinds(text, answers, live) == []
+    assert kinds(text, answers) == [(3, "wrong")]
+
+
 def test_a_line_that_was_cut_off_by_a_kill_counts_as_unsaid() -> None:
     assert kinds(written() + "metric 2 11 9", given()) == []
 

@@ -1,5 +1,6 @@
 //! Logs of tasks and trials.
 
+use det_server::app::logs::{LogFilter, Reading};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -220,6 +221,40 @@ async fn logs_are_filtered_searched_limited_and_reversed() {
             .refused(400)
             .contains("number")
     );
+    l.cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_long_log_is_read_in_small_pieces_and_whole() {
+    let l = logged().await;
+    let lines = 500;
+    let filling = "x".repeat(1000);
+    let records: Vec<Value> = (0..lines)
+        .map(|n| l.record(&format!("{n} {filling}\n")))
+        .collect();
+    l.ship(json!(records)).await;
+    let (out, mut pieces) = tokio::sync::mpsc::channel(1);
+    let master = l.cluster.master().clone();
+    let filter = LogFilter {
+        sources: vec!["task".into()],
+        ..LogFilter::default()
+    };
+    let reading = Reading::Forward { limit: Some(450) };
+    let tasks = vec![l.task_id.clone()];
+    let reader =
+        tokio::spawn(async move { master.read_logs(tasks, filter, reading, out).await });
+    let mut read = Vec::new();
+    while let Some(piece) = pieces.recv().await {
+        let piece = piece.unwrap();
+        let bytes: usize = piece.iter().map(|(_, _, line)| line.log.len()).sum();
+        assert!(bytes < 20_000, "a piece of {bytes} bytes");
+        read.extend(piece.into_iter().map(|(_, _, line)| line.log));
+    }
+    reader.await.unwrap();
+    assert_eq!(read.len(), 450);
+    for (n, line) in read.iter().enumerate() {
+        assert!(line.starts_with(&format!("{n} ")), "{line}");
+    }
     l.cluster.stop().await;
 }
 
