@@ -85,10 +85,18 @@ class Postgres:
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}"
 
     def start(self) -> None:
-        """Starts it and waits until it answers."""
+        """Starts it and waits until it answers. Processes of a killed one may hold its memory for a while."""
         options = f"-p {self.port} -k {self.root} -c listen_addresses=127.0.0.1 -c max_connections=200"
         # Its output goes to the log only: a pipe of ours would be held open by the server.
-        self._run("pg_ctl", "-D", str(self.data), "-w", "-s", "-l", str(self._log), "-o", options, "start")
+
+        def started() -> bool:
+            try:
+                self._run("pg_ctl", "-D", str(self.data), "-w", "-s", "-l", str(self._log), "-o", options, "start")
+            except AssertionError as error:
+                raise OSError(str(error)) from None
+            return True
+
+        wait_for("PostgreSQL to start", started, within=30, look_every=0.2)
 
     def stop(self, mode: str) -> None:
         """Stops it: `fast` breaks connections and ends in order, `immediate` is a crash of all its processes."""
