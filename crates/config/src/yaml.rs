@@ -24,8 +24,12 @@ pub use scalar::parse_scalar;
 
 /// Deepest nesting of lists and maps; below the 128 that `serde_json` reads back.
 pub const MAX_DEPTH: usize = 100;
-/// Most nodes that aliases and merge keys may copy, over the whole text.
+/// Most nodes that anchors, aliases and merge keys may copy, over the whole text.
 pub const MAX_ALIAS_NODES: usize = 100_000;
+/// Most bytes of keys and texts that they may copy: a single long text, named a thousand times, is a large tree as well.
+pub const MAX_ALIAS_BYTES: usize = 1 << 20;
+/// Longest text in bytes. Of the densest text (`[0,0,0`) the tree is some forty times as large.
+pub const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// A value and where it was written.
 #[derive(Debug, Clone, PartialEq)]
@@ -175,12 +179,20 @@ impl Node {
         }
     }
 
-    /// Nodes in this tree, itself included.
-    fn size(&self) -> usize {
+    /// What a copy of this tree costs.
+    fn size(&self) -> Size {
+        let own = Size {
+            nodes: 1,
+            bytes: self.text().map_or(0, str::len),
+        };
         match &self.tree {
-            Tree::List(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
-            Tree::Map(members) => 1 + members.values().map(Self::size).sum::<usize>(),
-            _ => 1,
+            Tree::List(items) => items
+                .iter()
+                .fold(own, |size, item| size.plus(&item.size(), 0)),
+            Tree::Map(members) => members
+                .iter()
+                .fold(own, |size, (key, node)| size.plus(&node.size(), key.len())),
+            _ => own,
         }
     }
 
@@ -211,6 +223,27 @@ impl Node {
     }
 }
 
+/// Size of a tree.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    /// Nodes, the root included.
+    nodes: usize,
+    /// Bytes of keys and texts.
+    bytes: usize,
+}
+
+impl Size {
+    fn plus(self, other: &Self, key_bytes: usize) -> Self {
+        Self {
+            nodes: self.nodes.saturating_add(other.nodes),
+            bytes: self
+                .bytes
+                .saturating_add(other.bytes)
+                .saturating_add(key_bytes),
+        }
+    }
+}
+
 impl From<&Value> for Node {
     fn from(value: &Value) -> Self {
         Self::new(match value {
@@ -234,6 +267,15 @@ impl From<&Value> for Node {
 /// # Errors
 /// One mistake with line and column: bad syntax, a duplicate key, a second document, a limit passed.
 pub fn parse(text: &str) -> Result<Node, ConfigErrors> {
+    if text.len() > MAX_TEXT_BYTES {
+        let message = format!(
+            "has {} bytes; at most {MAX_TEXT_BYTES} are allowed",
+            text.len()
+        );
+        return Err(ConfigError::new("", None, message)
+            .with_hint("keep data in files of the context directory")
+            .into());
+    }
     if let Some(offset) = text.find('\0') {
         return Err(at_offset(text, offset, "holds a NUL character").into());
     }
@@ -289,8 +331,8 @@ fn position(line: usize, column: usize) -> Position {
 /// Builds the tree from the parser's events.
 struct Builder<'text> {
     parser: Parser<'text, granit_parser::StrInput<'text>>,
-    anchors: HashMap<usize, Node>,
-    copied: usize,
+    anchors: HashMap<usize, Arc<Node>>,
+    copied: Size,
 }
 
 /// An event with the place where it starts.
@@ -301,7 +343,7 @@ impl<'text> Builder<'text> {
         Self {
             parser: Parser::new_from_str(text),
             anchors: HashMap::new(),
-            copied: 0,
+            copied: Size::default(),
         }
     }
 
@@ -389,16 +431,38 @@ impl<'text> Builder<'text> {
                 ));
             }
         };
-        let node = Node { tree, at: Some(at) };
+        let node = Node {
+            tree,
+            at: Some(at.clone()),
+        };
         if anchor != 0 {
-            self.anchors.insert(anchor, node.clone());
+            // Kept beside the tree, so a copy as well: anchors around anchors would hold each level once more.
+            self.count_copy(node.size(), &at)?;
+            self.anchors.insert(anchor, Arc::new(node.clone()));
         }
         Ok(node)
     }
 
+    /// Counts a copy that is about to be made, or refuses it.
+    fn count_copy(&mut self, size: Size, at: &Position) -> Result<(), ConfigError> {
+        self.copied = self.copied.plus(&size, 0);
+        let what = if self.copied.nodes > MAX_ALIAS_NODES {
+            format!("{MAX_ALIAS_NODES} values")
+        } else if self.copied.bytes > MAX_ALIAS_BYTES {
+            format!("{MAX_ALIAS_BYTES} bytes")
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::new(
+            "",
+            Some(at),
+            format!("anchors and aliases expand to more than {what}"),
+        ))
+    }
+
     /// A copy of what the anchor named.
     fn alias(&mut self, id: usize, at: &Position, depth: usize) -> Result<Node, ConfigError> {
-        let Some(target) = self.anchors.get(&id) else {
+        let Some(target) = self.anchors.get(&id).map(Arc::clone) else {
             // The parser knows the anchor, so its node is the one being built.
             return Err(ConfigError::new(
                 "",
@@ -406,15 +470,9 @@ impl<'text> Builder<'text> {
                 "an alias stands inside the value that it names",
             ));
         };
-        self.copied += target.size();
-        if self.copied > MAX_ALIAS_NODES {
-            return Err(ConfigError::new(
-                "",
-                Some(at),
-                format!("aliases expand to more than {MAX_ALIAS_NODES} values"),
-            ));
-        }
-        if depth + target.depth() >= MAX_DEPTH {
+        let (size, depth) = (target.size(), depth + target.depth());
+        self.count_copy(size, at)?;
+        if depth >= MAX_DEPTH {
             return Err(too_deep(at));
         }
         Ok(Node {
@@ -475,12 +533,21 @@ impl<'text> Builder<'text> {
                         tree: Tree::Text(text.clone().into_owned()),
                         at: Some(at.clone()),
                     };
-                    self.anchors.insert(anchor, node);
+                    self.count_copy(node.size(), &at)?;
+                    self.anchors.insert(anchor, Arc::new(node));
                 }
                 Ok((Cow::into_owned(text), at))
             }
-            Event::Alias(id) => match self.anchors.get(&id).and_then(Node::text) {
-                Some(text) => Ok((text.to_owned(), at)),
+            Event::Alias(id) => match self.anchors.get(&id).and_then(|node| node.text()) {
+                Some(text) => {
+                    let text = text.to_owned();
+                    let size = Size {
+                        nodes: 1,
+                        bytes: text.len(),
+                    };
+                    self.count_copy(size, &at)?;
+                    Ok((text, at))
+                }
                 None => Err(bad_key(&at)),
             },
             _ => Err(bad_key(&at)),

@@ -175,7 +175,7 @@ fn a_small_text_cannot_become_a_large_tree() {
         let line = format!("a{i}: &a{i} [{}]\n", vec![alias; 10].join(", "));
         bomb.push_str(&line);
     }
-    assert!(failure(&bomb).contains("aliases expand to more than 100000 values"));
+    assert!(failure(&bomb).contains("anchors and aliases expand to more than 100000 values"));
     assert!(failure(&"[".repeat(5000)).starts_with("<config>: is"));
     let deep = format!("{}1{}", "[".repeat(120), "]".repeat(120));
     assert!(failure(&deep).contains("nested more than 100 levels deep"));
@@ -241,4 +241,35 @@ proptest! {
         let read = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}")).to_value();
         prop_assert_eq!(read, value, "{}", text);
     }
+}
+
+#[test]
+fn copies_are_limited_by_their_bytes_as_well() {
+    let long = "x".repeat(100_000);
+    let named = format!("a: &a {long}\nb: [{}]\n", vec!["*a"; 20].join(", "));
+    assert!(failure(&named).contains("anchors and aliases expand to more than 1048576 bytes"));
+    let keys = format!(
+        "? &k {long}\n: 1\nlist: [{}]\n",
+        vec!["{*k : 1}"; 20].join(", ")
+    );
+    assert!(failure(&keys).contains("anchors and aliases expand to more than 1048576 bytes"));
+}
+
+#[test]
+fn anchors_around_anchors_are_copies_too() {
+    let inner = vec!["0"; 5_000].join(",");
+    let levels = 60;
+    let text = format!(
+        "{}{inner}{}",
+        (0..levels).map(|n| format!("&a{n} [")).collect::<String>(),
+        "]".repeat(levels)
+    );
+    assert!(failure(&text).contains("anchors and aliases expand to more than 100000 values"));
+}
+
+#[test]
+fn a_text_that_is_too_long_is_refused_before_it_is_read() {
+    let text = format!("a: [{}]", vec!["0"; MAX_TEXT_BYTES].join(","));
+    let told = failure(&text);
+    assert!(told.contains("at most 4194304 are allowed"), "{told}");
 }
