@@ -70,22 +70,35 @@ impl Actor {
         }
     }
 
-    /// Only administrators may go on.
+    /// Only people may go on: a task acts for its owner, but must not be able to take over the owner's account or
+    /// powers. `to_do` completes "may not …".
+    pub fn require_person(&self, to_do: &str) -> AppResult<&User> {
+        match self {
+            Self::User(user) => Ok(user),
+            Self::Task(task) => Err(AppError::new(
+                ErrorKind::Forbidden,
+                format!("task \"{}\" may not {to_do}: only people may", task.task_id),
+            )),
+        }
+    }
+
+    /// Only administrators may go on, and not the tasks that they own.
     pub fn require_admin(&self, to_do: &str) -> AppResult<()> {
-        if self.user().admin {
+        let user = self.require_person(to_do)?;
+        if user.admin {
             Ok(())
         } else {
             Err(AppError::new(
                 ErrorKind::Forbidden,
                 format!(
                     "user \"{}\" may not {to_do}: it needs an administrator",
-                    self.user().username
+                    user.username
                 ),
             ))
         }
     }
 
-    /// A task may write only for its own allocation; people may write for any.
+    /// A task may write only for its own allocation; of people nothing is asked here.
     pub fn require_allocation(&self, allocation_id: &str) -> AppResult<()> {
         match self {
             Self::Task(task) if task.allocation_id != allocation_id => Err(AppError::new(
@@ -99,7 +112,7 @@ impl Actor {
         }
     }
 
-    /// A task may write only for its own task; people may write for any.
+    /// A task may write only for its own task; of people nothing is asked here.
     pub fn require_task(&self, task_id: &str) -> AppResult<()> {
         match self {
             Self::Task(task) if task.task_id != task_id => Err(AppError::new(
@@ -113,7 +126,7 @@ impl Actor {
         }
     }
 
-    /// A task may write only for its own trial; people may write for any.
+    /// A task may write only for its own trial; of people nothing is asked here.
     pub fn require_trial(&self, trial_id: i64) -> AppResult<()> {
         match self {
             Self::Task(task) if task.trial_id != Some(trial_id) => Err(AppError::new(
@@ -354,18 +367,19 @@ impl Auth {
             )
             .hint("an administrator can activate it with: det user activate"));
         }
-        let token = self.start_session(user.id).await?;
+        let token = self.start_session(user.id, SESSION_MICROS).await?;
         Ok((token, user))
     }
 
-    /// Starts a session for a user and gives its token.
-    async fn start_session(&self, user_id: i64) -> AppResult<String> {
+    /// Starts a session for a user that lasts for `lifetime` microseconds, and gives its token. Nothing is asked of the
+    /// user; with a lifetime below 0 the session has expired from the start.
+    pub async fn start_session(&self, user_id: i64, lifetime: i64) -> AppResult<String> {
         let token = new_token();
         let now = det_store::now();
         let session = SessionRow {
             token_hash: token_hash(&token),
             user_id,
-            expires_at: now + SESSION_MICROS,
+            expires_at: now.saturating_add(lifetime),
         };
         let auth = self.clone();
         self.inner

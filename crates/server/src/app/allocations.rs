@@ -14,6 +14,7 @@ use crate::app::Master;
 use crate::app::agents::slot_set;
 use crate::app::containers::observed;
 use crate::app::lifecycle::{Cause, allocation_state};
+use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -97,7 +98,8 @@ impl Master {
         timeout: Duration,
     ) -> AppResult<bool> {
         require_form(allocation_id)?;
-        actor.require_allocation(allocation_id)?;
+        self.require_reporter(actor, Reported::Allocation(allocation_id))
+            .await?;
         let deadline = Instant::now() + timeout.min(LONGEST_POLL);
         let mut changes = self
             .hub
@@ -148,7 +150,8 @@ impl Master {
     /// The task's service is not up yet: nothing follows from it for tasks without a service.
     pub async fn allocation_waiting(&self, actor: &Actor, allocation_id: &str) -> AppResult<()> {
         require_form(allocation_id)?;
-        actor.require_allocation(allocation_id)?;
+        self.require_reporter(actor, Reported::Allocation(allocation_id))
+            .await?;
         let mut conn = self.store.read().await?;
         match allocations::find(&mut conn.conn(), allocation_id).await? {
             Some(_) => Ok(()),
@@ -163,7 +166,8 @@ impl Master {
         event: AllocationEvent,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
-        actor.require_allocation(allocation_id)?;
+        self.require_reporter(actor, Reported::Allocation(allocation_id))
+            .await?;
         let (master, id, cause) = (
             self.clone(),
             allocation_id.to_owned(),
@@ -185,7 +189,8 @@ impl Master {
         container_id: &str,
     ) -> AppResult<Rendezvous> {
         require_form(allocation_id)?;
-        actor.require_allocation(allocation_id)?;
+        self.require_reporter(actor, Reported::Allocation(allocation_id))
+            .await?;
         let mut changes = self
             .hub
             .subscribe(Topic::Allocation(allocation_id.to_owned()));
@@ -254,7 +259,8 @@ impl Master {
         container_id: &str,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
-        actor.require_allocation(allocation_id)?;
+        self.require_reporter(actor, Reported::Allocation(allocation_id))
+            .await?;
         let (master, allocation, container) = (
             self.clone(),
             allocation_id.to_owned(),
@@ -291,7 +297,8 @@ impl Master {
         data: Value,
     ) -> AppResult<()> {
         require_form(allocation_id)?;
-        actor.require_allocation(allocation_id)?;
+        self.require_reporter(actor, Reported::Allocation(allocation_id))
+            .await?;
         let (allocation, container) = (allocation_id.to_owned(), container_id.to_owned());
         self.store
             .write(move |tx| {
@@ -321,7 +328,8 @@ impl Master {
         data: Value,
     ) -> AppResult<Vec<Value>> {
         require_form(allocation_id)?;
-        actor.require_allocation(allocation_id)?;
+        self.require_reporter(actor, Reported::Allocation(allocation_id))
+            .await?;
         if peers == 0 || peers > 65_536 {
             return Err(AppError::invalid(format!(
                 "field \"numPeers\" must be 1 to 65536, found {peers}"

@@ -28,6 +28,7 @@ use crate::app::Master;
 use crate::app::checkpoints::archive::{ChannelWriter, Format};
 use crate::app::checkpoints::glob::Pattern;
 use crate::app::checkpoints::storage::Storage;
+use crate::app::ownership::Reported;
 use crate::app::searches::config_of;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -68,7 +69,8 @@ impl Master {
         report: CheckpointReport,
     ) -> AppResult<()> {
         let row = checked(report)?;
-        actor.require_task(&row.task_id)?;
+        self.require_reporter(actor, Reported::Task(&row.task_id))
+            .await?;
         let (master, actor) = (self.clone(), actor.clone());
         self.store
             .write(move |tx| Box::pin(async move { master.report_in(tx, row, &actor).await }))
@@ -159,6 +161,8 @@ impl Master {
         mut metadata: Map<String, Value>,
     ) -> AppResult<CheckpointRow> {
         check_uuid("checkpointUuid", uuid)?;
+        let row = self.checkpoint(uuid).await?;
+        self.require_reporter_of_checkpoints(actor, &[row]).await?;
         let (uuid, actor) = (uuid.to_owned(), actor.clone());
         let master = self.clone();
         self.store
@@ -167,7 +171,6 @@ impl Master {
                     let mut row = checkpoints::find(&mut tx.conn(), &uuid)
                         .await?
                         .ok_or_else(|| AppError::not_found("checkpoint", &uuid))?;
-                    require(&actor, &row)?;
                     metadata.insert(STEPS.into(), json!(row.steps));
                     row.metadata = Value::Object(metadata).to_string();
                     checkpoints::update(&mut tx.conn(), &row).await?;
@@ -203,6 +206,9 @@ impl Master {
                 left.iter().flatten(),
             )?;
         }
+        let named = changes.iter().map(|(uuid, _)| uuid.clone()).collect();
+        let rows = self.known_checkpoints(named).await?;
+        self.require_reporter_of_checkpoints(actor, &rows).await?;
         let (master, actor) = (self.clone(), actor.clone());
         self.store
             .write(move |tx| {
@@ -211,7 +217,6 @@ impl Master {
                         let row = checkpoints::find(&mut tx.conn(), &uuid)
                             .await?
                             .ok_or_else(|| AppError::not_found("checkpoint", &uuid))?;
-                        require(&actor, &row)?;
                         if let Some(left) = left {
                             master.note_left(tx, row, left, &actor.name(), None).await?;
                         }
@@ -300,7 +305,23 @@ impl Master {
 
     /// The checkpoints with these ids, if each is there and may be deleted.
     async fn deletable(&self, actor: &Actor, uuids: &[String]) -> AppResult<Vec<CheckpointRow>> {
-        let wanted: BTreeSet<String> = uuids.iter().cloned().collect();
+        let rows = self
+            .known_checkpoints(uuids.iter().cloned().collect())
+            .await?;
+        self.require_reporter_of_checkpoints(actor, &rows).await?;
+        let mut conn = self.store.read().await?;
+        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
+            .await?
+            .into_iter()
+            .collect();
+        if let Some(row) = rows.iter().find(|row| sources.contains(&row.uuid)) {
+            return Err(in_use(&row.uuid));
+        }
+        Ok(rows)
+    }
+
+    /// The checkpoints with these ids, if each is there.
+    async fn known_checkpoints(&self, wanted: BTreeSet<String>) -> AppResult<Vec<CheckpointRow>> {
         let wanted: Vec<String> = wanted.into_iter().collect();
         let mut conn = self.store.read().await?;
         let mut rows = Vec::with_capacity(wanted.len());
@@ -310,16 +331,6 @@ impl Master {
         let found: BTreeSet<&str> = rows.iter().map(|r| r.uuid.as_str()).collect();
         if let Some(missing) = wanted.iter().find(|uuid| !found.contains(uuid.as_str())) {
             return Err(AppError::not_found("checkpoint", missing));
-        }
-        for row in &rows {
-            require(actor, row)?;
-        }
-        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
-            .await?
-            .into_iter()
-            .collect();
-        if let Some(row) = rows.iter().find(|row| sources.contains(&row.uuid)) {
-            return Err(in_use(&row.uuid));
         }
         Ok(rows)
     }
@@ -444,13 +455,6 @@ pub(crate) fn in_use(uuid: &str) -> AppError {
         "checkpoint \"{uuid}\" cannot be deleted: a trial was started from it"
     ))
     .hint("delete the experiments that started from it first")
-}
-
-fn require(actor: &Actor, row: &CheckpointRow) -> AppResult<()> {
-    match row.trial_id {
-        Some(trial_id) => actor.require_trial(trial_id),
-        None => actor.require_task(&row.task_id),
-    }
 }
 
 /// Deletes files of one storage after the other; gives what is left of those that went well, and the first failure.

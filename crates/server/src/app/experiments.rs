@@ -253,6 +253,13 @@ impl Master {
     }
 
     async fn steer(&self, actor: &Actor, id: i64, event: ExperimentEvent) -> AppResult<()> {
+        match event {
+            ExperimentEvent::Delete => {
+                self.require_deletion(actor, id, &format!("experiment {id}"))
+                    .await?;
+            }
+            _ => self.require_steering(actor, id).await?,
+        }
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
         self.store
             .write(move |tx| {
@@ -293,6 +300,7 @@ impl Master {
         id: i64,
         archived: bool,
     ) -> AppResult<()> {
+        self.require_steering(actor, id).await?;
         let (master, actor) = (self.clone(), actor.name());
         self.store
             .write(move |tx| {
@@ -335,6 +343,7 @@ impl Master {
         id: i64,
         override_config: &str,
     ) -> AppResult<()> {
+        self.require_steering(actor, id).await?;
         let change = parse_override(override_config)?;
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
         self.store
@@ -447,6 +456,7 @@ impl Master {
         id: i64,
         patch: ExperimentPatch,
     ) -> AppResult<()> {
+        self.require_steering(actor, id).await?;
         let (master, actor) = (self.clone(), actor.name());
         self.store
             .write(move |tx| Box::pin(async move { master.patch_in(tx, id, patch, &actor).await }))

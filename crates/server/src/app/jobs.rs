@@ -165,6 +165,9 @@ impl Master {
             .enumerate()
             .map(|(index, change)| change.check(index))
             .collect::<AppResult<_>>()?;
+        for (job_id, _) in &checked {
+            self.require_steering_of_job(actor, job_id).await?;
+        }
         for (job_id, change) in checked {
             self.update_job(actor, &job_id, change).await?;
         }

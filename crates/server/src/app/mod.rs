@@ -15,6 +15,7 @@ pub mod log_reading;
 pub mod logs;
 pub mod metrics;
 pub mod model_archive;
+pub(crate) mod ownership;
 pub mod pools;
 pub mod preview;
 pub mod searches;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::app::Master;
 use crate::app::lifecycle::Cause;
+use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -17,6 +18,7 @@ const RUNNER_STATE_CHARS: usize = 255;
 impl Master {
     /// Ends a trial at once.
     pub async fn kill_trial(&self, actor: &Actor, id: i64) -> AppResult<()> {
+        self.require_steering_of_trial(actor, id).await?;
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
         self.store
             .write(move |tx| {
@@ -33,7 +35,8 @@ impl Master {
         progress: f64,
         is_raw: bool,
     ) -> AppResult<()> {
-        actor.require_trial(trial_id)?;
+        self.require_reporter(actor, Reported::Trial(trial_id))
+            .await?;
         let actor = actor.clone();
         if !progress.is_finite() || progress < 0.0 {
             return Err(AppError::invalid(format!(
@@ -85,7 +88,8 @@ impl Master {
         trial_id: i64,
         reason: EarlyExit,
     ) -> AppResult<()> {
-        actor.require_trial(trial_id)?;
+        self.require_reporter(actor, Reported::Trial(trial_id))
+            .await?;
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
         let actor = actor.clone();
         self.store
@@ -113,7 +117,8 @@ impl Master {
         trial_id: i64,
         state: &str,
     ) -> AppResult<()> {
-        actor.require_trial(trial_id)?;
+        self.require_reporter(actor, Reported::Trial(trial_id))
+            .await?;
         if state.chars().count() > RUNNER_STATE_CHARS || state.contains('\0') {
             return Err(AppError::invalid(format!(
                 "field \"state\" must be at most {RUNNER_STATE_CHARS} characters without NUL"
@@ -141,7 +146,8 @@ impl Master {
         trial_id: i64,
         metadata: Map<String, Value>,
     ) -> AppResult<Map<String, Value>> {
-        actor.require_trial(trial_id)?;
+        self.require_reporter(actor, Reported::Trial(trial_id))
+            .await?;
         let actor = actor.clone();
         self.store
             .write(move |tx| {
@@ -160,7 +166,8 @@ impl Master {
 
     /// The trial's code begins to report.
     pub async fn start_run(&self, actor: &Actor, trial_id: i64) -> AppResult<()> {
-        actor.require_trial(trial_id)?;
+        self.require_reporter(actor, Reported::Trial(trial_id))
+            .await?;
         let mut conn = self.store.read().await?;
         match trials::find(&mut conn.conn(), trial_id).await? {
             Some(_) => Ok(()),

@@ -164,17 +164,6 @@ pub struct UserFilter {
     pub admin: Option<bool>,
 }
 
-/// Only people may change users: a task acts for its owner, but must not be able to take over the owner's account.
-fn require_person<'a>(actor: &'a Actor, to_do: &str) -> AppResult<&'a User> {
-    match actor {
-        Actor::User(user) => Ok(user),
-        Actor::Task(task) => Err(AppError::new(
-            ErrorKind::Forbidden,
-            format!("task \"{}\" may not {to_do}: only people may", task.task_id),
-        )),
-    }
-}
-
 fn checked_username(name: &str) -> AppResult<String> {
     let refuse = |why: &str| {
         Err(AppError::invalid(format!(
@@ -248,7 +237,6 @@ impl Master {
 
     /// Adds a user.
     pub async fn create_user(&self, actor: &Actor, new: NewUser) -> AppResult<User> {
-        require_person(actor, "add users")?;
         actor.require_admin("add users")?;
         refuse_remote(new.remote)?;
         let username = checked_username(&new.username)?;
@@ -273,7 +261,7 @@ impl Master {
     /// Changes a user. People may change their own display name and password; everything else is for administrators.
     /// A new password, and a deactivation, end the user's sessions.
     pub async fn change_user(&self, actor: &Actor, id: i64, patch: UserPatch) -> AppResult<User> {
-        let asking = require_person(actor, "change users")?.clone();
+        let asking = actor.require_person("change users")?.clone();
         let before = self.user(id)?;
         let own = asking.id == id;
         if !own {

@@ -20,6 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, WireBody, WireQuery};
@@ -67,7 +68,9 @@ async fn find(master: &Master, allocation_id: &str) -> AppResult<AllocationRow> 
 /// Whether the caller may act for an allocation that exists.
 async fn require(master: &Master, actor: &Actor, allocation_id: &str) -> AppResult<()> {
     find(master, allocation_id).await?;
-    actor.require_allocation(allocation_id)
+    master
+        .require_reporter(actor, Reported::Allocation(allocation_id))
+        .await
 }
 
 /// One allocation.

@@ -22,6 +22,7 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::log_reading::{Encoded, LogFilter, Reading, Search, Sink};
 use crate::app::logs::{LogFields, SpoolBatch};
+use crate::app::ownership::Reported;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -87,7 +88,9 @@ async fn post_task_logs(
     let Some(batch) = batch(body)? else {
         return empty();
     };
-    actor.require_task(&batch.task_id)?;
+    master
+        .require_reporter(&actor, Reported::Task(&batch.task_id))
+        .await?;
     master
         .append_logs(batch.task_id, batch.lines, batch.spool)
         .await?;
@@ -196,7 +199,10 @@ async fn post_unmanaged_logs(
     let mut taken = UnmanagedLogsTaken::default();
     for (task_id, lines) in unmanaged_lines(records, det_store::now()) {
         let count = lines.len();
-        let stored = match actor.require_task(&task_id) {
+        let stored = match master
+            .require_reporter(&actor, Reported::Task(&task_id))
+            .await
+        {
             Ok(()) => master.append_logs(task_id.clone(), lines, None).await,
             Err(refused) => Err(refused),
         };

@@ -144,14 +144,17 @@ async fn get_cluster_message(_caller: Caller) -> Answer {
     message(&GetClusterMessageResponse::default())
 }
 
-/// The master's own recent log.
+/// The master's own recent log, with names of users and addresses of machines in it. For administrators.
 #[utoipa::path(get, path = "/api/v1/master/logs", operation_id = "MasterLogs", tag = "master",
     params(MasterLogsQuery), responses((status = 200, body = MasterLogsResponse, content_type = "application/json")))]
 async fn master_logs(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<MasterLogsQuery>,
 ) -> Response {
+    if let Err(refused) = actor.require_admin("read the master's log") {
+        return before_stream(refused);
+    }
     if query.follow && query.limit > 0 {
         return before_stream(AppError::new(
             ErrorKind::Invalid,

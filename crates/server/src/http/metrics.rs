@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::metrics::{Report, TRAINING, VALIDATION};
+use crate::app::ownership::Reported;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -43,7 +44,9 @@ async fn report_trial_metrics(
     PathId(trial_id): PathId,
     WireBody(body): WireBody<ReportTrialMetricsRequest>,
 ) -> Answer {
-    actor.require_trial(trial_id)?;
+    master
+        .require_reporter(&actor, Reported::Trial(trial_id))
+        .await?;
     actor.require_run(trial_id, body.metrics.trial_run_id)?;
     let report = report(trial_id, body);
     let group = report.group.clone();

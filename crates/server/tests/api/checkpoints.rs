@@ -57,7 +57,7 @@ fn write_files(storage: &Path, n: u32) -> PathBuf {
 /// A running trial with a checkpoint at each of these steps, numbered from 1, with its files.
 async fn world(cluster: &Cluster, steps: &[i64]) -> (FakeAgent, ContainerSpec, Client, PathBuf) {
     let (agent, spec, task) = running(cluster).await;
-    let storage = storage(&cluster.determined().await).await;
+    let storage = storage(&cluster.admin().await).await;
     for (n, step) in (1..).zip(steps) {
         write_files(&storage, n);
         task.post(PATH, report(&spec, n, *step)).await.ok();
@@ -69,7 +69,7 @@ async fn world(cluster: &Cluster, steps: &[i64]) -> (FakeAgent, ContainerSpec, C
 async fn a_checkpoint_is_reported_once_and_shown_with_its_training() {
     let cluster = Cluster::start().await;
     let (_agent, spec, task, _) = world(&cluster, &[2]).await;
-    let client = cluster.determined().await;
+    let client = cluster.admin().await;
     assert_eq!(
         task.post(PATH, report(&spec, 1, 2)).await.ok(),
         json!({}),
@@ -165,7 +165,7 @@ async fn what_a_report_gets_wrong_is_named() {
         let message = task.post(PATH, body.clone()).await.refused(status);
         assert!(message.contains(expected), "{body}: {message}");
     }
-    let person = cluster.determined().await;
+    let person = cluster.admin().await;
     assert!(
         person
             .post(PATH, with("taskId", json!("1.other")))
@@ -180,7 +180,7 @@ async fn what_a_report_gets_wrong_is_named() {
 async fn an_older_run_reports_no_checkpoints() {
     let cluster = Cluster::start().await;
     let (mut agent, spec, task, _) = world(&cluster, &[2]).await;
-    let client = cluster.determined().await;
+    let client = cluster.admin().await;
     client
         .post("/api/v1/experiments/1/pause", Value::Null)
         .await
@@ -222,7 +222,7 @@ async fn checkpoints_are_listed_filtered_and_sorted() {
         .await
         .ok();
     }
-    let client = cluster.determined().await;
+    let client = cluster.admin().await;
     let left = json!({"checkpoints": [{"uuid": uuid(2), "resources": {"resources": {}}}]});
     send(&client, Method::PATCH, PATH, left).await.ok();
     let listed = async |path: &str| -> Vec<i64> {
@@ -279,7 +279,7 @@ async fn checkpoints_are_listed_filtered_and_sorted() {
 async fn metadata_are_replaced_and_losses_noted() {
     let cluster = Cluster::start().await;
     let (_agent, _spec, task, _) = world(&cluster, &[2]).await;
-    let client = cluster.determined().await;
+    let client = cluster.admin().await;
     let path = format!("{PATH}/{}/metadata", uuid(1));
     let body = json!({"checkpoint": {"uuid": uuid(1), "metadata": {"mine": 1}, "resources": {}, "training": {}}});
     let changed = client.post(&path, body).await.ok()["checkpoint"].clone();
@@ -352,7 +352,7 @@ async fn metadata_are_replaced_and_losses_noted() {
 async fn files_are_deleted_in_part_and_whole() {
     let cluster = Cluster::start().await;
     let (_agent, _spec, _task, storage) = world(&cluster, &[1, 2]).await;
-    let client = cluster.determined().await;
+    let client = cluster.admin().await;
     let rm = format!("{PATH}/rm");
     for (body, expected) in [
         (
@@ -421,7 +421,7 @@ async fn files_are_deleted_in_part_and_whole() {
 async fn a_checkpoint_that_a_trial_started_from_stays() {
     let cluster = Cluster::start().await;
     let (_agent, _spec, _task, storage) = world(&cluster, &[1]).await;
-    let client = cluster.determined().await;
+    let client = cluster.admin().await;
     let mut child = config("child");
     child["searcher"]["source_checkpoint_uuid"] = json!(uuid(1));
     create(&client, &child, false).await;
@@ -442,7 +442,7 @@ async fn a_checkpoint_that_a_trial_started_from_stays() {
 async fn a_checkpoint_is_downloaded_as_the_client_unpacks_it() {
     let cluster = Cluster::start().await;
     let (_agent, spec, task, _) = world(&cluster, &[1]).await;
-    let client = cluster.determined().await;
+    let client = cluster.admin().await;
     let path = format!("/checkpoints/{}", uuid(1));
     let fetch = async |accept: &str| -> reqwest::Response {
         let request = reqwest::Client::new()
@@ -525,7 +525,7 @@ async fn the_policy_collects_at_the_end_and_deletion_takes_the_rest() {
         .await
         .ok();
     }
-    let client = cluster.determined().await;
+    let client = cluster.admin().await;
     let preview = async |query: &str| -> Value {
         client
             .get(&format!("/experiments/1/preview_gc?{query}"))
@@ -628,7 +628,7 @@ async fn the_policy_collects_at_the_end_and_deletion_takes_the_rest() {
 async fn an_experiment_whose_checkpoints_are_needed_is_not_deleted() {
     let cluster = Cluster::start().await;
     let (mut agent, spec, _task, storage) = world(&cluster, &[1]).await;
-    let client = cluster.determined().await;
+    let client = cluster.admin().await;
     let mut child = config("child");
     child["searcher"]["source_checkpoint_uuid"] = json!(uuid(1));
     create(&client, &child, false).await;

@@ -27,7 +27,7 @@ async fn logged() -> Logged {
     let experiment = cluster.experiment("logged", 1).await;
     let (task, _) = cluster.task_of(experiment).await;
     Logged {
-        client: cluster.determined().await,
+        client: cluster.admin().await,
         task_logs: format!("/api/v1/tasks/{}/logs?sources=task", task.id),
         trial_logs: format!(
             "/api/v1/trials/{}/logs?sources=task",

@@ -9,6 +9,7 @@ mod support;
 mod agents;
 mod allocations;
 mod auth;
+mod authorisation;
 mod checkpoints;
 mod events;
 mod experiments;

@@ -121,7 +121,7 @@ impl Client {
         within(path, request.send()).await.unwrap()
     }
 
-    async fn whole(&self, method: Method, path: &str, body: Option<String>) -> Reply {
+    pub(crate) async fn whole(&self, method: Method, path: &str, body: Option<String>) -> Reply {
         let response = self.send(method, path, body).await;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = within(path, response.text()).await.unwrap();
@@ -320,6 +320,15 @@ impl Cluster {
 
     /// Submits an experiment of one trial that asks for `slots`; gives its number.
     pub(crate) async fn experiment(&self, name: &str, slots: u32) -> i64 {
+        self.submitted("admin", name, slots, true).await
+    }
+
+    /// Submits an experiment of one trial with one slot for a user, paused unless it is to be active.
+    pub(crate) async fn experiment_of(&self, owner: &str, name: &str, active: bool) -> i64 {
+        self.submitted(owner, name, 1, active).await
+    }
+
+    async fn submitted(&self, owner: &str, name: &str, slots: u32, activate: bool) -> i64 {
         let config = json!({
             "name": name,
             "entrypoint": "python3 train.py",
@@ -327,7 +336,7 @@ impl Cluster {
             "resources": {"slots_per_trial": slots},
             "max_restarts": 0,
         });
-        let owner = self.master().auth.user_by_name("admin").unwrap();
+        let owner = self.master().auth.user_by_name(owner).unwrap();
         let file = ContextFile {
             path: "train.py".into(),
             kind: FileKind::File,
@@ -338,7 +347,7 @@ impl Cluster {
         let request = NewExperimentRequest {
             config: config.to_string(),
             files: vec![file],
-            activate: true,
+            activate,
             ..NewExperimentRequest::default()
         };
         let created = self
@@ -364,6 +373,18 @@ impl Cluster {
             .unwrap()
             .remove(0);
         (task, allocation)
+    }
+
+    /// The only trial's task of an experiment that was never active.
+    pub(crate) async fn task_of_paused(&self, experiment: i64) -> TaskRow {
+        let mut conn = self.master().store.read().await.unwrap();
+        let trials = det_store::trials::of_experiment(&mut conn.conn(), experiment)
+            .await
+            .unwrap();
+        allocations::find_task(&mut conn.conn(), &trials[0].task_id)
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// Asks until the answer is as wanted.

@@ -1,0 +1,444 @@
+//! Who may do what: every operation, asked by everybody, answered as the table says.
+//!
+//! `authorisation.tsv` has a row for each operation of the API and a column for each kind of caller. `401` and `403` are
+//! these statuses; `yes` is any other answer that is no failure of ours. The things asked about belong to the user
+//! "ada": `owner` is she, `other` another person, `own_task` the task that the request is about, `other_task` a task of
+//! the other person. Each operation must succeed for at least one caller, so that no refusal hides behind a bad request.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_agent_proto::PATH;
+use det_config::storage::StorageLocation;
+use det_server::http::openapi;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Client, Cluster, FakeAgent};
+
+const TABLE: &str = include_str!("../authorisation.tsv");
+
+/// Kinds of callers: the columns.
+const CALLERS: [&str; 11] = [
+    "nobody",
+    "bad",
+    "expired",
+    "revoked",
+    "deactivated",
+    "owner",
+    "other",
+    "admin",
+    "own_task",
+    "other_task",
+    "agent",
+];
+
+struct Operation {
+    name: String,
+    method: Method,
+    path: String,
+}
+
+fn operations() -> Vec<Operation> {
+    let document: Value = serde_json::from_str(&openapi::text()).unwrap();
+    let mut all = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            all.push(Operation {
+                name: operation["operationId"].as_str().unwrap().to_owned(),
+                method: method.to_uppercase().parse().unwrap(),
+                path: path.clone(),
+            });
+        }
+    }
+    all
+}
+
+/// The rows in their order: name and expected answer for each caller.
+fn table() -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut lines = TABLE
+        .lines()
+        .map(|line| line.split('\t').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    assert_eq!(head[1..], CALLERS, "the columns");
+    lines
+        .map(|cells| {
+            assert_eq!(cells.len(), head.len(), "{cells:?}");
+            assert!(
+                cells[1..]
+                    .iter()
+                    .all(|cell| matches!(*cell, "yes" | "401" | "403")),
+                "{cells:?}"
+            );
+            (cells[0], cells[1..].to_vec())
+        })
+        .collect()
+}
+
+#[test]
+fn every_operation_has_its_row_and_every_row_its_operation() {
+    let built: BTreeSet<String> = operations().into_iter().map(|o| o.name).collect();
+    let rows: Vec<&str> = table().into_iter().map(|(name, _)| name).collect();
+    let listed: BTreeSet<String> = rows.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(listed.len(), rows.len(), "a row is there twice");
+    assert_eq!(
+        built.difference(&listed).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "operations without a row in authorisation.tsv: decide who may call them"
+    );
+    assert_eq!(
+        listed.difference(&built).collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "rows of authorisation.tsv without an operation"
+    );
+}
+
+/// What the requests are about.
+struct World {
+    cluster: Cluster,
+    admin: Client,
+    trial: i64,
+    experiment: i64,
+    task: String,
+    allocation: String,
+    container: String,
+    ada: i64,
+    tokens: BTreeMap<&'static str, String>,
+    /// Counts what is made for one request.
+    made: i64,
+    agents: Vec<FakeAgent>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let cluster = Cluster::start().await;
+        let admin = cluster.admin().await;
+        for name in ["ada", "bob", "eve"] {
+            let user = json!({"user": {"username": name, "active": true}});
+            admin.post("/api/v1/users", user).await.ok();
+        }
+        let id = |name: &str| cluster.master().auth.user_by_name(name).unwrap().id;
+        let (ada, eve) = (id("ada"), id("eve"));
+        let mut tokens = BTreeMap::from([("bad", "wrong".to_owned())]);
+        tokens.insert("agent", cluster.agent_token().to_owned());
+        let revoked = cluster.user("ada").await;
+        revoked.post("/api/v1/auth/logout", Value::Null).await.ok();
+        tokens.insert("revoked", revoked.token().to_owned());
+        let auth = &cluster.master().auth;
+        tokens.insert("expired", auth.start_session(ada, -1).await.unwrap());
+        tokens.insert("deactivated", cluster.user("eve").await.token().to_owned());
+        let off = json!({"active": false});
+        admin.patch(&format!("/api/v1/users/{eve}"), off).await.ok();
+
+        let mut agents = Vec::new();
+        let mut own = None;
+        for (id, owner) in [("a1", "ada"), ("a2", "bob")] {
+            let mut agent = cluster.agent(id, 1).await;
+            let experiment = cluster.experiment_of(owner, "running", true).await;
+            let spec = agent.next_start().await;
+            agent.runs(&spec).await;
+            agents.push(agent);
+            let token = spec.script.token.clone();
+            tokens.insert(
+                if owner == "ada" {
+                    "own_task"
+                } else {
+                    "other_task"
+                },
+                token,
+            );
+            own.get_or_insert((experiment, spec));
+        }
+        let (experiment, spec) = own.unwrap();
+        let (row, _) = cluster.task_of(experiment).await;
+        let path = format!("/api/v1/trials/{}/metrics", row.trial_id.unwrap());
+        let validation = json!({"group": "validation", "metrics": {"trialRunId": 1, "stepsCompleted": 1,
+            "metrics": {"avgMetrics": {"loss": 1}}}});
+        admin.post(&path, validation).await.ok();
+        Self {
+            admin,
+            trial: row.trial_id.unwrap(),
+            experiment,
+            task: spec.task_id.to_string(),
+            allocation: spec.allocation_id.to_string(),
+            container: spec.container_id.to_string(),
+            ada,
+            tokens,
+            made: 0,
+            agents,
+            cluster,
+        }
+    }
+
+    /// A caller of a kind. People log in anew: what they do may end their session.
+    async fn caller(&self, kind: &str) -> Client {
+        let anonymous = self.cluster.client();
+        match kind {
+            "nobody" => anonymous,
+            "owner" => self.cluster.user("ada").await,
+            "other" => self.cluster.user("bob").await,
+            "admin" => self.cluster.admin().await,
+            "own_task" | "other_task" => anonymous.as_task(&self.tokens[kind]),
+            _ => anonymous.with("Authorization", format!("Bearer {}", self.tokens[kind])),
+        }
+    }
+
+    /// A paused experiment of the owner's, made for one request; ended if the operation needs that.
+    async fn spare(&mut self, ended: bool) -> i64 {
+        self.made += 1;
+        let name = format!("spare {}", self.made);
+        let id = self.cluster.experiment_of("ada", &name, false).await;
+        if ended {
+            let path = format!("/api/v1/experiments/{id}/kill");
+            self.admin.post(&path, Value::Null).await.ok();
+        }
+        id
+    }
+
+    /// A checkpoint of the running trial, made for one request.
+    async fn checkpoint(&mut self) -> String {
+        let (uuid, report) = self.checkpoint_report();
+        self.admin.post("/api/v1/checkpoints", report).await.ok();
+        let storage = self.cluster.master().config.checkpoint_storage.clone();
+        let Some(StorageLocation::SharedFs { host_path, .. }) = storage.map(|s| s.location) else {
+            panic!("a test's checkpoints lie in a directory");
+        };
+        let directory = std::path::Path::new(&host_path).join(&uuid);
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("weights"), "x").unwrap();
+        uuid
+    }
+
+    /// An agent made for one request: those of the world say nothing, and are given up after a while.
+    async fn agent(&mut self) -> String {
+        self.made += 1;
+        let id = format!("agent-{}", self.made);
+        self.agents.push(self.cluster.agent(&id, 1).await);
+        id
+    }
+
+    fn checkpoint_report(&mut self) -> (String, Value) {
+        self.made += 1;
+        let uuid = format!("00000000-0000-4000-8000-{:012}", self.made);
+        let report = json!({
+            "uuid": uuid, "taskId": self.task, "allocationId": self.allocation, "state": "STATE_COMPLETED",
+            "resources": {"weights": 1}, "metadata": {"steps_completed": 1},
+        });
+        (uuid, report)
+    }
+
+    /// The address and body of a request that succeeds for somebody who may send it.
+    async fn request(&mut self, operation: &Operation) -> (String, Value) {
+        let name = operation.name.as_str();
+        let steers = name.ends_with("Experiment") || name.ends_with("Experiments");
+        let is_about_one = steers && operation.method != Method::GET && name != "CreateExperiment";
+        let experiment = if is_about_one && name != "PatchExperiment" {
+            let needs_end = ["Archive", "Unarchive", "Delete", "Continue"];
+            self.spare(needs_end.iter().any(|verb| name.starts_with(verb)))
+                .await
+        } else {
+            self.experiment
+        };
+        let trial = match name {
+            "KillTrial" => {
+                let spare = self.spare(false).await;
+                self.cluster.task_of_paused(spare).await.trial_id.unwrap()
+            }
+            _ => self.trial,
+        };
+        let checkpoint = if operation.path.contains("checkpoint") && !name.starts_with("Report") {
+            self.checkpoint().await
+        } else {
+            String::new()
+        };
+        let id = match operation.path.split('/').nth(3) {
+            Some("experiments") => experiment,
+            Some("trials") => trial,
+            _ => 1,
+        };
+        let agent = if operation.path.contains("{agentId}") {
+            self.agent().await
+        } else {
+            String::new()
+        };
+        let path = operation
+            .path
+            .replace("{agentId}", &agent)
+            .replace("{slotId}", "0")
+            .replace("{allocationId}", &self.allocation)
+            .replace("{resourcesId}", &self.container)
+            .replace("{checkpointUuid}", &checkpoint)
+            .replace("{experimentId}", &experiment.to_string())
+            .replace("{trialId}", &trial.to_string())
+            .replace("{runId}", &trial.to_string())
+            .replace("{taskId}", &self.task)
+            .replace("{userId}", &self.ada.to_string())
+            .replace("{username}", "ada")
+            .replace("{projectId}", "1")
+            .replace("{id}", &id.to_string());
+        let query = match name {
+            "AllocationPreemptionSignal" => "?timeoutSeconds=0".to_owned(),
+            "DownloadModelDefFile" => "?path=train.py".to_owned(),
+            "GetMetrics" | "GetTrainingMetrics" | "GetValidationMetrics" => {
+                format!("?trialIds={trial}")
+            }
+            _ => String::new(),
+        };
+        let body = self.body(name, experiment, &checkpoint).await;
+        (format!("{path}{query}"), body)
+    }
+
+    async fn body(&mut self, name: &str, experiment: i64, checkpoint: &str) -> Value {
+        let log = json!({"taskId": self.task, "allocationId": self.allocation, "log": "line"});
+        match name {
+            "Login" | "PlainLogin" => json!({"username": "admin", "isHashed": true}),
+            "CreateExperiment" => json!({"config": configuration("made").to_string()}),
+            "ContinueExperiment" => json!({"id": experiment}),
+            "PatchExperiment" => json!({"notes": "changed"}),
+            name if name.ends_with("Experiments") => json!({"experimentIds": [experiment]}),
+            "GetModelDefFile" => json!({"path": "train.py"}),
+            "PreviewHPSearch" => json!({"config": configuration("seen")}),
+            "UpdateJobQueue" => {
+                let spare = self.spare(false).await;
+                let job = self.cluster.task_of_paused(spare).await.job_id;
+                json!({"updates": [{"jobId": job, "priority": 7}]})
+            }
+            "ReportCheckpoint" => self.checkpoint_report().1,
+            "DeleteCheckpoints" => json!({"checkpointUuids": [checkpoint]}),
+            "CheckpointsRemoveFiles" => {
+                json!({"checkpointUuids": [checkpoint], "checkpointGlobs": ["weights"]})
+            }
+            "PatchCheckpoints" => {
+                json!({"checkpoints": [{"uuid": checkpoint, "resources": {"resources": {}}}]})
+            }
+            "PostCheckpointMetadata" => json!({"checkpoint": {"metadata": {"a": 1}}}),
+            "PostTaskLogs" => json!({"logs": [log]}),
+            "PostUnmanagedLogs" => json!([log]),
+            "ReportTrialMetrics" => {
+                self.made += 1;
+                json!({"group": "training", "metrics": {"trialRunId": 1, "stepsCompleted": self.made,
+                    "metrics": {"avgMetrics": {"loss": 1}}}})
+            }
+            "ReportTrialProgress" => json!({"progress": 0.1}),
+            "ReportTrialSearcherEarlyExit" => {
+                json!({"reason": "EXITED_REASON_USER_REQUESTED_STOP"})
+            }
+            "PostTrialRunnerMetadata" => json!({"state": "training"}),
+            "PostRunMetadata" => json!({"metadata": {"a": 1}}),
+            "RunPrepareForReporting" => json!({"runId": self.trial}),
+            "AllocationAllGather" | "NotifyContainerRunning" => {
+                json!({"requestUuid": self.made.to_string(), "numPeers": 1, "data": {}})
+            }
+            "PostAllocationAcceleratorData" => {
+                json!({"acceleratorData": {"containerId": self.container}})
+            }
+            "PostAllocationProxyAddress" => json!({"proxyAddress": "127.0.0.1"}),
+            "DisableAgent" | "DisableSlot" => json!({"drain": true}),
+            "PostUser" => {
+                self.made += 1;
+                json!({"user": {"username": format!("user {}", self.made), "active": true}})
+            }
+            "PatchUser" => json!({"displayName": "Ada"}),
+            "SetUserPassword" => json!("a long new password"),
+            _ => Value::Null,
+        }
+    }
+}
+
+fn configuration(name: &str) -> Value {
+    json!({
+        "name": name,
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "loss"},
+        "resources": {"slots_per_trial": 1},
+        "max_restarts": 0,
+    })
+}
+
+/// The answer in the words of the table. Operations on many things answer 200 with a refusal for each.
+fn class(status: u16, body: &Value) -> String {
+    let refused_inside = body["results"][0]["error"]
+        .as_str()
+        .is_some_and(|text| text.contains("may not"));
+    let dropped_inside = body["stored"] == 0 && body["dropped"] == 1;
+    match status {
+        200 if refused_inside || dropped_inside => "403".to_owned(),
+        200 | 400 | 404 | 409 => "yes".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn everybody_may_do_what_the_table_says_and_no_more() {
+    let mut world = World::new().await;
+    let operations: BTreeMap<String, Operation> = operations()
+        .into_iter()
+        .map(|operation| (operation.name.clone(), operation))
+        .collect();
+    let mut wrong = Vec::new();
+    for (name, expected) in table() {
+        let operation = &operations[name];
+        let mut answered = Vec::new();
+        // Refusals first: what is done after all changes the world.
+        let mut callers: Vec<(&str, &str)> = CALLERS.into_iter().zip(expected).collect();
+        callers.sort_by_key(|(_, expected)| *expected == "yes");
+        for (caller, expected) in callers {
+            let client = world.caller(caller).await;
+            let (path, body) = world.request(operation).await;
+            let body = (!body.is_null()).then(|| body.to_string());
+            let reply = client.whole(operation.method.clone(), &path, body).await;
+            let body = serde_json::from_str(&reply.text).unwrap_or_default();
+            let found = class(reply.status, &body);
+            if found != expected {
+                wrong.push(format!("{name}, {caller}: {expected} expected, {reply:?}"));
+            }
+            if expected == "yes" {
+                answered.push(reply);
+            }
+        }
+        if !answered.iter().any(|reply| reply.status == 200) {
+            wrong.push(format!("{name} never succeeded: {answered:?}"));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} answers:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+#[tokio::test]
+async fn only_agents_reach_the_agents_connection() {
+    let world = World::new().await;
+    for caller in CALLERS {
+        let status = world.caller(caller).await.get(PATH).await.status;
+        // Without a WebSocket it goes no further than this.
+        let expected = if caller == "agent" { 400 } else { 401 };
+        assert_eq!(status, expected, "{caller}");
+    }
+    world.cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_administrators_task_has_not_the_administrators_powers() {
+    let cluster = Cluster::start().await;
+    let (_agent, spec) = cluster.running_task().await;
+    let task = cluster.client().as_task(&spec.script.token);
+    for path in ["/api/v1/master/config", "/api/v1/master/logs"] {
+        assert!(
+            task.get(path)
+                .await
+                .refused(403)
+                .contains("only people may"),
+            "{path}"
+        );
+    }
+    let path = "/api/v1/agents/a1/disable";
+    assert!(
+        task.post(path, json!({}))
+            .await
+            .refused(403)
+            .contains("only people may")
+    );
+    cluster.stop().await;
+}
