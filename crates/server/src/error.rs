@@ -34,6 +34,8 @@ pub enum ErrorKind {
     NotFound,
     /// 409: contradicts what is there.
     Conflict,
+    /// 408: it came too slowly.
+    TooSlow,
     /// 413: too large.
     TooLarge,
     /// 415: no such representation.

@@ -11,6 +11,7 @@
 pub mod app;
 pub mod auth;
 pub mod background;
+mod connections;
 pub mod error;
 pub mod http;
 pub mod hub;

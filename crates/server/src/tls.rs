@@ -7,7 +7,6 @@ use std::time::Duration;
 use axum::ServiceExt;
 use axum::extract::Request;
 use axum_server::Handle;
-use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use det_config::master::MasterConfig;
 use rustls::pki_types::pem::PemObject;
@@ -16,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::StartError;
+use crate::connections::{Bounded, bounded_http};
 use crate::http::Service;
 
 /// Requests under way are given this long when the master stops; streams end at once.
@@ -62,11 +62,13 @@ pub(crate) async fn serve(
         stopper.graceful_shutdown(Some(DRAIN));
     });
     let service = ServiceExt::<Request>::into_make_service(service);
+    let connections = Bounded::new();
     let outcome = match listener.into_std() {
         Ok(listener) => match tls {
             Some(tls) => match axum_server::from_tcp(listener) {
-                Ok(server) => {
-                    let acceptor = RustlsAcceptor::new(tls).acceptor(NoDelayAcceptor::new());
+                Ok(mut server) => {
+                    let acceptor = RustlsAcceptor::new(tls).acceptor(connections);
+                    bounded_http(server.http_builder());
                     server
                         .acceptor(acceptor)
                         .handle(handle)
@@ -76,9 +78,10 @@ pub(crate) async fn serve(
                 Err(error) => Err(error),
             },
             None => match axum_server::from_tcp(listener) {
-                Ok(server) => {
+                Ok(mut server) => {
+                    bounded_http(server.http_builder());
                     server
-                        .acceptor(NoDelayAcceptor::new())
+                        .acceptor(connections)
                         .handle(handle)
                         .serve(service)
                         .await

@@ -231,6 +231,9 @@ async fn disable_slot(
     })
 }
 
+/// Largest message of an agent: some ten thousand containers in its first one.
+const MESSAGE_LIMIT_BYTES: usize = 8 << 20;
+
 /// The WebSocket of an agent, which must show the cluster's agent token.
 pub async fn connect(
     State(master): State<Master>,
@@ -249,6 +252,9 @@ pub async fn connect(
     }
     match upgrade {
         Ok(upgrade) => {
+            let upgrade = upgrade
+                .max_message_size(MESSAGE_LIMIT_BYTES)
+                .max_frame_size(MESSAGE_LIMIT_BYTES);
             upgrade.on_upgrade(move |socket| crate::rm_agents::connection::serve(master, socket))
         }
         Err(_) => ApiError(AppError::invalid(

@@ -1,6 +1,5 @@
 //! Extractors for the wire dialect: no content type, empty bodies, nulls, both spellings.
 
-use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
@@ -13,36 +12,28 @@ use serde::de::DeserializeOwned;
 use crate::app::Master;
 use crate::auth::Actor;
 use crate::error::{AppError, ErrorKind};
+use crate::http::bodies;
 use crate::http::error::ApiError;
 
 /// A request body in the wire dialect.
 #[derive(Debug)]
 pub struct WireBody<T>(pub T);
 
-impl<T: DeserializeOwned + Default> FromRequest<Master> for WireBody<T> {
+/// Bodies from this size on are decoded beside the requests of others, not between them.
+const LARGE_BYTES: usize = 256 << 10;
+
+impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<Master> for WireBody<T> {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, master: &Master) -> Result<Self, ApiError> {
-        let body = Bytes::from_request(request, master)
+    async fn from_request(request: Request, _master: &Master) -> Result<Self, ApiError> {
+        let body = bodies::read(request).await?;
+        if body.len() < LARGE_BYTES {
+            return Ok(Self(wire::decode(&body)?));
+        }
+        let decoded = tokio::task::spawn_blocking(move || wire::decode(&body))
             .await
-            .map_err(|rejection| {
-                if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
-                    ApiError(
-                        AppError::new(
-                            ErrorKind::TooLarge,
-                            "the request is larger than this master takes",
-                        )
-                        .hint(
-                            "leave large files out of the context directory with a .detignore file",
-                        ),
-                    )
-                } else {
-                    ApiError(AppError::invalid(
-                        "the request's body could not be read to its end",
-                    ))
-                }
-            })?;
-        Ok(Self(wire::decode(&body)?))
+            .map_err(AppError::internal)?;
+        Ok(Self(decoded?))
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! The wire dialect (lenient requests, full responses) is `det_api_types::wire`; the extractors here apply it.
 
+pub mod bodies;
 pub mod error;
 pub mod extract;
 pub mod respond;
@@ -28,7 +29,6 @@ pub mod views;
 pub mod workspaces;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
 use axum::response::{IntoResponse, Response};
 use tower::Layer;
@@ -40,9 +40,6 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::app::Master;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
-
-/// Largest request body: the client's 95 MiB of files as base64, with room to spare.
-pub const BODY_LIMIT_BYTES: usize = 160 * 1024 * 1024;
 
 /// All routes with their descriptions: the source of `openapi/det.json`.
 pub fn api() -> OpenApiRouter<Master> {
@@ -82,7 +79,10 @@ fn router(master: Master) -> Router {
         .route(det_agent_proto::PATH, axum::routing::get(agents::connect))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
-        .layer(DefaultBodyLimit::max(BODY_LIMIT_BYTES))
+        .layer(axum::middleware::from_fn_with_state(
+            bodies::Turns::new(),
+            bodies::bound,
+        ))
         .layer(axum::middleware::from_fn(respond::pretty))
         .layer(axum::middleware::from_fn(extract::readable_address))
         .layer(CompressionLayer::new().gzip(true))

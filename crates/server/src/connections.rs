@@ -1,0 +1,180 @@
+//! Connections within bounds: how many at once, and how long one may take to say what it wants.
+//!
+//! A connection costs a descriptor and some kilobytes. Somebody who opens thousands of them and says nothing, or sends
+//! a header a minute, must not keep others away.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum_server::accept::Accept;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use nix::sys::resource::{Resource, getrlimit};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A request's line and headers must have come within this time. Counts from the end of the request before, so that a
+/// connection on which nothing happens is closed as well; clients open another one.
+const HEADERS: Duration = Duration::from_secs(30);
+/// Bytes of a request's line and headers.
+const HEADERS_BYTES: usize = 64 << 10;
+/// Descriptors that are kept for the database, files and agents that come back.
+const RESERVED: u64 = 256;
+/// Fewest connections that are let in, whatever the limit on descriptors.
+const FEWEST: usize = 64;
+/// Connections that are let in where descriptors are not limited.
+const MOST: usize = 1 << 20;
+
+/// HTTP/1.1 with time limits. HTTP/2 is left out: no client of this API speaks it without TLS, and with TLS it is not
+/// offered.
+pub(crate) fn bounded_http(builder: &mut Builder<TokioExecutor>) {
+    let mut bounded = Builder::new(TokioExecutor::new()).http1_only();
+    bounded
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .max_buf_size(HEADERS_BYTES);
+    *builder = bounded;
+}
+
+/// Lets in as many connections as there are descriptors for, and closes those beyond.
+#[derive(Debug, Clone)]
+pub(crate) struct Bounded {
+    places: Arc<Semaphore>,
+}
+
+impl Bounded {
+    /// As many as this process's limit on open files allows.
+    pub(crate) fn new() -> Self {
+        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        Self::with_places(places(files))
+    }
+
+    fn with_places(places: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(places)),
+        }
+    }
+
+    fn place(&self) -> io::Result<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            tracing::warn!("a connection was refused: there are as many as descriptors allow");
+            io::Error::other("too many connections")
+        })
+    }
+}
+
+/// Connections for a limit on open files.
+fn places(files: u64) -> usize {
+    usize::try_from(files.saturating_sub(RESERVED))
+        .unwrap_or(MOST)
+        .clamp(FEWEST, MOST)
+}
+
+impl<S> Accept<TcpStream, S> for Bounded {
+    type Stream = Placed;
+    type Service = S;
+    type Future = std::future::Ready<io::Result<(Placed, S)>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let accepted = self.place().and_then(|place| {
+            stream.set_nodelay(true)?;
+            Ok((
+                Placed {
+                    stream,
+                    _place: place,
+                },
+                service,
+            ))
+        });
+        std::future::ready(accepted)
+    }
+}
+
+/// A connection that gives its place back when it ends.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    stream: TcpStream,
+    _place: OwnedSemaphorePermit,
+}
+
+impl AsyncRead for Placed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Placed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_kept_for_other_things() {
+        for (files, connections) in [
+            (0, 64),
+            (256, 64),
+            (1024, 768),
+            (65_536, 65_280),
+            (u64::MAX, MOST),
+        ] {
+            assert_eq!(places(files), connections, "{files} open files");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_place_is_given_back_at_the_end_of_its_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let bounded = Bounded::with_places(1);
+        let connect = || async {
+            let outside = TcpStream::connect(address).await.unwrap();
+            let (inside, _) = listener.accept().await.unwrap();
+            (outside, bounded.accept(inside, ()).await)
+        };
+        let (_a, first) = connect().await;
+        assert!(first.is_ok());
+        let (_b, second) = connect().await;
+        assert!(second.is_err(), "there is one place");
+        drop(first);
+        let (_c, third) = connect().await;
+        assert!(third.is_ok(), "and it is free again");
+    }
+}
