@@ -1,4 +1,8 @@
 //! Unpacking the context directory: the user's code.
+//!
+//! The archive is looked at as a whole before anything of it is written: what leads out, what is no file, what unpacks
+//! to too much is refused and leaves nothing behind. Nothing is held in memory but the packed archive and a piece of the
+//! file that is being written.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -12,9 +16,16 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::read::GzDecoder;
 use tar::{Archive, Entry, EntryType};
 
-/// Bytes of all files together. The wire allows some hundred megabytes, packed.
-const MAX_TOTAL_BYTES: u64 = 4 << 30;
-const MAX_ENTRIES: usize = 500_000;
+/// Bytes that the archive unpacks to, headers included. The master takes at most 95 MiB of files and 100,000 entries.
+const MAX_TOTAL_BYTES: u64 = 256 << 20;
+/// Files and directories.
+const MAX_ENTRIES: usize = 100_000;
+/// Bytes of a long name, or of the notes that an archiver makes about an entry; they are read into memory.
+const MAX_NOTE_BYTES: u64 = 64 << 10;
+/// Bytes of an entry without content.
+const HEADER_BYTES: u64 = 512;
+/// Bytes written at once.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Why a context was not unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +57,14 @@ pub(crate) enum ContextError {
         "the context directory unpacks to more than {MAX_TOTAL_BYTES} bytes or {MAX_ENTRIES} entries"
     )]
     Size,
+    /// A name or note that is read into memory.
+    #[error(
+        "the context directory holds an entry whose name or notes have {bytes} bytes; at most {MAX_NOTE_BYTES} are allowed"
+    )]
+    Note {
+        /// How many it says it has.
+        bytes: u64,
+    },
     /// A file or directory could not be written.
     #[error("could not unpack {path:?} of the context directory: {source}")]
     Write {
@@ -60,17 +79,12 @@ pub(crate) enum ContextError {
 /// owners are not, existing files are replaced.
 pub(crate) fn unpack(packed: &str, targets: &[&Path]) -> Result<(), ContextError> {
     let bytes = STANDARD.decode(packed).map_err(ContextError::Base64)?;
-    let mut archive = Archive::new(GzDecoder::new(bytes.as_slice()));
+    check(&bytes)?;
+    let mut archive = open(&bytes);
     // Modes of directories are set when everything is in them: one may be read-only.
     let mut directory_modes = BTreeMap::new();
-    let mut total = 0;
-    let entries = archive.entries().map_err(ContextError::Archive)?;
-    for (index, entry) in entries.enumerate() {
+    for entry in archive.entries().map_err(ContextError::Archive)? {
         let mut entry = entry.map_err(ContextError::Archive)?;
-        total += entry.size();
-        if index >= MAX_ENTRIES || total > MAX_TOTAL_BYTES {
-            return Err(ContextError::Size);
-        }
         let Some(path) = relative_path(&entry)? else {
             continue;
         };
@@ -84,15 +98,22 @@ pub(crate) fn unpack(packed: &str, targets: &[&Path]) -> Result<(), ContextError
             continue;
         }
         let mtime = entry.header().mtime().map_err(ContextError::Archive)?;
-        let mut content = Vec::new();
-        entry
-            .read_to_end(&mut content)
-            .map_err(ContextError::Archive)?;
+        let mut files = Vec::with_capacity(targets.len());
         for target in targets {
-            written(
-                &path,
-                write_file(&target.join(&path), &content, mode, mtime),
-            )?;
+            files.push(written(&path, make_file(&target.join(&path)))?);
+        }
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let count = entry.read(&mut piece).map_err(ContextError::Archive)?;
+            if count == 0 {
+                break;
+            }
+            for file in &mut files {
+                written(&path, file.write_all(&piece[..count]))?;
+            }
+        }
+        for file in files {
+            written(&path, finish_file(&file, mode, mtime))?;
         }
     }
     // Deepest first: the mode of a parent may lock its children away.
@@ -103,34 +124,96 @@ pub(crate) fn unpack(packed: &str, targets: &[&Path]) -> Result<(), ContextError
     Ok(())
 }
 
-fn written(path: &Path, result: io::Result<()>) -> Result<(), ContextError> {
+/// The archive, which ends with an error where it would unpack to too much.
+fn open(bytes: &[u8]) -> Archive<impl Read> {
+    Archive::new(GzDecoder::new(bytes).take(MAX_TOTAL_BYTES))
+}
+
+/// Looks at every entry, and refuses what must not be unpacked.
+fn check(bytes: &[u8]) -> Result<(), ContextError> {
+    // First as they stand: names and notes are entries of their own there, and are not read.
+    let mut archive = open(bytes);
+    let mut total: u64 = 0;
+    let entries = archive.entries().map_err(ContextError::Archive)?.raw(true);
+    for (index, entry) in entries.enumerate() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(_) if total >= MAX_TOTAL_BYTES => return Err(ContextError::Size),
+            Err(error) => return Err(ContextError::Archive(error)),
+        };
+        total = total.saturating_add(entry.size().max(HEADER_BYTES));
+        // With its name and its notes an entry is three.
+        if index >= 3 * MAX_ENTRIES || total > MAX_TOTAL_BYTES {
+            return Err(ContextError::Size);
+        }
+        if is_note(entry.header().entry_type()) && entry.size() > MAX_NOTE_BYTES {
+            return Err(ContextError::Note {
+                bytes: entry.size(),
+            });
+        }
+        check_kind(&entry)?;
+    }
+    // Then as what they are.
+    let mut archive = open(bytes);
+    let mut total: u64 = 0;
+    for (index, entry) in archive
+        .entries()
+        .map_err(ContextError::Archive)?
+        .enumerate()
+    {
+        let entry = entry.map_err(ContextError::Archive)?;
+        // Notes may have given it another size.
+        total = total.saturating_add(entry.size());
+        if index >= MAX_ENTRIES || total > MAX_TOTAL_BYTES {
+            return Err(ContextError::Size);
+        }
+        relative_path(&entry)?;
+    }
+    Ok(())
+}
+
+fn written<T>(path: &Path, result: io::Result<T>) -> Result<T, ContextError> {
     result.map_err(|source| ContextError::Write {
         path: path.to_owned(),
         source,
     })
 }
 
+/// Refuses what is neither a file nor a directory nor a note of the archiver.
+fn check_kind<R: Read>(entry: &Entry<'_, R>) -> Result<(), ContextError> {
+    let what = match entry.header().entry_type() {
+        EntryType::Regular | EntryType::Continuous | EntryType::Directory => return Ok(()),
+        kind if is_note(kind) => return Ok(()),
+        // A few bytes that stand for gigabytes; the master writes none.
+        EntryType::GNUSparse => "a sparse file",
+        EntryType::Symlink => "a symbolic link",
+        EntryType::Link => "a hard link",
+        EntryType::Char | EntryType::Block => "a device",
+        EntryType::Fifo => "a named pipe",
+        _ => "of an unknown kind",
+    };
+    let path = entry.path().map_err(ContextError::Archive)?.into_owned();
+    Err(ContextError::Kind { path, what })
+}
+
+/// Names that are too long for a header, and what an archiver notes about the entry that follows.
+fn is_note(kind: EntryType) -> bool {
+    matches!(
+        kind,
+        EntryType::GNULongName
+            | EntryType::GNULongLink
+            | EntryType::XHeader
+            | EntryType::XGlobalHeader
+    )
+}
+
 /// The entry's place below the target; `None` for what has no place: the directory itself, and notes of the archiver.
 fn relative_path<R: Read>(entry: &Entry<'_, R>) -> Result<Option<PathBuf>, ContextError> {
-    let kind = entry.header().entry_type();
-    if kind == EntryType::XGlobalHeader {
+    if is_note(entry.header().entry_type()) {
         return Ok(None);
     }
+    check_kind(entry)?;
     let path = entry.path().map_err(ContextError::Archive)?.into_owned();
-    let what = match kind {
-        EntryType::Regular
-        | EntryType::Continuous
-        | EntryType::GNUSparse
-        | EntryType::Directory => None,
-        EntryType::Symlink => Some("a symbolic link"),
-        EntryType::Link => Some("a hard link"),
-        EntryType::Char | EntryType::Block => Some("a device"),
-        EntryType::Fifo => Some("a named pipe"),
-        _ => Some("of an unknown kind"),
-    };
-    if let Some(what) = what {
-        return Err(ContextError::Kind { path, what });
-    }
     let mut relative = PathBuf::new();
     for component in path.components() {
         match component {
@@ -150,7 +233,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o700))
 }
 
-fn write_file(path: &Path, content: &[u8], mode: u32, mtime: u64) -> io::Result<()> {
+fn make_file(path: &Path) -> io::Result<File> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
@@ -160,8 +243,10 @@ fn write_file(path: &Path, content: &[u8], mode: u32, mtime: u64) -> io::Result<
     {
         return Err(error);
     }
-    let mut file = File::create_new(path)?;
-    file.write_all(content)?;
+    File::create_new(path)
+}
+
+fn finish_file(file: &File, mode: u32, mtime: u64) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))?;
     if let Some(time) = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(mtime)) {
         file.set_modified(time)?;
@@ -266,6 +351,7 @@ mod tests {
             ("hard link", "link", EntryType::Link, "a hard link"),
             ("device", "sda", EntryType::Block, "a device"),
             ("pipe", "pipe", EntryType::Fifo, "a named pipe"),
+            ("sparse", "big", EntryType::GNUSparse, "a sparse file"),
         ];
         for (name, path, kind, message) in bad {
             let packed = Context::new().entry(path, kind, 0o644, "").pack();
@@ -274,6 +360,79 @@ mod tests {
             assert!(error.contains(message), "{name}: {error}");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_refused_has_left_nothing_behind() {
+        let packed = Context::new()
+            .file("first.py", 0o644, "print(1)")
+            .file("../evil", 0o644, "")
+            .pack();
+        let dir = tempfile::tempdir().unwrap();
+        unpack(&packed, &[dir.path()]).unwrap_err();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// An archive of one entry that says it has `size` bytes, followed by as many zeros.
+    fn zeros(kind: EntryType, size: u64) -> String {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(0o644);
+        header.set_size(size);
+        header.set_cksum();
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(header.as_bytes()).unwrap();
+        io::copy(&mut io::repeat(0).take(size), &mut gzip).unwrap();
+        STANDARD.encode(gzip.finish().unwrap())
+    }
+
+    #[test]
+    fn a_little_that_unpacks_to_much_is_refused() {
+        let size = MAX_TOTAL_BYTES + 1;
+        let packed = zeros(EntryType::Regular, size);
+        assert!(packed.len() < 4 << 20, "{}", packed.len());
+        let dir = tempfile::tempdir().unwrap();
+        let error = unpack(&packed, &[dir.path()]).unwrap_err().to_string();
+        assert!(error.contains("more than 268435456 bytes"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        // It need not have what it says it has.
+        let mut header = Header::new_gnu();
+        header.set_size(8 << 30);
+        header.set_cksum();
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(header.as_bytes()).unwrap();
+        let packed = STANDARD.encode(gzip.finish().unwrap());
+        let error = unpack(&packed, &[dir.path()]).unwrap_err();
+        assert!(matches!(error, ContextError::Size), "{error}");
+    }
+
+    #[test]
+    fn a_name_that_would_fill_the_memory_is_not_read() {
+        for kind in [EntryType::GNULongName, EntryType::XHeader] {
+            let dir = tempfile::tempdir().unwrap();
+            let packed = zeros(kind, MAX_NOTE_BYTES + 1);
+            let error = unpack(&packed, &[dir.path()]).unwrap_err().to_string();
+            assert!(error.contains("at most 65536 are allowed"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_million_entries_are_too_many() {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(EntryType::Regular);
+        header.as_gnu_mut().unwrap().name[..1].copy_from_slice(b"x");
+        header.set_size(0);
+        header.set_mode(0o644);
+        header.set_cksum();
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        for _ in 0..=MAX_ENTRIES {
+            gzip.write_all(header.as_bytes()).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let packed = STANDARD.encode(gzip.finish().unwrap());
+        let error = unpack(&packed, &[dir.path()]).unwrap_err();
+        assert!(matches!(error, ContextError::Size), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]
