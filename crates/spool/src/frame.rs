@@ -7,6 +7,10 @@ pub(crate) const HEADER_BYTES: usize = 16;
 /// No line of a task comes near it; a greater length is damage.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 
+/// The last sequence number. The master counts in signed numbers, and nobody writes so many lines; the directory belongs
+/// to the task's user, who may write any number there.
+pub(crate) const MAX_SEQUENCE: u64 = i64::MAX as u64;
+
 /// What stands at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decoded<'a> {
@@ -62,7 +66,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
     let Some(payload) = rest.get(..length) else {
         return Decoded::Incomplete;
     };
-    if checksum(&[&sequence.to_le_bytes(), payload]) != sum {
+    let is_number = (1..=MAX_SEQUENCE).contains(&sequence);
+    if !is_number || checksum(&[&sequence.to_le_bytes(), payload]) != sum {
         return Decoded::Damaged;
     }
     Decoded::Frame {
@@ -141,6 +146,21 @@ mod tests {
             let mut bent = bytes.clone();
             bent[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(decode(&bent), Decoded::Damaged, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_nobody_counts_to_are_damage() {
+        for (sequence, good) in [
+            (0, false),
+            (1, true),
+            (MAX_SEQUENCE, true),
+            (MAX_SEQUENCE + 1, false),
+            (u64::MAX, false),
+        ] {
+            let mut bytes = Vec::new();
+            encode(sequence, b"{}", &mut bytes).unwrap();
+            assert_eq!(decode(&bytes) != Decoded::Damaged, good, "{sequence}");
         }
     }
 
