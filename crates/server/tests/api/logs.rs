@@ -1,6 +1,6 @@
 //! Logs of tasks and trials.
 
-use det_server::app::logs::{LogFilter, Reading};
+use det_server::app::log_reading::{Encoded, LogFilter, Reading};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -241,18 +241,18 @@ async fn a_long_log_is_read_in_small_pieces_and_whole() {
     };
     let reading = Reading::Forward { limit: Some(450) };
     let tasks = vec![l.task_id.clone()];
+    let sink = Encoded::new(|_, _, line| Ok(line.log.into()));
     let reader =
-        tokio::spawn(async move { master.read_logs(tasks, filter, reading, out).await });
-    let mut read = Vec::new();
+        tokio::spawn(async move { master.read_logs(tasks, filter, reading, sink, out).await });
+    let mut read = String::new();
     while let Some(piece) = pieces.recv().await {
         let piece = piece.unwrap();
-        let bytes: usize = piece.iter().map(|(_, _, line)| line.log.len()).sum();
-        assert!(bytes < 20_000, "a piece of {bytes} bytes");
-        read.extend(piece.into_iter().map(|(_, _, line)| line.log));
+        assert!(piece.len() < 20_000, "a piece of {} bytes", piece.len());
+        read.push_str(std::str::from_utf8(&piece).unwrap());
     }
     reader.await.unwrap();
-    assert_eq!(read.len(), 450);
-    for (n, line) in read.iter().enumerate() {
+    assert_eq!(read.lines().count(), 450);
+    for (n, line) in read.lines().enumerate() {
         assert!(line.starts_with(&format!("{n} ")), "{line}");
     }
     l.cluster.stop().await;
