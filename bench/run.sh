@@ -33,8 +33,14 @@ dev) directory=debug ;;
 esac
 
 if [ -z "${DET_BIN:-}" ]; then
-    [ "$build" = no ] || make -C "$here/.." build "PROFILE=$profile"
+    if [ "$build" = yes ]; then
+        make -C "$here/.." build "PROFILE=$profile"
+        cargo build --manifest-path "$here/../Cargo.toml" -p det-bench "--profile=$profile"
+    fi
     export DET_BIN=${CARGO_TARGET_DIR:-$here/../target}/$directory/det
 fi
 export PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1
+if [ "${arguments[0]:-}" = compare ]; then
+    exec "${DET_BENCH_PYTHON:-python3}" -m measure.compare "${arguments[@]:1}"
+fi
 exec "${DET_BENCH_PYTHON:-python3}" -m measure --profile "$profile" "${arguments[@]}"

@@ -15,7 +15,7 @@ from typing import Any
 from measure import facts
 from measure.cluster import Failed
 from measure.figures import Figure, Plan, all_figures
-from measure.results import Outcome, Skipped, table
+from measure.results import Outcome, Skipped, regressions, table
 
 RESULTS = facts.ROOT / "bench" / "results"
 # Cores that others may use before a figure is told to be disturbed.
@@ -78,6 +78,7 @@ def _measure(figures: Sequence[Figure], only_store: str | None, plan: Plan, prof
     outcomes: list[Outcome] = []
     skipped: list[str] = []
     failed: list[str] = []
+    worse: list[str] = []
     for figure in figures:
         for store in figure.stores:
             if only_store not in (None, store):
@@ -102,6 +103,8 @@ def _measure(figures: Sequence[Figure], only_store: str | None, plan: Plan, prof
                 failed.append(f"{name}: a defect of the measurement")
                 continue
             outcomes.append(outcome)
+            if not plan.quick:
+                worse += regressions(outcome, results, now)
             about = {
                 "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
                 "seconds": round(time.time() - began, 1),
@@ -111,6 +114,8 @@ def _measure(figures: Sequence[Figure], only_store: str | None, plan: Plan, prof
             }
             print(f"  -> {outcome.write(results, about)}", flush=True)
     _report(outcomes, skipped, failed, build, machine, plan.quick)
+    for line in worse:
+        print(f"WORSE than this machine's earlier result by more than a fifth: {line}")
     return 1 if failed else 0
 
 

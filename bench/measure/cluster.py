@@ -87,6 +87,8 @@ class Cluster:
     runtime: str = "process"
     image: str | None = None
     python: str | None = None
+    # What is to be done in the cluster's directory before the master's first start.
+    prepare: Callable[[Cluster], None] | None = None
     master: subprocess.Popen | None = field(default=None, init=False)
     agent: subprocess.Popen | None = field(default=None, init=False)
     # From the master's last start to its first answer.
@@ -105,6 +107,8 @@ class Cluster:
         self.token = ""
         self._local = threading.local()
         try:
+            if self.prepare is not None:
+                self.prepare(self)
             self.start_master()
             if self.slots:
                 self._start_agent()

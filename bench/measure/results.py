@@ -98,6 +98,37 @@ class Outcome:
         return path
 
 
+# Slower or larger by more than this part of the earlier result is shown.
+REGRESSION = 0.2
+
+
+def regressions(outcome: Outcome, directory: pathlib.Path, machine: dict[str, Any]) -> list[str]:
+    """What got worse since the same machine's earlier result, a line each. Nothing is concluded from it here."""
+    path = directory / outcome.file_name
+    try:
+        earlier = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return []
+    same = ("cores", "processor", "memory_mb")
+    if any(earlier.get("machine", {}).get(fact) != machine.get(fact) for fact in same) or earlier.get("quick"):
+        return []
+    # A name may stand for several values, each of the one above it: they are told apart by their places.
+    before = {(number, value["name"]): value["median"] for number, value in enumerate(earlier.get("values", []))}
+    found = []
+    for number, value in enumerate(outcome.values):
+        old = before.get((number, value.name))
+        if not old:
+            continue
+        change = value.median / old - 1
+        worse = -change if value.unit == "1/s" else change
+        if worse > REGRESSION:
+            found.append(
+                f"{outcome.figure} ({outcome.store}), {value.name.strip()}: {shown(value.median)} {value.unit}, "
+                f"{shown(old)} on {earlier.get('measured_at', 'an earlier day')}"
+            )
+    return found
+
+
 def shown(number: float | None) -> str:
     """A number for a person: three to four digits that matter."""
     if number is None:

@@ -46,9 +46,10 @@ class Figure:
 
 def all_figures() -> Mapping[str, Figure]:
     """The figures by name, in the order in which they are measured."""
-    from measure.figures import footprint, intake, starts
+    from measure.figures import footprint, intake, reading, starts
 
-    return {figure.name: figure for figure in _ordered(starts.FIGURES, intake.FIGURES, footprint.FIGURES)}
+    groups = (starts.FIGURES, intake.FIGURES, footprint.FIGURES, reading.FIGURES)
+    return {figure.name: figure for figure in _ordered(*groups)}
 
 
 def _ordered(*groups: tuple[Figure, ...]) -> Iterator[Figure]:
