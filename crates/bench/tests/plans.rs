@@ -82,17 +82,15 @@ async fn sqlite_answers_every_listing_by_an_index() {
     let (store, made) = filled(&StoreUrl::Sqlite(directory.path().join("det.db"))).await;
     let plans = plans_of(&store, &made).await;
     assert!(plans.len() > 60, "{} statements", plans.len());
+    store.close().await;
+    let mut bad = Vec::new();
     for plan in plans {
         assert!(!plan.steps.is_empty(), "{}", plan.name);
-        let whole: Vec<&String> = plan.steps.iter().filter(|s| sqlite_reads_all(s)).collect();
-        assert!(
-            whole.is_empty(),
-            "{}: {whole:?} in {:#?}",
-            plan.name,
-            plan.steps
-        );
+        if plan.steps.iter().any(|step| sqlite_reads_all(step)) {
+            bad.push(plan);
+        }
     }
-    store.close().await;
+    assert!(bad.is_empty(), "these read a big table whole: {bad:#?}");
 }
 
 #[tokio::test]
@@ -115,15 +113,11 @@ async fn postgres_answers_every_listing_by_an_index() {
     store.close().await;
     run(format!("DROP DATABASE {name} WITH (FORCE)")).await;
     assert!(plans.len() > 60, "{} statements", plans.len());
-    for plan in plans {
-        let whole = postgres_reads_all(&plan.steps);
-        assert!(
-            whole.is_empty(),
-            "{}: {whole:?} in {:#?}",
-            plan.name,
-            plan.steps
-        );
-    }
+    let bad: Vec<Plan> = plans
+        .into_iter()
+        .filter(|plan| !postgres_reads_all(&plan.steps).is_empty())
+        .collect();
+    assert!(bad.is_empty(), "these read a big table whole: {bad:#?}");
 }
 
 #[test]

@@ -227,13 +227,17 @@ pub struct PastTrial {
     pub latest: Option<(f64, String)>,
     /// Checkpoints not deleted, and their size.
     pub checkpoints: (i64, i64),
+    /// Pool that it ran in.
+    pub resource_pool: String,
+    /// Its only allocation's stored state name, and life cycle state as JSON.
+    pub allocation: (String, String),
     /// Microseconds.
     pub created_at: i64,
     /// Microseconds.
     pub ended_at: i64,
 }
 
-/// Adds trials with their tasks; gives their numbers in order.
+/// Adds trials with their tasks and allocations; gives their numbers in order.
 pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, StoreError> {
     let mut ids = Vec::with_capacity(all.len());
     for some in all.chunks(ROWS) {
@@ -287,6 +291,31 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .integer(past.ended_at);
         }
         tasks.insert(conn).await?;
+        let mut allocations = Rows::new(
+            "INSERT INTO allocations (id, task_id, job_id, trial_id, run_id, state, machine, resource_pool, slots, \
+             single_agent, preemptible, requested_at, placed_at, started_at, ended_at) VALUES",
+        );
+        for (past, id) in some.iter().zip(&some_ids) {
+            let (begin, end) = (past.created_at, past.ended_at);
+            allocations
+                .row()
+                .text(&format!("{}.1", past.task_id))
+                .text(&past.task_id)
+                .text(&past.job_id)
+                .integer(*id)
+                .integer(1)
+                .text(&past.allocation.0)
+                .text(&past.allocation.1)
+                .text(&past.resource_pool)
+                .integer(1)
+                .boolean(true)
+                .boolean(true)
+                .integer(begin)
+                .integer(begin)
+                .integer(begin)
+                .integer(end);
+        }
+        allocations.insert(conn).await?;
         ids.extend(some_ids);
     }
     Ok(ids)

@@ -1,5 +1,6 @@
 //! Made-up rows that look like those of real experiments: names that repeat, states that mix, metrics that fall.
 
+use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
 use det_store::bulk::{PastExperiment, PastTrial};
@@ -264,6 +265,9 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
         summary.count = validations;
     }
     let checkpoints = if state == TrialState::Errored { 0 } else { 2 };
+    let allocation = AllocationState::Terminated {
+        exit: AllocationExit::Completed,
+    };
     let task = task_id.clone();
     Trial {
         row: PastTrial {
@@ -286,6 +290,8 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
             best: Some((best, json_text(&validated(batches / 2, ended_at, best)))),
             latest: Some((latest, json_text(&validated(batches, ended_at, latest)))),
             checkpoints: (checkpoints, checkpoints * 25_000_000),
+            resource_pool: past.new.job.resource_pool.clone(),
+            allocation: (allocation.stored_name().to_owned(), json_text(&allocation)),
             created_at,
             ended_at,
         },

@@ -45,9 +45,11 @@ class MetricsContext:
         self._session = session
         self._trial_id = trial_id
         self._run_id = run_id
-        # Both are of C where it counts: a bounded queue.Queue costs a step several times as much.
+        # Of C: a bounded queue.Queue, or a semaphore beside this one, costs a step several times as much.
         self._queue: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
-        self._places = threading.Semaphore(QUEUE_LENGTH)
+        # Told by the sender that there is room again, if somebody waits for that.
+        self._room = threading.Event()
+        self._waiting = False
         self._thread: threading.Thread | None = None
         # The first error nobody has seen yet. Reports after a refused one are still sent.
         self._error: Exception | None = None
@@ -83,11 +85,21 @@ class MetricsContext:
             steps_completed,
             time.time() if report_time is None else report_time.timestamp(),
         )
-        if not self._places.acquire(blocking=False):
-            while not self._places.acquire(timeout=1):
+        if self._queue.qsize() >= QUEUE_LENGTH:
+            self._wait_for_room()
+        self._queue.put(report)
+
+    def _wait_for_room(self) -> None:
+        self._waiting = True
+        try:
+            while self._queue.qsize() >= QUEUE_LENGTH:
                 if self._lost is not None:
                     self._raise_error()
-        self._queue.put(report)
+                self._room.clear()
+                # Looked at again after a while in any case: a note may come between the look and the clearing.
+                self._room.wait(0.1)
+        finally:
+            self._waiting = False
 
     def start(self) -> None:
         """Starts the background thread."""
@@ -119,7 +131,8 @@ class MetricsContext:
             report = self._queue.get()
             if report is None:
                 return
-            self._places.release()
+            if self._waiting:
+                self._room.set()
             try:
                 self._session.post(f"/api/v1/trials/{self._trial_id}/metrics", self._body(report))
             except errors.MasterNotFoundException as error:
