@@ -254,6 +254,7 @@ async fn add_experiments(
                 let mut summaries = Vec::with_capacity(all.len() * 2);
                 let mut checkpoints = Vec::new();
                 for (trial, id) in all.into_iter().zip(&trial_ids) {
+                    metrics::append(conn, *id, "validation", 1, &trial.validations).await?;
                     for (group, last_step, document) in trial.summaries {
                         summaries.push((*id, group, last_step, document));
                     }

@@ -1,6 +1,6 @@
 //! Metric reports, stored as chunks, and the statistics of each metric name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -255,9 +255,9 @@ macro_rules! group_page {
 
 /// See [`chunks`].
 pub(crate) const GROUP_CHUNKS: &str = group_page!("*");
-/// See [`chunks`].
-pub(crate) const TRIAL_CHUNKS: &str = "SELECT * FROM metric_chunks WHERE id IN (SELECT id FROM metric_chunks \
-     WHERE trial_id = $1 AND id > $2 ORDER BY id LIMIT $3) ORDER BY id";
+/// See [`chunks`]. The plus signs keep both databases from going through the chunks of all other trials by number.
+pub(crate) const TRIAL_CHUNKS: &str =
+    "SELECT * FROM metric_chunks WHERE trial_id = $1 AND +id > $2 ORDER BY +id LIMIT $3";
 /// See [`marks`].
 pub(crate) const MARKS: &str = group_page!("id, run_id, first_step, last_step, reports");
 
@@ -304,49 +304,53 @@ pub async fn marks(
     )?)
 }
 
-/// Places in one statement: each is a condition, and SQLite's conditions are at most a thousand deep.
-const PLACES: usize = 200;
+/// Places in one statement.
+const PLACES: usize = 1000;
 
 pub(crate) fn at_steps_query(group: &str, places: &[(i64, i64)]) -> Query {
-    let mut query = Query::new("SELECT * FROM metric_chunks");
-    query.condition("(");
+    let mut query = Query::new("WITH w (trial_id, step) AS (VALUES ");
     for (index, (trial_id, step)) in places.iter().enumerate() {
-        query.push(if index == 0 {
-            "(trial_id = "
-        } else {
-            " OR (trial_id = "
-        });
         query
+            .push(if index == 0 { "(" } else { ", (" })
             .bind(Bound::Integer(*trial_id))
-            .push(" AND group_name = ")
-            .bind(Bound::Text(group.to_owned()))
-            .push(" AND first_step <= ")
-            .bind(Bound::Integer(*step))
-            .push(" AND last_step >= ")
+            .push(", ")
             .bind(Bound::Integer(*step))
             .push(")");
     }
-    query.push(") ORDER BY trial_id, run_id, id");
+    // A cross join tells SQLite to begin with the places, however small it believes the table to be.
+    query
+        .push(") SELECT DISTINCT m.id FROM w CROSS JOIN metric_chunks m WHERE m.trial_id = w.trial_id AND m.group_name = ")
+        .bind(Bound::Text(group.to_owned()))
+        .push(" AND m.first_step <= w.step AND m.last_step >= w.step");
     query
 }
 
-/// Chunks of one group that may hold what trials reported at these steps: `(trial, step)`. In the order of trials and
-/// arrival.
+pub(crate) fn rows_query(ids: &[i64]) -> Query {
+    let mut query = Query::new("SELECT * FROM metric_chunks");
+    query.any_of("id", ids.iter().map(|id| Bound::Integer(*id)));
+    query
+}
+
+/// Chunks of one group that may hold what trials reported at these steps: `(trial, step)`. In the order of arrival.
 pub async fn chunks_at(
     conn: &mut Conn<'_>,
     group: &str,
     places: &[(i64, i64)],
 ) -> Result<Vec<ChunkRow>, StoreError> {
-    let mut found: BTreeMap<(i64, i64, i64), ChunkRow> = BTreeMap::new();
+    let mut ids = BTreeSet::new();
     for some in places.chunks(PLACES) {
-        for chunk in at_steps_query(group, some)
-            .fetch_all::<ChunkRow>(conn)
-            .await?
-        {
-            found.insert((chunk.trial_id, chunk.run_id, chunk.id), chunk);
-        }
+        let found = at_steps_query(group, some)
+            .fetch_all::<(i64,)>(conn)
+            .await?;
+        ids.extend(found.into_iter().map(|(id,)| id));
     }
-    Ok(found.into_values().collect())
+    let ids: Vec<i64> = ids.into_iter().collect();
+    let mut found: Vec<ChunkRow> = Vec::with_capacity(ids.len());
+    for some in pieces(&ids) {
+        found.extend(rows_query(some).fetch_all::<ChunkRow>(conn).await?);
+    }
+    found.sort_unstable_by_key(|chunk: &ChunkRow| chunk.id);
+    Ok(found)
 }
 
 /// Chunks of one run of a group that may hold reports at steps from `from` through `to`, in order of arrival, at most

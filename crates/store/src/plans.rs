@@ -86,6 +86,10 @@ fn trial_lists(experiment_id: i64) -> Vec<(String, Query)> {
         all.push((format!("trials: count{filtered}"), count));
     }
     all.push(("trials: page".into(), trials::rows_query(&[1, 2, 3])));
+    all.push((
+        "metrics: chunks by number".into(),
+        metrics::rows_query(&[1, 2, 3]),
+    ));
     all
 }
 

@@ -221,6 +221,8 @@ fn config(name: &str, searcher: &str, pool: &str, labels: &[&str], trials: usize
 pub(super) struct Trial {
     pub(super) row: PastTrial,
     pub(super) summaries: [(&'static str, i64, String); 2],
+    /// Its best and its latest one.
+    pub(super) validations: [StoredReport; 2],
     pub(super) checkpoints: Vec<CheckpointRow>,
 }
 
@@ -298,6 +300,10 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
         summaries: [
             ("training", batches, json_text(&training)),
             ("validation", batches, json_text(&validation)),
+        ],
+        validations: [
+            validated(batches / 2, ended_at, best),
+            validated(batches, ended_at, latest),
         ],
         checkpoints: (0..checkpoints)
             .map(|n| CheckpointRow {
