@@ -1,10 +1,16 @@
 //! Log records: shipping and reading.
 
+mod incoming;
+
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::page::OrderBy;
 use crate::wire::{Salvaged, Timestamp, wire_enum};
+
+pub use incoming::{
+    Id, IncomingLogs, PlainLevel, PlainLog, PlainLogs, PlainTime, Text, read_task_logs,
+};
 
 wire_enum! {
     /// Severity of a record.

@@ -1,9 +1,13 @@
 //! Metrics of trials: reporting and reading.
 
+mod incoming;
+
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::wire::{Object, Timestamp};
+
+pub use incoming::{IncomingReport, read_report};
 
 /// A set of metrics.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
