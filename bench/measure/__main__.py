@@ -46,9 +46,16 @@ def main(arguments: Sequence[str]) -> int:
             quick=options.quick,
             python=sys.executable,
             image=os.environ.get("DET_BENCH_IMAGE") or None,
+            load=_generator(det),
             say=lambda text: print(f"  {text}", flush=True),
         )
         return _measure(chosen, options.store, plan, options.profile, options.results)
+
+
+def _generator(det: pathlib.Path) -> pathlib.Path | None:
+    """The load generator: named by DET_BENCH_BIN, or beside what is measured."""
+    path = pathlib.Path(os.environ.get("DET_BENCH_BIN") or det.parent / "det-bench")
+    return path.resolve() if path.is_file() else None
 
 
 def _options(figures: Sequence[str]) -> argparse.ArgumentParser:

@@ -22,6 +22,8 @@ class Plan:
     python: str
     # An image with a shell for the Docker figure; None if the person named none.
     image: str | None
+    # The load generator, det-bench; None if it was not built.
+    load: pathlib.Path | None
     # Told what is going on.
     say: Callable[[str], None]
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import random
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from measure.cluster import SHARED, Cluster, Failed, wait_for
 from measure.facts import Watch
 from measure.figures import Figure, Plan
-from measure.load import NextRequest, Window, closed_loop, request
-from measure.results import Outcome, Value, percentile
+from measure.load import Window, closed_loop, request
+from measure.results import Outcome, Skipped, Value, percentile
 from measure.stores import own, server_processes
 
 # Each window of load has steps of its own, so that no report is a repeat of an earlier one.
 STEPS_PER_WINDOW = 10_000_000
-# Different values to draw from: a column of one number would compress as no real one does.
-DIFFERENT_VALUES = 4096
 LINES_PER_BATCH = 1000
+# The open loop: reports per second, and over how many trials.
+STEADY_RATE = 1000
+STEADY_TRIALS = 100
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,6 @@ class Reporter:
     allocation: str
     container: str
     token: str
-
-    def headers(self) -> dict[str, str]:
-        return {"Grpc-Metadata-x-allocation-token": f"Bearer {self.token}"}
 
 
 def start_reporters(cluster: Cluster, count: int) -> tuple[int, list[Reporter]]:
@@ -61,43 +60,25 @@ def start_reporters(cluster: Cluster, count: int) -> tuple[int, list[Reporter]]:
     return experiment, reporters
 
 
-def _values(seed: int) -> list[str]:
-    source = random.Random(seed)
-    return [repr(source.random() * 10) for _ in range(DIFFERENT_VALUES)]
+def drive(plan: Plan, cluster: Cluster, reporters: Sequence[Reporter], what: Sequence[str], seconds: float) -> Window:
+    """Loads the master with `det-bench load`, a connection for each reporter: a generator in Python would use up the
+    cores that it shares with what it measures."""
+    if plan.load is None:
+        raise Skipped("there is no det-bench to make load with; build it, or name it with DET_BENCH_BIN")
+    command = [str(plan.load), "load", "--port", str(cluster.port), "--seconds", str(seconds), *what]
+    told = json.dumps([dataclasses.asdict(reporter) for reporter in reporters])
+    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=seconds + 120)
+    if done.returncode != 0:
+        raise Failed(done.stderr.strip())
+    window = json.loads(done.stdout)
+    names = ("requests", "seconds", "all_requests", "p50_ms", "p99_ms", "max_ms")
+    return Window(*(window[name] for name in names))
 
 
-def _head_of(method: str, path: str, headers: dict[str, str], length: int) -> bytes:
-    """All of a request but its body."""
-    return request(method, path, headers, b" " * length)[:-length]
-
-
-def report_requests(reporter: Reporter, window: int, averages: int, batches: int) -> NextRequest:
-    """Training reports of so many averages and single batches, with steps that grow."""
-    values = _values(reporter.trial)
-    # What differs between reports, made ready: the generator's time is taken from what it measures.
-    different = min(64, max(1, 65536 // max(averages, batches)))
-    tails = []
-    for number in range(different):
-        draw = [values[(number * 131 + index) % DIFFERENT_VALUES] for index in range(max(averages, batches))]
-        names = ["loss"] if averages == 1 else [f"metric_{index:03}" for index in range(averages)]
-        avg = ",".join(f'"{name}":{draw[index]}' for index, name in enumerate(names))
-        single = "null" if not batches else "[" + ",".join(f'{{"loss":{value}}}' for value in draw[:batches]) + "]"
-        tails.append(f',"reportTime":null,"metrics":{{"avgMetrics":{{{avg}}},"batchMetrics":{single}}}}}}}'.encode())
-    head = (
-        f'{{"group":"training","metrics":{{"trialId":{reporter.trial},"trialRunId":{reporter.run},"stepsCompleted":'
-    ).encode()
-    path = f"/api/v1/trials/{reporter.trial}/metrics"
-    # A step has eight digits in every window, so that the length is known.
-    starts = [_head_of("POST", path, reporter.headers(), len(head) + 8 + len(tail)) + head for tail in tails]
-    step = (window + 1) * STEPS_PER_WINDOW
-
-    def next_request() -> bytes:
-        nonlocal step
-        step += 1
-        kind = step % different
-        return b"%b%d%b" % (starts[kind], step, tails[kind])
-
-    return next_request
+def report_load(window: int, averages: int, batches: int) -> list[str]:
+    """Training reports of so many averages and single batches, with steps of this window's own."""
+    first = str((window + 1) * STEPS_PER_WINDOW)
+    return ["reports", "--names", str(averages), "--batches", str(batches), "--first-step", first]
 
 
 @dataclass(frozen=True)
@@ -130,15 +111,18 @@ def metrics(plan: Plan, store_kind: str) -> Outcome:
     values: list[Value] = []
     processors = {}
     seconds = plan.seconds(3.0)
-    with own(store_kind) as store, Cluster(plan.det, plan.work, store, slots=32, python=plan.python) as cluster:
+    with (
+        own(store_kind) as store,
+        Cluster(plan.det, plan.work, store, slots=STEADY_TRIALS, python=plan.python) as cluster,
+    ):
         for load in METRIC_LOADS:
             experiment, reporters = start_reporters(cluster, load.connections)
             parts = {**cluster.pids(), "database": server_processes(store)}
             windows, cost, cores = [], [], []
             for number in range(plan.repeats(5)):
-                requests = [report_requests(r, number, load.averages, load.batches) for r in reporters]
+                what = report_load(number, load.averages, load.batches)
                 with Watch(parts) as watch:
-                    windows.append(closed_loop(cluster.port, requests, seconds))
+                    windows.append(drive(plan, cluster, reporters, what, seconds))
                 cost.append(watch.part_seconds["master"] / windows[-1].all_requests * 1e6)
                 cores.append(watch.cores())
                 plan.say(f"{load.name}: {windows[-1].per_second * load.points:,.0f} {load.what}/s; cores {cores[-1]}")
@@ -147,6 +131,7 @@ def metrics(plan: Plan, store_kind: str) -> Outcome:
             processors[load.name] = cores
             cluster.kill(experiment)
         values += _lone_reports(plan, cluster)
+        values += _steady_reports(plan, cluster)
         return Outcome(
             "metrics",
             "Metric reports and points per second, acknowledged = durable",
@@ -173,8 +158,7 @@ def _lone_reports(plan: Plan, cluster: Cluster) -> list[Value]:
     experiment, reporters = start_reporters(cluster, 1)
     windows = []
     for number in range(plan.repeats(5)):
-        requests = [report_requests(reporters[0], number, 1, 0)]
-        windows.append(closed_loop(cluster.port, requests, plan.seconds(2.0)))
+        windows.append(drive(plan, cluster, reporters, report_load(number, 1, 0), plan.seconds(2.0)))
     cluster.kill(experiment)
     plan.say(f"a lone report takes {percentile([w.p50_ms for w in windows], 50):.2f} ms")
     return [
@@ -183,37 +167,20 @@ def _lone_reports(plan: Plan, cluster: Cluster) -> list[Value]:
     ]
 
 
-def log_requests(reporter: Reporter) -> NextRequest:
-    """Batches of log lines as a shipper sends them."""
-    source = random.Random(reporter.trial)
-    words = "loading shard epoch batch loss accuracy gradient norm checkpoint saved worker throughput images".split()
-    ready = []
-    for batch in range(8):
-        logs = []
-        for line in range(LINES_PER_BATCH):
-            text = f"step {batch * LINES_PER_BATCH + line}: " + " ".join(source.choices(words, k=6))
-            logs.append(
-                {
-                    "taskId": reporter.task,
-                    "allocationId": reporter.allocation,
-                    "agentId": "bench",
-                    "containerId": reporter.container,
-                    "timestamp": f"2026-01-01T00:{batch:02}:{line % 60:02}.{source.randrange(10**6):06}Z",
-                    "log": f"{text} {source.random():.6f}\n",
-                    "source": "task",
-                    "stdtype": "stdout",
-                }
-            )
-        body = json.dumps({"logs": logs}).encode()
-        ready.append(request("POST", "/api/v1/task/logs", reporter.headers(), body))
-    number = 0
-
-    def next_request() -> bytes:
-        nonlocal number
-        number += 1
-        return ready[number % len(ready)]
-
-    return next_request
+def _steady_reports(plan: Plan, cluster: Cluster) -> list[Value]:
+    """Reports at fixed moments, whether answers come or not: what a call takes when nobody is at the limit."""
+    experiment, reporters = start_reporters(cluster, STEADY_TRIALS)
+    windows = []
+    for number in range(plan.repeats(5)):
+        what = [*report_load(number, 1, 0), "--rate", str(STEADY_RATE)]
+        windows.append(drive(plan, cluster, reporters, what, plan.seconds(5.0)))
+    cluster.kill(experiment)
+    plan.say(f"at {STEADY_RATE} reports/s a call's p99 is {percentile([w.p99_ms for w in windows], 50):.2f} ms")
+    name = f"{STEADY_RATE:,} reports/s from {STEADY_TRIALS} trials: call"
+    return [
+        Value(f"{name}, median", "ms", [w.p50_ms for w in windows], "from the moment at which a report was due"),
+        Value("  99th percentile", "ms", [w.p99_ms for w in windows], "the same"),
+    ]
 
 
 def logs(plan: Plan, store_kind: str) -> Outcome:
@@ -221,12 +188,12 @@ def logs(plan: Plan, store_kind: str) -> Outcome:
     connections, seconds = 8, plan.seconds(3.0)
     with own(store_kind) as store, Cluster(plan.det, plan.work, store, slots=8, python=plan.python) as cluster:
         experiment, reporters = start_reporters(cluster, connections)
+        what = ["log-batches", "--lines", str(LINES_PER_BATCH)]
         parts = {**cluster.pids(), "database": server_processes(store)}
         windows, cost, cores = [], [], []
         for _ in range(plan.repeats(5)):
-            requests = [log_requests(reporter) for reporter in reporters]
             with Watch(parts) as watch:
-                windows.append(closed_loop(cluster.port, requests, seconds))
+                windows.append(drive(plan, cluster, reporters, what, seconds))
             cost.append(watch.part_seconds["master"] / windows[-1].all_requests / LINES_PER_BATCH * 1e6)
             cores.append(watch.cores())
             plan.say(f"{windows[-1].per_second * LINES_PER_BATCH:,.0f} lines/s; cores {cores[-1]}")

@@ -4,6 +4,8 @@
 //! Each subcommand is a file. It prints one JSON document on standard output when it ends; progress and errors go to
 //! standard error. Nothing here asserts a speed: the numbers are for the caller to print.
 
+mod load;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -21,12 +23,15 @@ struct Cli {
 enum Command {
     /// Fills a database with what a busy cluster leaves behind: experiments, trials, metrics, logs.
     Generate(generate::Arguments),
+    /// Metric reports and log batches over kept connections
+    Load(load::Load),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     finish(match Cli::parse().command {
         Command::Generate(arguments) => generate::run(arguments).await,
+        Command::Load(arguments) => load::run(arguments).await,
     })
 }
 
