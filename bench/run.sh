@@ -35,10 +35,8 @@ esac
 if [ -z "${DET_BIN:-}" ]; then
     if [ "$build" = yes ]; then
         make -C "$here/.." build "PROFILE=$profile"
-        # The load generator is always built for speed: it shares the cores with what it measures.
-        cargo build --manifest-path "$here/../Cargo.toml" -p det-bench --release
+        cargo build --manifest-path "$here/../Cargo.toml" -p det-bench "--profile=$profile"
     fi
-    export DET_BENCH_BIN=${DET_BENCH_BIN:-${CARGO_TARGET_DIR:-$here/../target}/release/det-bench}
     export DET_BIN=${CARGO_TARGET_DIR:-$here/../target}/$directory/det
 fi
 export PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1

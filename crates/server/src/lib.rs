@@ -30,7 +30,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::metrics::{Intake, run_intake};
+use crate::app::metrics::{Intake, run_folding};
 use crate::app::{Inner, Master};
 use crate::auth::{Auth, client_hash, new_token, token_hash};
 use crate::hub::Hub;
@@ -174,7 +174,6 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         return Err(StartError::BlankPassword(address.to_string()));
     }
     let agent_token = agent_token(&config, &data_dir)?;
-    let (metric_intake, receiver) = Intake::new();
     let tls = tls::acceptor(&config)?;
     let master = Master::new(Inner {
         store,
@@ -186,22 +185,18 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         master_id: uuid::Uuid::new_v4().to_string(),
         agent_token_hash: token_hash(&agent_token),
         searches: app::searches::Searches::default(),
-        summaries: app::metrics::Summaries::default(),
         catalogue: det_store::catalogue::Catalogue::new(),
         series: app::series::Work::default(),
         configs: app::pools::Configs::default(),
         gatherings: app::allocations::Gatherings::default(),
-        metric_intake,
+        metric_intake: Intake::default(),
         log,
         shutdown: CancellationToken::new(),
         scheduling: CancellationToken::new(),
         tls: tls.is_some(),
     });
     let mut tasks = JoinSet::new();
-    tasks.spawn(until_shutdown(
-        master.clone(),
-        run_intake(master.clone(), receiver),
-    ));
+    tasks.spawn(until_shutdown(master.clone(), run_folding(master.clone())));
     tasks.spawn(background::schedule::run(master.clone()));
     tasks.spawn(background::deadlines::run(master.clone()));
     tasks.spawn(background::clean_up::run(master.clone()));

@@ -256,6 +256,12 @@ CREATE TABLE checkpoints (
 CREATE INDEX checkpoints_by_trial ON checkpoints (trial_id, steps);
 CREATE INDEX checkpoints_by_experiment ON checkpoints (experiment_id, reported_at);
 
+-- Reports of all trials as they came, a row for each commit; folded into chunks and summaries within seconds.
+CREATE TABLE metric_journal (
+    id {KEY},
+    data {BLOB} NOT NULL
+);
+
 -- Metric reports of one trial, group and run, in order of arrival. archived = outdated by a newer run.
 CREATE TABLE metric_chunks (
     id {PK},

@@ -1,84 +1,93 @@
-//! The format of stored chunks: a version byte, then JSON lines, compressed when that helps.
+//! The format of stored chunks: a byte that names the form, then bytes, compressed when that helps.
+//!
+//! LZ4 and not deflate: packing is what a report costs the master most, and LZ4 packs four times as fast; what it saves
+//! less on disk (a fifth to a third more) is the cheaper good. Reading a long series back gains as well.
 
-use std::borrow::Cow;
-use std::io::{Read, Write};
-
-use flate2::Compression;
-use flate2::read::DeflateDecoder;
-use flate2::write::DeflateEncoder;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::StoreError;
 
-/// Plain JSON lines.
+/// As it is.
 const PLAIN: u8 = 1;
-/// Deflated JSON lines.
-const DEFLATED: u8 = 2;
+/// An LZ4 block behind its size (32 bits, little endian).
+const LZ4: u8 = 2;
 /// Shorter chunks are not worth the work.
 const WORTH_COMPRESSING: usize = 384;
 /// No chunk unpacks to more than this; a larger one is damaged.
-const LARGEST: u64 = 1 << 30;
+const LARGEST: usize = 1 << 30;
+/// An LZ4 block cannot unpack to more than so many times its size: bounds what a damaged size makes us allocate.
+const LARGEST_RATIO: usize = 256;
 
-/// Packs records.
-pub fn pack<T: Serialize>(records: &[T]) -> Result<Vec<u8>, StoreError> {
-    let mut lines = vec![PLAIN];
-    for record in records {
-        serde_json::to_writer(&mut lines, record).map_err(|e| StoreError::Corrupt {
-            what: "a new chunk".into(),
-            message: e.to_string(),
-        })?;
-        lines.push(b'\n');
-    }
-    if lines.len() < WORTH_COMPRESSING {
-        return Ok(lines);
-    }
-    let mut encoder = DeflateEncoder::new(vec![DEFLATED], Compression::fast());
-    encoder
-        .write_all(&lines[1..])
-        .and_then(|()| encoder.finish())
-        .map_err(|e| StoreError::Corrupt {
-            what: "a new chunk".into(),
-            message: e.to_string(),
-        })
-}
-
-fn corrupt(message: String) -> StoreError {
+fn corrupt(message: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt {
         what: "a chunk".into(),
-        message,
+        message: message.to_string(),
     }
 }
 
-/// The JSON lines of a chunk, not yet read as records: each ends with a line end, and has no other in it.
-pub fn lines(data: &[u8]) -> Result<Cow<'_, [u8]>, StoreError> {
-    match data.split_first() {
-        Some((&PLAIN, lines)) => Ok(Cow::Borrowed(lines)),
-        Some((&DEFLATED, packed)) => {
-            let mut inflated = Vec::new();
-            DeflateDecoder::new(packed)
-                .take(LARGEST)
-                .read_to_end(&mut inflated)
-                .map_err(|e| corrupt(e.to_string()))?;
-            Ok(Cow::Owned(inflated))
-        }
-        Some((version, _)) => Err(corrupt(format!("unknown version {version}"))),
-        None => Err(corrupt("empty".into())),
+/// Packs records as JSON lines.
+pub fn pack<T: Serialize>(records: &[T]) -> Result<Vec<u8>, StoreError> {
+    let mut lines = Vec::new();
+    for record in records {
+        serde_json::to_writer(&mut lines, record).map_err(corrupt)?;
+        lines.push(b'\n');
     }
+    pack_bytes(&lines)
 }
 
-/// Reads one of [`lines`].
-pub fn record<T: DeserializeOwned>(line: &[u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(line).map_err(|e| corrupt(e.to_string()))
+/// Packs bytes.
+pub fn pack_bytes(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+    if bytes.len() > LARGEST {
+        return Err(corrupt(format!(
+            "{} bytes are too many for one",
+            bytes.len()
+        )));
+    }
+    let size = u32::try_from(bytes.len()).map_err(corrupt)?;
+    let mut packed;
+    if bytes.len() < WORTH_COMPRESSING {
+        packed = Vec::with_capacity(1 + bytes.len());
+        packed.push(PLAIN);
+        packed.extend_from_slice(bytes);
+        return Ok(packed);
+    }
+    packed = vec![0; 5 + lz4_flex::block::get_maximum_output_size(bytes.len())];
+    packed[0] = LZ4;
+    packed[1..5].copy_from_slice(&size.to_le_bytes());
+    let length = lz4_flex::block::compress_into(bytes, &mut packed[5..]).map_err(corrupt)?;
+    packed.truncate(5 + length);
+    packed.shrink_to_fit();
+    Ok(packed)
 }
 
 /// Unpacks records.
 pub fn unpack<T: DeserializeOwned>(data: &[u8]) -> Result<Vec<T>, StoreError> {
-    lines(data)?
+    unpack_bytes(data)?
         .split(|b| *b == b'\n')
         .filter(|line| !line.is_empty())
-        .map(record)
+        .map(|line| serde_json::from_slice(line).map_err(corrupt))
         .collect()
+}
+
+/// Unpacks bytes.
+pub fn unpack_bytes(data: &[u8]) -> Result<std::borrow::Cow<'_, [u8]>, StoreError> {
+    match data.split_first() {
+        Some((&PLAIN, bytes)) => Ok(bytes.into()),
+        Some((&LZ4, packed)) => {
+            let (size, block) = packed
+                .split_first_chunk::<4>()
+                .ok_or_else(|| corrupt("it ends within its size"))?;
+            let size = usize::try_from(u32::from_le_bytes(*size)).map_err(corrupt)?;
+            if size > LARGEST || size > block.len().saturating_mul(LARGEST_RATIO) {
+                return Err(corrupt(format!("{} bytes cannot hold {size}", block.len())));
+            }
+            let bytes = lz4_flex::block::decompress(block, size).map_err(corrupt)?;
+            Ok(bytes.into())
+        }
+        Some((form, _)) => Err(corrupt(format!("unknown form {form}"))),
+        None => Err(corrupt("empty")),
+    }
 }
 
 #[cfg(test)]
@@ -97,10 +106,26 @@ mod tests {
     }
 
     #[test]
+    fn repeated_bytes_unpack_though_they_pack_to_next_to_nothing() {
+        let zeros = vec![0; 4 << 20];
+        let data = pack_bytes(&zeros).unwrap();
+        assert!(data.len() < 20_000, "{}", data.len());
+        assert_eq!(unpack_bytes(&data).unwrap(), zeros);
+    }
+
+    #[test]
     fn damage_is_an_error() {
-        assert!(unpack::<u32>(&[]).is_err());
-        assert!(unpack::<u32>(&[9, 1, 2]).is_err());
-        assert!(unpack::<u32>(&[DEFLATED, 0xff, 0xff]).is_err());
-        assert!(unpack::<u32>(&[PLAIN, b'x']).is_err());
+        for data in [
+            &[][..],
+            &[9, 1, 2],
+            &[LZ4],
+            &[LZ4, 1, 2, 3],
+            // A size that the block cannot unpack to, and one that it does not.
+            &[LZ4, 0xff, 0xff, 0xff, 0x3f, 0],
+            &[LZ4, 9, 0, 0, 0, 0xff, 0xff],
+            &[PLAIN, b'x'],
+        ] {
+            assert!(unpack::<u32>(data).is_err(), "{data:?}");
+        }
     }
 }

@@ -3,8 +3,9 @@
 //! # What is stored, what is rebuilt
 //!
 //! Stored, and the truth: users, sessions, experiments, their searches (a snapshot and the events since), trials, tasks,
-//! allocations, containers, agents as last seen, checkpoints, metrics and logs (as compressed chunks, design D4), and the
-//! ordered `events` table in which every change leaves a line in the transaction that made it (design D6).
+//! allocations, containers, agents as last seen, checkpoints, metrics and logs (as compressed chunks, design D4;
+//! reports of the last seconds in a [`journal`]), and the ordered `events` table in which every change leaves a line in
+//! the transaction that made it (design D6).
 //! Rebuilt at start and never trusted across one: connections of agents, waiting long polls, caches of searches and
 //! sessions.
 //!
@@ -37,6 +38,7 @@ pub mod checkpoints;
 pub mod chunk;
 pub mod events;
 pub mod experiments;
+pub mod journal;
 pub mod logs;
 pub mod metrics;
 pub mod plans;

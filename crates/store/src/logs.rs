@@ -1,39 +1,33 @@
 //! Log lines of tasks, stored as chunks.
 
-use memchr::memmem::Finder;
-use serde::{Deserialize, Serialize};
+mod lines;
 
-use crate::{Conn, StoreError, chunk};
+use memchr::memmem::Finder;
+
+use crate::{Conn, StoreError};
+
+pub use lines::{Origin, Packer};
 
 /// One line as it is stored.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogLine {
     /// When it was printed, microseconds.
-    #[serde(rename = "t")]
     pub at: i64,
     /// Text with exactly one line end.
-    #[serde(rename = "l")]
     pub log: String,
     /// `LOG_LEVEL_…`, if known.
-    #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
     /// `stdout` or `stderr`.
-    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub stdtype: Option<String>,
     /// `task`, `master`, `agent`.
-    #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// Rank of a worker process.
-    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub rank_id: Option<i64>,
     /// Allocation that printed it.
-    #[serde(rename = "a", default, skip_serializing_if = "Option::is_none")]
     pub allocation_id: Option<String>,
     /// Container that printed it.
-    #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
     /// Agent it ran on.
-    #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
 }
 
@@ -51,7 +45,7 @@ pub struct ChunkRow {
 impl ChunkRow {
     /// The lines with their ids.
     pub fn unpack(&self) -> Result<Vec<(i64, LogLine)>, StoreError> {
-        let lines: Vec<LogLine> = chunk::unpack(&self.data)?;
+        let lines = lines::unpack(&self.data)?;
         Ok((self.first_line..).zip(lines).collect())
     }
 }
@@ -75,11 +69,10 @@ impl Needle {
         let part = text
             .split(|c: char| !c.is_ascii())
             .max_by_key(|part| part.len())
-            .filter(|part| !part.is_empty())
-            .map(|part| serde_json::Value::from(part).to_string());
+            .filter(|part| !part.is_empty());
         Self {
-            foreign: part.as_ref().is_some_and(|p| p.contains(['k', 'i'])),
-            part: part.map(|part| Finder::new(part.trim_matches('"').as_bytes()).into_owned()),
+            foreign: part.is_some_and(|p| p.contains(['k', 'i'])),
+            part: part.map(|part| Finder::new(part.as_bytes()).into_owned()),
         }
     }
 }
@@ -90,29 +83,18 @@ impl ChunkRow {
         let Some(part) = &needle.part else {
             return self.unpack();
         };
-        let lines = chunk::lines(&self.data)?;
-        if needle.foreign
-            && !lines.is_ascii()
-            && FOREIGN
-                .iter()
-                .any(|c| memchr::memmem::find(&lines, c.as_bytes()).is_some())
-        {
-            return self.unpack();
-        }
-        let lowered = lines.to_ascii_lowercase();
-        let mut found = Vec::new();
-        let (mut counted, mut id) = (0, self.first_line);
-        let mut from = 0;
-        while let Some(at) = part.find(&lowered[from..]).map(|at| from + at) {
-            let start = memchr::memrchr(b'\n', &lines[..at]).map_or(0, |n| n + 1);
-            let end = memchr::memchr(b'\n', &lines[at..]).map_or(lines.len(), |n| at + n);
-            let before = memchr::memchr_iter(b'\n', &lines[counted..start]).count();
-            id += i64::try_from(before).unwrap_or(0);
-            counted = start;
-            found.push((id, chunk::record(&lines[start..end])?));
-            from = end;
-        }
-        Ok(found)
+        let found = lines::unpack_where(&self.data, |texts| {
+            let hidden = needle.foreign
+                && !texts.is_ascii()
+                && FOREIGN
+                    .iter()
+                    .any(|c| memchr::memmem::find(texts, c.as_bytes()).is_some());
+            (!hidden).then(|| (part, texts.to_ascii_lowercase()))
+        })?;
+        Ok(found
+            .into_iter()
+            .map(|(place, line)| (self.first_line.saturating_add(place), line))
+            .collect())
     }
 }
 
@@ -125,15 +107,44 @@ pub struct Packed {
     data: Vec<u8>,
 }
 
+impl Packed {
+    /// How many lines.
+    pub fn count(&self) -> i64 {
+        self.count
+    }
+
+    /// The lines.
+    pub fn unpack(&self) -> Result<Vec<LogLine>, StoreError> {
+        lines::unpack(&self.data)
+    }
+
+    /// The same without the first `known` lines.
+    pub fn after(&self, known: i64) -> Result<Self, StoreError> {
+        let lines = self.unpack()?;
+        let known = usize::try_from(known).unwrap_or(0).min(lines.len());
+        pack(&lines[known..])
+    }
+}
+
 /// Packs lines.
 pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
-    let times = || lines.iter().map(|l| l.at);
-    Ok(Packed {
-        count: i64::try_from(lines.len()).unwrap_or(i64::MAX),
-        first_at: times().min().unwrap_or(0),
-        last_at: times().max().unwrap_or(0),
-        data: chunk::pack(lines)?,
-    })
+    let mut packer = Packer::default();
+    for line in lines {
+        packer.push(
+            line.at,
+            &line.log,
+            &Origin {
+                level: line.level.as_deref(),
+                stdtype: line.stdtype.as_deref(),
+                source: line.source.as_deref(),
+                rank_id: line.rank_id,
+                allocation_id: line.allocation_id.as_deref(),
+                container_id: line.container_id.as_deref(),
+                agent_id: line.agent_id.as_deref(),
+            },
+        );
+    }
+    packer.finish()
 }
 
 /// Appends lines to a task's log. Lines of an unknown task are refused with `false`.

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::query::{Query, Value as Bound, pieces};
 use crate::{Conn, StoreError, chunk};
@@ -26,6 +27,50 @@ pub struct StoredReport {
     /// Identity given by the sender, if any.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub report_id: Option<String>,
+}
+
+/// A report on its way into the store: the same as [`StoredReport`], borrowed, with the values of single batches as the
+/// text that came.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct NewReport<'a> {
+    /// See [`StoredReport`].
+    #[serde(rename = "s", skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
+    /// See [`StoredReport`].
+    #[serde(rename = "t")]
+    pub at: i64,
+    /// See [`StoredReport`].
+    #[serde(rename = "m")]
+    pub metrics: &'a Map<String, Value>,
+    /// See [`StoredReport`]; JSON that `serde_json` can read as a [`Value`].
+    #[serde(rename = "b", skip_serializing_if = "Option::is_none")]
+    pub batches: Option<&'a RawValue>,
+    /// See [`StoredReport`].
+    #[serde(rename = "i", skip_serializing_if = "Option::is_none")]
+    pub report_id: Option<&'a str>,
+}
+
+impl NewReport<'_> {
+    /// The report as one line of JSON, which reads back as a [`StoredReport`].
+    pub fn encode(&self) -> Result<Vec<u8>, StoreError> {
+        let corrupt = |e: serde_json::Error| StoreError::Corrupt {
+            what: "a new metric report".into(),
+            message: e.to_string(),
+        };
+        // Text that was written over several lines is put on one.
+        let on_one_line = match self.batches {
+            Some(raw) if raw.get().contains(['\n', '\r']) => {
+                let value: Value = serde_json::from_str(raw.get()).map_err(corrupt)?;
+                Some(serde_json::value::to_raw_value(&value).map_err(corrupt)?)
+            }
+            _ => None,
+        };
+        let report = NewReport {
+            batches: on_one_line.as_deref().or(self.batches),
+            ..*self
+        };
+        serde_json::to_vec(&report).map_err(corrupt)
+    }
 }
 
 #[expect(
@@ -89,10 +134,23 @@ impl GroupSummary {
 
     /// Takes in one report.
     pub fn add(&mut self, report: &StoredReport) {
-        if let Some(step) = report.step {
+        self.add_values(report.step, &report.metrics);
+    }
+
+    /// Goes on with reports of `run_id`: steps are compared within one run only.
+    pub fn start_run(&mut self, run_id: i64) {
+        if self.run_id != run_id {
+            self.run_id = run_id;
+            self.last_step = -1;
+        }
+    }
+
+    /// Takes in what one report says.
+    pub fn add_values(&mut self, step: Option<i64>, metrics: &Map<String, Value>) {
+        if let Some(step) = step {
             self.last_step = self.last_step.max(step);
         }
-        for (name, value) in &report.metrics {
+        for (name, value) in metrics {
             match self.metrics.get_mut(name) {
                 Some(summary) => summary.add(value),
                 None => {
@@ -194,6 +252,146 @@ impl ChunkRow {
     pub fn unpack(&self) -> Result<Vec<StoredReport>, StoreError> {
         chunk::unpack(&self.data)
     }
+
+    /// The reports at `step` in order; `None` = those without one.
+    pub fn unpack_at(&self, step: Option<i64>) -> Result<Vec<StoredReport>, StoreError> {
+        let bytes = chunk::unpack_bytes(&self.data)?;
+        bytes
+            .split(|b| *b == b'\n')
+            .filter(|line| !line.is_empty() && is_at(line, step))
+            .map(decode)
+            .collect()
+    }
+}
+
+/// Whether a line that [`NewReport::encode`] made is of this step. It is the first thing in the line, if it has one.
+pub fn is_at(line: &[u8], step: Option<i64>) -> bool {
+    let after = line.strip_prefix(b"{\"s\":");
+    match step {
+        None => after.is_none(),
+        Some(step) => after.is_some_and(|rest| {
+            let digits = step.to_string();
+            rest.strip_prefix(digits.as_bytes())
+                .is_some_and(|rest| rest.starts_with(b","))
+        }),
+    }
+}
+
+/// Reads a line that [`NewReport::encode`] made.
+pub fn decode(line: &[u8]) -> Result<StoredReport, StoreError> {
+    serde_json::from_slice(line).map_err(|e| StoreError::Corrupt {
+        what: "a metric report".into(),
+        message: e.to_string(),
+    })
+}
+
+/// Whether steps reported in this group say how far the trial is.
+pub fn counts_as_progress(group: &str) -> bool {
+    group == "training" || group == "validation"
+}
+
+/// A chunk on its way into the store.
+#[derive(Debug)]
+pub struct NewChunk {
+    trial_id: i64,
+    run_id: i64,
+    group: String,
+    first_step: i64,
+    last_step: i64,
+    reports: usize,
+    /// JSON lines; packed ones once [`NewChunk::packed`] was asked.
+    data: Vec<u8>,
+}
+
+impl NewChunk {
+    /// An empty one.
+    pub fn new(trial_id: i64, run_id: i64, group: &str) -> Self {
+        Self {
+            trial_id,
+            run_id,
+            group: group.to_owned(),
+            first_step: -1,
+            last_step: -1,
+            reports: 0,
+            data: Vec::new(),
+        }
+    }
+
+    /// Adds a report that [`NewReport::encode`] made a line of.
+    pub fn push(&mut self, step: Option<i64>, line: &[u8]) {
+        if let Some(step) = step {
+            self.last_step = self.last_step.max(step);
+            self.first_step = match self.first_step {
+                -1 => step,
+                first => first.min(step),
+            };
+        }
+        self.reports += 1;
+        self.data.extend_from_slice(line);
+        self.data.push(b'\n');
+    }
+
+    /// How many reports it holds.
+    pub fn reports(&self) -> usize {
+        self.reports
+    }
+
+    /// How many bytes they take.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Packs it for [`append_all`]; nothing can be added after that.
+    pub fn packed(self) -> Result<Self, StoreError> {
+        Ok(Self {
+            data: chunk::pack_bytes(&self.data)?,
+            ..self
+        })
+    }
+}
+
+/// Appends packed chunks in their order. Those of trials that are gone are left out.
+pub async fn append_all(conn: &mut Conn<'_>, chunks: Vec<NewChunk>) -> Result<(), StoreError> {
+    let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let pg = match conn {
+        Conn::Pg(pg) => pg,
+        Conn::Lite(_) => {
+            for chunk in chunks {
+                execute!(
+                    conn,
+                    "INSERT INTO metric_chunks (trial_id, group_name, run_id, first_step, last_step, reports, data) \
+                     SELECT $1, $2, $3, $4, $5, $6, $7 WHERE EXISTS (SELECT 1 FROM trials WHERE id = $1)",
+                    chunk.trial_id,
+                    chunk.group,
+                    chunk.run_id,
+                    chunk.first_step,
+                    chunk.last_step,
+                    count(chunk.reports),
+                    chunk.data
+                )?;
+            }
+            return Ok(());
+        }
+    };
+    // On PostgreSQL each statement is a round trip: one for all.
+    let of = |value: fn(&NewChunk) -> i64| chunks.iter().map(value).collect::<Vec<i64>>();
+    sqlx::query(
+        "INSERT INTO metric_chunks (trial_id, group_name, run_id, first_step, last_step, reports, data) \
+         SELECT n.trial_id, n.group_name, n.run_id, n.first_step, n.last_step, n.reports, n.data \
+         FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bytea[]) \
+         WITH ORDINALITY AS n (trial_id, group_name, run_id, first_step, last_step, reports, data, place) \
+         JOIN trials t ON t.id = n.trial_id ORDER BY n.place",
+    )
+    .bind(of(|c| c.trial_id))
+    .bind(chunks.iter().map(|c| c.group.as_str()).collect::<Vec<_>>())
+    .bind(of(|c| c.run_id))
+    .bind(of(|c| c.first_step))
+    .bind(of(|c| c.last_step))
+    .bind(chunks.iter().map(|c| count(c.reports)).collect::<Vec<_>>())
+    .bind(chunks.iter().map(|c| c.data.as_slice()).collect::<Vec<_>>())
+    .execute(&mut **pg)
+    .await?;
+    Ok(())
 }
 
 /// Appends reports of one trial, group and run as one chunk.
@@ -204,20 +402,15 @@ pub async fn append(
     run_id: i64,
     reports: &[StoredReport],
 ) -> Result<(), StoreError> {
-    let steps = || reports.iter().filter_map(|r| r.step);
-    execute!(
-        conn,
-        "INSERT INTO metric_chunks (trial_id, group_name, run_id, first_step, last_step, reports, data) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
-        trial_id,
-        group,
-        run_id,
-        steps().min().unwrap_or(-1),
-        steps().max().unwrap_or(-1),
-        i64::try_from(reports.len()).unwrap_or(i64::MAX),
-        chunk::pack(reports)?
-    )?;
-    Ok(())
+    let mut chunk = NewChunk::new(trial_id, run_id, group);
+    for report in reports {
+        let line = serde_json::to_vec(report).map_err(|e| StoreError::Corrupt {
+            what: "a new metric report".into(),
+            message: e.to_string(),
+        })?;
+        chunk.push(report.step, &line);
+    }
+    append_all(conn, vec![chunk.packed()?]).await
 }
 
 /// Chunks of one run that may hold `step`.
@@ -237,6 +430,26 @@ pub async fn chunks_with_step(
         group,
         run_id,
         step
+    )?)
+}
+
+/// The newest chunks of one run without steps, newest first.
+pub async fn newest_without_step(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+    group: &str,
+    run_id: i64,
+    limit: i64,
+) -> Result<Vec<ChunkRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        ChunkRow,
+        "SELECT * FROM metric_chunks WHERE trial_id = $1 AND group_name = $2 AND run_id = $3 AND first_step < 0 \
+         ORDER BY id DESC LIMIT $4",
+        trial_id,
+        group,
+        run_id,
+        limit
     )?)
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use det_agent_proto::{AgentLog, ContainerState, Hello, PROTOCOL_VERSION};
 use det_store::agents::{self, AgentRow};
 use det_store::events::NewEvent;
-use det_store::logs::LogLine;
+use det_store::logs::{self, LogLine};
 use det_store::{StoreError, WriteTx, allocations};
 use det_taskspec::Device;
 
@@ -225,7 +225,7 @@ impl Master {
                 rank_id: None,
             })
             .collect();
-        match self.append_logs(task_id.0, lines, None).await {
+        match self.append_logs(task_id.0, logs::pack(&lines)?, None).await {
             // The task was deleted meanwhile.
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             other => other,

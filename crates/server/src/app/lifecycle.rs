@@ -316,11 +316,11 @@ impl Master {
                 allocations::set_task_end(&mut tx.conn(), &row.task_id, Some(det_store::now()))
                     .await?;
                 let (hub, topic) = (self.hub.clone(), Topic::TaskLog(row.task_id.clone()));
-                let (summaries, trial_id) = (self.summaries.clone(), row.id);
+                let trial_id = row.id;
+                self.metric_intake.forget(trial_id);
                 tx.after_commit(move || {
                     hub.notify(&topic);
                     hub.notify(&Topic::Trial(trial_id));
-                    summaries.forget(trial_id);
                 });
                 self.advance_search(
                     tx,
@@ -548,6 +548,7 @@ impl Master {
         let config = self.config_for(experiment)?;
         let attempt = allocations::next_attempt(&mut tx.conn(), &trial.task_id).await?;
         let run_id = trial.run_id + 1;
+        self.metric_intake.forget(trial.id);
         trials::start_run(
             &mut tx.conn(),
             trial.id,

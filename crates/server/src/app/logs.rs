@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use det_store::logs::{self, LogLine};
+use det_store::logs::{self, LogLine, Packed};
 use det_store::{Store, StoreError, WriteTx};
 
 use crate::app::Master;
@@ -23,17 +23,16 @@ impl Master {
     pub async fn append_logs(
         &self,
         task_id: String,
-        lines: Vec<LogLine>,
+        packed: Packed,
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
-        let packed = logs::pack(&lines)?;
         let hub = self.hub.clone();
         self.store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut packed = packed;
                     if let Some(spool) = spool {
-                        let count = i64::try_from(lines.len()).unwrap_or(i64::MAX);
+                        let count = packed.count();
                         let known = logs::advance_spool(
                             &mut tx.conn(),
                             &spool.id,
@@ -46,7 +45,7 @@ impl Master {
                             return Ok(());
                         }
                         if known > 0 {
-                            packed = logs::pack(&lines[usize::try_from(known).unwrap_or(0)..])?;
+                            packed = packed.after(known)?;
                         }
                     }
                     if !logs::append(&mut tx.conn(), &task_id, &packed).await? {

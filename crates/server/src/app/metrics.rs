@@ -1,22 +1,31 @@
 //! Metric reports: taking them in, judging repeats, best and latest validation, and what the search makes of them.
 //!
-//! Reports of all trials gather while a commit is under way and are stored together, as one chunk for each trial and
-//! group. A validation's decision by the search commits in the same transaction (`searchers` reference §8).
+//! Reports of all trials gather while a commit is under way and are stored together, as one row of a journal
+//! ([`intake`]); some seconds later, or when somebody reads, the journal is folded into chunks and statistics
+//! ([`folding`]). A validation's decision by the search commits in the same transaction as the validation (`searchers`
+//! reference §8).
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+mod folding;
+mod intake;
+mod memory;
+
+use std::collections::BTreeMap;
 
 use det_config::experiment::ExperimentConfig;
 use det_config::hyperparameters::SearchMethod;
 use det_searcher::Event;
 use det_store::metrics::{self, GroupSummary, StoredReport, number};
-use det_store::trials::TrialRow;
-use det_store::{StoreError, WriteTx, experiments, trials};
+use det_store::{WriteTx, experiments, trials};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::sync::{mpsc, oneshot};
 
 use crate::app::Master;
 use crate::error::{AppError, AppResult, ErrorKind};
+
+pub use folding::run_folding;
+pub use intake::Intake;
+use intake::{Arriving, Taken};
+use memory::LiveTrial;
 
 /// The group that feeds the search.
 pub const VALIDATION: &str = "validation";
@@ -24,8 +33,6 @@ pub const VALIDATION: &str = "validation";
 pub const TRAINING: &str = "training";
 /// Groups of system metrics: without steps, append only.
 const PROFILER_GROUPS: [&str; 5] = ["gpu", "cpu", "memory", "disk", "network"];
-/// Most reports in one transaction.
-const GATHER: usize = 2048;
 
 /// A report on its way in.
 #[derive(Debug)]
@@ -36,282 +43,125 @@ pub struct Report {
     pub run_id: i64,
     /// Which group.
     pub group: String,
-    /// What.
-    pub report: StoredReport,
-}
-
-/// Where reports gather. Cheap to clone.
-#[derive(Clone)]
-pub struct Intake {
-    sender: mpsc::Sender<(Report, oneshot::Sender<AppResult<()>>)>,
-}
-
-/// The other end of [`Intake`], for [`run_intake`].
-pub type IntakeReceiver = mpsc::Receiver<(Report, oneshot::Sender<AppResult<()>>)>;
-
-impl Intake {
-    /// An intake and its other end.
-    pub fn new() -> (Self, IntakeReceiver) {
-        let (sender, receiver) = mpsc::channel(GATHER);
-        (Self { sender }, receiver)
-    }
-}
-
-/// Statistics of live trials in memory; rows hold the same.
-#[derive(Clone, Default)]
-pub struct Summaries {
-    loaded: Arc<Mutex<HashMap<i64, BTreeMap<String, GroupSummary>>>>,
-}
-
-impl Summaries {
-    fn take(&self, trial_id: i64) -> Option<BTreeMap<String, GroupSummary>> {
-        self.loaded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&trial_id)
-    }
-
-    fn put(&self, trial_id: i64, groups: BTreeMap<String, GroupSummary>) {
-        self.loaded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(trial_id, groups);
-    }
-
-    /// Forgets a trial that has ended.
-    pub(crate) fn forget(&self, trial_id: i64) {
-        self.take(trial_id);
-    }
+    /// Steps completed; `None` for profiler groups.
+    pub step: Option<i64>,
+    /// When, microseconds.
+    pub at: i64,
+    /// Average (or validation) metrics by name.
+    pub metrics: Map<String, Value>,
+    /// Metrics of single batches: a JSON list of objects.
+    pub batches: Option<Box<RawValue>>,
+    /// Identity given by the sender, if any.
+    pub report_id: Option<String>,
 }
 
 impl Master {
     /// Takes in one report; answers when it is durable.
     pub async fn report_metrics(&self, report: Report) -> AppResult<()> {
-        if report.group.is_empty() || report.group.contains('.') || report.group.contains('\0') {
+        check(&report)?;
+        let validation = report.group == VALIDATION;
+        let arriving = Arriving::new(report)?;
+        if validation {
+            self.store_validation(arriving).await
+        } else {
+            self.gather(arriving).await
+        }
+    }
+
+    /// Stores a validation together with what the search decides by it.
+    async fn store_validation(&self, arriving: Arriving) -> AppResult<()> {
+        let trial_id = arriving.report.trial_id;
+        let mut reports = vec![arriving];
+        loop {
+            let handler = self.clone();
+            let taken = self
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let taken = handler.take_in(tx, reports).await?;
+                        if let Taken::Done(results) = &taken {
+                            for report in results.iter().flatten().flatten() {
+                                handler.on_validation(tx, trial_id, report).await?;
+                            }
+                        }
+                        Ok::<_, AppError>(taken)
+                    })
+                })
+                .await?;
+            match taken {
+                Taken::Done(results) => {
+                    return results
+                        .into_iter()
+                        .try_for_each(|result| result.map(|_| ()));
+                }
+                Taken::FoldFirst(again) => {
+                    self.settle_metrics().await?;
+                    reports = again;
+                }
+            }
+        }
+    }
+}
+
+/// Refuses what no state of the trial could make right.
+fn check(report: &Report) -> AppResult<()> {
+    if report.group.is_empty() || report.group.contains('.') || report.group.contains('\0') {
+        return Err(AppError::invalid(format!(
+            "metric group \"{}\" is not allowed: a group's name must not be empty and must not contain \".\"",
+            report.group.escape_debug()
+        )));
+    }
+    let stepless = PROFILER_GROUPS.contains(&report.group.as_str());
+    match report.step {
+        None if !stepless => {
+            return Err(AppError::invalid(
+                "field \"metrics.stepsCompleted\" is missing: metrics need a step",
+            ));
+        }
+        Some(step) if step < 0 => {
             return Err(AppError::invalid(format!(
-                "metric group \"{}\" is not allowed: a group's name must not be empty and must not contain \".\"",
-                report.group.escape_debug()
+                "field \"metrics.stepsCompleted\" must be 0 or more, found {step}"
             )));
         }
-        let stepless = PROFILER_GROUPS.contains(&report.group.as_str());
-        match report.report.step {
-            None if !stepless => {
-                return Err(AppError::invalid(
-                    "field \"metrics.stepsCompleted\" is missing: metrics need a step",
-                ));
-            }
-            Some(step) if step < 0 => {
-                return Err(AppError::invalid(format!(
-                    "field \"metrics.stepsCompleted\" must be 0 or more, found {step}"
-                )));
-            }
-            _ => {}
-        }
-        for key in ["epoch", "epochs"] {
-            if let Some(value) = report.report.metrics.get(key)
-                && number(value).is_none()
-            {
-                return Err(AppError::invalid(format!(
-                    "metric \"{key}\" must be a number, found {value}"
-                )));
-            }
-        }
-        let (reply, answer) = oneshot::channel();
-        let closed = || AppError::from(StoreError::Closed);
-        self.metric_intake
-            .sender
-            .send((report, reply))
-            .await
-            .map_err(|_| closed())?;
-        answer.await.map_err(|_| closed())?
+        _ => {}
     }
-}
-
-/// Stores gathered reports until the master stops.
-pub async fn run_intake(master: Master, mut receiver: IntakeReceiver) {
-    let mut gathered = Vec::with_capacity(GATHER);
-    while receiver.recv_many(&mut gathered, GATHER).await > 0 {
-        let (reports, replies): (Vec<_>, Vec<_>) = gathered.drain(..).unzip();
-        let handler = master.clone();
-        let outcome = master
-            .store
-            .write(move |tx| Box::pin(async move { handler.store_reports(tx, reports).await }))
-            .await;
-        match outcome {
-            Ok(results) => {
-                for (reply, result) in replies.into_iter().zip(results) {
-                    // A reporter that went away sends the report again and finds it known.
-                    let _ = reply.send(result);
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, cause = ?error.cause, reports = replies.len(), "metric reports could not be stored");
-                for reply in replies {
-                    let mut copy = AppError::new(error.kind, error.message.clone());
-                    copy.hint.clone_from(&error.hint);
-                    let _ = reply.send(Err(copy));
-                }
-            }
+    for key in ["epoch", "epochs"] {
+        if let Some(value) = report.metrics.get(key)
+            && number(value).is_none()
+        {
+            return Err(AppError::invalid(format!(
+                "metric \"{key}\" must be a number, found {value}"
+            )));
         }
     }
+    Ok(())
 }
-
-/// Reports to be stored as one chunk: of one trial, group and run.
-type Pending = BTreeMap<(i64, String), Vec<StoredReport>>;
 
 impl Master {
-    async fn store_reports(
-        &self,
-        tx: &mut WriteTx,
-        reports: Vec<Report>,
-    ) -> AppResult<Vec<AppResult<()>>> {
-        let mut rows: HashMap<i64, Option<TrialRow>> = HashMap::new();
-        let mut summaries: HashMap<i64, BTreeMap<String, GroupSummary>> = HashMap::new();
-        let mut pending: Pending = BTreeMap::new();
-        let mut results = Vec::with_capacity(reports.len());
-        let mut validations = Vec::new();
-        for Report {
-            trial_id,
-            run_id,
-            group,
-            report,
-        } in reports
-        {
-            if let std::collections::hash_map::Entry::Vacant(entry) = rows.entry(trial_id) {
-                entry.insert(trials::find(&mut tx.conn(), trial_id).await?);
-            }
-            let Some(Some(row)) = rows.get(&trial_id) else {
-                results.push(Err(AppError::not_found("trial", trial_id)));
-                continue;
-            };
-            if row.run_id != run_id {
-                results.push(Err(AppError::precondition(format!(
-                    "run {run_id} of trial {trial_id} is over: run {} has taken its place, and reports of an older run \
-                     are not taken any more",
-                    row.run_id
-                ))));
-                continue;
-            }
-            let groups = match summaries.entry(trial_id) {
-                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::hash_map::Entry::Vacant(entry) => {
-                    entry.insert(self.load_summaries(tx, trial_id).await?)
-                }
-            };
-            let taken = self
-                .judge(tx, row, &group, report, groups, &mut pending)
-                .await?;
-            results.push(taken.map(|report| {
-                if let Some(report) = report
-                    && group == VALIDATION
-                {
-                    validations.push((trial_id, report));
-                }
-            }));
-        }
-        for ((trial_id, group), reports) in &pending {
-            let Some(Some(row)) = rows.get(trial_id) else {
-                continue;
-            };
-            metrics::append(&mut tx.conn(), *trial_id, group, row.run_id, reports).await?;
-            if let Some(summary) = summaries.get(trial_id).and_then(|g| g.get(group)) {
-                metrics::save_summary(&mut tx.conn(), *trial_id, group, summary).await?;
-            }
-            if (group == TRAINING || group == VALIDATION)
-                && let Some(step) = reports.iter().filter_map(|r| r.step).max()
-                && step > row.total_batches
-            {
-                trials::raise_total_batches(&mut tx.conn(), *trial_id, step).await?;
-            }
-        }
-        for (trial_id, groups) in summaries {
-            let cache = self.summaries.clone();
-            tx.on_rollback(move || cache.forget(trial_id));
-            self.summaries.put(trial_id, groups);
-        }
-        for (trial_id, report) in validations {
-            self.on_validation(tx, trial_id, report).await?;
-        }
-        Ok(results)
-    }
-
-    async fn load_summaries(
-        &self,
-        tx: &mut WriteTx,
-        trial_id: i64,
-    ) -> Result<BTreeMap<String, GroupSummary>, StoreError> {
-        match self.summaries.take(trial_id) {
-            Some(groups) => Ok(groups),
-            None => metrics::summaries(&mut tx.conn(), trial_id).await,
-        }
-    }
-
-    /// Decides what of a report is new: all of it, some keys, or nothing (`None`, a repeat). Puts the new part into
-    /// `pending` and the statistics.
-    async fn judge(
-        &self,
-        tx: &mut WriteTx,
-        row: &TrialRow,
-        group: &str,
-        report: StoredReport,
-        groups: &mut BTreeMap<String, GroupSummary>,
-        pending: &mut Pending,
-    ) -> AppResult<AppResult<Option<StoredReport>>> {
-        let first_of_run = groups.get(group).is_none_or(|g| g.run_id != row.run_id);
-        if first_of_run && row.run_id > 1 {
-            self.begin_run(tx, row, group, report.step, groups).await?;
-        }
-        let summary = groups.entry(group.to_owned()).or_default();
-        summary.run_id = row.run_id;
-        let key = (row.id, group.to_owned());
-        let mut new = report;
-        let may_be_known = match new.step {
-            Some(step) => step <= summary.last_step,
-            None => new.report_id.is_some(),
-        };
-        if may_be_known {
-            let mut earlier: Vec<StoredReport> = Vec::new();
-            for chunk in metrics::chunks_with_step(
-                &mut tx.conn(),
-                row.id,
-                group,
-                row.run_id,
-                new.step.unwrap_or(-1),
-            )
-            .await?
-            {
-                earlier.extend(chunk.unpack()?);
-            }
-            earlier.extend(pending.get(&key).into_iter().flatten().cloned());
-            match without_known(&earlier, new, group) {
-                Err(conflict) => return Ok(Err(conflict)),
-                Ok(None) => return Ok(Ok(None)),
-                Ok(Some(rest)) => new = rest,
-            }
-        }
-        summary.add(&new);
-        pending.entry(key).or_default().push(new.clone());
-        Ok(Ok(Some(new)))
-    }
-
     /// A new run reports for the first time in this group: statistics and best validation leave out what it outdates.
+    ///
+    /// Reports of older runs must be in chunks, and not in the journal; `unfolded` = groups and steps of what this run has
+    /// in the journal.
     async fn begin_run(
         &self,
         tx: &mut WriteTx,
-        row: &TrialRow,
-        group: &str,
-        step: Option<i64>,
-        groups: &mut BTreeMap<String, GroupSummary>,
+        trial: &mut LiveTrial,
+        first: &Report,
+        unfolded: &[(String, Option<i64>)],
     ) -> AppResult<()> {
-        let mut starts = metrics::run_starts(&mut tx.conn(), row.id).await?;
+        let trial_id = first.trial_id;
+        let mut starts = metrics::run_starts(&mut tx.conn(), trial_id).await?;
         if starts.is_empty() {
             return Ok(());
         }
-        starts.push((group.to_owned(), row.run_id, step.unwrap_or(-1)));
-        groups.clear();
+        let start =
+            |group: &str, step: Option<i64>| (group.to_owned(), first.run_id, step.unwrap_or(-1));
+        starts.push(start(&first.group, first.step));
+        starts.extend(unfolded.iter().map(|(group, step)| start(group, *step)));
+        let mut groups: BTreeMap<String, GroupSummary> = BTreeMap::new();
         let mut best: (Option<f64>, Option<StoredReport>) = (None, None);
         let mut latest: (Option<f64>, Option<StoredReport>) = (None, None);
-        let searcher = match experiments::find(&mut tx.conn(), row.experiment_id).await? {
+        let searcher = match experiments::find(&mut tx.conn(), trial.experiment_id).await? {
             Some(experiment) => (experiment.searcher_metric, experiment.smaller_is_better),
             None => return Ok(()),
         };
@@ -323,7 +173,7 @@ impl Master {
             let mut after = 0;
             loop {
                 let chunks =
-                    metrics::chunks(&mut tx.conn(), row.id, Some(&name), after, 256).await?;
+                    metrics::chunks(&mut tx.conn(), trial_id, Some(&name), after, 256).await?;
                 let Some(last) = chunks.last() else { break };
                 after = last.id;
                 for chunk in &chunks {
@@ -336,18 +186,19 @@ impl Master {
                             consider(&mut best, &mut latest, &report, &searcher.0, searcher.1);
                         }
                     }
-                    if chunk.run_id == row.run_id {
-                        summary.run_id = row.run_id;
+                    if chunk.run_id == trial.run_id {
+                        summary.run_id = trial.run_id;
                     }
                 }
             }
             // Steps are compared within one run only.
-            if summary.run_id != row.run_id {
+            if summary.run_id != trial.run_id {
                 summary.last_step = -1;
             }
-            metrics::save_summary(&mut tx.conn(), row.id, &name, &summary).await?;
+            metrics::save_summary(&mut tx.conn(), trial_id, &name, &summary).await?;
             groups.insert(name, summary);
         }
+        trial.groups = memory::live_groups(&groups);
         let json = |report: &Option<StoredReport>| {
             report
                 .as_ref()
@@ -358,7 +209,7 @@ impl Master {
         let (best_text, latest_text) = (json(&best.1)?, json(&latest.1)?);
         trials::set_validations(
             &mut tx.conn(),
-            row.id,
+            trial_id,
             (best.0, best_text.as_deref()),
             (latest.0, latest_text.as_deref()),
         )
@@ -371,7 +222,7 @@ impl Master {
         &self,
         tx: &mut WriteTx,
         trial_id: i64,
-        report: StoredReport,
+        report: &StoredReport,
     ) -> AppResult<()> {
         let Some(trial) = trials::find(&mut tx.conn(), trial_id).await? else {
             return Ok(());
@@ -379,7 +230,7 @@ impl Master {
         let Some(experiment) = experiments::find(&mut tx.conn(), trial.experiment_id).await? else {
             return Ok(());
         };
-        let text = serde_json::to_string(&report).map_err(AppError::internal)?;
+        let text = serde_json::to_string(report).map_err(AppError::internal)?;
         let metric = report
             .metrics
             .get(&experiment.searcher_metric)

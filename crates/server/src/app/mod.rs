@@ -74,8 +74,6 @@ pub struct Inner {
     pub agent_token_hash: Vec<u8>,
     /// Searches of live experiments.
     pub searches: searches::Searches,
-    /// Statistics of metrics of live trials.
-    pub summaries: metrics::Summaries,
     /// What lists of experiments are filtered and sorted by.
     pub catalogue: Catalogue,
     /// Groups whose series are being brought up to date.

@@ -152,6 +152,7 @@ impl Master {
         names: &[String],
         look: &Look,
     ) -> AppResult<BTreeMap<String, Vec<Point>>> {
+        self.settle_metrics().await?;
         let outdating = Outdating::load(&self.store, trial_id).await?;
         if !outdating.has(group) {
             return Ok(BTreeMap::new());

@@ -86,6 +86,7 @@ async fn clean_up(master: &Master, row: &ExperimentRow) -> AppResult<()> {
 /// Applies the checkpoint policy of an experiment that has ended. Storage that the master cannot reach ends the matter
 /// with an event that says so; setting the policy again tries again.
 async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
+    master.settle_metrics().await?;
     let (joined, protected) = collectable(&master.store, row).await?;
     let candidates: Vec<_> = joined
         .iter()
@@ -183,6 +184,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 if experiment_state(&row)? != ExperimentState::Deleting {
                     return Ok(());
                 }
+                handler.metric_intake.forget_all();
                 experiments::delete(&mut tx.conn(), id).await?;
                 let event = NewEvent {
                     actor: ACTOR,

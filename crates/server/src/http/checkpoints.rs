@@ -71,6 +71,7 @@ pub(crate) async fn page(
                 .is_some_and(|state| query.states.contains(&state))
         });
     }
+    master.settle_metrics().await?;
     let (joined, pagination) = if key.needs_validations() {
         let mut joined = with_validations(&master.store, rows).await?;
         sort(&mut joined, &key, query.order_by);
@@ -140,6 +141,7 @@ async fn show(master: &Master, row: CheckpointRow) -> AppResult<Checkpoint> {
     };
     let experiment = experiments::find(master, experiment_id).await?;
     crate::http::trials::find(master, trial_id).await?;
+    master.settle_metrics().await?;
     let joined = with_validations(&master.store, vec![row]).await?;
     let shown = show_all(master, &experiment, &joined).await?;
     shown
@@ -360,6 +362,7 @@ async fn preview_gc(
     ] {
         *place = number(field, given)?.unwrap_or(*place);
     }
+    master.settle_metrics().await?;
     let (joined, protected) = collectable(&master.store, &experiment).await?;
     let candidates: Vec<_> = joined
         .iter()

@@ -438,6 +438,7 @@ async fn get_experiment_validation_history(
     PathId(id): PathId,
 ) -> Answer {
     let experiment = find(&master, id).await?;
+    master.settle_metrics().await?;
     let trials = {
         let mut conn = master.store.read().await?;
         trials::of_experiment(&mut conn.conn(), id).await?

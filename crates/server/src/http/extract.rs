@@ -37,6 +37,35 @@ impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<Master> for Wir
     }
 }
 
+/// A request body as it came, for handlers that have a decoder of their own.
+#[derive(Debug)]
+pub struct RawBody(Vec<u8>);
+
+impl FromRequest<Master> for RawBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _master: &Master) -> Result<Self, ApiError> {
+        Ok(Self(bodies::read(request).await?))
+    }
+}
+
+impl RawBody {
+    /// Decodes it, and gives its memory back: a large one beside the requests of others, as [`WireBody`].
+    pub(crate) async fn decode<T: Send + 'static>(
+        self,
+        decode: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let Self(body) = self;
+        // Read in one step, so much more is still a short time.
+        if body.len() < 4 * LARGE_BYTES {
+            return decode(&body);
+        }
+        tokio::task::spawn_blocking(move || decode(&body))
+            .await
+            .map_err(AppError::internal)?
+    }
+}
+
 /// A query string in the wire dialect.
 #[derive(Debug)]
 pub struct WireQuery<T>(pub T);

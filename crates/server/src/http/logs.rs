@@ -6,12 +6,13 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use det_api_types::logs::{
-    LogFieldsQuery, LogLevel, LogsQuery, PostTaskLogsRequest, TaskLog, TaskLogsFieldsResponse,
-    TaskLogsResponse, TrialLogsFieldsResponse, TrialLogsResponse, UnmanagedLog,
+    Id, IncomingLogs, LogFieldsQuery, LogLevel, LogsQuery, PlainLogs, PostTaskLogsRequest,
+    SpoolPosition, TaskLog, TaskLogsFieldsResponse, TaskLogsResponse, TrialLogsFieldsResponse,
+    TrialLogsResponse, UnmanagedLog, read_task_logs,
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{Salvaged, Timestamp};
-use det_store::logs::LogLine;
+use det_store::logs::{self, LogLine, Origin, Packed, Packer};
 use det_store::{allocations, trials};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -25,7 +26,7 @@ use crate::app::logs::{LogFields, SpoolBatch};
 use crate::app::ownership::Reported;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
-use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::extract::{Caller, PathId, RawBody, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, line, message, stream};
 use crate::http::tasks::find_task;
 use crate::http::views;
@@ -44,17 +45,26 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(trial_logs_fields))
 }
 
-/// What is stored of a text: without the character that databases refuse, with exactly one line end.
-fn stored_text(text: &str) -> String {
+/// What is stored of a text, in parts: without the character that databases refuse, with exactly one line end.
+fn stored_parts(text: &str) -> impl Iterator<Item = &str> {
     let text = text.strip_suffix('\n').unwrap_or(text);
     let text = text.strip_suffix('\r').unwrap_or(text);
-    format!("{}\n", text.replace('\0', ""))
+    text.split('\0').chain(std::iter::once("\n"))
 }
 
-fn stored_level(level: Option<LogLevel>) -> Option<String> {
+fn stored_text(text: &str) -> String {
+    stored_parts(text).collect()
+}
+
+fn stored_level(level: Option<LogLevel>) -> Option<&'static str> {
     level
         .filter(|level| *level != LogLevel::Unspecified)
-        .map(|level| level.as_str().to_owned())
+        .map(LogLevel::as_str)
+}
+
+/// An identity of where a line comes from; blank is the same as none.
+fn plain_id<'a>(id: Option<&'a Id<'_>>) -> Option<&'a str> {
+    id.map(|id| &*id.0).filter(|id| !id.is_empty())
 }
 
 /// An identity of where a line comes from; blank is the same as none.
@@ -67,7 +77,7 @@ fn stored_line(record: TaskLog, now: i64) -> LogLine {
     LogLine {
         at: record.timestamp.map_or(now, Timestamp::micros),
         log: stored_text(&record.log),
-        level: stored_level(record.level),
+        level: stored_level(record.level).map(str::to_owned),
         stdtype: stored_id(record.stdtype),
         source: stored_id(record.source),
         rank_id: record.rank_id,
@@ -83,9 +93,15 @@ fn stored_line(record: TaskLog, now: i64) -> LogLine {
 async fn post_task_logs(
     State(master): State<Master>,
     Caller(actor): Caller,
-    WireBody(body): WireBody<PostTaskLogsRequest>,
+    body: RawBody,
 ) -> Answer {
-    let Some(batch) = batch(body)? else {
+    let read = body.decode(|body| {
+        Ok(match read_task_logs(body)? {
+            IncomingLogs::Plain(logs) => Some(plain_batch(logs)?),
+            IncomingLogs::Other(request) => batch(request)?,
+        })
+    });
+    let Some(batch) = read.await? else {
         return empty();
     };
     master
@@ -99,16 +115,85 @@ async fn post_task_logs(
 
 struct Batch {
     task_id: String,
-    lines: Vec<LogLine>,
+    lines: Packed,
     spool: Option<SpoolBatch>,
+}
+
+/// What a request in the plain form comes to: packed without a copy of its lines.
+fn plain_batch(logs: PlainLogs<'_>) -> AppResult<Batch> {
+    let now = det_store::now();
+    let mut packer = Packer::default();
+    let mut task: Option<&str> = None;
+    for (index, record) in logs.logs.iter().enumerate() {
+        same_task(&mut task, &record.task_id.0, index)?;
+        packer.push_parts(
+            record.timestamp.map_or(now, |time| time.0.micros()),
+            stored_parts(&record.log.0),
+            &Origin {
+                level: stored_level(record.level.map(|level| level.0)),
+                stdtype: plain_id(record.stdtype.as_ref()),
+                source: plain_id(record.source.as_ref()),
+                rank_id: record.rank_id,
+                allocation_id: plain_id(record.allocation_id.as_ref()),
+                container_id: plain_id(record.container_id.as_ref()),
+                agent_id: plain_id(record.agent_id.as_ref()),
+            },
+        );
+    }
+    let Some(task_id) = task.map(str::to_owned) else {
+        return Err(no_records());
+    };
+    Ok(Batch {
+        spool: spool_batch(logs.spool, &task_id)?,
+        lines: packer.finish()?,
+        task_id,
+    })
+}
+
+/// The records of a batch are all of the task that the first one names.
+fn same_task<'a>(task: &mut Option<&'a str>, named: &'a str, index: usize) -> AppResult<()> {
+    match task {
+        None if named.is_empty() => Err(AppError::invalid(format!(
+            "field \"logs[{index}].taskId\" must name a task"
+        ))),
+        None => {
+            *task = Some(named);
+            Ok(())
+        }
+        Some(task) if *task != named => Err(AppError::invalid(format!(
+            "field \"logs[{index}].taskId\" is \"{}\", and an earlier record is of task \"{task}\": send the \
+             records of each task by themselves",
+            named.escape_debug()
+        ))),
+        Some(_) => Ok(()),
+    }
+}
+
+fn no_records() -> AppError {
+    AppError::invalid("field \"logs\" must have at least one record")
+}
+
+fn spool_batch(spool: Option<SpoolPosition>, task_id: &str) -> AppResult<Option<SpoolBatch>> {
+    spool
+        .map(|spool| match i64::try_from(spool.first) {
+            Ok(first @ 1..) if !spool.id.is_empty() => {
+                // Under the task's own name, so that no task can touch the spool of another.
+                Ok(SpoolBatch {
+                    id: format!("{task_id}/{}", spool.id),
+                    first,
+                })
+            }
+            _ => Err(AppError::invalid(
+                "field \"spool\" must have an id and a first sequence number of at least 1",
+            )),
+        })
+        .transpose()
 }
 
 /// What a request comes to; `None` when none of its records can be read.
 fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
     if body.logs.is_empty() {
-        return Err(AppError::invalid(
-            "field \"logs\" must have at least one record",
-        ));
+        return Err(no_records());
     }
     let now = det_store::now();
     let mut task: Option<String> = None;
@@ -137,43 +222,17 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
             )));
         }
         match &task {
-            None if record.task_id.is_empty() => {
-                return Err(AppError::invalid(format!(
-                    "field \"logs[{index}].taskId\" must name a task"
-                )));
-            }
-            None => task = Some(record.task_id.clone()),
-            Some(task) if *task != record.task_id => {
-                return Err(AppError::invalid(format!(
-                    "field \"logs[{index}].taskId\" is \"{}\", and an earlier record is of task \"{task}\": send the \
-                     records of each task by themselves",
-                    record.task_id.escape_debug()
-                )));
-            }
-            Some(_) => {}
+            None => same_task(&mut None, &record.task_id, index)?,
+            Some(task) => same_task(&mut Some(task), &record.task_id, index)?,
         }
+        task.get_or_insert_with(|| record.task_id.clone());
         lines.push(stored_line(record, now));
     }
     let Some(task_id) = task else { return Ok(None) };
-    let spool = body
-        .spool
-        .map(|spool| match i64::try_from(spool.first) {
-            Ok(first @ 1..) if !spool.id.is_empty() => {
-                // Under the task's own name, so that no task can touch the spool of another.
-                Ok(SpoolBatch {
-                    id: format!("{task_id}/{}", spool.id),
-                    first,
-                })
-            }
-            _ => Err(AppError::invalid(
-                "field \"spool\" must have an id and a first sequence number of at least 1",
-            )),
-        })
-        .transpose()?;
     Ok(Some(Batch {
+        spool: spool_batch(body.spool, &task_id)?,
+        lines: logs::pack(&lines)?,
         task_id,
-        lines,
-        spool,
     }))
 }
 
@@ -203,7 +262,10 @@ async fn post_unmanaged_logs(
             .require_reporter(&actor, Reported::Task(&task_id))
             .await
         {
-            Ok(()) => master.append_logs(task_id.clone(), lines, None).await,
+            Ok(()) => {
+                let packed = logs::pack(&lines)?;
+                master.append_logs(task_id.clone(), packed, None).await
+            }
             Err(refused) => Err(refused),
         };
         match stored {
@@ -519,9 +581,31 @@ mod tests {
         );
         let batch = batch(body).unwrap().unwrap();
         assert_eq!(batch.task_id, "t");
-        let texts: Vec<&str> = batch.lines.iter().map(|l| l.log.as_str()).collect();
+        let lines = batch.lines.unpack().unwrap();
+        let texts: Vec<&str> = lines.iter().map(|l| l.log.as_str()).collect();
         assert_eq!(texts, ["ab\n", "c\n"]);
-        assert_eq!(batch.lines[0].level.as_deref(), Some("LOG_LEVEL_ERROR"));
+        assert_eq!(lines[0].level.as_deref(), Some("LOG_LEVEL_ERROR"));
+    }
+
+    #[test]
+    fn a_batch_in_the_plain_form_comes_to_the_same() {
+        let text = r#"{"logs":[
+            {"taskId":"t","log":"a\u0000b\r\n","level":"LOG_LEVEL_ERROR","timestamp":"1970-01-01T00:00:01Z",
+                "rankId":-1,"source":"","stdtype":"stderr","agentId":null},
+            {"taskId":"t","log":"\n\n","level":"LOG_LEVEL_UNSPECIFIED","timestamp":"1970-01-01T00:00:00.5Z",
+                "allocationId":"t.1","containerId":"c","agentId":"a"}],
+            "spool":{"id":"s","first":4}}"#;
+        let Ok(IncomingLogs::Plain(plain)) = read_task_logs(text.as_bytes()) else {
+            panic!("it is plain");
+        };
+        let plain = plain_batch(plain).unwrap();
+        let general = batch(decode(text)).unwrap().unwrap();
+        assert_eq!(
+            plain.lines.unpack().unwrap(),
+            general.lines.unpack().unwrap()
+        );
+        assert_eq!(plain.task_id, general.task_id);
+        assert_eq!(plain.spool.unwrap().id, general.spool.unwrap().id);
     }
 
     #[test]
@@ -533,15 +617,27 @@ mod tests {
             first: 4,
         });
         let batch = batch(body).unwrap().unwrap();
-        assert_eq!(batch.lines.len(), 3);
-        assert!(batch.lines[1].log.contains("could not be read"));
+        let lines = batch.lines.unpack().unwrap();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[1].log.contains("could not be read"));
         let spool = batch.spool.unwrap();
         assert_eq!((spool.id.as_str(), spool.first), ("t/s", 4));
     }
 
     #[test]
     fn a_batch_is_of_one_task_and_not_numbered() {
-        let refused = |text: &str| batch(decode(text)).err().unwrap().message;
+        let refused = |text: &str| {
+            let general = batch(decode(text)).err().unwrap().message;
+            if let Ok(IncomingLogs::Plain(plain)) = read_task_logs(text.as_bytes()) {
+                assert_eq!(plain_batch(plain).err().unwrap().message, general);
+            }
+            general
+        };
+        assert!(refused(r#"{"logs":[]}"#).contains("at least one"));
+        assert!(
+            refused(r#"{"logs":[{"taskId":"t","log":""},{"taskId":"u","log":""}]}"#)
+                .contains("logs[1].taskId")
+        );
         assert!(refused("{}").contains("at least one"));
         assert!(refused(r#"{"logs":[{"log":"a"}]}"#).contains("logs[0].taskId"));
         assert!(refused(r#"{"logs":[{"taskId":"t"},{"taskId":"u"}]}"#).contains("logs[1].taskId"));

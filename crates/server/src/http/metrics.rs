@@ -5,11 +5,10 @@ pub mod stream;
 use axum::extract::State;
 use axum::response::Response;
 use det_api_types::metrics::{
-    GetMetricsQuery, GetTrialMetricsQuery, MetricsChunk, ReportTrialMetricsRequest,
+    GetMetricsQuery, GetTrialMetricsQuery, IncomingReport, MetricsChunk, ReportTrialMetricsRequest,
+    read_report,
 };
 use det_api_types::page::Empty;
-use det_store::metrics::StoredReport;
-use serde_json::Value;
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -19,7 +18,7 @@ use crate::app::metrics::{Report, TRAINING, VALIDATION};
 use crate::app::ownership::Reported;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
-use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::extract::{Caller, PathId, RawBody, WireQuery};
 use crate::http::respond::{self, Answer, empty};
 
 /// Messages that wait to be sent.
@@ -42,13 +41,14 @@ async fn report_trial_metrics(
     State(master): State<Master>,
     Caller(actor): Caller,
     PathId(trial_id): PathId,
-    WireBody(body): WireBody<ReportTrialMetricsRequest>,
+    body: RawBody,
 ) -> Answer {
     master
         .require_reporter(&actor, Reported::Trial(trial_id))
         .await?;
-    actor.require_run(trial_id, body.metrics.trial_run_id)?;
-    let report = report(trial_id, body);
+    let incoming = body.decode(|body| Ok(read_report(body)?)).await?;
+    actor.require_run(trial_id, incoming.trial_run_id)?;
+    let report = report(trial_id, incoming);
     let group = report.group.clone();
     master.report_metrics(report).await?;
     master.note_report(trial_id, &group);
@@ -56,25 +56,18 @@ async fn report_trial_metrics(
 }
 
 /// A report off the wire; the path's trial wins over the body's.
-fn report(trial_id: i64, body: ReportTrialMetricsRequest) -> Report {
-    let metrics = body.metrics;
-    let batches = metrics
-        .metrics
-        .batch_metrics
-        .map(|batches| batches.into_iter().map(|b| Value::Object(b.0)).collect());
+fn report(trial_id: i64, incoming: IncomingReport) -> Report {
     Report {
         trial_id,
-        run_id: metrics.trial_run_id,
-        group: body.group,
-        report: StoredReport {
-            step: metrics.steps_completed,
-            at: metrics
-                .report_time
-                .map_or_else(det_store::now, |time| time.0),
-            metrics: metrics.metrics.avg_metrics.0,
-            batches,
-            report_id: body.report_id.filter(|id| !id.is_empty()),
-        },
+        run_id: incoming.trial_run_id,
+        group: incoming.group,
+        step: incoming.steps_completed,
+        at: incoming
+            .report_time
+            .map_or_else(det_store::now, |time| time.0),
+        metrics: incoming.avg_metrics,
+        batches: incoming.batch_metrics,
+        report_id: incoming.report_id.filter(|id| !id.is_empty()),
     }
 }
 
@@ -149,35 +142,34 @@ async fn known(master: &Master, mut trial_ids: Vec<i64>) -> AppResult<Vec<i64>> 
 
 #[cfg(test)]
 mod tests {
-    use det_api_types::wire;
-
     use super::*;
 
     #[test]
     fn a_report_is_read_as_the_harness_sends_it() {
         let body = br#"{"group":"training","metrics":{"trialId":1,"trialRunId":2,"stepsCompleted":3,"reportTime":null,
             "metrics":{"avgMetrics":{"loss":"NaN"},"batchMetrics":null}}}"#;
-        let report = report(7, wire::decode(body).unwrap());
+        let report = report(7, read_report(body).unwrap());
         assert_eq!(
             (report.trial_id, report.run_id, report.group.as_str()),
             (7, 2, "training")
         );
-        assert_eq!(report.report.step, Some(3));
-        assert!(report.report.at > 0, "without a time it is now");
-        assert_eq!(report.report.metrics["loss"], "NaN");
-        assert_eq!(
-            (report.report.batches, report.report.report_id),
-            (None, None)
-        );
+        assert_eq!(report.step, Some(3));
+        assert!(report.at > 0, "without a time it is now");
+        assert_eq!(report.metrics["loss"], "NaN");
+        assert!(report.batches.is_none());
+        assert_eq!(report.report_id, None);
     }
 
     #[test]
     fn a_report_may_bring_a_time_batches_and_an_identity() {
         let body = br#"{"group":"validation","report_id":"r1","metrics":{"trialRunId":"1","stepsCompleted":1,
             "reportTime":"1970-01-01T00:00:01Z","metrics":{"avgMetrics":{},"batchMetrics":[{"loss":1}]}}}"#;
-        let report = report(7, wire::decode(body).unwrap()).report;
+        let report = report(7, read_report(body).unwrap());
         assert_eq!(report.at, 1_000_000);
-        assert_eq!(report.batches, Some(serde_json::json!([{"loss": 1}])));
+        assert_eq!(
+            report.batches.map(|b| b.get().to_owned()).as_deref(),
+            Some(r#"[{"loss":1}]"#)
+        );
         assert_eq!(report.report_id.as_deref(), Some("r1"));
     }
 }

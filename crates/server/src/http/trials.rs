@@ -79,6 +79,7 @@ pub(crate) async fn page(
         .as_ref()
         .is_some_and(|f| !f.phases.is_empty() && !f.wants_all_phases());
     let limit = listing::store_limit(query.limit);
+    master.settle_metrics().await?;
     let mut conn = master.store.read().await?;
     let (offset, fetched) = if by_phase {
         (0, -1)
@@ -235,6 +236,7 @@ async fn best_checkpoints(
 #[utoipa::path(get, path = "/api/v1/trials/{trialId}", operation_id = "GetTrial", tag = "trials",
     params(("trialId" = i64, Path)), responses((status = 200, body = GetTrialResponse)))]
 async fn get_trial(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
+    master.settle_metrics().await?;
     let row = find(&master, id).await?;
     let experiment = experiments::find(&master, row.experiment_id).await?;
     let shown = show_all(&master, &experiment, std::slice::from_ref(&row)).await?;

@@ -13,6 +13,7 @@ mod authorisation;
 mod checkpoints;
 mod events;
 mod experiments;
+mod intake;
 mod jobs;
 mod logs;
 mod master;

@@ -242,9 +242,21 @@ impl Cluster {
 
     /// A master with these configuration keys.
     pub(crate) async fn start_with(flags: &[(&str, &str)]) -> Self {
+        Self::start_in(TempDir::new().unwrap(), flags).await
+    }
+
+    /// Stops the master and starts another one on what it left.
+    pub(crate) async fn restart(self) -> Self {
+        let Self {
+            running, directory, ..
+        } = self;
+        within("the master to stop", running.stop()).await;
+        Self::start_in(directory, &[]).await
+    }
+
+    async fn start_in(directory: TempDir, flags: &[(&str, &str)]) -> Self {
         // Of several tests in one process the first one installs it.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let directory = TempDir::new().unwrap();
         let running = loop {
             let port = std::net::TcpListener::bind("127.0.0.1:0")
                 .unwrap()

@@ -245,6 +245,8 @@ suite! {
         non_finite_metrics_travel_as_strings,
         a_newer_run_outdates_what_it_repeats,
         summaries_are_replaced,
+        the_journal_may_be_folded_at_any_moment,
+        what_is_over_is_not_changed_by_folding,
         checkpoints_are_counted_and_the_newest_complete_one_is_found,
         a_search_is_its_snapshot_and_the_events_since,
         events_are_numbered_in_the_order_of_their_changes;

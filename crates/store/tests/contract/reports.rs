@@ -2,6 +2,7 @@
 
 use det_store::checkpoints::{self, CheckpointRow};
 use det_store::events::{self, NewEvent};
+use det_store::journal::{self, Entry};
 use det_store::logs::{self, LogLine};
 use det_store::metrics::{self, GroupSummary, StoredReport};
 use det_store::{allocations, experiments, searches, trials};
@@ -306,6 +307,154 @@ pub(crate) async fn summaries_are_replaced(world: &World) {
         (9, Some(7.0))
     );
     assert_eq!(all[&2]["training"].last_step, -1);
+}
+
+fn entry(trial_id: i64, run_id: i64, group: &str, report: &StoredReport) -> Entry {
+    Entry {
+        trial_id,
+        run_id,
+        group: group.into(),
+        line: serde_json::to_vec(report).unwrap(),
+    }
+}
+
+/// Folds all that is in the journal, as the master does.
+async fn fold(world: &World) {
+    loop {
+        let rows = read!(world, conn => journal::read(conn, 0).await);
+        if rows.is_empty() {
+            return;
+        }
+        let sorted = journal::Sorted::of(&rows).unwrap();
+        let trials = sorted.trials();
+        let stored = read!(world, conn => metrics::summaries_of(conn, &trials).await);
+        let fold = sorted.prepare(stored).unwrap();
+        change!(world, conn => journal::apply(conn, fold).await);
+    }
+}
+
+pub(crate) async fn the_journal_may_be_folded_at_any_moment(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let mut ids = Vec::new();
+    for name in ["a", "b", "c"] {
+        ids.push(stored_trial(world, experiment_id, name).await);
+    }
+    // Numbers that need every digit: sums must come out the same to the last bit, however often they are stored.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let mut told: std::collections::BTreeMap<(i64, &str), Vec<StoredReport>> =
+        std::collections::BTreeMap::new();
+    let mut id = 0;
+    for step in 0..120 {
+        let mut entries = Vec::new();
+        for _ in 0..=next(4) {
+            let trial_id = ids[usize::try_from(next(3)).unwrap()];
+            let group =
+                ["training", "validation", "mine", "cpu"][usize::try_from(next(4)).unwrap()];
+            #[expect(clippy::cast_precision_loss, reason = "any float will do")]
+            let loss = next(1 << 53) as f64 / 7e12;
+            let report = report((group != "cpu").then_some(step), &json!({"loss": loss}));
+            entries.push(entry(trial_id, 0, group, &report));
+            told.entry((trial_id, group)).or_default().push(report);
+        }
+        id += 1;
+        let data = journal::pack(&entries).unwrap();
+        let row = id;
+        change!(world, conn => journal::append(conn, row, &data).await);
+        assert_eq!(read!(world, conn => journal::newest(conn).await), id);
+        if next(10) == 0 {
+            fold(world).await;
+        }
+    }
+    fold(world).await;
+    assert_eq!(read!(world, conn => journal::newest(conn).await), 0);
+    for trial_id in ids {
+        let summaries = read!(world, conn => metrics::summaries(conn, trial_id).await);
+        let mut highest = 0;
+        for ((_, group), reports) in told.range((trial_id, "")..(trial_id + 1, "")) {
+            let chunks =
+                read!(world, conn => metrics::chunks(conn, trial_id, Some(group), 0, 999).await);
+            let stored: Vec<StoredReport> =
+                chunks.iter().flat_map(|c| c.unpack().unwrap()).collect();
+            assert_eq!(&stored, reports, "{group} of trial {trial_id}");
+            for chunk in &chunks {
+                let steps = || chunk.unpack().unwrap().into_iter().filter_map(|r| r.step);
+                assert_eq!(
+                    (chunk.first_step, chunk.last_step),
+                    (steps().min().unwrap_or(-1), steps().max().unwrap_or(-1))
+                );
+                let at = chunk.unpack_at(stored[0].step).unwrap();
+                assert!(at.iter().all(|r| r.step == stored[0].step));
+            }
+            let mut wanted = GroupSummary::new();
+            reports.iter().for_each(|report| wanted.add(report));
+            assert_eq!(summaries[*group], wanted, "{group} of trial {trial_id}");
+            if ["training", "validation"].contains(group) {
+                highest = highest.max(wanted.last_step);
+            }
+        }
+        let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
+        assert_eq!(row.total_batches, highest);
+    }
+}
+
+pub(crate) async fn what_is_over_is_not_changed_by_folding(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let trial_id = stored_trial(world, experiment_id, "a").await;
+    let report = report(Some(50), &json!({"loss": 1}));
+    let entries = [
+        // Of a run that is over when it is folded, and of a trial that is gone by then.
+        entry(trial_id, 1, "training", &report),
+        entry(trial_id + 1, 1, "training", &report),
+        entry(
+            trial_id,
+            2,
+            "training",
+            &StoredReport {
+                step: Some(20),
+                ..report.clone()
+            },
+        ),
+    ];
+    let data = journal::pack(&entries).unwrap();
+    assert_eq!(
+        journal::JournalRow {
+            id: 1,
+            data: data.clone()
+        }
+        .entries()
+        .unwrap(),
+        entries
+    );
+    change!(world, conn => {
+        journal::append(conn, 1, &data).await?;
+        trials::start_run(conn, trial_id, "t", 2, 10).await
+    });
+    fold(world).await;
+    let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
+    assert_eq!(row.total_batches, 20);
+    let chunks = read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 10).await);
+    assert_eq!(
+        chunks
+            .iter()
+            .map(|c| (c.run_id, c.last_step))
+            .collect::<Vec<_>>(),
+        [(1, 50), (2, 20)],
+        "chunks stand in the order of the runs"
+    );
+    let summary = read!(world, conn => metrics::summaries(conn, trial_id).await);
+    assert_eq!(
+        (summary["training"].run_id, summary["training"].last_step),
+        (2, 20)
+    );
+    let gone = trial_id + 1;
+    assert!(read!(world, conn => metrics::chunks(conn, gone, None, 0, 10).await).is_empty());
+    assert!(read!(world, conn => metrics::summaries(conn, gone).await).is_empty());
 }
 
 pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found(world: &World) {

@@ -67,6 +67,7 @@ async fn send_trial(
     group: Option<&str>,
     out: &Sender<AppResult<Bytes>>,
 ) -> Result<(), Stop> {
+    master.settle_metrics().await?;
     let outdating = Outdating::load(&master.store, trial_id).await?;
     let groups: Vec<String> = outdating
         .groups()

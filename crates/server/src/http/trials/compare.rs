@@ -46,6 +46,7 @@ async fn compare_trials(
     }
     let groups = groups(&query)?;
     let look = look(&query)?;
+    master.settle_metrics().await?;
     let mut trials = Vec::with_capacity(query.trial_ids.len());
     for trial_id in query.trial_ids {
         let row = super::find(&master, trial_id).await?;

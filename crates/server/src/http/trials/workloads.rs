@@ -98,6 +98,7 @@ pub(crate) async fn page(
     query: &GetTrialWorkloadsQuery,
 ) -> AppResult<(Vec<WorkloadContainer>, Pagination)> {
     let groups = Groups::asked(query);
+    master.settle_metrics().await?;
     let outdating = Outdating::load(&master.store, trial_id).await?;
     let mut values: BTreeMap<Key, Option<f64>> = BTreeMap::new();
     let by_metric = Some(query.sort_key.as_str()).filter(|key| !key.is_empty() && *key != BY_STEP);

@@ -1,0 +1,362 @@
+//! Metric reports as they came: a row for each commit, of all trials together, until they are folded into chunks.
+//!
+//! A commit of the reports of many trials costs one short row at the end of one table, and not a row, an index entry and
+//! a new summary for each trial. Some seconds later, and after a start, [`Sorted`] sorts what gathered by trial and
+//! packs it, beside the writer; [`apply`] stores chunks, statistics and steps and removes the journal's rows, in one
+//! transaction. So at every commit the chunks, the statistics and the trials' steps tell the same, and the journal holds
+//! the rest.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::metrics::GroupSummary;
+use crate::{Conn, StoreError, chunk, metrics};
+
+/// Most reports in one chunk.
+pub const CHUNK_REPORTS: usize = 2048;
+/// A chunk is full with so many bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Most bytes that [`read`] gives at once, as they are stored; a single row may have more.
+const READ_BYTES: usize = 16 << 20;
+/// A fold takes no more rows once it stores into so many groups of trials: bounds how long its transaction holds up
+/// others.
+const FOLD_GROUPS: usize = 512;
+/// Most rows that one statement fetches.
+const READ_ROWS: i64 = 64;
+
+fn corrupt(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt {
+        what: "the journal of metrics".into(),
+        message: error.to_string(),
+    }
+}
+
+/// One report in the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Whose.
+    pub trial_id: i64,
+    /// Run that reported it.
+    pub run_id: i64,
+    /// Its group.
+    pub group: String,
+    /// The report as [`metrics::NewReport::encode`] made it.
+    pub line: Vec<u8>,
+}
+
+/// What one commit took in.
+#[derive(Debug, Clone, crate::Row)]
+pub struct JournalRow {
+    /// Order of arrival, given by the writer of the row.
+    pub id: i64,
+    /// Packed [`Entry`]s.
+    pub data: Vec<u8>,
+}
+
+impl JournalRow {
+    /// The reports in order.
+    pub fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+        let bytes = chunk::unpack_bytes(&self.data)?;
+        let mut lines = bytes.split(|b| *b == b'\n');
+        let mut entries = Vec::new();
+        // What stands behind the last line feed is empty.
+        while let Some(head) = lines.next().filter(|head| !head.is_empty()) {
+            let (trial_id, run_id, group) = serde_json::from_slice(head).map_err(corrupt)?;
+            let line = lines
+                .next()
+                .ok_or_else(|| corrupt("it ends within a report"))?;
+            entries.push(Entry {
+                trial_id,
+                run_id,
+                group,
+                line: line.to_vec(),
+            });
+        }
+        Ok(entries)
+    }
+}
+
+/// Packs what one commit takes in.
+pub fn pack<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Result<Vec<u8>, StoreError> {
+    let mut bytes = Vec::new();
+    for entry in entries {
+        let head = (entry.trial_id, entry.run_id, &entry.group);
+        serde_json::to_writer(&mut bytes, &head).map_err(corrupt)?;
+        bytes.push(b'\n');
+        bytes.extend_from_slice(&entry.line);
+        bytes.push(b'\n');
+    }
+    chunk::pack_bytes(&bytes)
+}
+
+/// Adds a row. Its number must be higher than that of every row that is there.
+pub async fn append(conn: &mut Conn<'_>, id: i64, data: &[u8]) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "INSERT INTO metric_journal (id, data) VALUES ($1, $2)",
+        id,
+        data
+    )?;
+    Ok(())
+}
+
+/// Rows after `after` in order: all of them, or the first ones up to some 16 MiB.
+pub async fn read(conn: &mut Conn<'_>, after: i64) -> Result<Vec<JournalRow>, StoreError> {
+    let (mut rows, mut after, mut bytes) = (Vec::new(), after, 0);
+    loop {
+        let page = fetch_all!(
+            conn,
+            JournalRow,
+            "SELECT id, data FROM metric_journal WHERE id > $1 ORDER BY id LIMIT $2",
+            after,
+            READ_ROWS
+        )?;
+        let Some(last) = page.last() else {
+            return Ok(rows);
+        };
+        after = last.id;
+        bytes += page.iter().map(|row| row.data.len()).sum::<usize>();
+        rows.extend(page);
+        if bytes >= READ_BYTES {
+            return Ok(rows);
+        }
+    }
+}
+
+/// The number of the newest row; 0 = there is none.
+pub async fn newest(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
+    let (newest,) = fetch_one!(
+        conn,
+        (i64,),
+        "SELECT COALESCE(MAX(id), 0) FROM metric_journal"
+    )?;
+    Ok(newest)
+}
+
+/// Reports of the journal's oldest rows, sorted by trial, run and group.
+#[derive(Debug, Default)]
+pub struct Sorted {
+    through: i64,
+    // Chunks of a trial stand in the order of its runs.
+    lines: BTreeMap<(i64, i64, String), Vec<Vec<u8>>>,
+}
+
+impl Sorted {
+    /// Sorts what rows hold. Takes no more of them once one transaction has enough to store.
+    pub fn of(rows: &[JournalRow]) -> Result<Self, StoreError> {
+        let mut sorted = Self::default();
+        for row in rows {
+            for entry in row.entries()? {
+                sorted
+                    .lines
+                    .entry((entry.trial_id, entry.run_id, entry.group))
+                    .or_default()
+                    .push(entry.line);
+            }
+            sorted.through = row.id;
+            if sorted.lines.len() >= FOLD_GROUPS {
+                break;
+            }
+        }
+        Ok(sorted)
+    }
+
+    /// The trials that reported, each once.
+    pub fn trials(&self) -> Vec<i64> {
+        let mut ids: Vec<i64> = self
+            .lines
+            .keys()
+            .map(|(trial_id, _, _)| *trial_id)
+            .collect();
+        ids.dedup();
+        ids
+    }
+
+    /// Packs it, and adds it to the stored statistics of its trials.
+    pub fn prepare(
+        self,
+        mut summaries: BTreeMap<i64, BTreeMap<String, GroupSummary>>,
+    ) -> Result<Fold, StoreError> {
+        let mut fold = Fold {
+            through: self.through,
+            ..Fold::default()
+        };
+        let mut highest: BTreeMap<(i64, i64), i64> = BTreeMap::new();
+        let mut changed: BTreeMap<(i64, String), GroupSummary> = BTreeMap::new();
+        for ((trial_id, run_id, group), lines) in self.lines {
+            let key = (trial_id, group.clone());
+            let mut summary = changed
+                .remove(&key)
+                .or_else(|| summaries.get_mut(&trial_id)?.remove(&group))
+                .unwrap_or_default();
+            summary.start_run(run_id);
+            let last = fold.pack_lines(trial_id, run_id, &group, &lines, &mut summary)?;
+            if metrics::counts_as_progress(&group)
+                && let Some(last) = last
+            {
+                let known = highest.entry((trial_id, run_id)).or_insert(last);
+                *known = last.max(*known);
+            }
+            changed.insert(key, summary);
+        }
+        for ((trial_id, group), summary) in changed {
+            fold.summaries.push(Summary {
+                trial_id,
+                last_step: summary.last_step,
+                document: serde_json::to_string(&summary).map_err(corrupt)?,
+                group,
+            });
+        }
+        for ((trial_id, run_id), highest) in highest {
+            fold.steps.push(Steps {
+                trial_id,
+                run_id,
+                highest,
+            });
+        }
+        Ok(fold)
+    }
+}
+
+/// What folding stores.
+#[derive(Debug, Default)]
+pub struct Fold {
+    through: i64,
+    chunks: Vec<metrics::NewChunk>,
+    summaries: Vec<Summary>,
+    steps: Vec<Steps>,
+}
+
+#[derive(Debug)]
+struct Summary {
+    trial_id: i64,
+    group: String,
+    last_step: i64,
+    document: String,
+}
+
+/// The highest step that a run reported in the groups that count for it.
+#[derive(Debug)]
+struct Steps {
+    trial_id: i64,
+    run_id: i64,
+    highest: i64,
+}
+
+/// What the statistics need of a report; single batches are passed over.
+#[derive(Deserialize)]
+struct Values {
+    #[serde(rename = "s", default)]
+    step: Option<i64>,
+    #[serde(rename = "m")]
+    metrics: Map<String, Value>,
+}
+
+impl Fold {
+    /// The last row of the journal that is folded.
+    pub fn through(&self) -> i64 {
+        self.through
+    }
+
+    /// Packs reports of one trial, run and group into chunks and takes them into the statistics. Gives the highest step.
+    fn pack_lines(
+        &mut self,
+        trial_id: i64,
+        run_id: i64,
+        group: &str,
+        lines: &[Vec<u8>],
+        summary: &mut GroupSummary,
+    ) -> Result<Option<i64>, StoreError> {
+        let mut chunk = metrics::NewChunk::new(trial_id, run_id, group);
+        let mut highest = None;
+        for line in lines {
+            let values: Values = serde_json::from_slice(line).map_err(corrupt)?;
+            summary.add_values(values.step, &values.metrics);
+            chunk.push(values.step, line);
+            highest = highest.max(values.step);
+            if chunk.reports() >= CHUNK_REPORTS || chunk.bytes() >= CHUNK_BYTES {
+                self.chunks.push(chunk.packed()?);
+                chunk = metrics::NewChunk::new(trial_id, run_id, group);
+            }
+        }
+        if chunk.reports() > 0 {
+            self.chunks.push(chunk.packed()?);
+        }
+        Ok(highest)
+    }
+}
+
+/// Stores what was prepared and removes it from the journal. Reports of trials that are gone meanwhile go with them;
+/// steps of a run that is over raise nothing.
+pub async fn apply(conn: &mut Conn<'_>, fold: Fold) -> Result<(), StoreError> {
+    metrics::append_all(conn, fold.chunks).await?;
+    match conn {
+        Conn::Lite(_) => {
+            for summary in &fold.summaries {
+                execute!(
+                    conn,
+                    "INSERT INTO metric_summaries (trial_id, group_name, last_step, document) \
+                     SELECT $1, $2, $3, $4 WHERE EXISTS (SELECT 1 FROM trials WHERE id = $1) \
+                     ON CONFLICT (trial_id, group_name) \
+                     DO UPDATE SET last_step = excluded.last_step, document = excluded.document",
+                    summary.trial_id,
+                    summary.group.as_str(),
+                    summary.last_step,
+                    summary.document.as_str()
+                )?;
+            }
+            for steps in &fold.steps {
+                execute!(
+                    conn,
+                    "UPDATE trials SET total_batches = $1 WHERE id = $2 AND run_id = $3 AND total_batches < $1",
+                    steps.highest,
+                    steps.trial_id,
+                    steps.run_id
+                )?;
+            }
+        }
+        Conn::Pg(pg) => apply_lists(pg, &fold.summaries, &fold.steps).await?,
+    }
+    execute!(
+        conn,
+        "DELETE FROM metric_journal WHERE id <= $1",
+        fold.through
+    )?;
+    Ok(())
+}
+
+/// The same on PostgreSQL with a statement for each table: there each statement is a round trip.
+async fn apply_lists(
+    conn: &mut sqlx::PgConnection,
+    summaries: &[Summary],
+    steps: &[Steps],
+) -> Result<(), sqlx::Error> {
+    let of = |value: fn(&Summary) -> i64| summaries.iter().map(value).collect::<Vec<i64>>();
+    sqlx::query(
+        "INSERT INTO metric_summaries (trial_id, group_name, last_step, document) \
+         SELECT n.trial_id, n.group_name, n.last_step, n.document \
+         FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) AS n (trial_id, group_name, last_step, document) \
+         JOIN trials t ON t.id = n.trial_id \
+         ON CONFLICT (trial_id, group_name) DO UPDATE SET last_step = excluded.last_step, document = excluded.document",
+    )
+    .bind(of(|s| s.trial_id))
+    .bind(summaries.iter().map(|s| s.group.as_str()).collect::<Vec<_>>())
+    .bind(of(|s| s.last_step))
+    .bind(summaries.iter().map(|s| s.document.as_str()).collect::<Vec<_>>())
+    .execute(&mut *conn)
+    .await?;
+    let of = |value: fn(&Steps) -> i64| steps.iter().map(value).collect::<Vec<i64>>();
+    sqlx::query(
+        "UPDATE trials t SET total_batches = n.highest \
+         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS n (trial_id, run_id, highest) \
+         WHERE t.id = n.trial_id AND t.run_id = n.run_id AND t.total_batches < n.highest",
+    )
+    .bind(of(|s| s.trial_id))
+    .bind(of(|s| s.run_id))
+    .bind(of(|s| s.highest))
+    .execute(conn)
+    .await?;
+    Ok(())
+}
