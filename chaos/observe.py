@@ -152,8 +152,11 @@ def cgroups() -> list[str]:
     return found
 
 
-def remains(world: World, groups_before: set[str]) -> Remains:
-    """Everything on the machine that belongs to tasks of this cluster."""
+def remains(world: World, groups_before: set[str], ours: set[str]) -> Remains:
+    """Everything on the machine that belongs to tasks of this cluster; `ours` are all containers that it ever had.
+
+    Control groups do not say whose they are, and other clusters may run on this machine.
+    """
     directories = []
     for agent in world.agents:
         for place in ("containers", "trash"):
@@ -164,7 +167,7 @@ def remains(world: World, groups_before: set[str]) -> Remains:
         processes=list(processes(world)),
         engine=engine(world) if world.image is not None else [],
         mounts=agent_mounts,
-        cgroups=[group for group in cgroups() if group not in groups_before],
+        cgroups=[group for group in cgroups() if group not in groups_before and os.path.basename(group) in ours],
         directories=directories,
     )
 
@@ -176,8 +179,9 @@ def nothing_left(world: World, groups_before: set[str], within: float = LEFT_WIT
     def clean() -> bool:
         nonlocal last
         tables = world.tables(invariants.TABLES)
-        live = {row["id"] for row in tables["containers"] if row["ended_at"] is None}
-        last = invariants.left_behind(remains(world, groups_before), live)
+        ours = {row["id"]: row["ended_at"] for row in tables["containers"]}
+        live = {container for container, ended in ours.items() if ended is None}
+        last = invariants.left_behind(remains(world, groups_before, set(ours)), live)
         return not last
 
     try:
