@@ -42,6 +42,9 @@ const LOG_WAIT: Duration = Duration::from_secs(30);
 /// Reading what is left of the output takes a second at most; this is for a disk that is slower than that.
 const SHIP_SLACK: Duration = Duration::from_millis(200);
 
+/// What code ends by when it is told to end and does not see to it itself.
+const ENDING: [i32; 2] = [Signal::SIGTERM as i32, Signal::SIGKILL as i32];
+
 /// Signals that go on to the task's process group as they are.
 const FORWARDED: [Signal; 5] = [
     Signal::SIGINT,
@@ -343,14 +346,7 @@ impl Task {
     fn on_signal(&mut self, signal: Signal) -> Result<Option<ContainerExit>, SetupError> {
         let Some(pid) = self.child() else {
             let asked_to_end = matches!(signal, Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGINT);
-            return Ok(asked_to_end.then_some(ContainerExit::Signaled {
-                signal: if signal == Signal::SIGQUIT {
-                    Signal::SIGKILL
-                } else {
-                    signal
-                } as i32,
-                out_of_memory: false,
-            }));
+            return Ok(asked_to_end.then(|| ended_from_outside("before its code began")));
         };
         match signal {
             Signal::SIGCHLD => return self.reap(pid),
@@ -414,8 +410,23 @@ impl Task {
             }
         }
         match exit {
+            Some(ContainerExit::Signaled {
+                signal,
+                out_of_memory: false,
+            }) if self.was_told_to_end() && ENDING.contains(&signal) => {
+                let how = format!("its code ended by signal {signal}");
+                Ok(Some(ended_from_outside(&how)))
+            }
             Some(exit) => self.judge(exit).map(Some),
             None => Ok(None),
+        }
+    }
+
+    /// Whether somebody told this process to end the task. The agent knows whether that was the master's wish.
+    fn was_told_to_end(&self) -> bool {
+        match self.ending {
+            Ending::NotAsked => false,
+            Ending::Asked { .. } | Ending::Killed => true,
         }
     }
 
@@ -530,7 +541,8 @@ impl Task {
         let (program, arguments) = argv
             .split_first()
             .ok_or_else(|| SetupError::task("the entrypoint is empty"))?;
-        let spawned = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             .env_clear()
             .envs(&env.vars)
@@ -538,9 +550,11 @@ impl Task {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn();
-        let mut child = spawned.map_err(|error| spawn_failed(program, env, &error))?;
+            .process_group(0);
+        unblock_signals(&mut command);
+        let mut child = command
+            .spawn()
+            .map_err(|error| spawn_failed(program, env, &error))?;
         let mut sources = std::mem::take(&mut self.fifos);
         sources.extend(
             child
@@ -682,6 +696,28 @@ fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
         ));
         Vec::new()
     })
+}
+
+/// The signals that we block would stay blocked in the child, and in all it starts: nobody could ask it to end.
+fn unblock_signals(command: &mut Command) {
+    #[expect(
+        unsafe_code,
+        reason = "there is no other way to set the mask of a child; setting it is safe between fork and exec"
+    )]
+    // SAFETY: the closure makes one system call, which is async-signal-safe, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| handled_signals().thread_unblock().map_err(io::Error::from));
+    }
+}
+
+/// The end of a task whose supervisor was told to end it. Unless the agent did so, which then calls it killed, it was
+/// the engine, the service or the host that stopped: nothing that the task's code can be charged with.
+fn ended_from_outside(how: &str) -> ContainerExit {
+    ContainerExit::Lost {
+        message: format!(
+            "the task was told to end by its engine, its service or its host, and {how}"
+        ),
+    }
 }
 
 fn forward_signals(sender: &Sender<Event>) -> Result<(), SetupError> {
