@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs lanes of the end-to-end tests: e2e/run.sh core client kills docker postgres
+# Runs lanes of the end-to-end tests: e2e/run.sh core client kills docker postgres hostile
 # Ends with pytest's summary line and its exit code. What is skipped is named with the reason.
 set -eu
 here=$(dirname "$(realpath "$0")")
@@ -7,9 +7,9 @@ here=$(dirname "$(realpath "$0")")
 expression=""
 for lane in "$@"; do
     case $lane in
-    core | client | kills | docker | postgres) expression="${expression:+$expression or }$lane" ;;
+    core | client | kills | docker | postgres | hostile) expression="${expression:+$expression or }$lane" ;;
     *)
-        echo "e2e/run.sh: there is no lane \"$lane\"; lanes are core, client, kills, docker, postgres" >&2
+        echo "e2e/run.sh: there is no lane \"$lane\"; lanes are core, client, kills, docker, postgres, hostile" >&2
         exit 2
         ;;
     esac

@@ -62,6 +62,9 @@ fn unlock(directory: &std::path::Path) {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             unlock(&entry.path());
         }
-        assert!(!entry.file_type().is_ok_and(|kind| kind.is_symlink()), "a link was made");
+        assert!(
+            !entry.file_type().is_ok_and(|kind| kind.is_symlink()),
+            "a link was made"
+        );
     }
 }

@@ -59,12 +59,18 @@ fn a_spool_is_read_to_its_end(bytes: &[u8], split: usize) {
     let dir = tempfile::tempdir().expect("a directory");
     // Two segments, so that damage in the first one is passed over.
     let (first, second) = bytes.split_at(split.min(bytes.len()));
-    for (name, content) in [("00000000000000000001", first), ("00000000000000000100", second)] {
+    for (name, content) in [
+        ("00000000000000000001", first),
+        ("00000000000000000100", second),
+    ] {
         std::fs::write(dir.path().join(format!("{name}.seg")), content).expect("a file");
     }
     let mut reader = Reader::after(dir.path(), 0);
     let mut last = 0;
-    while let Some(batch) = reader.next_batch(MAX_BATCH_RECORDS, MAX_BATCH_BYTES).expect("files that can be read") {
+    while let Some(batch) = reader
+        .next_batch(MAX_BATCH_RECORDS, MAX_BATCH_BYTES)
+        .expect("files that can be read")
+    {
         assert!(batch.first > last, "numbers rise");
         last = batch.last();
         posted(&batch);
@@ -79,7 +85,10 @@ fn posted(batch: &Batch) {
         container_id: "c".into(),
     };
     let body = batch_body(batch, &ids);
-    assert_eq!(body["logs"].as_array().map(Vec::len), Some(batch.records.len()));
+    assert_eq!(
+        body["logs"].as_array().map(Vec::len),
+        Some(batch.records.len())
+    );
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -4,7 +4,10 @@
 #![no_main]
 
 use det_api_types::wire::{Salvaged, decode, decode_query, encode};
-use det_api_types::{agents, allocations, auth, checkpoints, events, experiments, jobs, logs, metrics, pools, searcher, trials, users, workspaces};
+use det_api_types::{
+    agents, allocations, auth, checkpoints, events, experiments, jobs, logs, metrics, pools,
+    searcher, trials, users, workspaces,
+};
 use libfuzzer_sys::fuzz_target;
 
 macro_rules! bodies {
@@ -42,7 +45,8 @@ fuzz_target!(|data: &[u8]| {
     if choice % 4 == 3 {
         if let Ok(text) = std::str::from_utf8(rest) {
             queries!(
-                choice / 4, text,
+                choice / 4,
+                text,
                 agents::GetAgentsQuery,
                 allocations::AllocationPreemptionSignalQuery,
                 checkpoints::GetCheckpointsQuery,
@@ -66,7 +70,8 @@ fuzz_target!(|data: &[u8]| {
         }
     } else {
         bodies!(
-            choice, rest,
+            choice,
+            rest,
             agents::DisableAgentRequest,
             agents::DisableSlotRequest,
             allocations::PostAllocationAcceleratorDataRequest,

@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use det_config::hyperparameters::{AdaptiveMode, Hyperparameter, SearchMethod, SearcherConfig, Space};
+use det_config::hyperparameters::{
+    AdaptiveMode, Hyperparameter, SearchMethod, SearcherConfig, Space,
+};
 use det_searcher::{Event, Search};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -18,8 +20,13 @@ const EVENTS: usize = 64;
 fn method(choice: u8) -> SearchMethod {
     match choice % 5 {
         0 => SearchMethod::Single,
-        1 => SearchMethod::Random { max_trials: 7, max_concurrent_trials: 2 },
-        2 => SearchMethod::Grid { max_concurrent_trials: 2 },
+        1 => SearchMethod::Random {
+            max_trials: 7,
+            max_concurrent_trials: 2,
+        },
+        2 => SearchMethod::Grid {
+            max_concurrent_trials: 2,
+        },
         3 => SearchMethod::AsyncHalving {
             num_rungs: 3,
             divisor: 3.0,
@@ -49,8 +56,15 @@ fn cooked(config: &SearcherConfig, space: &Space, recipe: &Value) -> Option<Valu
     for event in play.iter().take(EVENTS) {
         let mut event = event.clone();
         // Trials are named by random numbers; "#2" is the third.
-        for kind in event.as_object_mut().into_iter().flat_map(|map| map.values_mut()) {
-            let named = kind.get("request_id").and_then(Value::as_str).and_then(|name| name.strip_prefix('#'));
+        for kind in event
+            .as_object_mut()
+            .into_iter()
+            .flat_map(|map| map.values_mut())
+        {
+            let named = kind
+                .get("request_id")
+                .and_then(Value::as_str)
+                .and_then(|name| name.strip_prefix('#'));
             let place = named.and_then(|digits| digits.parse::<usize>().ok());
             if let Some((id, _)) = place.and_then(|place| search.trials().nth(place)) {
                 kind["request_id"] = serde_json::to_value(id).expect("a name is text");
@@ -61,7 +75,12 @@ fn cooked(config: &SearcherConfig, space: &Space, recipe: &Value) -> Option<Valu
         }
     }
     let mut snapshot = search.snapshot();
-    for (place, value) in recipe.get("set").and_then(Value::as_object).into_iter().flatten() {
+    for (place, value) in recipe
+        .get("set")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
         if let Some(member) = snapshot.pointer_mut(place) {
             *member = value.clone();
         }
@@ -84,8 +103,22 @@ fuzz_target!(|data: &[u8]| {
         method: method(choice & 0x7f),
     };
     let space: Space = BTreeMap::from([
-        ("a".to_owned(), Hyperparameter::Int { minval: 1, maxval: 4, count: Some(3) }),
-        ("b".to_owned(), Hyperparameter::Double { minval: 0.0, maxval: 1.0, count: Some(2) }),
+        (
+            "a".to_owned(),
+            Hyperparameter::Int {
+                minval: 1,
+                maxval: 4,
+                count: Some(3),
+            },
+        ),
+        (
+            "b".to_owned(),
+            Hyperparameter::Double {
+                minval: 0.0,
+                maxval: 1.0,
+                count: Some(2),
+            },
+        ),
     ]);
     let mut parts = parts.into_iter();
     let mut snapshot = parts.next().unwrap_or(Value::Null);
