@@ -196,6 +196,7 @@ CREATE TABLE allocations (
 );
 CREATE INDEX allocations_by_task ON allocations (task_id);
 CREATE INDEX allocations_live ON allocations (ended_at, id);
+CREATE INDEX allocations_due ON allocations (preempt_deadline) WHERE ended_at IS NULL AND preempt_deadline IS NOT NULL;
 
 -- One container of an allocation. desired: run, stop, kill. observed = last report of the agent as JSON.
 -- forgotten = the agent may remove everything of it.

@@ -1,9 +1,12 @@
 //! Agents as last seen.
 
+use std::sync::Arc;
+
+use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
 /// An agent.
-#[derive(Debug, Clone, crate::Row)]
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct AgentRow {
     /// Its id.
     pub id: String,
@@ -35,6 +38,7 @@ pub struct AgentRow {
 
 /// All agents by id.
 pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<AgentRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         AgentRow,
@@ -44,44 +48,66 @@ pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<AgentRow>, StoreError> {
 
 /// One agent.
 pub async fn find(conn: &mut Conn<'_>, id: &str) -> Result<Option<AgentRow>, StoreError> {
-    Ok(fetch_optional!(
-        conn,
-        AgentRow,
-        "SELECT * FROM agents WHERE id = $1",
-        id
-    )?)
+    if let Some(unit) = &conn.unit
+        && let Some(row) = unit.agents.get(id)
+    {
+        return Ok(Some(AgentRow::clone(row)));
+    }
+    let row = fetch_optional!(conn, AgentRow, "SELECT * FROM agents WHERE id = $1", id)?;
+    if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
+        unit.keep_agent(row.clone(), false);
+    }
+    Ok(row)
 }
 
-/// Adds or replaces an agent.
+/// Adds or replaces an agent. It stays registered since it first came.
 pub async fn save(conn: &mut Conn<'_>, row: &AgentRow) -> Result<(), StoreError> {
-    execute!(
+    let known = find(conn, &row.id).await?;
+    let mut row = row.clone();
+    if let Some(known) = known {
+        row.registered_at = known.registered_at;
+    }
+    conn.writing()?.keep_agent(row, true);
+    Ok(())
+}
+
+/// Writes new and changed agents.
+pub(crate) async fn save_all(
+    conn: &mut Conn<'_>,
+    rows: &[Arc<AgentRow>],
+) -> Result<(), StoreError> {
+    save_rows!(
         conn,
-        "INSERT INTO agents (id, resource_pool, instance_id, enabled, draining, disabled_slots, draining_slots, \
-         devices, addresses, version, runtime, registered_at, disconnected_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
-         ON CONFLICT (id) DO UPDATE SET resource_pool = excluded.resource_pool, instance_id = excluded.instance_id, \
+        rows,
+        "INSERT INTO agents",
+        (
+            id: "text" = |row| row.id.as_str(),
+            resource_pool: "text" = |row| row.resource_pool.as_str(),
+            instance_id: "text" = |row| row.instance_id.as_str(),
+            enabled: "boolean" = |row| row.enabled,
+            draining: "boolean" = |row| row.draining,
+            disabled_slots: "text" = |row| row.disabled_slots.as_str(),
+            draining_slots: "text" = |row| row.draining_slots.as_str(),
+            devices: "text" = |row| row.devices.as_str(),
+            addresses: "text" = |row| row.addresses.as_str(),
+            version: "text" = |row| row.version.as_str(),
+            runtime: "text" = |row| row.runtime.as_str(),
+            registered_at: "bigint" = |row| row.registered_at,
+            disconnected_at: "bigint" = |row| row.disconnected_at,
+        ),
+        "ON CONFLICT (id) DO UPDATE SET resource_pool = excluded.resource_pool, instance_id = excluded.instance_id, \
          enabled = excluded.enabled, draining = excluded.draining, disabled_slots = excluded.disabled_slots, \
          draining_slots = excluded.draining_slots, devices = excluded.devices, addresses = excluded.addresses, \
-         version = excluded.version, runtime = excluded.runtime, disconnected_at = excluded.disconnected_at",
-        row.id.as_str(),
-        row.resource_pool.as_str(),
-        row.instance_id.as_str(),
-        row.enabled,
-        row.draining,
-        row.disabled_slots.as_str(),
-        row.draining_slots.as_str(),
-        row.devices.as_str(),
-        row.addresses.as_str(),
-        row.version.as_str(),
-        row.runtime.as_str(),
-        row.registered_at,
-        row.disconnected_at
-    )?;
+         version = excluded.version, runtime = excluded.runtime, \
+         disconnected_at = excluded.disconnected_at"
+    );
     Ok(())
 }
 
 /// Notes that every connected agent is away: a master that starts has no connections yet.
 pub async fn mark_all_disconnected(conn: &mut Conn<'_>, at: i64) -> Result<u64, StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_rows();
     Ok(execute!(
         conn,
         "UPDATE agents SET disconnected_at = $1 WHERE disconnected_at IS NULL",
@@ -91,6 +117,8 @@ pub async fn mark_all_disconnected(conn: &mut Conn<'_>, at: i64) -> Result<u64, 
 
 /// Forgets an agent.
 pub async fn delete(conn: &mut Conn<'_>, id: &str) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.remove_agent(id);
     execute!(conn, "DELETE FROM agents WHERE id = $1", id)?;
     Ok(())
 }

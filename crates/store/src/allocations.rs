@@ -1,10 +1,14 @@
 //! Tasks, their allocations, the containers of these, and the containers' tokens.
 
+use std::sync::Arc;
+
+use crate::db::Link;
 use crate::query::{Query, Value, pieces};
+use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
 /// What runs containers.
-#[derive(Debug, Clone, crate::Row)]
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct TaskRow {
     /// `<experiment>.<request uuid>` for trials.
     pub id: String,
@@ -29,7 +33,7 @@ pub struct TaskRow {
 }
 
 /// One attempt's claim on slots.
-#[derive(Debug, Clone, crate::Row)]
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct AllocationRow {
     /// `<task>.<n>`.
     pub id: String,
@@ -76,7 +80,7 @@ pub struct AllocationRow {
 }
 
 /// One container of an allocation.
-#[derive(Debug, Clone, crate::Row)]
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct ContainerRow {
     /// UUID; the wire's resource id.
     pub id: String,
@@ -103,33 +107,87 @@ pub struct ContainerRow {
 }
 
 /// Adds a task.
+#[expect(clippy::unused_async, reason = "like all functions of rows")]
 pub async fn insert_task(conn: &mut Conn<'_>, task: &TaskRow) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "INSERT INTO tasks (id, kind, job_id, owner_id, experiment_id, trial_id, attempts, log_lines, created_at, \
-         ended_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-        task.id.as_str(),
-        task.kind.as_str(),
-        task.job_id.as_str(),
-        task.owner_id,
-        task.experiment_id,
-        task.trial_id,
-        task.attempts,
-        task.log_lines,
-        task.created_at,
-        task.ended_at
-    )?;
+    conn.writing()?.keep_task(task.clone(), true);
     Ok(())
+}
+
+/// Writes new and changed tasks.
+pub(crate) async fn save_tasks(
+    conn: &mut Conn<'_>,
+    rows: &[Arc<TaskRow>],
+) -> Result<(), StoreError> {
+    save_rows!(
+        conn,
+        rows,
+        "INSERT INTO tasks",
+        (
+            id: "text" = |row| row.id.as_str(),
+            kind: "text" = |row| row.kind.as_str(),
+            job_id: "text" = |row| row.job_id.as_str(),
+            owner_id: "bigint" = |row| row.owner_id,
+            experiment_id: "bigint" = |row| row.experiment_id,
+            trial_id: "bigint" = |row| row.trial_id,
+            attempts: "bigint" = |row| row.attempts,
+            log_lines: "bigint" = |row| row.log_lines,
+            created_at: "bigint" = |row| row.created_at,
+            ended_at: "bigint" = |row| row.ended_at,
+        ),
+        "ON CONFLICT (id) DO UPDATE SET attempts = excluded.attempts, log_lines = excluded.log_lines, \
+         ended_at = excluded.ended_at"
+    );
+    Ok(())
+}
+
+/// Changes a task; `None` if there is none with this id.
+async fn edit_task<T>(
+    conn: &mut Conn<'_>,
+    id: &str,
+    change: impl FnOnce(&mut TaskRow) -> T,
+) -> Result<Option<T>, StoreError> {
+    if conn.writing()?.tasks.get(id).is_none() {
+        find_task(conn, id).await?;
+    }
+    let mut outcome = None;
+    conn.writing()?
+        .edit_task(id, |row| outcome = Some(change(row)));
+    Ok(outcome)
+}
+
+/// What a row refers to is not there. The database says the same, but only when the row is written.
+fn missing(what: &str, id: &str) -> StoreError {
+    StoreError::Corrupt {
+        what: format!("{what} {id}"),
+        message: "it is not there".into(),
+    }
+}
+
+/// Counts lines that are added to a task's log and gives the number of the last one; `None` without such a task.
+pub(crate) async fn count_lines(
+    conn: &mut Conn<'_>,
+    task_id: &str,
+    more: i64,
+) -> Result<Option<i64>, StoreError> {
+    edit_task(conn, task_id, |row| {
+        row.log_lines += more;
+        row.log_lines
+    })
+    .await
 }
 
 /// One task.
 pub async fn find_task(conn: &mut Conn<'_>, id: &str) -> Result<Option<TaskRow>, StoreError> {
-    Ok(fetch_optional!(
-        conn,
-        TaskRow,
-        "SELECT * FROM tasks WHERE id = $1",
-        id
-    )?)
+    if let Some(unit) = &conn.unit
+        && let Some(cell) = unit.tasks.get(id)
+    {
+        return Ok(Some(TaskRow::clone(&cell.row)));
+    }
+    let row = fetch_optional!(conn, TaskRow, "SELECT * FROM tasks WHERE id = $1", id)?;
+    if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
+        unit.keep_task(row.clone(), false);
+    }
+    Ok(row)
 }
 
 /// The tasks of a trial, oldest first.
@@ -137,6 +195,7 @@ pub async fn tasks_of_trial(
     conn: &mut Conn<'_>,
     trial_id: i64,
 ) -> Result<Vec<TaskRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         TaskRow,
@@ -150,6 +209,7 @@ pub async fn tasks_of_trials(
     conn: &mut Conn<'_>,
     trial_ids: &[i64],
 ) -> Result<Vec<TaskRow>, StoreError> {
+    conn.settle().await?;
     let mut tasks: Vec<TaskRow> = Vec::new();
     for ids in pieces(trial_ids) {
         let mut query = Query::new("SELECT * FROM tasks");
@@ -166,60 +226,94 @@ pub async fn set_task_end(
     id: &str,
     ended_at: Option<i64>,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE tasks SET ended_at = $1 WHERE id = $2",
-        ended_at,
-        id
-    )?;
+    edit_task(conn, id, |row| row.ended_at = ended_at).await?;
     Ok(())
 }
 
 /// Counts one more attempt of a task and gives its number.
 pub async fn next_attempt(conn: &mut Conn<'_>, task_id: &str) -> Result<i64, StoreError> {
-    let (n,) = fetch_one!(
-        conn,
-        (i64,),
-        "UPDATE tasks SET attempts = attempts + 1, ended_at = NULL WHERE id = $1 RETURNING attempts",
-        task_id
-    )?;
-    Ok(n)
+    edit_task(conn, task_id, |row| {
+        row.attempts += 1;
+        row.ended_at = None;
+        row.attempts
+    })
+    .await?
+    .ok_or_else(|| missing("task", task_id))
 }
 
 /// Adds an allocation.
 pub async fn insert(conn: &mut Conn<'_>, row: &AllocationRow) -> Result<(), StoreError> {
-    execute!(
+    // Whoever asks for the task's live allocation is to find it in memory.
+    if find_task(conn, &row.task_id).await?.is_none() {
+        return Err(missing("task", &row.task_id));
+    }
+    conn.writing()?.keep_allocation(row.clone(), true);
+    Ok(())
+}
+
+/// Writes new and changed allocations.
+pub(crate) async fn save_allocations(
+    conn: &mut Conn<'_>,
+    rows: &[Arc<AllocationRow>],
+) -> Result<(), StoreError> {
+    save_rows!(
         conn,
-        "INSERT INTO allocations (id, task_id, job_id, trial_id, run_id, state, machine, resource_pool, slots, \
-         single_agent, preemptible, requested_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-        row.id.as_str(),
-        row.task_id.as_str(),
-        row.job_id.as_str(),
-        row.trial_id,
-        row.run_id,
-        row.state.as_str(),
-        row.machine.as_str(),
-        row.resource_pool.as_str(),
-        row.slots,
-        row.single_agent,
-        row.preemptible,
-        row.requested_at
-    )?;
+        rows,
+        "INSERT INTO allocations",
+        (
+            id: "text" = |row| row.id.as_str(),
+            task_id: "text" = |row| row.task_id.as_str(),
+            job_id: "text" = |row| row.job_id.as_str(),
+            trial_id: "bigint" = |row| row.trial_id,
+            run_id: "bigint" = |row| row.run_id,
+            state: "text" = |row| row.state.as_str(),
+            machine: "text" = |row| row.machine.as_str(),
+            resource_pool: "text" = |row| row.resource_pool.as_str(),
+            slots: "bigint" = |row| row.slots,
+            single_agent: "boolean" = |row| row.single_agent,
+            preemptible: "boolean" = |row| row.preemptible,
+            requested_at: "bigint" = |row| row.requested_at,
+            placed_at: "bigint" = |row| row.placed_at,
+            started_at: "bigint" = |row| row.started_at,
+            ended_at: "bigint" = |row| row.ended_at,
+            preempt_deadline: "bigint" = |row| row.preempt_deadline,
+            preempted_for: "text" = |row| row.preempted_for.as_deref(),
+            exit_reason: "text" = |row| row.exit_reason.as_deref(),
+            status_code: "bigint" = |row| row.status_code,
+            wait_reason: "text" = |row| row.wait_reason.as_deref(),
+            wait_since: "bigint" = |row| row.wait_since,
+        ),
+        "ON CONFLICT (id) DO UPDATE SET state = excluded.state, machine = excluded.machine, \
+         resource_pool = excluded.resource_pool, placed_at = excluded.placed_at, started_at = excluded.started_at, \
+         ended_at = excluded.ended_at, preempt_deadline = excluded.preempt_deadline, \
+         preempted_for = excluded.preempted_for, exit_reason = excluded.exit_reason, \
+         status_code = excluded.status_code, wait_reason = excluded.wait_reason, wait_since = excluded.wait_since"
+    );
     Ok(())
 }
 
 /// One allocation.
 pub async fn find(conn: &mut Conn<'_>, id: &str) -> Result<Option<AllocationRow>, StoreError> {
-    Ok(fetch_optional!(
+    if let Some(unit) = &conn.unit
+        && let Some(cell) = unit.allocations.get(id)
+    {
+        return Ok(Some(AllocationRow::clone(&cell.row)));
+    }
+    let row = fetch_optional!(
         conn,
         AllocationRow,
         "SELECT * FROM allocations WHERE id = $1",
         id
-    )?)
+    )?;
+    if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
+        unit.keep_allocation(row.clone(), false);
+    }
+    Ok(row)
 }
 
 /// All live allocations, in order of request.
 pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<AllocationRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         AllocationRow,
@@ -232,16 +326,35 @@ pub async fn live_of_task(
     conn: &mut Conn<'_>,
     task_id: &str,
 ) -> Result<Option<AllocationRow>, StoreError> {
-    Ok(fetch_optional!(
+    let known = conn
+        .unit
+        .as_ref()
+        .and_then(|unit| unit.tasks.get(task_id))
+        .and_then(|cell| cell.live.clone());
+    match known {
+        Some(Some(id)) => return find(conn, &id).await,
+        Some(None) => return Ok(None),
+        None => conn.settle().await?,
+    }
+    let row = fetch_optional!(
         conn,
         AllocationRow,
         "SELECT * FROM allocations WHERE task_id = $1 AND ended_at IS NULL",
         task_id
-    )?)
+    )?;
+    if let Some(unit) = &mut conn.unit {
+        unit.set_live_allocation(task_id, row.as_ref().map(|row| row.id.clone()));
+    }
+    match row {
+        // The one in memory is to stay the one that is changed.
+        Some(row) if conn.unit.is_some() => find(conn, &row.id).await,
+        row => Ok(row),
+    }
 }
 
 /// The allocations of a task: running ones first, then the newest.
 pub async fn of_task(conn: &mut Conn<'_>, task_id: &str) -> Result<Vec<AllocationRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         AllocationRow,
@@ -256,6 +369,7 @@ pub async fn live_of_trials(
     conn: &mut Conn<'_>,
     trial_ids: &[i64],
 ) -> Result<Vec<AllocationRow>, StoreError> {
+    conn.settle().await?;
     let mut live = Vec::new();
     for ids in pieces(trial_ids) {
         let mut query = Query::new("SELECT * FROM allocations");
@@ -271,6 +385,7 @@ pub async fn live_states_of_experiments(
     conn: &mut Conn<'_>,
     experiment_ids: &[i64],
 ) -> Result<Vec<(i64, String)>, StoreError> {
+    conn.settle().await?;
     let mut states = Vec::new();
     for ids in pieces(experiment_ids) {
         let mut query = Query::new(
@@ -293,25 +408,11 @@ pub async fn live_states(conn: &mut Conn<'_>) -> Result<Vec<(i64, String)>, Stor
 
 /// Stores all that changes in an allocation's life.
 pub async fn update(conn: &mut Conn<'_>, row: &AllocationRow) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE allocations SET state = $1, machine = $2, resource_pool = $3, placed_at = $4, started_at = $5, \
-         ended_at = $6, preempt_deadline = $7, exit_reason = $8, status_code = $9, wait_reason = $10, \
-         wait_since = $11, preempted_for = $12 WHERE id = $13",
-        row.state.as_str(),
-        row.machine.as_str(),
-        row.resource_pool.as_str(),
-        row.placed_at,
-        row.started_at,
-        row.ended_at,
-        row.preempt_deadline,
-        row.exit_reason.as_deref(),
-        row.status_code,
-        row.wait_reason.as_deref(),
-        row.wait_since,
-        row.preempted_for.as_deref(),
-        row.id.as_str()
-    )?;
+    if conn.writing()?.allocations.get(&row.id).is_none() {
+        find(conn, &row.id).await?;
+    }
+    conn.writing()?
+        .edit_allocation(&row.id, |known| known.clone_from(row));
     Ok(())
 }
 
@@ -322,31 +423,52 @@ pub async fn set_wait(
     reason: Option<&str>,
     since: Option<i64>,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE allocations SET wait_reason = $1, wait_since = $2 WHERE id = $3",
-        reason,
-        since,
-        id
-    )?;
+    if conn.writing()?.allocations.get(id).is_none() {
+        find(conn, id).await?;
+    }
+    conn.writing()?.edit_allocation(id, |row| {
+        row.wait_reason = reason.map(str::to_owned);
+        row.wait_since = since;
+    });
     Ok(())
 }
 
 /// Adds a container.
 pub async fn insert_container(conn: &mut Conn<'_>, row: &ContainerRow) -> Result<(), StoreError> {
-    execute!(
+    if find(conn, &row.allocation_id).await?.is_none() {
+        return Err(missing("allocation", &row.allocation_id));
+    }
+    containers(conn, &row.allocation_id).await?;
+    conn.writing()?.add_container(row.clone());
+    Ok(())
+}
+
+/// Writes new and changed containers.
+pub(crate) async fn save_containers(
+    conn: &mut Conn<'_>,
+    rows: &[Arc<ContainerRow>],
+) -> Result<(), StoreError> {
+    save_rows!(
         conn,
-        "INSERT INTO containers (id, allocation_id, agent_id, member, slots, desired, daemon, joined) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-        row.id.as_str(),
-        row.allocation_id.as_str(),
-        row.agent_id.as_str(),
-        row.member,
-        row.slots.as_str(),
-        row.desired.as_str(),
-        row.daemon,
-        row.joined
-    )?;
+        rows,
+        "INSERT INTO containers",
+        (
+            id: "text" = |row| row.id.as_str(),
+            allocation_id: "text" = |row| row.allocation_id.as_str(),
+            agent_id: "text" = |row| row.agent_id.as_str(),
+            member: "bigint" = |row| row.member,
+            slots: "text" = |row| row.slots.as_str(),
+            desired: "text" = |row| row.desired.as_str(),
+            observed: "text" = |row| row.observed.as_deref(),
+            daemon: "boolean" = |row| row.daemon,
+            joined: "boolean" = |row| row.joined,
+            accelerators: "text" = |row| row.accelerators.as_deref(),
+            ended_at: "bigint" = |row| row.ended_at,
+        ),
+        "ON CONFLICT (id) DO UPDATE SET desired = excluded.desired, observed = excluded.observed, \
+         daemon = excluded.daemon, joined = excluded.joined, accelerators = excluded.accelerators, \
+         ended_at = excluded.ended_at"
+    );
     Ok(())
 }
 
@@ -355,12 +477,31 @@ pub async fn find_container(
     conn: &mut Conn<'_>,
     id: &str,
 ) -> Result<Option<ContainerRow>, StoreError> {
-    Ok(fetch_optional!(
+    let known = conn
+        .unit
+        .as_ref()
+        .and_then(|unit| unit.allocation_of(id))
+        .cloned();
+    if let Some(allocation_id) = known {
+        let rows = containers(conn, &allocation_id).await?;
+        return Ok(rows.into_iter().find(|row| row.id == id));
+    }
+    // Unknown in memory, so what is stored is all there is.
+    let row = fetch_optional!(
         conn,
         ContainerRow,
         "SELECT * FROM containers WHERE id = $1",
         id
-    )?)
+    )?;
+    match row {
+        Some(row) if conn.unit.is_some() => {
+            // From now on it is found, and changed, in memory.
+            find(conn, &row.allocation_id).await?;
+            let rows = containers(conn, &row.allocation_id).await?;
+            Ok(rows.into_iter().find(|row| row.id == id))
+        }
+        row => Ok(row),
+    }
 }
 
 /// The containers of an allocation in order of their place.
@@ -368,16 +509,35 @@ pub async fn containers(
     conn: &mut Conn<'_>,
     allocation_id: &str,
 ) -> Result<Vec<ContainerRow>, StoreError> {
-    Ok(fetch_all!(
+    if conn.unit.is_some() {
+        find(conn, allocation_id).await?;
+    }
+    let known = conn
+        .unit
+        .as_ref()
+        .and_then(|unit| unit.allocations.get(allocation_id))
+        .and_then(|cell| cell.containers.as_ref());
+    if let Some(rows) = known {
+        return Ok(rows
+            .iter()
+            .map(|(row, _)| ContainerRow::clone(row))
+            .collect());
+    }
+    let rows = fetch_all!(
         conn,
         ContainerRow,
         "SELECT * FROM containers WHERE allocation_id = $1 ORDER BY member",
         allocation_id
-    )?)
+    )?;
+    if let Some(unit) = &mut conn.unit {
+        unit.keep_containers(allocation_id, rows.clone());
+    }
+    Ok(rows)
 }
 
 /// All containers that hold slots.
 pub async fn live_containers(conn: &mut Conn<'_>) -> Result<Vec<ContainerRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         ContainerRow,
@@ -390,6 +550,7 @@ pub async fn live_containers_of_agent(
     conn: &mut Conn<'_>,
     agent_id: &str,
 ) -> Result<Vec<ContainerRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         ContainerRow,
@@ -400,33 +561,71 @@ pub async fn live_containers_of_agent(
 
 /// Stores all that changes in a container's life.
 pub async fn update_container(conn: &mut Conn<'_>, row: &ContainerRow) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE containers SET desired = $1, observed = $2, daemon = $3, joined = $4, accelerators = $5, \
-         ended_at = $6 WHERE id = $7",
-        row.desired.as_str(),
-        row.observed.as_deref(),
-        row.daemon,
-        row.joined,
-        row.accelerators.as_deref(),
-        row.ended_at,
-        row.id.as_str()
-    )?;
+    containers(conn, &row.allocation_id).await?;
+    conn.writing()?
+        .edit_container(&row.allocation_id, &row.id, |known| known.clone_from(row));
     Ok(())
 }
 
 /// Adds the hash of a token that acts for an allocation.
+#[expect(clippy::unused_async, reason = "like all functions of rows")]
 pub async fn insert_token(
     conn: &mut Conn<'_>,
     token_hash: &[u8],
     allocation_id: &str,
 ) -> Result<(), StoreError> {
-    execute!(
+    conn.writing()?.append_token(token_hash, allocation_id);
+    Ok(())
+}
+
+/// Writes tokens: hash and allocation.
+pub(crate) async fn save_tokens(
+    conn: &mut Conn<'_>,
+    rows: &[(Vec<u8>, String)],
+) -> Result<(), StoreError> {
+    save_rows!(
         conn,
-        "INSERT INTO container_tokens (token_hash, allocation_id) VALUES ($1, $2)",
-        token_hash,
-        allocation_id
-    )?;
+        rows,
+        "INSERT INTO container_tokens",
+        (
+            token_hash: "bytea" = |row| row.0.as_slice(),
+            allocation_id: "text" = |row| row.1.as_str(),
+        ),
+        ""
+    );
+    Ok(())
+}
+
+/// Lets tokens expire: allocation and time.
+pub(crate) async fn save_expiries(
+    conn: &mut Conn<'_>,
+    rows: &[(String, i64)],
+) -> Result<(), StoreError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    match &mut conn.link {
+        Link::Lite(_) => {
+            for (allocation_id, at) in rows {
+                execute!(
+                    conn,
+                    "UPDATE container_tokens SET expires_at = $1 WHERE allocation_id = $2 AND expires_at IS NULL",
+                    *at,
+                    allocation_id.as_str()
+                )?;
+            }
+        }
+        Link::Pg(c) => {
+            sqlx::query(
+                "UPDATE container_tokens k SET expires_at = v.at FROM UNNEST($1::text[], $2::bigint[]) \
+                 AS v (allocation_id, at) WHERE k.allocation_id = v.allocation_id AND k.expires_at IS NULL",
+            )
+            .bind(rows.iter().map(|row| row.0.as_str()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.1).collect::<Vec<_>>())
+            .execute(&mut **c)
+            .await?;
+        }
+    }
     Ok(())
 }
 
@@ -452,6 +651,7 @@ pub async fn find_token(
     conn: &mut Conn<'_>,
     token_hash: &[u8],
 ) -> Result<Option<TokenOwner>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_optional!(
         conn,
         TokenOwner,
@@ -462,22 +662,19 @@ pub async fn find_token(
 }
 
 /// Lets the tokens of an ended allocation expire.
+#[expect(clippy::unused_async, reason = "like all functions of rows")]
 pub async fn expire_tokens(
     conn: &mut Conn<'_>,
     allocation_id: &str,
     at: i64,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE container_tokens SET expires_at = $1 WHERE allocation_id = $2 AND expires_at IS NULL",
-        at,
-        allocation_id
-    )?;
+    conn.writing()?.expire_tokens(allocation_id, at);
     Ok(())
 }
 
 /// Removes tokens that expired before `at`.
 pub async fn delete_expired_tokens(conn: &mut Conn<'_>, at: i64) -> Result<u64, StoreError> {
+    conn.settle().await?;
     Ok(execute!(
         conn,
         "DELETE FROM container_tokens WHERE expires_at <= $1",
@@ -487,6 +684,7 @@ pub async fn delete_expired_tokens(conn: &mut Conn<'_>, at: i64) -> Result<u64, 
 
 /// Live allocations with a moment by which they must have ended.
 pub async fn with_deadline(conn: &mut Conn<'_>) -> Result<Vec<AllocationRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         AllocationRow,

@@ -11,6 +11,7 @@ use sqlx::{ConnectOptions, Connection, Postgres, pool::PoolConnection};
 
 use crate::lite::{LiteConn, LiteOptions, LitePool, PooledLite};
 use crate::migrate;
+use crate::unit::{Changes, Unit};
 use crate::writer::{Job, Writer, connect_patiently};
 
 /// What a database's driver says.
@@ -121,6 +122,9 @@ pub enum StoreError {
     /// A defect of ours: the change ended in a panic. Nothing of it is stored, and its neighbours are not disturbed.
     #[error("a change of stored data failed unexpectedly and was undone")]
     Panicked,
+    /// A defect of ours: a connection that only reads was asked to change something.
+    #[error("a connection for reading was asked to change stored data")]
+    ReadOnly,
     /// The writer has ended; the master is shutting down.
     #[error("the master is shutting down")]
     Closed,
@@ -217,29 +221,57 @@ impl FromStr for StoreUrl {
 }
 
 /// A connection of either kind, borrowed for some statements.
-pub enum Conn<'a> {
-    /// SQLite.
+pub(crate) enum Link<'a> {
     Lite(&'a mut LiteConn),
-    /// PostgreSQL.
     Pg(&'a mut PgConnection),
+}
+
+impl Link<'_> {
+    /// The same connection for a shorter time.
+    pub(crate) fn reborrow(&mut self) -> Link<'_> {
+        match self {
+            Self::Lite(c) => Link::Lite(c),
+            Self::Pg(c) => Link::Pg(c),
+        }
+    }
+}
+
+/// A connection for the query functions; the writer's also has the rows in memory.
+pub struct Conn<'a> {
+    pub(crate) link: Link<'a>,
+    /// `None` = the rows are read where they are stored.
+    pub(crate) unit: Option<&'a mut Unit>,
 }
 
 impl Conn<'_> {
     /// The same connection for a shorter time.
     pub fn reborrow(&mut self) -> Conn<'_> {
-        match self {
-            Self::Lite(c) => Conn::Lite(c),
-            Self::Pg(c) => Conn::Pg(c),
+        Conn {
+            link: self.link.reborrow(),
+            unit: self.unit.as_deref_mut(),
         }
+    }
+
+    /// The database alone, without the rows in memory.
+    pub(crate) fn bare(&mut self) -> Conn<'_> {
+        Conn {
+            link: self.link.reborrow(),
+            unit: None,
+        }
+    }
+
+    /// The rows in memory, for functions that change them.
+    pub(crate) fn writing(&mut self) -> Result<&mut Unit, StoreError> {
+        self.unit.as_deref_mut().ok_or(StoreError::ReadOnly)
     }
 }
 
 impl Conn<'_> {
     /// Runs statements of ours that follow one another and give nothing.
     pub(crate) async fn execute_script(&mut self, sql: &str) -> Result<(), DriverError> {
-        match self {
-            Self::Lite(c) => c.execute_script(sql),
-            Self::Pg(c) => sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
+        match &mut self.link {
+            Link::Lite(c) => c.execute_script(sql),
+            Link::Pg(c) => sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
                 .execute(&mut **c)
                 .await
                 .map(|_| ())
@@ -251,9 +283,9 @@ impl Conn<'_> {
 /// All rows of a query.
 macro_rules! fetch_all {
     ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
-        match $conn {
-            $crate::db::Conn::Lite(c) => c.fetch_all::<$row>($sql, &[$(&$bind),*]),
-            $crate::db::Conn::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_all(&mut **c).await
+        match &mut ($conn).link {
+            $crate::db::Link::Lite(c) => c.fetch_all::<$row>($sql, &[$(&$bind),*]),
+            $crate::db::Link::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_all(&mut **c).await
                 .map_err($crate::db::DriverError::Pg),
         }
     };
@@ -262,9 +294,9 @@ macro_rules! fetch_all {
 /// The first row of a query, if any.
 macro_rules! fetch_optional {
     ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
-        match $conn {
-            $crate::db::Conn::Lite(c) => c.fetch_optional::<$row>($sql, &[$(&$bind),*]),
-            $crate::db::Conn::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_optional(&mut **c).await
+        match &mut ($conn).link {
+            $crate::db::Link::Lite(c) => c.fetch_optional::<$row>($sql, &[$(&$bind),*]),
+            $crate::db::Link::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_optional(&mut **c).await
                 .map_err($crate::db::DriverError::Pg),
         }
     };
@@ -273,9 +305,9 @@ macro_rules! fetch_optional {
 /// The only row of a query.
 macro_rules! fetch_one {
     ($conn:expr, $row:ty, $sql:expr $(, $bind:expr)* $(,)?) => {
-        match $conn {
-            $crate::db::Conn::Lite(c) => c.fetch_one::<$row>($sql, &[$(&$bind),*]),
-            $crate::db::Conn::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_one(&mut **c).await
+        match &mut ($conn).link {
+            $crate::db::Link::Lite(c) => c.fetch_one::<$row>($sql, &[$(&$bind),*]),
+            $crate::db::Link::Pg(c) => sqlx::query_as::<_, $row>($sql)$(.bind($bind))*.fetch_one(&mut **c).await
                 .map_err($crate::db::DriverError::Pg),
         }
     };
@@ -284,9 +316,9 @@ macro_rules! fetch_one {
 /// Runs a statement and gives the number of rows it changed.
 macro_rules! execute {
     ($conn:expr, $sql:expr $(, $bind:expr)* $(,)?) => {
-        match $conn {
-            $crate::db::Conn::Lite(c) => c.execute($sql, &[$(&$bind),*]),
-            $crate::db::Conn::Pg(c) => sqlx::query($sql)$(.bind($bind))*.execute(&mut **c).await
+        match &mut ($conn).link {
+            $crate::db::Link::Lite(c) => c.execute($sql, &[$(&$bind),*]),
+            $crate::db::Link::Pg(c) => sqlx::query($sql)$(.bind($bind))*.execute(&mut **c).await
                 .map(|done| done.rows_affected()).map_err($crate::db::DriverError::Pg),
         }
     };
@@ -303,10 +335,11 @@ pub enum ReadConn {
 impl ReadConn {
     /// The connection for the query functions.
     pub fn conn(&mut self) -> Conn<'_> {
-        match self {
-            Self::Lite(c) => Conn::Lite(c.conn()),
-            Self::Pg(c) => Conn::Pg(c),
-        }
+        let link = match self {
+            Self::Lite(c) => Link::Lite(c.conn()),
+            Self::Pg(c) => Link::Pg(c),
+        };
+        Conn { link, unit: None }
     }
 }
 
@@ -321,10 +354,18 @@ pub(crate) enum OwnedConn {
 }
 
 impl OwnedConn {
-    pub(crate) fn conn(&mut self) -> Conn<'_> {
+    pub(crate) fn link(&mut self) -> Link<'_> {
         match self {
-            Self::Lite(c) => Conn::Lite(c),
-            Self::Pg(c) => Conn::Pg(c),
+            Self::Lite(c) => Link::Lite(c),
+            Self::Pg(c) => Link::Pg(c),
+        }
+    }
+
+    /// The connection without the rows in memory.
+    pub(crate) fn conn(&mut self) -> Conn<'_> {
+        Conn {
+            link: self.link(),
+            unit: None,
         }
     }
 
@@ -505,6 +546,12 @@ impl Store {
         &self,
     ) -> Result<tokio::sync::OwnedSemaphorePermit, StoreError> {
         self.inner.writer.permit().await
+    }
+
+    /// Lets `observer` see what each commit changes, right after it and before anybody has an answer; must not block.
+    /// There can be one; `false` when there is one already.
+    pub fn observe(&self, observer: impl Fn(Changes) + Send + Sync + 'static) -> bool {
+        self.inner.writer.observe(Box::new(observer))
     }
 
     pub(crate) fn submit(&self, job: Box<dyn Job>) -> Result<(), StoreError> {

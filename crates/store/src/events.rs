@@ -1,5 +1,6 @@
 //! The ordered record of every change.
 
+use crate::unit::save_rows;
 use crate::{Conn, StoreError, WriteTx};
 
 /// A change to record.
@@ -48,22 +49,57 @@ pub struct EventRow {
     pub detail: Option<String>,
 }
 
-/// Records a change in the transaction that makes it.
+/// A change as it waits to be written.
+pub(crate) struct StoredEvent {
+    at: i64,
+    actor: String,
+    subject_kind: &'static str,
+    subject_id: String,
+    kind: &'static str,
+    from: Option<String>,
+    to: Option<String>,
+    reason: Option<String>,
+    detail: Option<String>,
+}
+
+/// Records a change in the transaction that makes it. Events get their numbers in the order of these calls.
+#[expect(clippy::unused_async, reason = "like all functions of rows")]
 pub async fn append(tx: &mut WriteTx, event: NewEvent<'_>) -> Result<(), StoreError> {
-    execute!(
-        &mut tx.conn(),
-        "INSERT INTO events (at, actor, subject_kind, subject_id, kind, from_state, to_state, reason, detail) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-        crate::now(),
-        event.actor,
-        event.subject_kind,
-        event.subject_id.as_str(),
-        event.kind,
-        event.from,
-        event.to,
-        event.reason,
-        event.detail.as_deref()
-    )?;
+    // A text that PostgreSQL cannot hold must not keep the changes of others from being stored.
+    let text = |text: &str| text.replace('\0', "\\0");
+    tx.conn().writing()?.append_event(StoredEvent {
+        at: crate::now(),
+        actor: text(event.actor),
+        subject_kind: event.subject_kind,
+        subject_id: text(&event.subject_id),
+        kind: event.kind,
+        from: event.from.map(text),
+        to: event.to.map(text),
+        reason: event.reason.map(text),
+        detail: event.detail.as_deref().map(text),
+    });
+    Ok(())
+}
+
+/// Writes events in their order.
+pub(crate) async fn save_all(conn: &mut Conn<'_>, rows: &[StoredEvent]) -> Result<(), StoreError> {
+    save_rows!(
+        conn,
+        rows,
+        "INSERT INTO events",
+        (
+            at: "bigint" = |row| row.at,
+            actor: "text" = |row| row.actor.as_str(),
+            subject_kind: "text" = |row| row.subject_kind,
+            subject_id: "text" = |row| row.subject_id.as_str(),
+            kind: "text" = |row| row.kind,
+            from_state: "text" = |row| row.from.as_deref(),
+            to_state: "text" = |row| row.to.as_deref(),
+            reason: "text" = |row| row.reason.as_deref(),
+            detail: "text" = |row| row.detail.as_deref(),
+        ),
+        ""
+    );
     Ok(())
 }
 
@@ -80,6 +116,7 @@ pub async fn list(
     subject: Option<(&str, &str)>,
     limit: i64,
 ) -> Result<Vec<EventRow>, StoreError> {
+    conn.settle().await?;
     let rows = match subject {
         None => fetch_all!(conn, EventRow, ALL, after, limit),
         Some((kind, id)) => fetch_all!(conn, EventRow, OF_SUBJECT, after, kind, id, limit),
@@ -89,6 +126,7 @@ pub async fn list(
 
 /// The newest event's id; 0 when there is none.
 pub async fn last_id(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
+    conn.settle().await?;
     let (id,) = fetch_one!(conn, (i64,), "SELECT COALESCE(MAX(id), 0) FROM events")?;
     Ok(id)
 }

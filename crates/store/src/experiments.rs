@@ -7,7 +7,7 @@ use crate::query::{Query, Value, pieces};
 use crate::{Conn, Store, StoreError, users};
 
 /// An entry of the job queue.
-#[derive(Debug, Clone, crate::Row)]
+#[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct JobRow {
     /// UUID.
     pub id: String,
@@ -30,7 +30,7 @@ pub struct JobRow {
 }
 
 /// An experiment with its owner's name and its job's settings.
-#[derive(Debug, Clone, crate::Row)]
+#[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct ExperimentRow {
     /// Number.
     pub id: i64,
@@ -284,13 +284,66 @@ pub async fn list(
 
 /// One experiment.
 pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<ExperimentRow>, StoreError> {
+    if let Some(unit) = &conn.unit
+        && let Some(cell) = unit.experiments.get(&id)
+    {
+        return Ok(Some(ExperimentRow::clone(&cell.row)));
+    }
     let mut query = Query::new(SELECT);
     query.condition("e.id = ").bind(Value::Integer(id));
-    Ok(query.fetch_all(conn).await?.pop())
+    let row = query.fetch_all::<ExperimentRow>(conn).await?.pop();
+    if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
+        unit.keep_experiment(row.clone());
+    }
+    Ok(row)
+}
+
+/// Changes an experiment, if there is one with this number.
+async fn edit(
+    conn: &mut Conn<'_>,
+    id: i64,
+    change: impl FnOnce(&mut ExperimentRow),
+) -> Result<(), StoreError> {
+    if conn.writing()?.experiments.get(&id).is_none() {
+        find(conn, id).await?;
+    }
+    conn.writing()?.edit_experiment(id, change);
+    Ok(())
+}
+
+/// Writes what changes in the life of experiments. The rest of their rows is written where it is changed.
+pub(crate) async fn save_changed<'r>(
+    conn: &mut Conn<'_>,
+    rows: impl Iterator<Item = &'r ExperimentRow>,
+) -> Result<(), StoreError> {
+    for row in rows {
+        execute!(
+            conn,
+            update!(
+                "state = $1, machine = $2, ended_at = $3, collected = $4, progress = $5, best_trial_id = $6, \
+                 best_metric = $7, trial_count = $8, archived = $9, checkpoint_count = $10, \
+                 checkpoint_bytes = $11 WHERE id = $12"
+            ),
+            row.state.as_str(),
+            row.machine.as_str(),
+            row.ended_at,
+            row.collected,
+            row.progress,
+            row.best_trial_id,
+            row.best_metric,
+            row.trial_count,
+            row.archived,
+            row.checkpoint_count,
+            row.checkpoint_bytes,
+            row.id
+        )?;
+    }
+    Ok(())
 }
 
 /// Experiments that have not come to their end: the master looks after them.
 pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError> {
+    conn.settle().await?;
     live_query().fetch_all(conn).await
 }
 
@@ -312,6 +365,7 @@ pub(crate) fn clean_up_queries() -> [Query; 2] {
 
 /// Experiments with work left after their end: policy not applied yet, or deletion under way.
 pub async fn to_clean_up(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, StoreError> {
+    conn.settle().await?;
     // Two statements, each by an index of its own: nearly all experiments have ended and nothing is left to do.
     let [uncollected, deleting] = clean_up_queries();
     let mut rows: Vec<ExperimentRow> = uncollected.fetch_all(conn).await?;
@@ -413,6 +467,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         new.model_definition.as_slice(),
         i64::try_from(new.model_definition.len()).unwrap_or(i64::MAX)
     )?;
+    conn.writing()?.job_changed(&job.id);
     Ok(id)
 }
 
@@ -435,32 +490,26 @@ pub async fn set_state(
     machine: &str,
     ended_at: Option<i64>,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        update!("state = $1, machine = $2, ended_at = COALESCE($3, ended_at) WHERE id = $4"),
-        state,
-        machine,
-        ended_at,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| {
+        state.clone_into(&mut row.state);
+        machine.clone_into(&mut row.machine);
+        row.ended_at = ended_at.or(row.ended_at);
+    })
+    .await
 }
 
 /// Takes back the end of an experiment that is continued.
 pub async fn clear_end(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        update!("ended_at = NULL, collected = $1 WHERE id = $2"),
-        false,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| {
+        row.ended_at = None;
+        row.collected = false;
+    })
+    .await
 }
 
 /// Stores the progress, 0 to 1.
 pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
-    execute!(conn, update!("progress = $1 WHERE id = $2"), progress, id)?;
-    Ok(())
+    edit(conn, id, |row| row.progress = progress).await
 }
 
 /// Stores the best validation so far. A metric that is not a number is stored as none: the databases disagree on NaN.
@@ -470,25 +519,16 @@ pub async fn set_best(
     trial_id: Option<i64>,
     metric: Option<f64>,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        update!("best_trial_id = $1, best_metric = $2 WHERE id = $3"),
-        trial_id,
-        metric.filter(|m| !m.is_nan()),
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| {
+        row.best_trial_id = trial_id;
+        row.best_metric = metric.filter(|m| !m.is_nan());
+    })
+    .await
 }
 
 /// Counts trials that were created.
 pub async fn add_trials(conn: &mut Conn<'_>, id: i64, created: i64) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        update!("trial_count = trial_count + $1 WHERE id = $2"),
-        created,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| row.trial_count += created).await
 }
 
 /// What people may change at any time.
@@ -500,6 +540,8 @@ pub async fn set_texts(
     labels: &str,
     notes: &str,
 ) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_experiments();
     execute!(
         conn,
         update!(
@@ -519,6 +561,8 @@ pub async fn set_texts(
 
 /// Stores the effective configuration after a permitted change (resources, checkpoint policy).
 pub async fn set_config(conn: &mut Conn<'_>, id: i64, config: &str) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_experiments();
     execute!(
         conn,
         "UPDATE experiment_configs SET config = $1 WHERE experiment_id = $2",
@@ -530,8 +574,7 @@ pub async fn set_config(conn: &mut Conn<'_>, id: i64, config: &str) -> Result<()
 
 /// Shows or hides an experiment.
 pub async fn set_archived(conn: &mut Conn<'_>, id: i64, archived: bool) -> Result<(), StoreError> {
-    execute!(conn, update!("archived = $1 WHERE id = $2"), archived, id)?;
-    Ok(())
+    edit(conn, id, |row| row.archived = archived).await
 }
 
 /// Notes whether the checkpoint policy has been applied since the end.
@@ -540,27 +583,28 @@ pub async fn set_collected(
     id: i64,
     collected: bool,
 ) -> Result<(), StoreError> {
-    execute!(conn, update!("collected = $1 WHERE id = $2"), collected, id)?;
-    Ok(())
+    edit(conn, id, |row| row.collected = collected).await
 }
 
 /// Counts the checkpoints of an experiment anew.
 pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
-    execute!(
+    let (count, bytes) = fetch_one!(
         conn,
-        update!(
-            "\
-         checkpoint_count = (SELECT COUNT(*) FROM checkpoints c WHERE c.experiment_id = $1 AND c.state <> 'DELETED'), \
-         checkpoint_bytes = (SELECT CAST(COALESCE(SUM(c.bytes), 0) AS BIGINT) FROM checkpoints c \
-         WHERE c.experiment_id = $1 AND c.state <> 'DELETED') WHERE id = $1"
-        ),
+        (i64, i64),
+        "SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM checkpoints \
+         WHERE experiment_id = $1 AND state <> 'DELETED'",
         id
     )?;
-    Ok(())
+    edit(conn, id, |row| {
+        row.checkpoint_count = count;
+        row.checkpoint_bytes = bytes;
+    })
+    .await
 }
 
 /// A job.
 pub async fn job(conn: &mut Conn<'_>, id: &str) -> Result<Option<JobRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_optional!(
         conn,
         JobRow,
@@ -574,6 +618,7 @@ pub async fn find_by_job(
     conn: &mut Conn<'_>,
     job_id: &str,
 ) -> Result<Option<ExperimentRow>, StoreError> {
+    conn.settle().await?;
     let mut query = Query::new(SELECT);
     query
         .condition("e.job_id = ")
@@ -583,6 +628,7 @@ pub async fn find_by_job(
 
 /// Jobs of live experiments.
 pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         JobRow,
@@ -594,6 +640,10 @@ pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
 
 /// Stores the settings of a job.
 pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreError> {
+    conn.settle().await?;
+    let unit = conn.writing()?;
+    unit.forget_experiments();
+    unit.job_changed(&job.id);
     execute!(
         conn,
         "UPDATE jobs SET resource_pool = $1, priority = $2, weight = $3, max_slots = $4, position = $5 WHERE id = $6",
@@ -615,6 +665,8 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
 
 /// Removes an experiment and everything that belongs to it. Checkpoint files are the caller's business.
 pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_rows();
     for sql in [
         "DELETE FROM metric_chunks WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
         "DELETE FROM metric_series WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",

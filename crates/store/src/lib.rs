@@ -28,6 +28,7 @@ mod db;
 pub mod lite;
 mod migrate;
 mod query;
+pub mod unit;
 pub mod writer;
 
 pub mod agents;

@@ -4,6 +4,7 @@ mod lines;
 
 use memchr::memmem::Finder;
 
+use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
 pub use lines::{Origin, Packer};
@@ -147,6 +148,34 @@ pub fn pack(lines: &[LogLine]) -> Result<Packed, StoreError> {
     packer.finish()
 }
 
+/// Appends a line to a task's log, if there is such a task. Lines of one transaction are stored together.
+pub fn append_line(conn: &mut Conn<'_>, task_id: &str, line: LogLine) -> Result<(), StoreError> {
+    conn.writing()?.append_line(task_id, line);
+    Ok(())
+}
+
+/// Writes chunks: the task, the number of the chunk's last line, the lines.
+pub(crate) async fn save_chunks(
+    conn: &mut Conn<'_>,
+    rows: &[(String, i64, Packed)],
+) -> Result<(), StoreError> {
+    save_rows!(
+        conn,
+        rows,
+        "INSERT INTO log_chunks",
+        (
+            task_id: "text" = |row| row.0.as_str(),
+            first_line: "bigint" = |row| row.1 - row.2.count + 1,
+            lines: "bigint" = |row| row.2.count,
+            first_at: "bigint" = |row| row.2.first_at,
+            last_at: "bigint" = |row| row.2.last_at,
+            data: "bytea" = |row| row.2.data.as_slice(),
+        ),
+        ""
+    );
+    Ok(())
+}
+
 /// Appends lines to a task's log. Lines of an unknown task are refused with `false`.
 pub async fn append(
     conn: &mut Conn<'_>,
@@ -156,14 +185,15 @@ pub async fn append(
     if lines.count == 0 {
         return Ok(true);
     }
-    let Some((last,)) = fetch_optional!(
-        conn,
-        (i64,),
-        "UPDATE tasks SET log_lines = log_lines + $1 WHERE id = $2 RETURNING log_lines",
-        lines.count,
-        task_id
-    )?
-    else {
+    // Lines that the master has said before come before these.
+    if conn
+        .unit
+        .as_ref()
+        .is_some_and(|unit| unit.has_lines(task_id))
+    {
+        conn.settle().await?;
+    }
+    let Some(last) = crate::allocations::count_lines(conn, task_id, lines.count).await? else {
         return Ok(false);
     };
     execute!(

@@ -8,6 +8,7 @@
 
 use sha2::{Digest as _, Sha256};
 
+use crate::db::Link;
 use crate::{Conn, StoreError};
 
 /// All migrations, oldest first. Never change one that has been released: add another.
@@ -75,9 +76,9 @@ impl Migration {
         TOKENS.iter().fold(self.text.to_owned(), |sql, token| {
             sql.replace(
                 token.0,
-                match conn {
-                    Conn::Lite(_) => token.1,
-                    Conn::Pg(_) => token.2,
+                match conn.link {
+                    Link::Lite(_) => token.1,
+                    Link::Pg(_) => token.2,
                 },
             )
         })

@@ -5,7 +5,7 @@ use rusqlite::ToSql;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use sqlx::{AssertSqlSafe, FromRow, postgres::PgRow};
 
-use crate::db::DriverError;
+use crate::db::{DriverError, Link};
 use crate::lite::FromLite;
 use crate::{Conn, StoreError};
 
@@ -122,12 +122,12 @@ impl Query {
     where
         R: FromLite + for<'r> FromRow<'r, PgRow> + Send + Unpin,
     {
-        match conn {
-            Conn::Lite(c) => {
+        match &mut conn.link {
+            Link::Lite(c) => {
                 let values: Vec<&dyn ToSql> = self.values.iter().map(|v| v as &dyn ToSql).collect();
                 Ok(c.fetch_all(&self.text, &values)?)
             }
-            Conn::Pg(c) => {
+            Link::Pg(c) => {
                 let mut query = sqlx::query_as::<_, R>(AssertSqlSafe(self.text));
                 for value in self.values {
                     query = match value {

@@ -1,5 +1,6 @@
 //! Searches: the last snapshot and the events since.
 
+use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
 /// What is needed to bring a search back.
@@ -18,6 +19,7 @@ pub async fn find(
     conn: &mut Conn<'_>,
     experiment_id: i64,
 ) -> Result<Option<StoredSearch>, StoreError> {
+    conn.settle().await?;
     let Some((through, snapshot)) = fetch_optional!(
         conn,
         (i64, String),
@@ -42,19 +44,34 @@ pub async fn find(
 }
 
 /// Appends one event.
+#[expect(clippy::unused_async, reason = "like all functions of rows")]
 pub async fn append_event(
     conn: &mut Conn<'_>,
     experiment_id: i64,
     seq: i64,
     event: &str,
 ) -> Result<(), StoreError> {
-    execute!(
+    conn.writing()?
+        .append_search_event(experiment_id, seq, event);
+    Ok(())
+}
+
+/// Writes events of searches: experiment, number, JSON.
+pub(crate) async fn save_events(
+    conn: &mut Conn<'_>,
+    rows: &[(i64, i64, String)],
+) -> Result<(), StoreError> {
+    save_rows!(
         conn,
-        "INSERT INTO search_events (experiment_id, seq, event) VALUES ($1, $2, $3)",
-        experiment_id,
-        seq,
-        event
-    )?;
+        rows,
+        "INSERT INTO search_events",
+        (
+            experiment_id: "bigint" = |row| row.0,
+            seq: "bigint" = |row| row.1,
+            event: "text" = |row| row.2.as_str(),
+        ),
+        ""
+    );
     Ok(())
 }
 
@@ -65,6 +82,7 @@ pub async fn save_snapshot(
     through: i64,
     snapshot: &str,
 ) -> Result<(), StoreError> {
+    conn.settle().await?;
     execute!(
         conn,
         "INSERT INTO search_snapshots (experiment_id, through, snapshot) VALUES ($1, $2, $3) \
@@ -84,6 +102,7 @@ pub async fn save_snapshot(
 
 /// Forgets the search of an experiment that has ended.
 pub async fn delete(conn: &mut Conn<'_>, experiment_id: i64) -> Result<(), StoreError> {
+    conn.settle().await?;
     execute!(
         conn,
         "DELETE FROM search_events WHERE experiment_id = $1",

@@ -1,12 +1,14 @@
 //! Trials.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::query::{Query, Value, pieces};
+use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
 /// A trial.
-#[derive(Debug, Clone, crate::Row)]
+#[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct TrialRow {
     /// Number, over the whole cluster.
     pub id: i64,
@@ -103,17 +105,120 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<i64, StoreErr
         new.warm_start_checkpoint.as_deref(),
         new.created_at
     )?;
+    let unit = conn.writing()?;
+    unit.keep_trial(new.row(id), false);
+    unit.count_trials(new.experiment_id, 1);
     Ok(id)
+}
+
+impl NewTrial {
+    /// The row as [`insert`] stores it.
+    fn row(&self, id: i64) -> TrialRow {
+        TrialRow {
+            id,
+            experiment_id: self.experiment_id,
+            request_id: self.request_id.clone(),
+            task_id: self.task_id.clone(),
+            state: self.state.clone(),
+            machine: self.machine.clone(),
+            hparams: self.hparams.clone(),
+            seed: self.seed,
+            run_id: 0,
+            restarts: 0,
+            warm_start_checkpoint: self.warm_start_checkpoint.clone(),
+            latest_checkpoint: None,
+            latest_checkpoint_steps: None,
+            total_batches: 0,
+            progress: 0.0,
+            runner_state: String::new(),
+            metadata: "{}".into(),
+            best_metric: None,
+            best_validation: None,
+            latest_metric: None,
+            latest_validation: None,
+            checkpoint_count: 0,
+            checkpoint_bytes: 0,
+            notice: None,
+            created_at: self.created_at,
+            ended_at: None,
+        }
+    }
+}
+
+/// Writes changed trials.
+pub(crate) async fn save_changed(
+    conn: &mut Conn<'_>,
+    rows: &[Arc<TrialRow>],
+) -> Result<(), StoreError> {
+    save_rows!(
+        conn,
+        rows,
+        "INSERT INTO trials",
+        (
+            id: "bigint" = |row| row.id,
+            experiment_id: "bigint" = |row| row.experiment_id,
+            request_id: "text" = |row| row.request_id.as_str(),
+            task_id: "text" = |row| row.task_id.as_str(),
+            state: "text" = |row| row.state.as_str(),
+            machine: "text" = |row| row.machine.as_str(),
+            hparams: "text" = |row| row.hparams.as_str(),
+            seed: "bigint" = |row| row.seed,
+            run_id: "bigint" = |row| row.run_id,
+            restarts: "bigint" = |row| row.restarts,
+            latest_checkpoint: "text" = |row| row.latest_checkpoint.as_deref(),
+            latest_checkpoint_steps: "bigint" = |row| row.latest_checkpoint_steps,
+            total_batches: "bigint" = |row| row.total_batches,
+            progress: "double precision" = |row| row.progress,
+            runner_state: "text" = |row| row.runner_state.as_str(),
+            metadata: "text" = |row| row.metadata.as_str(),
+            best_metric: "double precision" = |row| row.best_metric,
+            best_validation: "text" = |row| row.best_validation.as_deref(),
+            latest_metric: "double precision" = |row| row.latest_metric,
+            latest_validation: "text" = |row| row.latest_validation.as_deref(),
+            checkpoint_count: "bigint" = |row| row.checkpoint_count,
+            checkpoint_bytes: "bigint" = |row| row.checkpoint_bytes,
+            notice: "text" = |row| row.notice.as_deref(),
+            created_at: "bigint" = |row| row.created_at,
+            ended_at: "bigint" = |row| row.ended_at,
+        ),
+        "ON CONFLICT (id) DO UPDATE SET task_id = excluded.task_id, state = excluded.state, \
+         machine = excluded.machine, hparams = excluded.hparams, run_id = excluded.run_id, \
+         restarts = excluded.restarts, latest_checkpoint = excluded.latest_checkpoint, \
+         latest_checkpoint_steps = excluded.latest_checkpoint_steps, total_batches = excluded.total_batches, \
+         progress = excluded.progress, runner_state = excluded.runner_state, metadata = excluded.metadata, \
+         best_metric = excluded.best_metric, best_validation = excluded.best_validation, \
+         latest_metric = excluded.latest_metric, latest_validation = excluded.latest_validation, \
+         checkpoint_count = excluded.checkpoint_count, checkpoint_bytes = excluded.checkpoint_bytes, \
+         notice = excluded.notice, ended_at = excluded.ended_at"
+    );
+    Ok(())
 }
 
 /// One trial.
 pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<TrialRow>, StoreError> {
-    Ok(fetch_optional!(
-        conn,
-        TrialRow,
-        "SELECT * FROM trials WHERE id = $1",
-        id
-    )?)
+    if let Some(unit) = &conn.unit
+        && let Some(row) = unit.trials.get(&id)
+    {
+        return Ok(Some(TrialRow::clone(row)));
+    }
+    let row = fetch_optional!(conn, TrialRow, "SELECT * FROM trials WHERE id = $1", id)?;
+    if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
+        unit.keep_trial(row.clone(), false);
+    }
+    Ok(row)
+}
+
+/// Changes a trial, if there is one with this number.
+async fn edit(
+    conn: &mut Conn<'_>,
+    id: i64,
+    change: impl FnOnce(&mut TrialRow),
+) -> Result<(), StoreError> {
+    if conn.writing()?.trials.get(&id).is_none() {
+        find(conn, id).await?;
+    }
+    conn.writing()?.edit_trial(id, change);
+    Ok(())
 }
 
 /// The trial that the searcher calls `request_id`.
@@ -122,13 +227,18 @@ pub async fn find_by_request(
     experiment_id: i64,
     request_id: &str,
 ) -> Result<Option<TrialRow>, StoreError> {
-    Ok(fetch_optional!(
+    // Number and name of a trial never change; the rest may be newer in memory.
+    let found = fetch_optional!(
         conn,
-        TrialRow,
-        "SELECT * FROM trials WHERE experiment_id = $1 AND request_id = $2",
+        (i64,),
+        "SELECT id FROM trials WHERE experiment_id = $1 AND request_id = $2",
         experiment_id,
         request_id
-    )?)
+    )?;
+    match found {
+        Some((id,)) => find(conn, id).await,
+        None => Ok(None),
+    }
 }
 
 /// All trials of an experiment by number.
@@ -136,6 +246,7 @@ pub async fn of_experiment(
     conn: &mut Conn<'_>,
     experiment_id: i64,
 ) -> Result<Vec<TrialRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         TrialRow,
@@ -149,6 +260,7 @@ pub async fn live_of_experiment(
     conn: &mut Conn<'_>,
     experiment_id: i64,
 ) -> Result<Vec<TrialRow>, StoreError> {
+    conn.settle().await?;
     Ok(fetch_all!(
         conn,
         TrialRow,
@@ -159,17 +271,28 @@ pub async fn live_of_experiment(
 
 /// How many trials of an experiment are live.
 pub async fn count_live(conn: &mut Conn<'_>, experiment_id: i64) -> Result<i64, StoreError> {
+    if let Some(unit) = &conn.unit
+        && let Some(cell) = unit.experiments.get(&experiment_id)
+        && let Some(count) = cell.live_trials
+    {
+        return Ok(count);
+    }
+    conn.settle().await?;
     let (n,) = fetch_one!(
         conn,
         (i64,),
         "SELECT COUNT(*) FROM trials WHERE experiment_id = $1 AND ended_at IS NULL",
         experiment_id
     )?;
+    if let Some(unit) = &mut conn.unit {
+        unit.set_live_trials(experiment_id, n);
+    }
     Ok(n)
 }
 
 /// How far the trials of an experiment said they were, on average; 0 without trials.
 pub async fn mean_progress(conn: &mut Conn<'_>, experiment_id: i64) -> Result<f64, StoreError> {
+    conn.settle().await?;
     let (progress,) = fetch_one!(
         conn,
         (f64,),
@@ -294,6 +417,7 @@ pub async fn list(
     offset: i64,
     limit: i64,
 ) -> Result<(Vec<TrialRow>, i64), StoreError> {
+    conn.settle().await?;
     let total = count_query(experiment_id, states)
         .fetch_all::<(i64,)>(conn)
         .await?
@@ -310,6 +434,7 @@ pub async fn list(
 
 /// The trials with these numbers, in this order; those that are gone are left out.
 async fn in_order(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<TrialRow>, StoreError> {
+    conn.settle().await?;
     let mut found: HashMap<i64, TrialRow> = HashMap::with_capacity(ids.len());
     for some in pieces(ids) {
         for row in rows_query(some).fetch_all::<TrialRow>(conn).await? {
@@ -333,16 +458,13 @@ pub async fn set_state(
     restarts: i64,
     ended_at: Option<i64>,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE trials SET state = $1, machine = $2, restarts = $3, ended_at = $4 WHERE id = $5",
-        state,
-        machine,
-        restarts,
-        ended_at,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| {
+        state.clone_into(&mut row.state);
+        machine.clone_into(&mut row.machine);
+        row.restarts = restarts;
+        row.ended_at = ended_at;
+    })
+    .await
 }
 
 /// Starts the next run on `task_id`: its number is `run_id` and steps count anew from `total_batches`.
@@ -353,15 +475,13 @@ pub async fn start_run(
     run_id: i64,
     total_batches: i64,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE trials SET run_id = $1, task_id = $2, total_batches = $3, runner_state = '' WHERE id = $4",
-        run_id,
-        task_id,
-        total_batches,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| {
+        row.run_id = run_id;
+        task_id.clone_into(&mut row.task_id);
+        row.total_batches = total_batches;
+        row.runner_state.clear();
+    })
+    .await
 }
 
 /// Gives an ended trial another task and other hyperparameters (JSON) for the runs to come.
@@ -371,47 +491,26 @@ pub async fn set_continuation(
     task_id: &str,
     hparams: &str,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE trials SET task_id = $1, hparams = $2 WHERE id = $3",
-        task_id,
-        hparams,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| {
+        task_id.clone_into(&mut row.task_id);
+        hparams.clone_into(&mut row.hparams);
+    })
+    .await
 }
 
 /// Stores the progress, 0 to 1.
 pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE trials SET progress = $1 WHERE id = $2",
-        progress,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| row.progress = progress).await
 }
 
 /// Stores what the code says it does.
 pub async fn set_runner_state(conn: &mut Conn<'_>, id: i64, state: &str) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE trials SET runner_state = $1 WHERE id = $2",
-        state,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| state.clone_into(&mut row.runner_state)).await
 }
 
 /// Stores users' metadata.
 pub async fn set_metadata(conn: &mut Conn<'_>, id: i64, metadata: &str) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE trials SET metadata = $1 WHERE id = $2",
-        metadata,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| metadata.clone_into(&mut row.metadata)).await
 }
 
 /// Stores a sentence that people should see with the trial.
@@ -420,13 +519,7 @@ pub async fn set_notice(
     id: i64,
     notice: Option<&str>,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE trials SET notice = $1 WHERE id = $2",
-        notice,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| row.notice = notice.map(str::to_owned)).await
 }
 
 /// Raises the highest step reported.
@@ -435,13 +528,10 @@ pub async fn raise_total_batches(
     id: i64,
     step: i64,
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE trials SET total_batches = $1 WHERE id = $2 AND total_batches < $1",
-        step,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| {
+        row.total_batches = row.total_batches.max(step);
+    })
+    .await
 }
 
 /// Stores best and latest validation. A metric that is not a number is stored as none (the databases disagree on NaN);
@@ -452,32 +542,35 @@ pub async fn set_validations(
     best: (Option<f64>, Option<&str>),
     latest: (Option<f64>, Option<&str>),
 ) -> Result<(), StoreError> {
-    execute!(
-        conn,
-        "UPDATE trials SET best_metric = $1, best_validation = $2, latest_metric = $3, latest_validation = $4 \
-         WHERE id = $5",
-        best.0.filter(|m| !m.is_nan()),
-        best.1,
-        latest.0.filter(|m| !m.is_nan()),
-        latest.1,
-        id
-    )?;
-    Ok(())
+    edit(conn, id, |row| {
+        row.best_metric = best.0.filter(|m| !m.is_nan());
+        row.best_validation = best.1.map(str::to_owned);
+        row.latest_metric = latest.0.filter(|m| !m.is_nan());
+        row.latest_validation = latest.1.map(str::to_owned);
+    })
+    .await
 }
 
 /// Counts the checkpoints of a trial anew and finds the complete one with the most steps.
 pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
-    execute!(
+    let (count, bytes) = fetch_one!(
         conn,
-        "UPDATE trials SET \
-         checkpoint_count = (SELECT COUNT(*) FROM checkpoints c WHERE c.trial_id = $1 AND c.state <> 'DELETED'), \
-         checkpoint_bytes = (SELECT CAST(COALESCE(SUM(c.bytes), 0) AS BIGINT) FROM checkpoints c \
-         WHERE c.trial_id = $1 AND c.state <> 'DELETED'), \
-         latest_checkpoint = (SELECT c.uuid FROM checkpoints c WHERE c.trial_id = $1 AND c.state = 'COMPLETED' \
-         ORDER BY c.steps DESC, c.reported_at DESC LIMIT 1), \
-         latest_checkpoint_steps = (SELECT MAX(c.steps) FROM checkpoints c WHERE c.trial_id = $1 \
-         AND c.state = 'COMPLETED') WHERE id = $1",
+        (i64, i64),
+        "SELECT COUNT(*), CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM checkpoints \
+         WHERE trial_id = $1 AND state <> 'DELETED'",
         id
     )?;
-    Ok(())
+    let latest = fetch_optional!(
+        conn,
+        (String, i64),
+        "SELECT uuid, steps FROM checkpoints WHERE trial_id = $1 AND state = 'COMPLETED' \
+         ORDER BY steps DESC, reported_at DESC LIMIT 1",
+        id
+    )?;
+    edit(conn, id, |row| {
+        row.checkpoint_count = count;
+        row.checkpoint_bytes = bytes;
+        (row.latest_checkpoint, row.latest_checkpoint_steps) = latest.unzip();
+    })
+    .await
 }

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -14,6 +14,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::db::{Connector, DriverError, OwnedConn};
+use crate::unit::{Changes, Unit};
 use crate::{Conn, Store, StoreError};
 
 /// Most changes in one transaction. Bounds how long the first one waits for its answer.
@@ -24,6 +25,7 @@ const WAITING: usize = 4096;
 /// A change being made: its connection, and what is to happen once it is committed.
 pub struct WriteTx {
     conn: OwnedConn,
+    unit: Unit,
     after_commit: Vec<Box<dyn FnOnce() + Send>>,
     on_rollback: Vec<Box<dyn FnOnce() + Send>>,
 }
@@ -31,7 +33,18 @@ pub struct WriteTx {
 impl WriteTx {
     /// The connection for the query functions.
     pub fn conn(&mut self) -> Conn<'_> {
-        self.conn.conn()
+        Conn {
+            link: self.conn.link(),
+            unit: Some(&mut self.unit),
+        }
+    }
+
+    /// Lets every row be read from the database again, what waits having been written: for tests that compare.
+    pub async fn read_rows_anew(&mut self) -> Result<(), StoreError> {
+        let mut conn = self.conn();
+        conn.settle().await?;
+        conn.writing()?.forget_rows();
+        Ok(())
     }
 
     /// Runs `effect` right after the commit, before the caller has its answer. Never runs if the change is refused or
@@ -121,6 +134,9 @@ impl Store {
     }
 }
 
+/// Sees what each commit changes.
+type Observer = Box<dyn Fn(Changes) + Send + Sync>;
+
 enum Message {
     Job(Box<dyn Job>),
     Close(oneshot::Sender<()>),
@@ -129,6 +145,7 @@ enum Message {
 /// The handle to the writer's task.
 pub(crate) struct Writer {
     queue: mpsc::UnboundedSender<Message>,
+    observer: Arc<OnceLock<Observer>>,
     permits: Arc<Semaphore>,
 }
 
@@ -148,25 +165,30 @@ impl Writer {
         lock: Option<File>,
     ) -> Result<Self, StoreError> {
         let (queue, inbox) = mpsc::unbounded_channel();
-        match &conn {
+        let observer = Arc::new(OnceLock::new());
+        let on_a_thread = matches!(conn, OwnedConn::Lite(_));
+        let work = run(connector, conn, lock, inbox, observer.clone());
+        if on_a_thread {
             // Its statements run where it runs, and a commit waits for the disk: on a thread of its own that holds up
             // nobody else.
-            OwnedConn::Lite(_) => {
-                let runtime = tokio::runtime::Handle::current();
-                std::thread::Builder::new()
-                    .name("writer".into())
-                    .spawn(move || runtime.block_on(run(connector, conn, lock, inbox)))
-                    .map_err(|e| StoreError::Unavailable(DriverError::Thread(e)))?;
-            }
+            let runtime = tokio::runtime::Handle::current();
+            std::thread::Builder::new()
+                .name("writer".into())
+                .spawn(move || runtime.block_on(work))
+                .map_err(|e| StoreError::Unavailable(DriverError::Thread(e)))?;
+        } else {
             // Waits for the network, beside all else that does.
-            OwnedConn::Pg(_) => {
-                tokio::spawn(run(connector, conn, lock, inbox));
-            }
+            tokio::spawn(work);
         }
         Ok(Self {
             queue,
+            observer,
             permits: Arc::new(Semaphore::new(WAITING)),
         })
+    }
+
+    pub(crate) fn observe(&self, observer: Observer) -> bool {
+        self.observer.set(observer).is_ok()
     }
 
     pub(crate) fn submit(&self, job: Box<dyn Job>) -> Result<(), StoreError> {
@@ -188,8 +210,10 @@ async fn run(
     conn: OwnedConn,
     lock: Option<File>,
     mut inbox: mpsc::UnboundedReceiver<Message>,
+    observer: Arc<OnceLock<Observer>>,
 ) {
     let mut conn = Some(conn);
+    let mut unit = Unit::default();
     let mut closing = None;
     let mut gathered = Vec::with_capacity(GROUP);
     while inbox.recv_many(&mut gathered, GROUP).await > 0 {
@@ -202,7 +226,7 @@ async fn run(
             }
         }
         if !jobs.is_empty() {
-            conn = commit_group(&connector, conn, jobs).await;
+            conn = commit_group(&connector, conn, &mut unit, &observer, jobs).await;
         }
         if closing.is_some() {
             break;
@@ -253,6 +277,7 @@ enum Made {
 /// Runs one change under a savepoint. `Err` = the transaction itself is lost.
 async fn make(tx: &mut WriteTx, job: &mut dyn Job) -> Result<Made, StoreError> {
     let (effects, repairs) = (tx.after_commit.len(), tx.on_rollback.len());
+    tx.unit.begin();
     statement(&mut tx.conn, Statement::Savepoint).await?;
     let mut refused = None;
     if job.run(tx).await {
@@ -269,6 +294,7 @@ async fn make(tx: &mut WriteTx, job: &mut dyn Job) -> Result<Made, StoreError> {
         return Err(error);
     }
     statement(&mut tx.conn, Statement::RollbackTo).await?;
+    tx.unit.undo();
     tx.after_commit.truncate(effects);
     for repair in tx.on_rollback.drain(repairs..) {
         repair();
@@ -280,6 +306,8 @@ async fn make(tx: &mut WriteTx, job: &mut dyn Job) -> Result<Made, StoreError> {
 async fn commit_group(
     connector: &Connector,
     conn: Option<OwnedConn>,
+    unit: &mut Unit,
+    observer: &OnceLock<Observer>,
     jobs: Vec<Box<dyn Job>>,
 ) -> Option<OwnedConn> {
     let conn = match begin(connector, conn).await {
@@ -294,6 +322,7 @@ async fn commit_group(
     };
     let mut tx = WriteTx {
         conn,
+        unit: std::mem::take(unit),
         after_commit: Vec::new(),
         on_rollback: Vec::new(),
     };
@@ -315,15 +344,17 @@ async fn commit_group(
     }
     let outcome = match lost {
         Some(error) => Err(error),
-        None => statement(&mut tx.conn, Statement::Commit)
-            .await
-            .map_err(StoreError::from),
+        None => commit(&mut tx).await,
     };
     match outcome {
         Ok(()) => {
             if let OwnedConn::Lite(conn) = &mut tx.conn {
                 conn.after_commit();
             }
+            if let (Some(changes), Some(observer)) = (tx.unit.committed(), observer.get()) {
+                observer(changes);
+            }
+            *unit = tx.unit;
             for effect in tx.after_commit {
                 effect();
             }
@@ -333,6 +364,7 @@ async fn commit_group(
             Some(tx.conn)
         }
         Err(error) => {
+            // The unit goes with the transaction: what it holds was never committed.
             for repair in tx.on_rollback {
                 repair();
             }
@@ -352,6 +384,12 @@ async fn commit_group(
             (!lost && statement(&mut conn, Statement::Rollback).await.is_ok()).then_some(conn)
         }
     }
+}
+
+/// Writes what gathered in memory, and commits.
+async fn commit(tx: &mut WriteTx) -> Result<(), StoreError> {
+    tx.conn().settle().await?;
+    Ok(statement(&mut tx.conn, Statement::Commit).await?)
 }
 
 /// The same failure for each caller; a driver's errors cannot be cloned, so their text goes along.

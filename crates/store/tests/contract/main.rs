@@ -45,6 +45,7 @@ macro_rules! change {
 }
 
 mod experiments;
+mod memory;
 mod opening;
 mod people;
 mod reports;
@@ -211,6 +212,9 @@ suite! {
         a_panicking_change_costs_only_itself,
         a_change_goes_on_when_its_caller_stops_waiting,
         readers_see_only_what_is_committed;
+    memory:
+        rows_in_memory_never_differ_from_the_stored_ones,
+        rows_in_memory_are_those_of_a_restarted_master;
     people:
         users_keep_every_field,
         two_users_cannot_share_a_name,

@@ -1,0 +1,352 @@
+//! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
+//! same changes with every row read anew.
+
+use det_store::agents::{self, AgentRow};
+use det_store::events::{self, NewEvent};
+use det_store::logs::{self, LogLine};
+use det_store::{
+    Conn, Store, StoreError, WriteTx, allocations, checkpoints, experiments, searches, trials,
+};
+use futures::future::join_all;
+
+use crate::World;
+use crate::rows::{allocation, checkpoint, container, some_experiment, task, trial};
+
+/// Trials that the changes are about.
+const TRIALS: u64 = 4;
+/// Changes of one history; several are handed in at once.
+const CHANGES: u64 = 80;
+/// Histories; a seed is one.
+const SEEDS: u64 = 4;
+
+/// A small generator of numbers: the same seed gives the same history (SplitMix64).
+#[derive(Clone)]
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn number(&mut self, bound: u64) -> i64 {
+        i64::try_from(self.below(bound)).unwrap()
+    }
+}
+
+pub(crate) async fn rows_in_memory_never_differ_from_the_stored_ones(world: &World) {
+    let experiment = some_experiment(world).await;
+    for seed in 0..SEEDS {
+        let kept = history(&world.store, experiment, seed * 2, seed, false).await;
+        let read_anew = history(&world.store, experiment, seed * 2 + 1, seed, true).await;
+        assert_eq!(kept, read_anew, "seed {seed}");
+    }
+}
+
+/// Plays the history of a seed under names of its own, and says what the database holds of it then.
+async fn history(
+    store: &Store,
+    experiment: i64,
+    run: u64,
+    seed: u64,
+    read_anew: bool,
+) -> Vec<String> {
+    let mut random = Random(seed);
+    let mut done = 0;
+    while done < CHANGES {
+        let batch: Vec<_> = (0..=random.below(6))
+            .map(|_| {
+                done += 1;
+                let mut own = Random(random.below(u64::MAX));
+                store.write(move |tx: &mut WriteTx| {
+                    Box::pin(async move {
+                        for _ in 0..=own.below(5) {
+                            if read_anew {
+                                tx.read_rows_anew().await?;
+                            }
+                            act(tx, experiment, run, &mut own).await?;
+                        }
+                        if own.below(4) == 0 {
+                            return Err(StoreError::Closed);
+                        }
+                        Ok(())
+                    })
+                })
+            })
+            .collect();
+        for outcome in join_all(batch).await {
+            match outcome {
+                Ok(()) | Err(StoreError::Closed) => {}
+                Err(error) => panic!("seed {seed}: {error:?}"),
+            }
+        }
+    }
+    shown(store, experiment, run).await
+}
+
+fn names(run: u64, number: u64) -> (String, String) {
+    (format!("r{run}-{number}"), format!("task-{run}-{number}"))
+}
+
+/// One random action on one of the trials; what it needs and does not find makes it do nothing.
+async fn act(
+    tx: &mut WriteTx,
+    experiment: i64,
+    run: u64,
+    random: &mut Random,
+) -> Result<(), StoreError> {
+    let (request, task_id) = names(run, random.below(TRIALS));
+    let found = trials::find_by_request(&mut tx.conn(), experiment, &request).await?;
+    let Some(row) = found else {
+        let mut new = trial(experiment, &request);
+        new.task_id.clone_from(&task_id);
+        let id = trials::insert(&mut tx.conn(), &new).await?;
+        let new = task(&task_id, Some(experiment), Some(id));
+        return allocations::insert_task(&mut tx.conn(), &new).await;
+    };
+    let n = random.number(1_000);
+    let what = random.below(20);
+    if what < 10 {
+        act_on_allocation(tx, &task_id, row.id, what, n).await
+    } else {
+        act_on_the_rest(tx, &row, &task_id, experiment, run, what, n).await
+    }
+}
+
+async fn act_on_allocation(
+    tx: &mut WriteTx,
+    task_id: &str,
+    trial_id: i64,
+    what: u64,
+    n: i64,
+) -> Result<(), StoreError> {
+    let Some(mut live) = allocations::live_of_task(&mut tx.conn(), task_id).await? else {
+        let attempt = allocations::next_attempt(&mut tx.conn(), task_id).await?;
+        let row = allocation(&format!("{task_id}.{attempt}"), task_id, Some(trial_id));
+        trials::start_run(&mut tx.conn(), trial_id, task_id, attempt, n).await?;
+        return allocations::insert(&mut tx.conn(), &row).await;
+    };
+    let conn = &mut tx.conn();
+    let members = allocations::containers(conn, &live.id).await?;
+    match (what, members.last().cloned()) {
+        (0..=2, _) if members.len() < 3 => {
+            let member = i64::try_from(members.len()).unwrap();
+            let id = format!("{}-{member}", live.id);
+            allocations::insert_container(conn, &container(&id, &live.id, "agent", member)).await?;
+            allocations::insert_token(conn, id.as_bytes(), &live.id).await
+        }
+        (0..=4, Some(known)) => {
+            let found = allocations::find_container(conn, &known.id).await?;
+            let mut row = found.expect("it was listed");
+            row.observed = Some(format!("{{\"n\":{n}}}"));
+            row.joined = n % 2 == 0;
+            row.ended_at = (n % 5 == 0).then_some(n);
+            allocations::update_container(conn, &row).await
+        }
+        (5 | 6, _) => allocations::set_wait(conn, &live.id, Some("because"), Some(n)).await,
+        (7, _) => {
+            live.ended_at = Some(n);
+            allocations::update(conn, &live).await?;
+            allocations::expire_tokens(conn, &live.id, n).await
+        }
+        (8, _) => allocations::live_containers_of_agent(conn, "agent")
+            .await
+            .map(|_| ()),
+        _ => {
+            live.state = format!("STATE_{n}");
+            live.preempt_deadline = (n % 3 == 0).then_some(n);
+            allocations::update(conn, &live).await
+        }
+    }
+}
+
+async fn act_on_the_rest(
+    tx: &mut WriteTx,
+    row: &trials::TrialRow,
+    task_id: &str,
+    experiment: i64,
+    run: u64,
+    what: u64,
+    n: i64,
+) -> Result<(), StoreError> {
+    let id = row.id;
+    match what {
+        10 => {
+            let end = (n % 2 == 0).then_some(n);
+            trials::set_state(&mut tx.conn(), id, "ANY", "{}", n, end).await?;
+            allocations::set_task_end(&mut tx.conn(), task_id, end).await
+        }
+        11 => {
+            // The count is part of what is compared, as a trial's progress.
+            let live = trials::count_live(&mut tx.conn(), experiment).await?;
+            let all = trials::live_of_experiment(&mut tx.conn(), experiment).await?;
+            assert_eq!(live, i64::try_from(all.len()).unwrap());
+            trials::set_metadata(&mut tx.conn(), id, &format!("{{\"k\":{n}}}")).await
+        }
+        12 => {
+            trials::raise_total_batches(&mut tx.conn(), id, n).await?;
+            let (best, text) = (Some(0.5), Some("{}"));
+            trials::set_validations(&mut tx.conn(), id, (best, text), (None, None)).await
+        }
+        13 => {
+            let line = LogLine {
+                log: format!("own {n}\n"),
+                ..LogLine::default()
+            };
+            logs::append_line(&mut tx.conn(), task_id, line)
+        }
+        14 => {
+            let line = LogLine {
+                log: format!("shipped {n}\n"),
+                ..LogLine::default()
+            };
+            let packed = logs::pack(&[line.clone(), line])?;
+            logs::append(&mut tx.conn(), task_id, &packed)
+                .await
+                .map(|_| ())
+        }
+        15 => {
+            let mut new = checkpoint(&format!("c-{run}-{id}-{n}"), experiment, id, n);
+            new.bytes = n;
+            checkpoints::insert(&mut tx.conn(), &new).await?;
+            trials::recount_checkpoints(&mut tx.conn(), id).await?;
+            experiments::recount_checkpoints(&mut tx.conn(), experiment).await
+        }
+        16 => {
+            experiments::add_trials(&mut tx.conn(), experiment, 1).await?;
+            experiments::set_texts(&mut tx.conn(), experiment, "name", "text", "[]", "").await?;
+            experiments::set_progress(&mut tx.conn(), experiment, 0.25).await
+        }
+        17 => {
+            let search = i64::try_from(run).unwrap() + 1_000;
+            let known = searches::find(&mut tx.conn(), search).await?;
+            let Some(known) = known else {
+                return searches::save_snapshot(&mut tx.conn(), search, 0, "{}").await;
+            };
+            let seq = known.events.last().map_or(known.through, |(seq, _)| *seq) + 1;
+            searches::append_event(&mut tx.conn(), search, seq, &format!("{n}")).await
+        }
+        18 => {
+            let event = NewEvent {
+                actor: "somebody",
+                subject_kind: "trial",
+                subject_id: format!("run {run}"),
+                kind: "state",
+                detail: Some(format!("{n}")),
+                ..NewEvent::default()
+            };
+            events::append(tx, event).await
+        }
+        _ => {
+            let agent_id = format!("agent-{run}-{}", n % 2);
+            if agents::find(&mut tx.conn(), &agent_id).await?.is_some() && n % 3 == 0 {
+                return agents::delete(&mut tx.conn(), &agent_id).await;
+            }
+            agents::save(&mut tx.conn(), &agent(&agent_id, n)).await
+        }
+    }
+}
+
+fn agent(id: &str, n: i64) -> AgentRow {
+    AgentRow {
+        id: id.into(),
+        resource_pool: "default".into(),
+        instance_id: format!("i-{n}"),
+        enabled: n % 2 == 0,
+        draining: false,
+        disabled_slots: "[]".into(),
+        draining_slots: "[]".into(),
+        devices: "[]".into(),
+        addresses: "[]".into(),
+        version: "1".into(),
+        runtime: "process".into(),
+        registered_at: n,
+        disconnected_at: (n % 4 == 0).then_some(n),
+    }
+}
+
+/// Everything that the database holds of a run, without the run's own names and numbers.
+async fn shown(store: &Store, experiment: i64, run: u64) -> Vec<String> {
+    let mut held = store.read().await.unwrap();
+    let conn = &mut held.conn();
+    let mut lines = Vec::new();
+    for number in 0..TRIALS {
+        let (request, task_id) = names(run, number);
+        let trial = trials::find_by_request(conn, experiment, &request)
+            .await
+            .unwrap();
+        let id = trial.as_ref().map(|row| row.id);
+        lines.push((id, format!("{trial:?}")));
+        let task = allocations::find_task(conn, &task_id).await.unwrap();
+        lines.push((id, format!("{task:?}")));
+        let mut claims = allocations::of_task(conn, &task_id).await.unwrap();
+        claims.sort_by(|a, b| a.id.cmp(&b.id));
+        for row in claims {
+            let members = allocations::containers(conn, &row.id).await.unwrap();
+            for member in &members {
+                let token = allocations::find_token(conn, member.id.as_bytes())
+                    .await
+                    .unwrap();
+                lines.push((id, format!("{token:?}")));
+            }
+            lines.push((id, format!("{row:?} {members:?}")));
+        }
+        lines.push((id, log_text(conn, &task_id).await));
+    }
+    for number in 0..2 {
+        let row = agents::find(conn, &format!("agent-{run}-{number}"))
+            .await
+            .unwrap();
+        lines.push((None, format!("{row:?}")));
+    }
+    let search = searches::find(conn, i64::try_from(run).unwrap() + 1_000)
+        .await
+        .unwrap();
+    let search = search.map(|s| (s.through, s.snapshot, s.events));
+    lines.push((None, format!("{search:?}")));
+    let subject = format!("run {run}");
+    let noted = events::list(conn, 0, Some(("trial", &subject)), i64::MAX)
+        .await
+        .unwrap();
+    lines.extend(noted.into_iter().map(|e| (None, format!("{:?}", e.detail))));
+    lines
+        .into_iter()
+        .map(|(id, line)| {
+            let line = match id {
+                Some(id) => line
+                    .replace(&format!("trial_id: Some({id})"), "trial")
+                    .replace(&format!("TrialRow {{ id: {id},"), "trial")
+                    .replace(&format!("-{run}-{id}-"), "-trial-"),
+                None => line,
+            };
+            line.replace(&format!("r{run}-"), "r-")
+                .replace(&format!("task-{run}-"), "task-")
+                .replace(&format!("agent-{run}-"), "agent-")
+        })
+        .collect()
+}
+
+async fn log_text(conn: &mut Conn<'_>, task_id: &str) -> String {
+    let mut text = String::new();
+    let chunks = logs::chunks_after(conn, task_id, 0, i64::MAX)
+        .await
+        .unwrap();
+    for chunk in chunks {
+        for (number, line) in chunk.unpack().unwrap() {
+            text.push_str(&format!("{number} {}", line.log));
+        }
+    }
+    text
+}
+
+/// The same after a restart of the master, which reads everything anew.
+pub(crate) async fn rows_in_memory_are_those_of_a_restarted_master(world: &World) {
+    let experiment = some_experiment(world).await;
+    let before = history(&world.store, experiment, 0, 99, false).await;
+    let reopened = world.reopened().await;
+    assert_eq!(shown(&reopened.store, experiment, 0).await, before);
+    reopened.store.close().await;
+}
