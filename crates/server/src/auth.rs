@@ -207,6 +207,8 @@ struct Cache {
     by_name: HashMap<String, i64>,
     sessions: HashMap<Vec<u8>, (i64, i64)>,
     tasks: HashMap<Vec<u8>, TaskIdentity>,
+    /// The cached tokens of each allocation.
+    tokens_of: HashMap<String, Vec<Vec<u8>>>,
 }
 
 #[derive(Clone)]
@@ -310,7 +312,14 @@ impl Auth {
                 };
                 // Tokens that are about to expire are few and short-lived: not worth remembering.
                 if owner.expires_at.is_none() {
-                    self.change(|c| c.tasks.insert(hash, identity.clone()));
+                    self.change(|c| {
+                        let tokens = c
+                            .tokens_of
+                            .entry(identity.allocation_id.clone())
+                            .or_default();
+                        tokens.push(hash.clone());
+                        c.tasks.insert(hash, identity.clone());
+                    });
                 }
                 (identity, owner.expires_at)
             }
@@ -335,8 +344,9 @@ impl Auth {
     /// Forgets cached tokens of an allocation whose expiry has changed.
     pub fn forget_allocation(&self, allocation_id: &str) {
         self.change(|c| {
-            c.tasks
-                .retain(|_, identity| identity.allocation_id != allocation_id);
+            for hash in c.tokens_of.remove(allocation_id).unwrap_or_default() {
+                c.tasks.remove(&hash);
+            }
         });
     }
 

@@ -15,6 +15,7 @@ mod connections;
 pub mod error;
 pub mod http;
 pub mod hub;
+pub mod live;
 pub mod master_log;
 mod rm_agents;
 mod tls;
@@ -174,11 +175,15 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         return Err(StartError::BlankPassword(address.to_string()));
     }
     let agent_token = agent_token(&config, &data_dir)?;
+    let live = live::Live::default();
+    live.follow(&store);
     let tls = tls::acceptor(&config)?;
     let master = Master::new(Inner {
         store,
         hub,
         auth,
+        live,
+        fresh_tokens: app::specs::FreshTokens::default(),
         connections: rm_agents::Connections::default(),
         config,
         cluster_id,

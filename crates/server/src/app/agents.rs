@@ -92,7 +92,7 @@ impl Master {
                     let row = AgentRow {
                         id: hello.agent_id.0.clone(),
                         resource_pool: hello.resource_pool.clone(),
-                        instance_id: hello.instance_id.clone(),
+                        instance_id: hello.instance_id.replace('\0', ""),
                         enabled: before.as_ref().is_none_or(|b| b.enabled),
                         draining: before.as_ref().is_some_and(|b| b.draining),
                         disabled_slots: before
@@ -103,8 +103,9 @@ impl Master {
                             .map_or_else(|| "[]".into(), |b| b.draining_slots.clone()),
                         devices: json(serde_json::to_string(&hello.devices))?,
                         addresses: json(serde_json::to_string(&hello.addresses))?,
-                        version: hello.version.clone(),
-                        runtime: hello.runtime.clone(),
+                        // What the database cannot hold must not keep an agent from joining.
+                        version: hello.version.replace('\0', ""),
+                        runtime: hello.runtime.replace('\0', ""),
                         registered_at: before
                             .as_ref()
                             .map_or_else(det_store::now, |b| b.registered_at),

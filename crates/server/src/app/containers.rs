@@ -13,6 +13,7 @@ use det_taskspec::ContainerExit;
 
 use crate::app::Master;
 use crate::app::lifecycle::{Cause, allocation_state};
+use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 
 /// The last report on a container.
@@ -136,6 +137,11 @@ impl Master {
                 ended_at: None,
             };
             allocations::insert_container(&mut tx.conn(), &container).await?;
+            // Its token is stored here, so that telling the agent needs no change of its own.
+            let token = new_token();
+            allocations::insert_token(&mut tx.conn(), &token_hash(&token), &id).await?;
+            let (tokens, container_id) = (self.fresh_tokens.clone(), container.id);
+            tx.after_commit(move || tokens.keep(container_id, token));
             held.insert(agent.0.clone(), numbers);
             self.wake_agent(tx, agent.as_str());
         }
@@ -233,7 +239,7 @@ impl Master {
         id: &AllocationId,
         reason: &str,
         message: &str,
-        same_kind: bool,
+        kind: &str,
     ) -> AppResult<()> {
         let Some(row) = allocations::find(&mut tx.conn(), id.as_str()).await? else {
             return Ok(());
@@ -241,6 +247,10 @@ impl Master {
         if row.placed_at.is_some() || row.ended_at.is_some() {
             return Ok(());
         }
+        let same_kind = row
+            .wait_reason
+            .as_deref()
+            .is_some_and(|before| before.contains(&format!("\"kind\":\"{kind}\"")));
         let since = if same_kind {
             row.wait_since
         } else {
@@ -259,17 +269,22 @@ impl Master {
         Ok(())
     }
 
-    /// Stores an agent's report on a container.
-    pub(crate) async fn container_reported(
+    /// Stores an agent's reports on containers: all that came meanwhile in one transaction.
+    pub(crate) async fn containers_reported(
         &self,
         agent_id: &str,
-        report: ContainerReport,
+        reports: Vec<ContainerReport>,
     ) -> AppResult<()> {
         let master = self.clone();
         let agent_id = agent_id.to_owned();
         self.store
             .write(move |tx| {
-                Box::pin(async move { master.apply_container_report(tx, &agent_id, report).await })
+                Box::pin(async move {
+                    for report in reports {
+                        master.apply_container_report(tx, &agent_id, report).await?;
+                    }
+                    Ok(())
+                })
             })
             .await
     }
@@ -340,6 +355,10 @@ impl Master {
         }
         self.wake_agent(tx, &row.agent_id);
         self.wake_scheduler(tx);
+        let (tokens, container_id) = (self.fresh_tokens.clone(), row.id.clone());
+        tx.after_commit(move || {
+            tokens.take(&container_id);
+        });
         let cause = Cause::actor(format!("agent:{}", row.agent_id));
         self.allocation_event(
             tx,

@@ -75,12 +75,7 @@ impl Master {
             allocation_id: allocation_id.map(str::to_owned),
             ..LogLine::default()
         };
-        logs::append(
-            &mut tx.conn(),
-            task_id,
-            &logs::pack(std::slice::from_ref(&line))?,
-        )
-        .await?;
+        logs::append_line(&mut tx.conn(), task_id, line)?;
         let hub = self.hub.clone();
         let task_id = task_id.to_owned();
         tx.after_commit(move || hub.notify(&Topic::TaskLog(task_id)));

@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Auth;
 use crate::hub::Hub;
+use crate::live::Live;
 use crate::master_log::MasterLog;
 use crate::rm_agents::Connections;
 
@@ -62,6 +63,10 @@ pub struct Inner {
     pub hub: Hub,
     /// Users and sessions.
     pub auth: Auth,
+    /// An image of what is live.
+    pub live: Live,
+    /// Tokens of containers that their agents have not been told of yet.
+    pub fresh_tokens: specs::FreshTokens,
     /// Connected agents.
     pub connections: Connections,
     /// The configuration in force.

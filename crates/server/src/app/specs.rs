@@ -1,12 +1,12 @@
 //! What a trial's container runs: the experiment's configuration, made into a container specification.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_config::container::TaskContainerDefaults;
 use det_config::experiment::{Entrypoint as ConfiguredEntrypoint, ExperimentConfig};
 use det_config::storage::StorageLocation;
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
-use det_store::agents;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments::{self, ExperimentRow};
 use det_store::trials::{self, TrialRow};
@@ -47,23 +47,45 @@ struct Parts<'a> {
     port_offset: u16,
 }
 
+/// Tokens made when their containers were placed, until the agents are told. Only their hashes are stored: after a
+/// restart, and for a start that is repeated, another token is made.
+#[derive(Clone, Default)]
+pub struct FreshTokens {
+    inner: Arc<Mutex<HashMap<String, String>>>,
+}
+
+impl FreshTokens {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn keep(&self, container_id: String, token: String) {
+        self.lock().insert(container_id, token);
+    }
+
+    pub(crate) fn take(&self, container_id: &str) -> Option<String> {
+        self.lock().remove(container_id)
+    }
+}
+
 impl Master {
-    /// The specification of a container that is to run, with a fresh token; `None` if it is not to run any more.
+    /// The specification of a container that is to run on an agent, with a token of its own; `None` if it is not to run
+    /// there any more.
     pub(crate) async fn container_spec(
         &self,
+        agent_id: &str,
         container_id: &str,
     ) -> AppResult<Option<ContainerSpec>> {
+        let startable = self
+            .live
+            .look(&self.store, |image| image.startable(agent_id, container_id))
+            .await?;
+        let Some(startable) = startable else {
+            return Ok(None);
+        };
+        let (container, allocation) = (&*startable.container, &*startable.allocation);
         let mut conn = self.store.read().await?;
         let conn = &mut conn.conn();
-        let Some(container) = allocations::find_container(conn, container_id).await? else {
-            return Ok(None);
-        };
-        if container.ended_at.is_some() || container.desired != "run" {
-            return Ok(None);
-        }
-        let Some(allocation) = allocations::find(conn, &container.allocation_id).await? else {
-            return Ok(None);
-        };
         let Some(trial_id) = allocation.trial_id else {
             return Ok(None);
         };
@@ -73,10 +95,6 @@ impl Master {
         let Some(experiment) = experiments::find(conn, trial.experiment_id).await? else {
             return Ok(None);
         };
-        let Some(agent) = agents::find(conn, &container.agent_id).await? else {
-            return Ok(None);
-        };
-        let members = allocations::containers(conn, &allocation.id).await?;
         let config = self.config_for(&experiment)?;
         let defaults = self.container_defaults(&allocation.resource_pool);
         let owner = self
@@ -84,30 +102,33 @@ impl Master {
             .user(experiment.owner_id)
             .ok_or_else(|| AppError::not_found("user", experiment.owner_id))?;
         let slots = slot_set(&container.slots)?;
-        let kind = devices(&agent)?
+        let kind = devices(&startable.agent)?
             .iter()
             .find(|d| slots.contains(&d.id.0))
             .map_or(DeviceKind::Cpu, |d| d.kind);
         // All members use the same ports: those of the chief's lowest slot on its agent.
-        let chief = members
-            .first()
-            .map_or(Ok(BTreeSet::new()), |m| slot_set(&m.slots))?;
+        let chief = slot_set(&startable.chief_slots)?;
         let port_offset = self.port_offset(chief.first().copied(), &allocation.id);
-        let token = new_token();
+        let known_token = self.fresh_tokens.take(container_id);
+        let is_stored = known_token.is_some();
+        let token = known_token.unwrap_or_else(new_token);
         let parts = Parts {
-            container: &container,
-            allocation: &allocation,
+            container,
+            allocation,
             trial: &trial,
             experiment: &experiment,
             config: &config,
             defaults: &defaults,
             owner: &owner,
-            members: members.len(),
+            members: startable.members,
             kind,
             slots: &slots,
             port_offset,
         };
         let spec = self.build(&parts, token.clone())?;
+        if is_stored {
+            return Ok(Some(spec));
+        }
         let (hash, allocation_id) = (token_hash(&token), allocation.id.clone());
         self.store
             .write(move |tx| {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket};
 use det_agent_proto::{
-    ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS, ToAgent, ToMaster,
-    Welcome,
+    ContainerReport, ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS,
+    ToAgent, ToMaster, Welcome,
 };
 use det_ids::ContainerId;
-use det_store::allocations;
+use futures::FutureExt as _;
 use tokio::time::{Instant, timeout_at};
 
 use super::Registration;
@@ -18,6 +18,8 @@ use crate::app::Master;
 use crate::error::AppResult;
 use crate::hub::Topic;
 
+/// Most reports stored in one transaction.
+const REPORTS_AT_ONCE: usize = 256;
 /// An order to end a container is repeated when the agent has not reported its end for this long.
 const REPEAT_END: Duration = Duration::from_secs(30);
 
@@ -163,7 +165,11 @@ impl Connection {
                     match message {
                         None | Some(Err(_)) => return Ok("the connection ended"),
                         Some(Ok(Message::Close(_))) => return Ok("it said goodbye"),
-                        Some(Ok(Message::Text(text))) => self.on_message(&text).await?,
+                        Some(Ok(Message::Text(text))) => {
+                            if let Some(reason) = self.on_messages(&text).await? {
+                                return Ok(reason);
+                            }
+                        }
                         Some(Ok(_)) => {}
                     }
                 }
@@ -171,16 +177,59 @@ impl Connection {
         }
     }
 
-    async fn on_message(&mut self, text: &str) -> AppResult<()> {
+    /// Takes in a message and those that have come behind it, and stores what they report in one transaction. Gives
+    /// why the connection has ended, if it has.
+    async fn on_messages(&mut self, first: &str) -> AppResult<Option<Ended>> {
+        let mut reports = Vec::new();
+        self.on_message(first, &mut reports).await?;
+        let mut ended = None;
+        while reports.len() < REPORTS_AT_ONCE {
+            match self.socket.recv().now_or_never() {
+                None => break,
+                Some(Some(Ok(Message::Text(text)))) => self.on_message(&text, &mut reports).await?,
+                Some(Some(Ok(Message::Close(_)))) => {
+                    ended = Some("it said goodbye");
+                    break;
+                }
+                Some(Some(Ok(_))) => {}
+                Some(None | Some(Err(_))) => {
+                    ended = Some("the connection ended");
+                    break;
+                }
+            }
+        }
+        self.store(&mut reports).await?;
+        Ok(ended)
+    }
+
+    async fn store(&mut self, reports: &mut Vec<ContainerReport>) -> AppResult<()> {
+        if reports.is_empty() {
+            return Ok(());
+        }
+        self.master
+            .containers_reported(&self.agent_id, std::mem::take(reports))
+            .await
+    }
+
+    async fn on_message(
+        &mut self,
+        text: &str,
+        reports: &mut Vec<ContainerReport>,
+    ) -> AppResult<()> {
         match serde_json::from_str(text) {
             Ok(ToMaster::Container(report)) => {
                 self.heard
                     .entry(report.container_id.0.clone())
                     .or_default()
                     .state = Some(report.state.clone());
-                self.master.container_reported(&self.agent_id, report).await
+                reports.push(report);
+                Ok(())
             }
-            Ok(ToMaster::Log(log)) => self.master.agent_logged(&self.agent_id, log).await,
+            Ok(ToMaster::Log(log)) => {
+                // What was reported before the lines were printed stands before them in the log.
+                self.store(reports).await?;
+                self.master.agent_logged(&self.agent_id, log).await
+            }
             Ok(ToMaster::Hello(_)) => {
                 tracing::warn!(
                     agent.id = self.agent_id,
@@ -197,19 +246,16 @@ impl Connection {
 
     /// Sends what is missing; `false` when the connection is gone.
     async fn reconcile(&mut self) -> AppResult<bool> {
-        let rows: BTreeMap<String, Desired> = {
-            let mut conn = self.master.store.read().await?;
-            allocations::live_containers_of_agent(&mut conn.conn(), &self.agent_id)
-                .await?
-                .into_iter()
-                .map(|row| (row.id, Desired::from_row(&row.desired)))
-                .collect()
-        };
+        let rows = self
+            .master
+            .live
+            .look(&self.master.store, |image| image.desired(&self.agent_id))
+            .await?;
         for order in reconcile(&rows, &self.heard) {
             let message = match order {
                 Order::Start(id) => {
                     // The row may have changed since it was read; then there is nothing to start any more.
-                    let Some(spec) = self.master.container_spec(&id).await? else {
+                    let Some(spec) = self.master.container_spec(&self.agent_id, &id).await? else {
                         continue;
                     };
                     self.heard.entry(id).or_default().start_sent = true;

@@ -443,8 +443,17 @@ impl Cluster {
         &self.running.agent_token
     }
 
-    /// Stops the master: nothing may hang.
+    /// Stops the master: nothing may hang, and what it held in memory must be what the rows say.
     pub(crate) async fn stop(self) {
+        let master = self.running.master().clone();
+        let agreed = async {
+            // What is under way when the rows are read shows up as a difference, and is gone the next time.
+            while let Some(difference) = master.live.compare(&master.store).await.unwrap() {
+                tracing::debug!(difference, "memory and rows differ");
+                tokio::task::yield_now().await;
+            }
+        };
+        within("memory and rows to agree", agreed).await;
         let Self {
             running,
             http,

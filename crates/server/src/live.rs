@@ -1,0 +1,483 @@
+//! An image of the live rows: agents, allocations that have not ended, the containers that hold slots.
+//!
+//! Scheduling looks at all of them at every pass, and each agent's connection at its own after every message: reading
+//! them from the database each time would cost more than everything else. The image is made from the rows once and then
+//! follows the commits ([`det_store::Store::observe`]): it changes before anybody hears that a change is durable, and it
+//! never shows what is not. What it says can be had from the rows at any moment; [`Live::compare`] does, for tests.
+//!
+//! Scheduling thinks for long where a cluster is large, so it has an image of its own and is handed the changes
+//! ([`Live::catch_up`]): commits and connections do not wait for it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_scheduler::{
+    AgentSnapshot, AgentState, Job, PoolSnapshot, Progress, Queue, Request, RunningAllocation,
+    SlotSnapshot, SlotState,
+};
+use det_store::agents::AgentRow;
+use det_store::allocations::{AllocationRow, ContainerRow};
+use det_store::experiments::JobRow;
+use det_store::unit::Changes;
+use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
+
+use crate::app::agents::{devices, slot_set};
+use crate::rm_agents::reconcile::Desired;
+
+/// Jobs kept at most, ended ones included.
+const MOST_JOBS: usize = 4096;
+
+/// The image, shared. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Live {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    image: Image,
+    /// Whether the image has been made from the rows and follows them since.
+    current: bool,
+    /// Changes that came while it was being made.
+    meanwhile: Vec<Changes>,
+    /// Changes that scheduling has not taken in yet.
+    for_scheduling: Vec<Changes>,
+    /// Whether scheduling's image follows; if not, it is to be copied from this one.
+    scheduling_follows: bool,
+}
+
+/// Changes kept for scheduling at most; beyond it copying the image is less work.
+const MOST_BEHIND: usize = 4096;
+
+/// What is live.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Image {
+    agents: BTreeMap<String, Agent>,
+    allocations: HashMap<String, Allocation>,
+    /// By agent: its containers that hold slots, with their allocations.
+    containers: HashMap<String, BTreeMap<String, String>>,
+    jobs: HashMap<String, JobRow>,
+}
+
+/// An agent, its row read.
+#[derive(Debug, Clone, PartialEq)]
+struct Agent {
+    row: Arc<AgentRow>,
+    slots: Vec<SlotId>,
+    disabled: BTreeSet<u32>,
+    draining: BTreeSet<u32>,
+}
+
+/// An allocation with its containers that hold slots.
+#[derive(Debug, Clone, PartialEq)]
+struct Allocation {
+    row: Arc<AllocationRow>,
+    containers: Vec<Container>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Container {
+    row: Arc<ContainerRow>,
+    slots: Vec<SlotId>,
+}
+
+impl Agent {
+    fn read(row: Arc<AgentRow>) -> Result<Self, StoreError> {
+        Ok(Self {
+            slots: devices(&row)?.into_iter().map(|d| d.id).collect(),
+            disabled: slot_set(&row.disabled_slots)?,
+            draining: slot_set(&row.draining_slots)?,
+            row,
+        })
+    }
+
+    fn state(&self) -> AgentState {
+        match (
+            self.row.disconnected_at,
+            self.row.enabled,
+            self.row.draining,
+        ) {
+            (Some(_), _, _) => AgentState::Disconnected,
+            (None, _, true) => AgentState::Draining,
+            (None, true, false) => AgentState::Enabled,
+            (None, false, false) => AgentState::Disabled,
+        }
+    }
+}
+
+/// A container that is to be started, with the rows that its specification is made from.
+pub(crate) struct Startable {
+    pub(crate) container: Arc<ContainerRow>,
+    pub(crate) allocation: Arc<AllocationRow>,
+    pub(crate) agent: Arc<AgentRow>,
+    /// Slots of the allocation's first container.
+    pub(crate) chief_slots: String,
+    /// Containers of the allocation that hold slots.
+    pub(crate) members: usize,
+}
+
+impl Live {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows the commits of this store from now on.
+    pub(crate) fn follow(&self, store: &Store) {
+        let live = self.clone();
+        if !store.observe(move |changes| live.changed(changes)) {
+            tracing::error!(
+                "the database is observed already; scheduling reads its rows each time"
+            );
+        }
+    }
+
+    fn changed(&self, changes: Changes) {
+        let mut inner = self.lock();
+        if changes.everything {
+            inner.current = false;
+            inner.meanwhile.clear();
+        } else if inner.current {
+            if inner.for_scheduling.len() >= MOST_BEHIND {
+                inner.scheduling_follows = false;
+            }
+            if inner.scheduling_follows {
+                inner.for_scheduling.push(changes.clone());
+            } else {
+                inner.for_scheduling.clear();
+            }
+            if let Err(error) = inner.image.apply(changes) {
+                // What cannot be read is reported where it is asked for.
+                tracing::error!(%error, "a stored row cannot be read; the live rows are read again");
+                inner.current = false;
+            }
+        } else {
+            inner.meanwhile.push(changes);
+        }
+    }
+
+    /// Looks at the image, made anew from the rows first if need be.
+    pub(crate) async fn look<T>(
+        &self,
+        store: &Store,
+        look: impl FnOnce(&Image) -> T,
+    ) -> Result<T, StoreError> {
+        {
+            let mut inner = self.lock();
+            if inner.current {
+                return Ok(look(&inner.image));
+            }
+            // From here on every commit is either in what is read below or among these, or in both: each change says
+            // how things are then, so taking it in twice does no harm.
+            inner.meanwhile.clear();
+        }
+        let mut image = {
+            let mut conn = store.read().await?;
+            Image::load(&mut conn.conn()).await?
+        };
+        let mut inner = self.lock();
+        for changes in std::mem::take(&mut inner.meanwhile) {
+            image.apply(changes)?;
+        }
+        let outcome = look(&image);
+        inner.image = image;
+        inner.current = true;
+        inner.scheduling_follows = false;
+        inner.for_scheduling.clear();
+        Ok(outcome)
+    }
+
+    /// Brings scheduling's own image up to date, with the jobs of all live allocations.
+    pub(crate) async fn catch_up(
+        &self,
+        store: &Store,
+        scheduling: &mut Image,
+    ) -> Result<(), StoreError> {
+        let changes = loop {
+            // Makes sure that there is an image; it may be found out of date again right afterwards.
+            self.look(store, |_| ()).await?;
+            let mut inner = self.lock();
+            if !inner.current {
+                continue;
+            }
+            let changes = std::mem::take(&mut inner.for_scheduling);
+            if !inner.scheduling_follows {
+                inner.scheduling_follows = true;
+                *scheduling = inner.image.clone();
+                break Vec::new();
+            }
+            break changes;
+        };
+        for changes in changes {
+            scheduling.apply(changes)?;
+        }
+        let unknown = scheduling.unknown_jobs();
+        if !unknown.is_empty() {
+            let mut conn = store.read().await?;
+            for id in unknown {
+                if let Some(job) = experiments::job(&mut conn.conn(), &id).await? {
+                    scheduling.jobs.insert(id, job);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What differs between the image and the rows; `None` when nothing does. Of use only while nothing changes.
+    pub async fn compare(&self, store: &Store) -> Result<Option<String>, StoreError> {
+        let mut image = self.look(store, Clone::clone).await?;
+        let mut rows = {
+            let mut conn = store.read().await?;
+            Image::load(&mut conn.conn()).await?
+        };
+        // Jobs are brought in when they are needed.
+        image.jobs.clear();
+        rows.jobs.clear();
+        Ok((image != rows).then(|| format!("in memory: {image:?}; rows: {rows:?}")))
+    }
+}
+
+impl Image {
+    async fn load(conn: &mut Conn<'_>) -> Result<Self, StoreError> {
+        let mut image = Self::default();
+        for row in agents::list(conn).await? {
+            image
+                .agents
+                .insert(row.id.clone(), Agent::read(Arc::new(row))?);
+        }
+        let mut of_allocation: HashMap<String, Vec<Arc<ContainerRow>>> = HashMap::new();
+        for row in allocations::live_containers(conn).await? {
+            of_allocation
+                .entry(row.allocation_id.clone())
+                .or_default()
+                .push(Arc::new(row));
+        }
+        for row in allocations::live(conn).await? {
+            let containers = of_allocation.remove(&row.id).unwrap_or_default();
+            image.put(Arc::new(row), containers)?;
+        }
+        Ok(image)
+    }
+
+    fn apply(&mut self, changes: Changes) -> Result<(), StoreError> {
+        for id in changes.removed_agents {
+            self.agents.remove(&id);
+        }
+        for row in changes.agents {
+            self.agents.insert(row.id.clone(), Agent::read(row)?);
+        }
+        for id in changes.jobs {
+            self.jobs.remove(&id);
+        }
+        if self.jobs.len() > MOST_JOBS {
+            // Jobs that have ended are not told of; those that live are learnt again.
+            self.jobs.clear();
+        }
+        for (row, containers) in changes.allocations {
+            self.put(row, containers)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in an allocation as it is now.
+    fn put(
+        &mut self,
+        row: Arc<AllocationRow>,
+        containers: Vec<Arc<ContainerRow>>,
+    ) -> Result<(), StoreError> {
+        if let Some(before) = self.allocations.remove(&row.id) {
+            for container in before.containers {
+                if let Some(known) = self.containers.get_mut(&container.row.agent_id) {
+                    known.remove(&container.row.id);
+                    if known.is_empty() {
+                        self.containers.remove(&container.row.agent_id);
+                    }
+                }
+            }
+        }
+        if row.ended_at.is_some() {
+            return Ok(());
+        }
+        let containers = containers
+            .into_iter()
+            .filter(|container| container.ended_at.is_none())
+            .map(|row| {
+                Ok(Container {
+                    slots: slot_set(&row.slots)?.into_iter().map(SlotId).collect(),
+                    row,
+                })
+            })
+            .collect::<Result<Vec<_>, StoreError>>()?;
+        for container in &containers {
+            self.containers
+                .entry(container.row.agent_id.clone())
+                .or_default()
+                .insert(container.row.id.clone(), row.id.clone());
+        }
+        self.allocations
+            .insert(row.id.clone(), Allocation { row, containers });
+        Ok(())
+    }
+
+    fn unknown_jobs(&self) -> BTreeSet<String> {
+        self.allocations
+            .values()
+            .map(|allocation| &allocation.row.job_id)
+            .filter(|id| !self.jobs.contains_key(*id))
+            .cloned()
+            .collect()
+    }
+
+    fn container(&self, agent_id: &str, id: &str) -> Option<(&Allocation, &Container)> {
+        let allocation = self
+            .allocations
+            .get(self.containers.get(agent_id)?.get(id)?)?;
+        let mut containers = allocation.containers.iter();
+        Some((allocation, containers.find(|c| c.row.id == id)?))
+    }
+
+    /// What the rows want of the containers of an agent.
+    pub(crate) fn desired(&self, agent_id: &str) -> BTreeMap<String, Desired> {
+        let ids = self.containers.get(agent_id);
+        ids.into_iter()
+            .flatten()
+            .filter_map(|(id, _)| {
+                let (_, container) = self.container(agent_id, id)?;
+                Some((id.clone(), Desired::from_row(&container.row.desired)))
+            })
+            .collect()
+    }
+
+    /// What is needed to start a container on an agent; `None` if it is not to run there any more.
+    pub(crate) fn startable(&self, agent_id: &str, id: &str) -> Option<Startable> {
+        let (allocation, container) = self.container(agent_id, id)?;
+        if container.row.desired != "run" {
+            return None;
+        }
+        let chief = allocation.containers.first()?;
+        Some(Startable {
+            container: container.row.clone(),
+            allocation: allocation.row.clone(),
+            agent: self.agents.get(agent_id)?.row.clone(),
+            chief_slots: chief.row.slots.clone(),
+            members: allocation.containers.len(),
+        })
+    }
+
+    /// The stored waiting reason of an allocation that waits.
+    pub(crate) fn stored_wait(&self, allocation_id: &str) -> Option<Option<&str>> {
+        let row = &self.allocations.get(allocation_id)?.row;
+        row.placed_at
+            .is_none()
+            .then_some(row.wait_reason.as_deref())
+    }
+
+    /// Puts the pool's agents, what runs and what waits there into `snapshot` and `queue`, which are empty before.
+    pub(crate) fn pool(
+        &self,
+        pool: &str,
+        aux_limit: u32,
+        snapshot: &mut PoolSnapshot,
+        queue: &mut Queue,
+    ) {
+        let mut held: HashMap<(&str, u32), &AllocationRow> = HashMap::new();
+        let mut aux: HashMap<&str, u32> = HashMap::new();
+        for (agent_id, containers) in &self.containers {
+            for (id, allocation_id) in containers {
+                let Some(allocation) = self.allocations.get(allocation_id) else {
+                    continue;
+                };
+                let own = allocation.containers.iter().find(|c| c.row.id == *id);
+                for slot in own.into_iter().flat_map(|c| &c.slots) {
+                    held.insert((agent_id, slot.0), &allocation.row);
+                }
+                if own.is_some_and(|c| c.slots.is_empty()) {
+                    *aux.entry(agent_id).or_default() += 1;
+                }
+            }
+        }
+        for agent in self.agents.values().filter(|a| a.row.resource_pool == pool) {
+            snapshot.agents.push(AgentSnapshot {
+                id: AgentId(agent.row.id.clone()),
+                state: agent.state(),
+                slots: slots(agent, &held),
+                aux_limit,
+                aux_used: aux.get(agent.row.id.as_str()).copied().unwrap_or(0),
+            });
+        }
+        for allocation in self.allocations.values() {
+            if allocation.row.resource_pool != pool {
+                continue;
+            }
+            if allocation.row.placed_at.is_none() {
+                queue.requests.push(request(&allocation.row));
+            } else {
+                snapshot.running.push(running(allocation));
+            }
+            if let Some(job) = self.jobs.get(&allocation.row.job_id) {
+                let id = JobId(job.id.clone());
+                queue.jobs.entry(id).or_insert_with(|| entry(job));
+            }
+        }
+    }
+}
+
+fn slots(agent: &Agent, held: &HashMap<(&str, u32), &AllocationRow>) -> Vec<SlotSnapshot> {
+    agent
+        .slots
+        .iter()
+        .map(|slot| {
+            let holder = held
+                .get(&(agent.row.id.as_str(), slot.0))
+                .map(|row| AllocationId(row.id.clone()));
+            let state = if agent.disabled.contains(&slot.0) {
+                SlotState::Disabled(holder)
+            } else if agent.draining.contains(&slot.0) {
+                SlotState::Draining(holder)
+            } else {
+                holder.map_or(SlotState::Free, SlotState::Held)
+            };
+            SlotSnapshot { id: *slot, state }
+        })
+        .collect()
+}
+
+fn running(allocation: &Allocation) -> RunningAllocation {
+    let row = &allocation.row;
+    RunningAllocation {
+        request: request(row),
+        placement: allocation
+            .containers
+            .iter()
+            .map(|c| (AgentId(c.row.agent_id.clone()), c.slots.clone()))
+            .collect(),
+        progress: match (&row.preempted_for, row.preempt_deadline, row.state.as_str()) {
+            (Some(other), _, _) => Progress::PreemptedFor(AllocationId(other.clone())),
+            (None, Some(_), _) | (None, None, "TERMINATING") => Progress::Stopping,
+            (None, None, _) => Progress::Active,
+        },
+    }
+}
+
+fn request(row: &AllocationRow) -> Request {
+    Request {
+        allocation_id: AllocationId(row.id.clone()),
+        task_id: TaskId(row.task_id.clone()),
+        job_id: JobId(row.job_id.clone()),
+        slots: u32::try_from(row.slots).unwrap_or(u32::MAX),
+        single_agent: row.single_agent,
+        preemptible: row.preemptible,
+        excluded_agents: BTreeSet::new(),
+        requested_at: Micros(row.requested_at),
+    }
+}
+
+fn entry(job: &JobRow) -> Job {
+    Job {
+        priority: u8::try_from(job.priority).unwrap_or(99),
+        weight: job.weight,
+        max_slots: job.max_slots.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        submitted_at: Micros(job.submitted_at),
+        position: job.position,
+    }
+}
