@@ -150,6 +150,14 @@ class Cluster:
             _stop(self.master, signal.SIGTERM)
             self.master = None
 
+    def kill_master(self) -> None:
+        """Ends the master as a power cut would."""
+        if self.master is not None:
+            self._local = threading.local()
+            self.master.kill()
+            self.master.wait()
+            self.master = None
+
     def _first_answer(self) -> bool:
         with socket.socket() as probe:
             probe.settimeout(5)

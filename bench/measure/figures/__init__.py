@@ -48,9 +48,9 @@ class Figure:
 
 def all_figures() -> Mapping[str, Figure]:
     """The figures by name, in the order in which they are measured."""
-    from measure.figures import footprint, intake, reading, starts
+    from measure.figures import control, footprint, intake, reading, starts
 
-    groups = (starts.FIGURES, intake.FIGURES, footprint.FIGURES, reading.FIGURES)
+    groups = (starts.FIGURES, intake.FIGURES, control.FIGURES, footprint.FIGURES, reading.FIGURES)
     return {figure.name: figure for figure in _ordered(*groups)}
 
 

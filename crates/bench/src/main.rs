@@ -4,6 +4,7 @@
 //! Each subcommand is a file. It prints one JSON document on standard output when it ends; progress and errors go to
 //! standard error. Nothing here asserts a speed: the numbers are for the caller to print.
 
+mod agents;
 mod load;
 
 use std::process::ExitCode;
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// Fills a database with what a busy cluster leaves behind: experiments, trials, metrics, logs.
     Generate(generate::Arguments),
+    /// Simulated agents over the agents' protocol: transitions per second, a reconnect storm, running tasks to hold
+    Agents(agents::Options),
     /// Metric reports and log batches over kept connections
     Load(load::Load),
 }
@@ -31,6 +34,7 @@ enum Command {
 async fn main() -> ExitCode {
     finish(match Cli::parse().command {
         Command::Generate(arguments) => generate::run(arguments).await,
+        Command::Agents(options) => agents::run(options).await,
         Command::Load(arguments) => load::run(arguments).await,
     })
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::db::Link;
 use crate::metrics::GroupSummary;
 use crate::{Conn, StoreError, chunk, metrics};
 
@@ -291,9 +292,11 @@ impl Fold {
 /// Stores what was prepared and removes it from the journal. Reports of trials that are gone meanwhile go with them;
 /// steps of a run that is over raise nothing.
 pub async fn apply(conn: &mut Conn<'_>, fold: Fold) -> Result<(), StoreError> {
+    // The steps of trials are raised past the rows in memory.
+    conn.settle().await?;
     metrics::append_all(conn, fold.chunks).await?;
-    match conn {
-        Conn::Lite(_) => {
+    match &mut conn.link {
+        Link::Lite(_) => {
             for summary in &fold.summaries {
                 execute!(
                     conn,
@@ -317,7 +320,10 @@ pub async fn apply(conn: &mut Conn<'_>, fold: Fold) -> Result<(), StoreError> {
                 )?;
             }
         }
-        Conn::Pg(pg) => apply_lists(pg, &fold.summaries, &fold.steps).await?,
+        Link::Pg(pg) => apply_lists(pg, &fold.summaries, &fold.steps).await?,
+    }
+    if let Ok(unit) = conn.writing() {
+        unit.forget_trials(fold.steps.iter().map(|steps| steps.trial_id));
     }
     execute!(
         conn,

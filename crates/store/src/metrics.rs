@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::db::Link;
 use crate::query::{Query, Value as Bound, pieces};
 use crate::{Conn, StoreError, chunk};
 
@@ -353,9 +354,9 @@ impl NewChunk {
 /// Appends packed chunks in their order. Those of trials that are gone are left out.
 pub async fn append_all(conn: &mut Conn<'_>, chunks: Vec<NewChunk>) -> Result<(), StoreError> {
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    let pg = match conn {
-        Conn::Pg(pg) => pg,
-        Conn::Lite(_) => {
+    let pg = match &mut conn.link {
+        Link::Pg(pg) => pg,
+        Link::Lite(_) => {
             for chunk in chunks {
                 execute!(
                     conn,

@@ -3,6 +3,7 @@
 //! Lists of experiments are filtered and sorted in memory ([`crate::catalogue`]); what they ask of the database is the
 //! same whatever they are sorted by, and is here as well.
 
+use crate::db::Link;
 use crate::query::{Query, Value};
 use crate::{
     Conn, StoreError, allocations, catalogue, checkpoints, events, experiments, logs, metrics,
@@ -34,7 +35,7 @@ pub struct Plan {
 /// On PostgreSQL plans that go without an index are made dear on this connection, so that one that is chosen all the
 /// same is the only one there is, however small the tables are.
 pub async fn all(conn: &mut Conn<'_>, sample: &Sample) -> Result<Vec<Plan>, StoreError> {
-    if matches!(conn, Conn::Pg(_)) {
+    if matches!(conn.link, Link::Pg(_)) {
         execute!(conn, "SET enable_seqscan = off")?;
     }
     let mut plans = Vec::new();
@@ -42,7 +43,7 @@ pub async fn all(conn: &mut Conn<'_>, sample: &Sample) -> Result<Vec<Plan>, Stor
         let steps = query.explained(conn).await?;
         plans.push(Plan { name, steps });
     }
-    if matches!(conn, Conn::Pg(_)) {
+    if matches!(conn.link, Link::Pg(_)) {
         execute!(conn, "RESET enable_seqscan")?;
     }
     Ok(plans)

@@ -47,13 +47,13 @@ impl Query {
         mut self,
         conn: &mut Conn<'_>,
     ) -> Result<Vec<String>, StoreError> {
-        match conn {
-            Conn::Lite(_) => {
+        match conn.link {
+            Link::Lite(_) => {
                 self.text.insert_str(0, "EXPLAIN QUERY PLAN ");
                 let steps = self.fetch_all::<(i64, i64, i64, String)>(conn).await?;
                 Ok(steps.into_iter().map(|(_, _, _, step)| step).collect())
             }
-            Conn::Pg(_) => {
+            Link::Pg(_) => {
                 self.text.insert_str(0, "EXPLAIN ");
                 let steps = self.fetch_all::<(String,)>(conn).await?;
                 Ok(steps.into_iter().map(|(step,)| step).collect())

@@ -620,6 +620,13 @@ impl Unit {
         self.everything.items.push(());
     }
 
+    /// The same of some trials, which nobody observes.
+    pub(crate) fn forget_trials(&mut self, ids: impl IntoIterator<Item = i64>) {
+        for id in ids {
+            self.trials.remove(self.serial, &id);
+        }
+    }
+
     /// The same of experiments alone, which nobody observes.
     pub(crate) fn forget_experiments(&mut self) {
         self.experiments.remove_all(self.serial);
