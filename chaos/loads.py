@@ -19,8 +19,11 @@ from violations import Violation
 from waiting import Hopeless, TooLate, wait_for
 from world import LOAD, World
 
-# A trial has to go on within this time after a fault, or the demand for progress fails.
-PROGRESS_WITHIN = 60.0
+# A trial has to go on within this time after a fault, or the demand for progress fails. Generous: how long it takes is
+# shown, and machines are busy.
+PROGRESS_WITHIN = 120.0
+# The same for the first steps of all trials of a load, whose interpreters have to start.
+BEGUN_WITHIN = 300.0
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Steady:
         )
         self.trials = sorted(int(trial["id"]) for trial in there)
         self._tails = {trial: Tail(self.directory / f"trial-{trial}.ledger") for trial in self.trials}
-        self.progress(by=3)
+        self.progress(by=3, within=BEGUN_WITHIN)
 
     def acknowledged(self) -> dict[int, int]:
         """How many acknowledgements each trial holds."""
