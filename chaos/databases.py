@@ -40,7 +40,7 @@ def postgres_faults(stage: Stage) -> None:
             stage.recovered(recovered)
             if recovered > RECOVERED_WITHIN:
                 what = f"{recovered:.1f} s passed after {kind} until everything went on, not {RECOVERED_WITHIN:g} s"
-                stage.found([Violation(4, "slow", "trials", what)])
+                stage.late(Violation(4, "slow", "trials", what))
             answered = ", ".join(f"{status or 'none'} {count}" for status, count in sorted(probe.answered.items()))
             stage.say(f"{kind}: went on after {recovered:.2f} s; the probe was answered {answered}")
             checked(stage, world, steady, number)

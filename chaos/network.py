@@ -56,7 +56,7 @@ def bad_network(stage: Stage) -> None:
             stage.recovered(recovered)
             if recovered > NORMAL_WITHIN:
                 what = f"after {name} it took {recovered:.1f} s until everything went on, not {NORMAL_WITHIN:g} s"
-                stage.found([Violation(4, "slow", "trials", what)])
+                stage.late(Violation(4, "slow", "trials", what))
             checked(stage, world, steady, stage.counts.runs + 1)
         stage.end(world, steady, churn)
 
@@ -129,7 +129,7 @@ def lose_agent(stage: Stage) -> None:
             stage.figures["stopped max s"] = max(stage.figures.get("stopped max s", 0.0), round(seconds, 2))
             if seconds > FENCED_WITHIN:
                 what = f"it ended what was lost {seconds:.1f} s after its return, not within {FENCED_WITHIN:g} s"
-                stage.found([Violation(2, "slow", lost, what)])
+                stage.late(Violation(2, "slow", lost, what))
             wait_for("both agents", lambda: all(connected(world, a.name) for a in agents), within=60)
             stage.recovered(steady.progress())
             checked(stage, world, steady, number + 1)

@@ -97,6 +97,14 @@ class Stage:
                 elif len(self.counts.violations) == SHOWN + 1:
                     print(f"  {self.name}: and more, see the evidence", flush=True)
 
+    def late(self, violation: Violation) -> None:
+        """Something took longer than it may. In the short form, which runs on busy machines, it is shown only."""
+        if self.size == "hand":
+            self.found([violation])
+        else:
+            self.figures["late"] = self.figures.get("late", 0) + 1
+            print(f"  {self.name}: late, which the short form only shows: {violation}", flush=True)
+
     def recovered(self, seconds: float) -> None:
         """Takes note of how long it took until everything went on."""
         self.counts.recoveries.append(seconds)
