@@ -175,8 +175,9 @@ static AGENT: Section = section(&[
     field("https_proxy", Kind::Text).or(EMPTY),
     field("ftp_proxy", Kind::Text).or(EMPTY),
     field("no_proxy", Kind::Text).or(EMPTY),
-    // Ten minutes, as long as the master waits for a lost agent.
-    field("agent_reconnect_attempts", NATURAL_32).or("120"),
+    // Some hours: longer than the ten minutes that the master waits for a lost agent, even where pauses are cut short at
+    // random. An agent that comes back later still hands over logs and is told what to end.
+    field("agent_reconnect_attempts", NATURAL_32).or("2880"),
     field("agent_reconnect_backoff", NATURAL_32).or("5"),
     field(
         "container_runtime",

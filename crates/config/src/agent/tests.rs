@@ -35,7 +35,7 @@ fn only_the_masters_host_is_needed() {
             config.agent_reconnect_attempts,
             config.agent_reconnect_backoff
         ),
-        (120, 5)
+        (2880, 5)
     );
     assert_eq!((config.agent_id, config.visible_gpus), (None, None));
     assert_eq!(config.bind_port, 9090);
