@@ -1,6 +1,6 @@
 //! Reading a batch of log records without copying their texts.
 //!
-//! Batches are long. Written as our own shippers and the PyPI client write them they are read straight into what
+//! Batches are long. Written as our own shippers and the client from `PyPI` write them they are read straight into what
 //! borrows from the request. Anything else (another spelling, a broken record, a mistake) goes the general way,
 //! [`wire::decode`], which drops broken records or says what is wrong.
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::experiments::{config, create};
 use crate::support::{Client, Cluster};
 use crate::trials::{metrics, running};
 
@@ -204,7 +205,14 @@ async fn repeats_reads_and_restarts_in_any_order_show_the_same() {
 #[tokio::test]
 async fn a_newer_run_outdates_what_nobody_has_looked_at_yet() {
     let cluster = Cluster::start().await;
-    let (mut agent, spec, task) = running(&cluster).await;
+    let client = cluster.determined().await;
+    let mut agent = cluster.agent("a1", 1).await;
+    let mut restarted = config("restarted");
+    restarted["max_restarts"] = json!(1);
+    create(&client, &restarted, true).await;
+    let spec = agent.next_start().await;
+    agent.runs(&spec).await;
+    let task = cluster.client().as_task(&spec.script.token);
     for step in 1..=3 {
         for group in ["training", "validation"] {
             let values = json!({"loss": 0.25 * f64::from(step)});
@@ -214,6 +222,8 @@ async fn a_newer_run_outdates_what_nobody_has_looked_at_yet() {
         }
     }
     agent.exits(&spec, 1).await;
+    // It may forget the older container.
+    agent.hear().await;
     let spec = agent.next_start().await;
     agent.runs(&spec).await;
     let newer = cluster.client().as_task(&spec.script.token);
@@ -223,13 +233,12 @@ async fn a_newer_run_outdates_what_nobody_has_looked_at_yet() {
         .ok();
     // The older run is refused, whoever speaks for it.
     assert!(
-        newer
+        client
             .post(PATH, metrics("training", 1, 4, &json!({"loss": 9.0})))
             .await
             .refused(400)
             .contains("run 1")
     );
-    let client = cluster.determined().await;
     let trial = client.get("/api/v1/trials/1").await.ok()["trial"].clone();
     assert_eq!(trial["totalBatchesProcessed"], 2);
     let training = &trial["summaryMetrics"]["avg_metrics"]["loss"];

@@ -207,14 +207,19 @@ async fn what_a_report_lacks_is_named() {
         (metrics("", 1, 1, &json!({})), "group"),
         (metrics("a.b", 1, 1, &json!({})), "a.b"),
         (without_step, "stepsCompleted"),
-        (metrics("training", 7, 1, &json!({})), "run 7"),
         (metrics("training", 1, 1, &json!({"epoch": "x"})), "epoch"),
         (json!({"group": 3}), "group"),
     ] {
         let message = task.post(path, body.clone()).await.refused(400);
         assert!(message.contains(expected), "{body}: {message}");
     }
-    // A task speaks for its own trial only.
+    // A task speaks for its own run and trial only.
+    assert!(
+        task.post(path, metrics("training", 7, 1, &json!({})))
+            .await
+            .refused(403)
+            .contains("run 7")
+    );
     assert!(
         task.post(
             "/api/v1/trials/2/metrics",

@@ -64,6 +64,13 @@ impl Folding {
         }
     }
 
+    /// Rows of the journal through this one were folded.
+    pub(super) fn folded(&self, through: i64) {
+        let mut state = self.state();
+        state.folded = state.folded.max(through);
+        state.newest = state.newest.max(through);
+    }
+
     /// Nobody knows what the journal holds.
     pub(super) fn doubt(&self) {
         let mut state = self.state();

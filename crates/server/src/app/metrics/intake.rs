@@ -108,8 +108,10 @@ impl Intake {
         self.memory().forget(None);
     }
 
-    /// Rows of the journal through this one are folded.
+    /// Rows of the journal through this one are folded. To be called as soon as that is committed: from then on the rows
+    /// do not tell which numbers were given.
     pub(super) fn folded(&self, through: i64) {
+        self.folding().folded(through);
         self.memory().folded(through);
     }
 
