@@ -278,7 +278,7 @@ impl World {
         let query = match name {
             "AllocationPreemptionSignal" => "?timeoutSeconds=0".to_owned(),
             "DownloadModelDefFile" => "?path=train.py".to_owned(),
-            "GetMetrics" | "GetTrainingMetrics" | "GetValidationMetrics" => {
+            "CompareTrials" | "GetMetrics" | "GetTrainingMetrics" | "GetValidationMetrics" => {
                 format!("?trialIds={trial}")
             }
             _ => String::new(),
