@@ -278,7 +278,10 @@ impl World {
         let query = match name {
             "AllocationPreemptionSignal" => "?timeoutSeconds=0".to_owned(),
             "DownloadModelDefFile" => "?path=train.py".to_owned(),
-            "CompareTrials" | "GetMetrics" | "GetTrainingMetrics" | "GetValidationMetrics" => {
+            "CompareTrials" => {
+                format!("?trialIds={trial}&metricNames=loss&group=validation")
+            }
+            "GetMetrics" | "GetTrainingMetrics" | "GetValidationMetrics" => {
                 format!("?trialIds={trial}")
             }
             _ => String::new(),
