@@ -3,6 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+/// Most mistakes that are told; a text that is none of ours has one on every line.
+pub const MAX_TOLD: usize = 100;
+/// Characters of a message, a path or a hint that are told: each may quote what was written.
+const MAX_TOLD_CHARS: usize = 400;
+
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
@@ -40,11 +45,11 @@ impl ConfigError {
     ) -> Self {
         let lined = position.filter(|position| position.line > 0);
         Self {
-            path: path.into(),
+            path: shortened(path.into()),
             line: lined.map(|position| position.line),
             column: lined.map(|position| position.column),
             source: position.and_then(|position| position.source.as_deref().map(str::to_owned)),
-            message: message.into(),
+            message: shortened(message.into()),
             hint: None,
         }
     }
@@ -52,8 +57,25 @@ impl ConfigError {
     /// The same mistake with advice.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = Some(shortened(hint.into()));
         self
+    }
+}
+
+/// The text without its middle, when it is long: quotes are at the begin, what is wrong with them at the end.
+fn shortened(text: String) -> String {
+    // Bytes are never fewer than characters.
+    if text.len() <= MAX_TOLD_CHARS {
+        return text;
+    }
+    let cut = |(offset, _): (usize, char)| offset;
+    let head = text.char_indices().nth(MAX_TOLD_CHARS / 2).map(cut);
+    let tail = text.char_indices().rev().nth(MAX_TOLD_CHARS / 2).map(cut);
+    match (head, tail) {
+        (Some(head), Some(tail)) if head < tail => {
+            format!("{} … {}", &text[..head], &text[tail..])
+        }
+        _ => text,
     }
 }
 
@@ -101,6 +123,12 @@ impl ConfigErrors {
                 .then_with(|| a.message.cmp(&b.message))
         });
         errors.dedup();
+        let more = errors.len().saturating_sub(MAX_TOLD);
+        if more > 0 {
+            errors.truncate(MAX_TOLD);
+            let message = format!("has {more} more mistakes");
+            errors.push(ConfigError::new("", None, message));
+        }
         Err(Self(errors))
     }
 }
@@ -147,6 +175,24 @@ pub(crate) fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_told_is_bounded_whatever_was_written() {
+        let long = "9".repeat(3_000_000);
+        let error = ConfigError::new(&*long, None, format!("\"{long}\" is too large"));
+        assert!(error.to_string().len() < 2_000);
+        assert!(error.message.ends_with("9\" is too large"), "{error}");
+        let wide = ConfigError::new("", None, "ü".repeat(300));
+        assert_eq!(
+            wide.message.chars().count(),
+            300,
+            "short enough in characters"
+        );
+        let many = (0..1_000).map(|n| ConfigError::new(format!("k{n}"), None, "is not known"));
+        let told = ConfigErrors::check(many.collect()).unwrap_err();
+        assert_eq!(told.0.len(), MAX_TOLD + 1);
+        assert_eq!(told.0[MAX_TOLD].message, "has 900 more mistakes");
+    }
 
     #[test]
     fn an_error_reads_as_one_line_with_path_line_and_hint() {
