@@ -48,7 +48,7 @@ demo: setup-run build
 	scripts/demo
 
 test: setup build
-	scripts/run-tests rust python core
+	scripts/run-tests rust failpoints python core
 
 # The Docker lane also runs the agent's own tests with an engine.
 e2e-postgres e2e-docker e2e-client e2e-kills e2e-hostile: e2e-%: setup build

@@ -7,6 +7,9 @@
 //! Each message is one JSON text frame. Unknown fields are ignored; an unknown kind is reported and ignored.
 //! Read [`ToMaster`] and [`ToAgent`] first.
 
+pub mod adoption;
+pub mod reconcile;
+
 use det_ids::{AgentId, AllocationId, ContainerId};
 use det_taskspec::{ContainerExit, ContainerSpec, Device};
 use serde::{Deserialize, Serialize};
@@ -66,7 +69,8 @@ pub struct ContainerReport {
     pub state: ContainerState,
 }
 
-/// Life of a container; only ever moves downward in this list.
+/// Life of a container; only ever moves downward in this list. A report that would move it upward has been overtaken by
+/// a newer one: see [`ContainerState::is_before`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum ContainerState {
@@ -90,6 +94,23 @@ pub enum ContainerState {
         /// How.
         exit: ContainerExit,
     },
+}
+
+impl ContainerState {
+    /// Whether this state comes before `other` in a container's life.
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.place() < other.place()
+    }
+
+    fn place(&self) -> u8 {
+        match self {
+            Self::Assigned => 0,
+            Self::Pulling => 1,
+            Self::Starting => 2,
+            Self::Running { .. } => 3,
+            Self::Terminated { .. } => 4,
+        }
+    }
 }
 
 /// Lines of the agent for a task's log.

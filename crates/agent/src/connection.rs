@@ -6,6 +6,7 @@ use std::time::Duration;
 use det_agent_proto::{
     Hello, PATH, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS, ToAgent, ToMaster,
 };
+use det_failpoints::failpoint;
 use futures::{SinkExt, StreamExt};
 use rustls::pki_types::ServerName;
 use thiserror::Error;
@@ -236,6 +237,7 @@ async fn serve(
 ) -> Result<(), LinkError> {
     let hello = hello(shared, &host_address);
     send(socket, &ToMaster::Hello(hello)).await?;
+    failpoint!("agent::connection::join::after_hello");
     let silence = Duration::from_secs(SILENCE_SECONDS);
     let ping = Duration::from_secs(PING_SECONDS);
     let mut heard = Instant::now();

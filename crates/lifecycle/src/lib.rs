@@ -15,6 +15,7 @@
 
 pub mod allocation;
 pub mod experiment;
+mod member;
 #[cfg(test)]
 mod table;
 pub mod trial;

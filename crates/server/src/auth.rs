@@ -398,7 +398,7 @@ impl Auth {
                 Box::pin(async move {
                     users::insert_session(&mut tx.conn(), &session).await?;
                     users::note_login(&mut tx.conn(), user_id, now).await?;
-                    tx.after_commit(move || {
+                    tx.once_stored(move || {
                         auth.change(|c| {
                             c.sessions
                                 .insert(session.token_hash, (user_id, session.expires_at));
@@ -476,7 +476,7 @@ impl Auth {
                     )
                     .await?;
                     let cached = user.clone();
-                    tx.after_commit(move || {
+                    tx.once_stored(move || {
                         auth.change(|c| {
                             if end_sessions {
                                 c.sessions.retain(|_, (id, _)| *id != cached.id);

@@ -9,6 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use det_failpoints::failpoint;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -26,8 +27,17 @@ const WAITING: usize = 4096;
 pub struct WriteTx {
     conn: OwnedConn,
     unit: Unit,
-    after_commit: Vec<Box<dyn FnOnce() + Send>>,
+    after_commit: Vec<(When, Box<dyn FnOnce() + Send>)>,
     on_rollback: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+/// When an effect runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// Once the change is stored.
+    Stored,
+    /// Once it is stored, or may be.
+    Perhaps,
 }
 
 impl WriteTx {
@@ -47,10 +57,20 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Runs `effect` right after the commit, before the caller has its answer. Never runs if the change is refused or
-    /// the commit fails; must not block.
+    /// Runs `effect` right after the commit, before the caller has its answer; must not block. Never runs if the change is
+    /// refused or the commit fails for certain.
+    ///
+    /// When the connection broke in the commit nobody knows whether it happened, and the effect runs as well: who is
+    /// woken for nothing finds nothing, but who is not woken for something waits for ever. What must not run then is for
+    /// [`WriteTx::once_stored`].
     pub fn after_commit(&mut self, effect: impl FnOnce() + Send + 'static) {
-        self.after_commit.push(Box::new(effect));
+        self.after_commit.push((When::Perhaps, Box::new(effect)));
+    }
+
+    /// Runs `effect` right after the commit if it is certain that it happened: for memory that must not be ahead of the
+    /// rows; must not block.
+    pub fn once_stored(&mut self, effect: impl FnOnce() + Send + 'static) {
+        self.after_commit.push((When::Stored, Box::new(effect)));
     }
 
     /// Runs `repair` if this change, or the commit that was to hold it, fails: for caches changed on the way.
@@ -310,6 +330,7 @@ async fn commit_group(
     observer: &OnceLock<Observer>,
     jobs: Vec<Box<dyn Job>>,
 ) -> Option<OwnedConn> {
+    failpoint!("store::writer::before_begin");
     let conn = match begin(connector, conn).await {
         Ok(conn) => conn,
         Err(error) => {
@@ -342,12 +363,14 @@ async fn commit_group(
             }
         }
     }
+    failpoint!("store::writer::before_commit");
     let outcome = match lost {
         Some(error) => Err(error),
         None => commit(&mut tx).await,
     };
     match outcome {
         Ok(()) => {
+            failpoint!("store::writer::after_commit");
             if let OwnedConn::Lite(conn) = &mut tx.conn {
                 conn.after_commit();
             }
@@ -355,9 +378,10 @@ async fn commit_group(
                 observer(changes);
             }
             *unit = tx.unit;
-            for effect in tx.after_commit {
+            for (_, effect) in tx.after_commit {
                 effect();
             }
+            failpoint!("store::writer::after_effects");
             for job in kept {
                 job.answer(None);
             }
@@ -380,8 +404,15 @@ async fn commit_group(
                 job.answer(Some(same(&error)));
             }
             let mut conn = tx.conn;
+            if lost {
+                drop(conn);
+                return connect_and_wake(connector, observer, tx.after_commit).await;
+            }
             // A connection whose transaction cannot even be rolled back is replaced.
-            (!lost && statement(&mut conn, Statement::Rollback).await.is_ok()).then_some(conn)
+            statement(&mut conn, Statement::Rollback)
+                .await
+                .is_ok()
+                .then_some(conn)
         }
     }
 }
@@ -390,6 +421,32 @@ async fn commit_group(
 async fn commit(tx: &mut WriteTx) -> Result<(), StoreError> {
     tx.conn().settle().await?;
     Ok(statement(&mut tx.conn, Statement::Commit).await?)
+}
+
+/// After a commit of which nobody knows whether it happened: connects again, so that it has happened or never will (the
+/// master's lock is free only then), and wakes whoever it may concern.
+async fn connect_and_wake(
+    connector: &Connector,
+    observer: &OnceLock<Observer>,
+    effects: Vec<(When, Box<dyn FnOnce() + Send>)>,
+) -> Option<OwnedConn> {
+    let conn = connect_patiently(connector).await;
+    if let Err(error) = &conn {
+        // Whoever is woken finds that too, and tries again until the database is back.
+        tracing::warn!(%error, "the database cannot be reached");
+    }
+    if let Some(observer) = observer.get() {
+        observer(Changes {
+            everything: true,
+            ..Changes::default()
+        });
+    }
+    for (when, effect) in effects {
+        if when == When::Perhaps {
+            effect();
+        }
+    }
+    conn.ok()
 }
 
 /// The same failure for each caller; a driver's errors cannot be cloned, so their text goes along.

@@ -18,7 +18,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use det_agent_proto::adoption::{Adoption, adoption};
 use det_agent_proto::{ContainerReport, ContainerState};
+use det_failpoints::failpoint;
 use det_ids::ContainerId;
 use det_spool::BatchIds;
 use det_taskspec::{ContainerExit, ContainerSpec, SPOOL_DIR};
@@ -163,10 +165,12 @@ impl Actor {
 
     /// Follows the container until it is forgotten.
     pub(super) async fn run(mut self, mut commands: Commands) {
-        if self.is_new
-            && let Err(error) = self.dir.create(&self.spec, &self.record)
-        {
-            self.fail(LaunchError::from(error));
+        if self.is_new {
+            failpoint!("agent::container::accept::before_record");
+            if let Err(error) = self.dir.create(&self.spec, &self.record) {
+                self.fail(LaunchError::from(error));
+            }
+            failpoint!("agent::container::accept::after_record");
         }
         loop {
             match self.record.phase.clone() {
@@ -176,6 +180,7 @@ impl Actor {
                 Phase::Ended { exit, .. } => {
                     self.not_live();
                     self.hand_over().await;
+                    failpoint!("agent::container::end::after_hand_over");
                     self.enter(Phase::Terminated { exit });
                 }
                 Phase::Terminated { .. } => {
@@ -291,7 +296,10 @@ impl Actor {
     /// Starts a container of which nothing is there.
     async fn launch(&mut self, commands: &mut Commands) {
         match self.try_launch(commands).await {
-            Ok(started) => self.enter(Phase::Started(started)),
+            Ok(started) => {
+                failpoint!("agent::container::launch::after_start");
+                self.enter(Phase::Started(started));
+            }
             Err(error) => {
                 self.sweep().await;
                 self.fail(error);
@@ -308,7 +316,9 @@ impl Actor {
             return Err(LaunchError::Killed);
         }
         self.record.phase = Phase::Launching;
+        failpoint!("agent::container::launch::before_record");
         self.dir.save(&self.record)?;
+        failpoint!("agent::container::launch::after_record");
         self.announce();
         let env = self.prepare(&session).await?;
         match self.record.runtime {
@@ -476,11 +486,14 @@ impl Actor {
         });
         match self.find(&session).await {
             Ok(Some(started)) => self.enter(Phase::Started(started)),
-            Ok(None) if self.dir.has_run() => {
-                self.end(RuntimeEnd::Process, None).await;
+            Ok(None) => {
+                match adoption(false, self.dir.has_run(), self.record.kill.is_some()) {
+                    Adoption::NameEnd => self.end(RuntimeEnd::Process, None).await,
+                    Adoption::NeverRan => self.fail(LaunchError::Killed),
+                    // What is not found is not taken up.
+                    Adoption::Launch | Adoption::TakeUp => self.launch(commands).await,
+                }
             }
-            Ok(None) if self.record.kill.is_some() => self.fail(LaunchError::Killed),
-            Ok(None) => self.launch(commands).await,
             // It may run: nothing may be said of it, let alone started again, before that is known.
             Err(error) => {
                 if let LaunchError::Host(message) | LaunchError::Task(message) = error {
@@ -602,6 +615,7 @@ impl Actor {
         };
         let exit = exit::name(report, self.record.kill, &end, &words);
         tracing::info!(container.id = %self.spec.container_id, exit = ?exit, "a container ended");
+        failpoint!("agent::container::end::before_record");
         self.enter(Phase::Ended { exit, started });
     }
 
@@ -683,6 +697,7 @@ impl Actor {
 
     /// Removes everything of the container, however often it takes.
     async fn remove(&self) {
+        failpoint!("agent::container::forget::before_remove");
         let mut said = false;
         loop {
             match self.try_remove().await {
@@ -696,6 +711,7 @@ impl Actor {
                 }
             }
         }
+        failpoint!("agent::container::forget::after_remove");
         self.shared.outbox.forget(&self.spec.container_id);
         tracing::debug!(container.id = %self.spec.container_id, "forgot a container");
     }

@@ -152,6 +152,13 @@ impl FakeMaster {
             .expect("the connection lives");
     }
 
+    /// Says it if somebody listens.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn try_say(&self, message: ToAgent) -> bool {
+        let agent = self.shared.agent.lock().unwrap();
+        agent.as_ref().is_some_and(|a| a.send(message).is_ok())
+    }
+
     pub(crate) fn kill(&self, id: &str, grace: bool) {
         self.say(ToAgent::Kill {
             container_id: id.into(),
@@ -342,8 +349,12 @@ pub(crate) async fn until(what: &str, mut test: impl FnMut() -> bool) {
 }
 
 pub(crate) fn options(master: &FakeMaster, root: &Path, supervisor: &Path) -> AgentOptions {
-    let mut options =
-        AgentOptions::new(&master.url, "agent-1".into(), root.join("data"), supervisor);
+    options_for(&master.url, root, supervisor)
+}
+
+/// The same, of a master elsewhere.
+pub(crate) fn options_for(master: &str, root: &Path, supervisor: &Path) -> AgentOptions {
+    let mut options = AgentOptions::new(master, "agent-1".into(), root.join("data"), supervisor);
     options.runtime = RuntimeChoice::Process;
     options.slot_type = SlotType::None;
     options.token = Some(Secret::new("agent-token"));

@@ -11,5 +11,7 @@
 
 mod common;
 mod docker;
+#[cfg(feature = "failpoints")]
+mod failpoints;
 mod process;
 mod supervisor;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_agent_proto::{AgentLog, ContainerState, Hello, PROTOCOL_VERSION};
+use det_failpoints::failpoint;
 use det_store::agents::{self, AgentRow};
 use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine};
@@ -151,13 +152,17 @@ impl Master {
                         }
                     }
                     master.wake_scheduler(tx);
+                    failpoint!("server::agents::join::before_commit");
                     Ok::<_, AppError>(())
                 })
             })
-            .await
+            .await?;
+        failpoint!("server::agents::join::after_commit");
+        Ok(())
     }
 
-    /// Stores that an agent is away. Its tasks go on; only after the pool's patience are they given up.
+    /// Stores that an agent is away, unless it is connected again. Its tasks go on; only after the pool's patience are they
+    /// given up. What cannot be stored now is stored by the watch over deadlines.
     pub(crate) async fn agent_left(&self, agent_id: &str) -> AppResult<()> {
         let master = self.clone();
         let agent_id = agent_id.to_owned();
@@ -167,6 +172,9 @@ impl Master {
                     let Some(mut row) = agents::find(&mut tx.conn(), &agent_id).await? else {
                         return Ok(());
                     };
+                    if row.disconnected_at.is_some() || master.connections.is_connected(&agent_id) {
+                        return Ok(());
+                    }
                     row.disconnected_at = Some(det_store::now());
                     agents::save(&mut tx.conn(), &row).await?;
                     master
@@ -388,6 +396,10 @@ impl Master {
         let mut next: Option<i64> = None;
         for row in rows {
             let Some(since) = row.disconnected_at else {
+                if !self.connections.is_connected(&row.id) {
+                    // The end of its connection could not be stored when it came.
+                    self.agent_left(&row.id).await?;
+                }
                 continue;
             };
             let until = since.saturating_add(self.reconnect_patience_micros(&row.resource_pool));

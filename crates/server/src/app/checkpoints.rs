@@ -16,6 +16,7 @@ use std::os::fd::AsFd;
 
 use bytes::Bytes;
 use det_config::experiment::ExperimentConfig;
+use det_failpoints::failpoint;
 use det_store::checkpoints::CheckpointRow;
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -73,8 +74,16 @@ impl Master {
             .await?;
         let (master, actor) = (self.clone(), actor.clone());
         self.store
-            .write(move |tx| Box::pin(async move { master.report_in(tx, row, &actor).await }))
-            .await
+            .write(move |tx| {
+                Box::pin(async move {
+                    master.report_in(tx, row, &actor).await?;
+                    failpoint!("server::checkpoints::report::before_commit");
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await?;
+        failpoint!("server::checkpoints::report::after_commit");
+        Ok(())
     }
 
     async fn report_in(

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use det_agent_proto::{ContainerReport, ContainerState};
+use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId};
-use det_lifecycle::allocation::{AllocationEvent, Member, MemberExit, MemberProgress, Phase};
+use det_lifecycle::allocation::{AllocationEvent, Member, MemberProgress};
 use det_scheduler::{HandOver, Placement, PreemptReason, Preemption};
 use det_store::allocations::ContainerRow;
 use det_store::events::NewEvent;
@@ -12,6 +13,7 @@ use det_store::{StoreError, WriteTx, allocations};
 use det_taskspec::ContainerExit;
 
 use crate::app::Master;
+use crate::app::agents::slot_set;
 use crate::app::lifecycle::{Cause, allocation_state};
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
@@ -33,15 +35,7 @@ pub fn observed(row: &ContainerRow) -> Result<Option<ContainerState>, StoreError
 pub fn members(rows: &[ContainerRow]) -> Result<Vec<Member>, StoreError> {
     rows.iter()
         .map(|row| {
-            let progress = match observed(row)? {
-                None | Some(ContainerState::Assigned) => MemberProgress::Alive(Phase::Assigned),
-                Some(ContainerState::Pulling) => MemberProgress::Alive(Phase::Pulling),
-                Some(ContainerState::Starting) => MemberProgress::Alive(Phase::Starting),
-                Some(ContainerState::Running { .. }) => MemberProgress::Alive(Phase::Running),
-                Some(ContainerState::Terminated { exit }) => {
-                    MemberProgress::Ended(member_exit(&exit))
-                }
-            };
+            let progress = MemberProgress::of(observed(row)?.as_ref());
             Ok(Member {
                 container: ContainerId(row.id.clone()),
                 daemon: row.daemon,
@@ -49,42 +43,6 @@ pub fn members(rows: &[ContainerRow]) -> Result<Vec<Member>, StoreError> {
             })
         })
         .collect()
-}
-
-fn member_exit(exit: &ContainerExit) -> MemberExit {
-    match exit {
-        ContainerExit::Exited { code: 0 } => MemberExit::Success,
-        ContainerExit::Exited { code } => MemberExit::Failed(exit_sentence(*code)),
-        ContainerExit::Signaled {
-            out_of_memory: true,
-            ..
-        } => MemberExit::Failed("the code was killed by the kernel because memory ran out".into()),
-        ContainerExit::Signaled { signal, .. } => {
-            MemberExit::Failed(format!("the code was killed by signal {signal}"))
-        }
-        // The image or the hook will fail again: charged, so that it comes to an end.
-        ContainerExit::SetupFailed { code, message } => MemberExit::Failed(format!(
-            "the task could not be started (exit code {code}): {message}"
-        )),
-        ContainerExit::StartFailed { message } => {
-            MemberExit::Failed(format!("the task could not be started: {message}"))
-        }
-        ContainerExit::Lost { message } => {
-            MemberExit::Infrastructure(format!("the container was lost: {message}"))
-        }
-        ContainerExit::Killed => MemberExit::Killed,
-    }
-}
-
-fn exit_sentence(code: i32) -> String {
-    let meaning = match code {
-        126 => " (the entrypoint is not executable)",
-        127 => " (the entrypoint was not found)",
-        137 => " (killed, often because memory ran out)",
-        143 => " (ended by SIGTERM)",
-        _ => "",
-    };
-    format!("the code ended with exit code {code}{meaning}")
 }
 
 /// The exit code that an exit is shown with.
@@ -114,10 +72,21 @@ impl Master {
             return Ok(());
         }
         let mut held: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-        for (agent, _) in &placement.parts {
-            let agent_row = det_store::agents::find(&mut tx.conn(), agent.as_str()).await?;
+        for (agent, slots) in &placement.parts {
+            let Some(agent) = det_store::agents::find(&mut tx.conn(), agent.as_str()).await? else {
+                return Ok(());
+            };
+            let (disabled, draining) = (
+                slot_set(&agent.disabled_slots)?,
+                slot_set(&agent.draining_slots)?,
+            );
             // The agent changed between the plan and now: the change has woken the scheduler for another pass.
-            if agent_row.is_none_or(|a| a.disconnected_at.is_some() || !a.enabled) {
+            if agent.disconnected_at.is_some()
+                || !agent.enabled
+                || slots
+                    .iter()
+                    .any(|s| disabled.contains(&s.0) || draining.contains(&s.0))
+            {
                 return Ok(());
             }
         }
@@ -283,10 +252,13 @@ impl Master {
                     for report in reports {
                         master.apply_container_report(tx, &agent_id, report).await?;
                     }
-                    Ok(())
+                    failpoint!("server::containers::report::before_commit");
+                    Ok::<_, AppError>(())
                 })
             })
-            .await
+            .await?;
+        failpoint!("server::containers::report::after_commit");
+        Ok(())
     }
 
     /// The same, in a transaction under way. Reports on containers that nobody wants any more change nothing: the
@@ -309,7 +281,10 @@ impl Master {
             return self.container_ended(tx, row, report.state).await;
         }
         let text = serde_json::to_string(&report.state).map_err(AppError::internal)?;
-        if row.observed.as_deref() == Some(&text) {
+        // A report of an earlier connection may come after one of a later one: life only moves on.
+        if row.observed.as_deref() == Some(&text)
+            || observed(&row)?.is_some_and(|known| report.state.is_before(&known))
+        {
             return Ok(());
         }
         row.observed = Some(text);

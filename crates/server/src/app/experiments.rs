@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use det_config::experiment::{CompletionDefaults, Submitted};
 use det_config::hyperparameters::SearchMethod;
+use det_failpoints::failpoint;
 use det_ids::JobId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_searcher::{Action, Event as SearchEvent, Search};
@@ -171,10 +172,12 @@ impl Master {
                         .store_experiment(tx, new, checked.search, state, &actor)
                         .await?;
                     master.log_warnings(tx, id, &checked.warnings).await?;
+                    failpoint!("server::experiments::create::before_commit");
                     Ok::<_, AppError>(id)
                 })
             })
             .await?;
+        failpoint!("server::experiments::create::after_commit");
         Ok(CreatedExperiment {
             id: Some(id),
             config: shown,

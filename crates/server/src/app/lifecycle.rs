@@ -3,6 +3,7 @@
 //! Everything here runs inside one transaction and may lead from an allocation to its trial, to the search, to the
 //! experiment, and back to other trials.
 
+use det_failpoints::failpoint;
 use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationExit, AllocationState,
 };
@@ -295,6 +296,8 @@ impl Master {
                     live.preempt_deadline = Some(det_store::now() + EARLY_EXIT_MICROS);
                     allocations::update(&mut tx.conn(), &live).await?;
                     self.wake_deadlines(tx);
+                    // Its room will be free soon: what waits for it may have another reason now.
+                    self.wake_scheduler(tx);
                 }
                 Ok(())
             }
@@ -335,6 +338,7 @@ impl Master {
                         .await
                         .or_else(already_ended)?;
                 }
+                failpoint!("server::lifecycle::end_trial::before_commit");
                 Ok(())
             }
         }
@@ -392,9 +396,17 @@ impl Master {
                     hparams,
                     seed,
                 } => {
-                    self.create_trial(tx, experiment, request_id.0, &hparams, seed)
-                        .await?;
-                    created += 1;
+                    let known =
+                        trials::find_by_request(&mut tx.conn(), experiment.id, request_id.as_str())
+                            .await?;
+                    if let Some(trial) = known {
+                        self.take_up_trial(tx, experiment, &trial, &hparams, &cause)
+                            .await?;
+                    } else {
+                        self.create_trial(tx, experiment, request_id.0, &hparams, seed)
+                            .await?;
+                        created += 1;
+                    }
                 }
                 Action::Stop { request_id } => {
                     let trial =
@@ -434,6 +446,30 @@ impl Master {
         }
         if created > 0 {
             experiments::add_trials(&mut tx.conn(), experiment.id, created).await?;
+        }
+        Ok(())
+    }
+
+    /// The search of a continued experiment comes to a trial of before: one that completed counts, any other goes on.
+    async fn take_up_trial(
+        &self,
+        tx: &mut WriteTx,
+        experiment: &ExperimentRow,
+        trial: &TrialRow,
+        hparams: &serde_json::Map<String, serde_json::Value>,
+        cause: &Cause,
+    ) -> AppResult<()> {
+        if trial_state(trial)? == TrialState::Completed {
+            let request_id = det_ids::RequestId(trial.request_id.clone());
+            return self
+                .advance_search(tx, experiment.id, SearchEvent::Ended { request_id })
+                .await;
+        }
+        self.continue_trial(tx, experiment, trial, hparams, cause)
+            .await?;
+        if experiment_state(experiment)? != ExperimentState::Active {
+            self.trial_event(tx, trial.id, TrialEvent::Pause, cause)
+                .await?;
         }
         Ok(())
     }
@@ -665,6 +701,7 @@ impl Master {
         self.log_line(tx, &row.task_id, Some(&row.id), &text)
             .await?;
         self.wake_deadlines(tx);
+        failpoint!("server::lifecycle::preempt::before_commit");
         Ok(())
     }
 

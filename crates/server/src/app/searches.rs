@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use det_config::experiment::ExperimentConfig;
 use det_searcher::{Action, Event, Search};
 use det_store::experiments::ExperimentRow;
+use det_store::searches::StoredSearch;
 use det_store::{StoreError, WriteTx, searches};
 
 use crate::app::Master;
@@ -47,6 +48,15 @@ impl Searches {
             .insert(experiment_id, loaded);
     }
 
+    /// The state of a loaded search, as its snapshot; `None` = it is not loaded. For those who compare it with its rows.
+    pub fn remembered(&self, experiment_id: i64) -> Option<serde_json::Value> {
+        self.loaded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&experiment_id)
+            .map(|loaded| loaded.search.snapshot())
+    }
+
     fn drop_copy(&self, experiment_id: i64) {
         self.take(experiment_id);
     }
@@ -70,6 +80,25 @@ pub fn config_of(row: &ExperimentRow) -> Result<ExperimentConfig, StoreError> {
             what: format!("configuration of experiment {}", row.id),
             message,
         })
+}
+
+/// The search that its rows lead to, and the number of its last event.
+pub fn replay(
+    config: &ExperimentConfig,
+    experiment_id: i64,
+    stored: &StoredSearch,
+) -> Result<(Search, i64), StoreError> {
+    let snapshot = serde_json::from_str(&stored.snapshot).map_err(|e| corrupt(experiment_id, e))?;
+    let mut search = Search::restore(&config.searcher, &config.hyperparameters, &snapshot)
+        .map_err(|e| corrupt(experiment_id, e))?;
+    let mut through = stored.through;
+    for (seq, event) in &stored.events {
+        let event: Event = serde_json::from_str(event).map_err(|e| corrupt(experiment_id, e))?;
+        // What it asked for then was carried out in the transaction that stored the event.
+        search.on(event);
+        through = *seq;
+    }
+    Ok((search, through))
 }
 
 impl Master {
@@ -112,19 +141,7 @@ impl Master {
         let stored = searches::find(&mut tx.conn(), experiment.id)
             .await?
             .ok_or_else(|| corrupt(experiment.id, "there is no snapshot"))?;
-        let config = config_of(experiment)?;
-        let snapshot =
-            serde_json::from_str(&stored.snapshot).map_err(|e| corrupt(experiment.id, e))?;
-        let mut search = Search::restore(&config.searcher, &config.hyperparameters, &snapshot)
-            .map_err(|e| corrupt(experiment.id, e))?;
-        let mut through = stored.through;
-        for (seq, event) in stored.events {
-            let event: Event =
-                serde_json::from_str(&event).map_err(|e| corrupt(experiment.id, e))?;
-            // What it asked for then was carried out in the transaction that stored the event.
-            search.on(event);
-            through = seq;
-        }
+        let (search, through) = replay(&config_of(experiment)?, experiment.id, &stored)?;
         Ok(Loaded {
             search,
             through,

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use det_failpoints::failpoint;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_store::checkpoints::CheckpointRow;
 use det_store::events::NewEvent;
@@ -154,6 +155,7 @@ async fn remove(master: &Master, rows: Vec<CheckpointRow>, reason: &'static str)
 
 /// Deletes an experiment: its checkpoints' files, its TensorBoard files, then everything that is stored of it.
 async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
+    failpoint!("server::clean_up::delete::before_files");
     match delete_files(master, row).await {
         Ok(()) => {}
         Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
@@ -173,6 +175,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 .await;
         }
     }
+    failpoint!("server::clean_up::delete::after_files");
     let (handler, id) = (master.clone(), row.id);
     master
         .store
@@ -196,10 +199,13 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 };
                 handler.record(tx, event).await?;
                 tx.after_commit(move || handler.configs.forget(id));
+                failpoint!("server::clean_up::delete::before_commit");
                 Ok::<_, AppError>(())
             })
         })
-        .await
+        .await?;
+    failpoint!("server::clean_up::delete::after_commit");
+    Ok(())
 }
 
 async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {

@@ -5,11 +5,12 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use det_failpoints::failpoint;
 use det_ids::{AllocationId, Micros};
 use det_scheduler::{Plan, PoolSnapshot, Queue, WaitReason, plan};
 
 use crate::app::Master;
-use crate::error::AppResult;
+use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 use crate::live::Image;
 
@@ -154,7 +155,7 @@ impl Master {
                 reason: &reason,
                 message: reason.to_string(),
             })
-            .map_err(crate::error::AppError::internal)?;
+            .map_err(AppError::internal)?;
             texts.push((allocation, text, reason));
         }
         // After a restart the reasons that were stored before are known by their texts.
@@ -177,6 +178,7 @@ impl Master {
             return Ok(());
         }
         let master = self.clone();
+        let places = !decided.place.is_empty();
         self.store
             .write(move |tx| {
                 Box::pin(async move {
@@ -200,10 +202,17 @@ impl Master {
                             )
                             .await?;
                     }
-                    Ok(())
+                    if places {
+                        failpoint!("server::schedule::place::before_commit");
+                    }
+                    Ok::<_, AppError>(())
                 })
             })
-            .await
+            .await?;
+        if places {
+            failpoint!("server::schedule::place::after_commit");
+        }
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use det_agent_proto::{
     ContainerReport, ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS,
     ToAgent, ToMaster, Welcome,
 };
+use det_failpoints::failpoint;
 use det_ids::ContainerId;
 use futures::FutureExt as _;
 use tokio::time::{Instant, timeout_at};
@@ -69,7 +70,8 @@ pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
     if master.connections.unregister(&agent_id, serial)
         && let Err(error) = master.agent_left(&agent_id).await
     {
-        tracing::warn!(agent.id = agent_id, %error, "the end of the connection could not be stored");
+        tracing::warn!(agent.id = agent_id, %error, "the end of the connection could not be stored; it is tried again");
+        master.hub.notify(&Topic::Deadlines);
     }
 }
 
@@ -259,6 +261,7 @@ impl Connection {
                         continue;
                     };
                     self.heard.entry(id).or_default().start_sent = true;
+                    failpoint!("server::connection::start::before_send");
                     ToAgent::Start(Box::new(spec))
                 }
                 Order::End {
@@ -277,6 +280,7 @@ impl Connection {
                     continue;
                 }
                 Order::Forget(id) => {
+                    failpoint!("server::connection::forget::before_send");
                     let heard = self.heard.remove(&id);
                     if heard.is_some_and(|h| {
                         !matches!(h.state, Some(ContainerState::Terminated { .. }))
@@ -294,6 +298,9 @@ impl Connection {
             };
             if !self.send(&message).await {
                 return Ok(false);
+            }
+            if matches!(message, ToAgent::Start(_)) {
+                failpoint!("server::connection::start::after_send");
             }
         }
         Ok(true)

@@ -17,6 +17,7 @@ mod intake;
 mod jobs;
 mod logs;
 mod master;
+mod recovery;
 mod tasks;
 mod trials;
 mod users;

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test binary uses a part of this")]
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+pub(crate) mod invariants;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
@@ -443,18 +445,23 @@ impl Cluster {
         &self.running.agent_token
     }
 
-    /// Stops the master: nothing may hang, and what it held in memory must be what the rows say.
+    /// Stops the master: nothing may hang, what it held in memory must be what the rows say, and every invariant holds.
     pub(crate) async fn stop(self) {
         let master = self.running.master().clone();
         let agreed = async {
             // What is under way when the rows are read shows up as a difference, and is gone the next time.
-            // A test that took the database away cannot be asked.
-            while let Ok(Some(difference)) = master.live.compare(&master.store).await {
+            while let Some(difference) = master.live.compare(&master.store).await.unwrap() {
                 tracing::debug!(difference, "memory and rows differ");
                 tokio::task::yield_now().await;
             }
         };
         within("memory and rows to agree", agreed).await;
+        invariants::assert_hold(self.master()).await;
+        self.stop_unchecked().await;
+    }
+
+    /// The same when the store is closed already and cannot be looked at.
+    pub(crate) async fn stop_unchecked(self) {
         let Self {
             running,
             http,
@@ -549,7 +556,8 @@ impl FakeAgent {
         }
     }
 
-    async fn report(&mut self, spec: &ContainerSpec, state: ContainerState) {
+    /// Says where a container stands.
+    pub(crate) async fn report(&mut self, spec: &ContainerSpec, state: ContainerState) {
         let report = ContainerReport {
             container_id: spec.container_id.clone(),
             allocation_id: spec.allocation_id.clone(),

@@ -164,8 +164,10 @@ impl Master {
             .write(move |tx| {
                 Box::pin(async move {
                     let through = fold.through();
+                    let doubting = intake.clone();
+                    tx.on_rollback(move || doubting.doubt());
                     journal::apply(&mut tx.conn(), fold).await?;
-                    tx.after_commit(move || intake.folded(through));
+                    tx.once_stored(move || intake.folded(through));
                     Ok(())
                 })
             })

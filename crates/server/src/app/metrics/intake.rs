@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use det_failpoints::failpoint;
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, NewReport, StoredReport};
 use det_store::{StoreError, WriteTx};
@@ -116,7 +117,7 @@ impl Intake {
     }
 
     /// A change was undone, or nobody knows whether it was made: the rows have to tell.
-    fn doubt(&self) {
+    pub(super) fn doubt(&self) {
         *self.memory() = Memory::default();
         self.folding().doubt();
     }
@@ -258,7 +259,10 @@ impl Master {
                 return Ok(Next::Fold);
             }
         }
-        tx.after_commit(move || {
+        failpoint!("server::metrics::store::before_commit");
+        // Not when nobody knows whether the commit happened: an answer says that the report is durable.
+        tx.once_stored(move || {
+            failpoint!("server::metrics::store::after_commit");
             let mut change = change.lock().unwrap_or_else(PoisonError::into_inner);
             for (reply, result) in change.replies.drain(..) {
                 // A reporter that went away sends the report again and finds it known.
@@ -323,7 +327,7 @@ impl Master {
             let bytes = entries.iter().map(|entry| entry.line.len()).sum();
             memory.note(id, entries);
             let intake = self.metric_intake.clone();
-            tx.after_commit(move || intake.folding().appended(id, bytes));
+            tx.once_stored(move || intake.folding().appended(id, bytes));
         }
         *self.metric_intake.memory() = memory;
         Ok(Taken::Done(results))

@@ -1,0 +1,44 @@
+//! What a restarted agent makes of a container whose start an earlier agent had announced.
+//!
+//! There are never two copies: a container that cannot be proven absent is not started again.
+
+/// What to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Adoption {
+    /// It runs: go on with it.
+    TakeUp,
+    /// It ran and has ended: name its end.
+    NameEnd,
+    /// It never ran, and is to be ended: it ends without having run.
+    NeverRan,
+    /// It never ran: start it.
+    Launch,
+}
+
+/// Decides. `runs` = the runtime has it; `has_run` = a supervisor has left traces in its directory; `to_end` = the
+/// master has asked for its end.
+pub fn adoption(runs: bool, has_run: bool, to_end: bool) -> Adoption {
+    match (runs, has_run, to_end) {
+        (true, _, _) => Adoption::TakeUp,
+        (false, true, _) => Adoption::NameEnd,
+        (false, false, true) => Adoption::NeverRan,
+        (false, false, false) => Adoption::Launch,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ran_is_not_started_again() {
+        for to_end in [false, true] {
+            assert_eq!(adoption(true, true, to_end), Adoption::TakeUp);
+            // Between the start and its first trace.
+            assert_eq!(adoption(true, false, to_end), Adoption::TakeUp);
+            assert_eq!(adoption(false, true, to_end), Adoption::NameEnd);
+        }
+        assert_eq!(adoption(false, false, false), Adoption::Launch);
+        assert_eq!(adoption(false, false, true), Adoption::NeverRan);
+    }
+}

@@ -1,0 +1,189 @@
+//! What the master tells an agent: a comparison of what its rows want with what the agent has reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ContainerState;
+
+/// What the rows want of one container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Desired {
+    /// It is to run.
+    Run,
+    /// End it, asking first.
+    Stop,
+    /// End it at once.
+    Kill,
+}
+
+impl Desired {
+    /// From the stored word; one that is not known means `run`.
+    pub fn from_row(text: &str) -> Self {
+        match text {
+            "stop" => Self::Stop,
+            "kill" => Self::Kill,
+            _ => Self::Run,
+        }
+    }
+}
+
+/// What this connection has heard and said of one container.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Heard {
+    /// The agent's last report; `None` = it has not reported it on this connection.
+    pub state: Option<ContainerState>,
+    /// Whether a start was sent on this connection.
+    pub start_sent: bool,
+    /// The last order to end it that was sent on this connection.
+    pub end_sent: Option<Desired>,
+}
+
+/// Something to do about one container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// Send its specification.
+    Start(String),
+    /// Send an order to end it.
+    End {
+        /// Which.
+        container_id: String,
+        /// Whether to ask first.
+        grace: bool,
+    },
+    /// It was never started and must not be: its row ends without the agent.
+    NeverStarted(String),
+    /// Its row is gone or has ended: the agent may remove it.
+    Forget(String),
+}
+
+/// Compares. `rows` = the agent's containers that hold slots; `heard` = all that this connection knows.
+pub fn reconcile(rows: &BTreeMap<String, Desired>, heard: &BTreeMap<String, Heard>) -> Vec<Order> {
+    let mut orders = Vec::new();
+    let unknown = Heard::default();
+    for (id, desired) in rows {
+        let heard = heard.get(id).unwrap_or(&unknown);
+        match (&heard.state, desired) {
+            // Reported as ended: the report is being stored, and ends the row.
+            (Some(ContainerState::Terminated { .. }), _) => {}
+            (Some(_), Desired::Run) => {}
+            (None, Desired::Run) if heard.start_sent => {}
+            (None, Desired::Run) => orders.push(Order::Start(id.clone())),
+            (None, Desired::Stop | Desired::Kill) if !heard.start_sent => {
+                orders.push(Order::NeverStarted(id.clone()));
+            }
+            (_, wanted @ (Desired::Stop | Desired::Kill)) => {
+                if heard.end_sent != Some(*wanted) && heard.end_sent != Some(Desired::Kill) {
+                    orders.push(Order::End {
+                        container_id: id.clone(),
+                        grace: *wanted == Desired::Stop,
+                    });
+                }
+            }
+        }
+    }
+    let known: BTreeSet<&String> = rows.keys().collect();
+    for id in heard.keys().filter(|id| !known.contains(id)) {
+        orders.push(Order::Forget(id.clone()));
+    }
+    orders
+}
+
+#[cfg(test)]
+mod tests {
+    use det_taskspec::ContainerExit;
+
+    use super::*;
+
+    fn running() -> Heard {
+        Heard {
+            state: Some(ContainerState::Running {
+                host_address: "h".into(),
+                ports: vec![],
+                runtime_id: "1".into(),
+            }),
+            ..Heard::default()
+        }
+    }
+
+    fn orders(rows: &[(&str, Desired)], heard: &[(&str, Heard)]) -> Vec<Order> {
+        reconcile(
+            &rows.iter().map(|(id, d)| ((*id).to_owned(), *d)).collect(),
+            &heard
+                .iter()
+                .map(|(id, h)| ((*id).to_owned(), h.clone()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn a_placed_container_is_started_once() {
+        assert_eq!(
+            orders(&[("c", Desired::Run)], &[]),
+            [Order::Start("c".into())]
+        );
+        let sent = Heard {
+            start_sent: true,
+            ..Heard::default()
+        };
+        assert_eq!(orders(&[("c", Desired::Run)], &[("c", sent)]), []);
+        assert_eq!(orders(&[("c", Desired::Run)], &[("c", running())]), []);
+    }
+
+    #[test]
+    fn a_killed_container_is_ended_once_and_a_stop_becomes_a_kill() {
+        let end = |grace| Order::End {
+            container_id: "c".into(),
+            grace,
+        };
+        assert_eq!(
+            orders(&[("c", Desired::Stop)], &[("c", running())]),
+            [end(true)]
+        );
+        let stopped = Heard {
+            end_sent: Some(Desired::Stop),
+            ..running()
+        };
+        assert_eq!(
+            orders(&[("c", Desired::Stop)], &[("c", stopped.clone())]),
+            []
+        );
+        assert_eq!(
+            orders(&[("c", Desired::Kill)], &[("c", stopped)]),
+            [end(false)]
+        );
+    }
+
+    #[test]
+    fn a_container_that_was_never_sent_ends_without_the_agent() {
+        assert_eq!(
+            orders(&[("c", Desired::Kill)], &[]),
+            [Order::NeverStarted("c".into())]
+        );
+        let sent = Heard {
+            start_sent: true,
+            ..Heard::default()
+        };
+        assert_eq!(
+            orders(&[("c", Desired::Kill)], &[("c", sent)]),
+            [Order::End {
+                container_id: "c".into(),
+                grace: false
+            }]
+        );
+    }
+
+    #[test]
+    fn what_no_row_wants_is_forgotten() {
+        assert_eq!(
+            orders(&[], &[("c", running())]),
+            [Order::Forget("c".into())]
+        );
+        let ended = Heard {
+            state: Some(ContainerState::Terminated {
+                exit: ContainerExit::Killed,
+            }),
+            ..Heard::default()
+        };
+        assert_eq!(orders(&[("c", Desired::Run)], &[("c", ended.clone())]), []);
+        assert_eq!(orders(&[], &[("c", ended)]), [Order::Forget("c".into())]);
+    }
+}

@@ -1,0 +1,52 @@
+//! What must hold in a cluster at any moment, as checks over a plain snapshot.
+//!
+//! The invariants are numbered, and used by the simulator, by the server's tests and by the chaos runner alike:
+//!
+//! 1. Each slot is held by at most one live allocation, and sums are right.
+//! 2. A trial has at most one live allocation, and exactly when its state says so; an older run is fenced off.
+//! 3. What was acknowledged is present, once, in order.
+//! 4. Terminal states change only by continue and delete; counters only grow.
+//! 5. A checkpoint is complete only with all files of its manifest.
+//! 6. Nothing outlives its owner by more than two minutes.
+//! 7. A search is the replay of its events; no trial is created twice.
+//! 8. Database, master memory and agents agree once nothing is under way.
+//! 9. A refused or failed request left nothing behind.
+//! 10. Every waiting allocation has a reason that is true; every change has an event.
+//!
+//! That everything live makes progress once faults stop (the second half of 4) is a demand over time and lies with whoever
+//! drives the cluster. Read [`Snapshot`], then [`check`] for one moment and [`Watch`] for one moment after another.
+
+mod facts;
+mod moment;
+mod watch;
+
+pub use facts::{
+    Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Refusal, Report,
+    Reported, Search, Snapshot, Trial,
+};
+pub use moment::{MAX_UNWANTED_MICROS, check};
+pub use watch::Watch;
+
+/// An invariant that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Its number, 1 to 10; see the crate.
+    pub number: u8,
+    /// What was seen.
+    pub what: String,
+}
+
+impl Violation {
+    pub(crate) fn new(number: u8, what: impl Into<String>) -> Self {
+        Self {
+            number,
+            what: what.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "invariant {}: {}", self.number, self.what)
+    }
+}

@@ -1,0 +1,570 @@
+//! What must hold at any one moment.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::trial::TrialState;
+
+use crate::{Allocation, Reported, Snapshot, Violation};
+
+/// Invariant 6: nothing runs longer than this without somebody who wants it.
+pub const MAX_UNWANTED_MICROS: i64 = 120 * 1_000_000;
+
+/// Everything that does not hold, in the order of the invariants. Empty = all is well.
+pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
+    let mut found = Vec::new();
+    slots(snapshot, &mut found);
+    one_allocation(snapshot, &mut found);
+    acknowledged(snapshot, &mut found);
+    ends(snapshot, &mut found);
+    checkpoints(snapshot, &mut found);
+    processes(snapshot, &mut found);
+    searches(snapshot, &mut found);
+    agreement(snapshot, &mut found);
+    refusals(snapshot, &mut found);
+    reasons(snapshot, &mut found);
+    events(snapshot, &mut found);
+    found
+}
+
+/// 1: slots.
+fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    let allocations: HashMap<&str, &Allocation> = snapshot
+        .allocations
+        .iter()
+        .map(|a| (a.id.as_str(), a))
+        .collect();
+    let agents: HashMap<&str, &BTreeSet<u32>> = snapshot
+        .agents
+        .iter()
+        .map(|a| (a.id.as_str(), &a.slots))
+        .collect();
+    let mut holders: HashMap<(&str, u32), &str> = HashMap::new();
+    let mut given: HashMap<&str, i64> = HashMap::new();
+    for container in &snapshot.containers {
+        let sum = given.entry(&container.allocation_id).or_default();
+        *sum += i64::try_from(container.slots.len()).unwrap_or(i64::MAX);
+        if container.ended {
+            continue;
+        }
+        if allocations
+            .get(container.allocation_id.as_str())
+            .is_none_or(|a| a.ended)
+        {
+            found.push(Violation::new(
+                1,
+                format!(
+                    "container {} holds slots of agent {} for allocation {}, which does not live",
+                    container.id, container.agent_id, container.allocation_id
+                ),
+            ));
+        }
+        for slot in &container.slots {
+            if let Some(other) = holders.insert((&container.agent_id, *slot), &container.id) {
+                found.push(Violation::new(
+                    1,
+                    format!(
+                        "slot {slot} of agent {} is held by containers {other} and {}",
+                        container.agent_id, container.id
+                    ),
+                ));
+            }
+            if agents
+                .get(container.agent_id.as_str())
+                .is_some_and(|slots| !slots.contains(slot))
+            {
+                found.push(Violation::new(
+                    1,
+                    format!(
+                        "container {} holds slot {slot}, which agent {} does not have",
+                        container.id, container.agent_id
+                    ),
+                ));
+            }
+        }
+    }
+    for allocation in snapshot.allocations.iter().filter(|a| !a.ended) {
+        let sum = given.get(allocation.id.as_str()).copied();
+        let expected = allocation.placed.then_some(allocation.slots);
+        if sum != expected {
+            found.push(Violation::new(
+                1,
+                format!(
+                    "allocation {} asks for {} slots, is {}placed, and its containers have {sum:?}",
+                    allocation.id,
+                    allocation.slots,
+                    if allocation.placed { "" } else { "not " },
+                ),
+            ));
+        }
+    }
+}
+
+/// 2: one live allocation of a trial, when it wants one; older runs are fenced off.
+fn one_allocation(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    let mut live: HashMap<i64, Vec<&Allocation>> = HashMap::new();
+    let mut runs: HashSet<(i64, i64)> = HashSet::new();
+    for allocation in &snapshot.allocations {
+        let Some(trial) = allocation.trial_id else {
+            continue;
+        };
+        if !runs.insert((trial, allocation.run_id)) {
+            found.push(Violation::new(
+                2,
+                format!(
+                    "trial {trial} has two allocations of run {}",
+                    allocation.run_id
+                ),
+            ));
+        }
+        if !allocation.ended {
+            live.entry(trial).or_default().push(allocation);
+        }
+    }
+    for trial in &snapshot.trials {
+        let of_trial = live.remove(&trial.id).unwrap_or_default();
+        let wanted = usize::from(!trial.state.is_terminal() && trial.state != TrialState::Paused);
+        if of_trial.len() != wanted {
+            let ids: Vec<&str> = of_trial.iter().map(|a| a.id.as_str()).collect();
+            found.push(Violation::new(
+                2,
+                format!(
+                    "trial {} is {:?} and has the live allocations {ids:?}",
+                    trial.id, trial.state
+                ),
+            ));
+        }
+        for allocation in of_trial {
+            if allocation.run_id != trial.run_id || allocation.task_id != trial.task_id {
+                found.push(Violation::new(
+                    2,
+                    format!(
+                        "live allocation {} is run {} of task {}, but trial {} is at run {} of task {}",
+                        allocation.id,
+                        allocation.run_id,
+                        allocation.task_id,
+                        trial.id,
+                        trial.run_id,
+                        trial.task_id
+                    ),
+                ));
+            }
+        }
+    }
+    for report in &snapshot.acknowledged {
+        // Lines of an ended run still belong into the log; nothing else of it is taken.
+        let fenced = !matches!(report.what, Reported::Line { .. });
+        if fenced && report.run_id != report.newest_run {
+            found.push(Violation::new(
+                2,
+                format!(
+                    "run {} of trial {} was acknowledged {:?} although run {} had begun",
+                    report.run_id, report.trial_id, report.what, report.newest_run
+                ),
+            ));
+        }
+    }
+}
+
+/// 3: acknowledged is present, once, in order.
+fn acknowledged(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    let mut places: HashMap<Key<'_>, (usize, &Reported)> = HashMap::new();
+    for (place, report) in snapshot.stored.iter().enumerate() {
+        if matches!(report.what, Reported::Said { .. }) {
+            continue;
+        }
+        let key = key(report.trial_id, report.run_id, &report.what);
+        if places.insert(key, (place, &report.what)).is_some() {
+            found.push(Violation::new(
+                3,
+                format!(
+                    "stored twice of trial {}: {:?}",
+                    report.trial_id, report.what
+                ),
+            ));
+        }
+    }
+    let mut newest: HashMap<(i64, i64, u8, &str), (usize, i64)> = HashMap::new();
+    for report in &snapshot.acknowledged {
+        if matches!(report.what, Reported::Said { .. }) {
+            continue;
+        }
+        let known = key(report.trial_id, report.run_id, &report.what);
+        let Some((place, stored)) = places.get(&known) else {
+            found.push(Violation::new(
+                3,
+                format!(
+                    "acknowledged and lost: {:?} of run {} of trial {}",
+                    report.what, report.run_id, report.trial_id
+                ),
+            ));
+            continue;
+        };
+        if **stored != report.what {
+            found.push(Violation::new(
+                3,
+                format!(
+                    "acknowledged as {:?} and stored as {stored:?} of trial {}",
+                    report.what, report.trial_id
+                ),
+            ));
+        }
+        let number = match &report.what {
+            Reported::Metric { step, .. } => *step,
+            Reported::Line { sequence, .. } => *sequence,
+            Reported::Checkpoint { .. } | Reported::Said { .. } => continue,
+        };
+        let stream = (known.0, known.1, known.2, known.3);
+        if let Some((earlier, below)) = newest.insert(stream, (*place, number))
+            && (number > below) != (*place > earlier)
+        {
+            found.push(Violation::new(
+                3,
+                format!(
+                    "out of order: {:?} of trial {}",
+                    report.what, report.trial_id
+                ),
+            ));
+        }
+    }
+}
+
+/// Trial, run, kind, stream, number: what makes a report the same report.
+type Key<'a> = (i64, i64, u8, &'a str, i64);
+
+fn key(trial_id: i64, run_id: i64, what: &Reported) -> Key<'_> {
+    match what {
+        Reported::Metric { step, .. } => (trial_id, run_id, 0, "", *step),
+        Reported::Checkpoint { uuid } => (0, 0, 1, uuid, 0),
+        Reported::Line { spool, sequence } => (trial_id, run_id, 2, spool, *sequence),
+        Reported::Said { what } => (trial_id, run_id, 3, what, 0),
+    }
+}
+
+/// 4: an end is noted exactly when there is one.
+fn ends(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    let mut wrong = |what: String| found.push(Violation::new(4, what));
+    for experiment in &snapshot.experiments {
+        if experiment.ended == experiment.state.is_live() {
+            wrong(format!(
+                "experiment {} is {:?} and its end is {}noted",
+                experiment.id,
+                experiment.state,
+                if experiment.ended { "" } else { "not " }
+            ));
+        }
+    }
+    for trial in &snapshot.trials {
+        if trial.ended != trial.state.is_terminal() {
+            wrong(format!(
+                "trial {} is {:?} and its end is {}noted",
+                trial.id,
+                trial.state,
+                if trial.ended { "" } else { "not " }
+            ));
+        }
+    }
+    for allocation in &snapshot.allocations {
+        if allocation.ended != allocation.state.is_terminal() {
+            wrong(format!(
+                "allocation {} is {:?} and its end is {}noted",
+                allocation.id,
+                allocation.state,
+                if allocation.ended { "" } else { "not " }
+            ));
+        }
+    }
+    let live: HashSet<i64> = snapshot
+        .experiments
+        .iter()
+        .filter(|e| e.state.is_live())
+        .map(|e| e.id)
+        .collect();
+    let shown: HashSet<i64> = snapshot.experiments.iter().map(|e| e.id).collect();
+    for trial in snapshot.trials.iter().filter(|t| !t.ended) {
+        if shown.contains(&trial.experiment_id) && !live.contains(&trial.experiment_id) {
+            wrong(format!(
+                "trial {} lives in experiment {}, which has ended",
+                trial.id, trial.experiment_id
+            ));
+        }
+    }
+}
+
+/// 5: complete means all files.
+fn checkpoints(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    let rows: BTreeMap<&str, _> = snapshot
+        .checkpoints
+        .iter()
+        .map(|c| (c.uuid.as_str(), c))
+        .collect();
+    for checkpoint in snapshot.checkpoints.iter().filter(|c| c.complete) {
+        let Some(files) = &checkpoint.files else {
+            continue;
+        };
+        for (path, bytes) in &checkpoint.manifest {
+            if files.get(path) != Some(bytes) {
+                found.push(Violation::new(
+                    5,
+                    format!(
+                        "checkpoint {} is complete, and its file \"{path}\" of {bytes} bytes is {}",
+                        checkpoint.uuid,
+                        files
+                            .get(path)
+                            .map_or("not there".to_owned(), |n| format!("of {n} bytes"))
+                    ),
+                ));
+            }
+        }
+    }
+    for trial in &snapshot.trials {
+        if let Some(uuid) = &trial.latest_checkpoint
+            && !rows.is_empty()
+            && !rows.get(uuid.as_str()).is_some_and(|c| c.complete)
+        {
+            found.push(Violation::new(
+                5,
+                format!(
+                    "trial {} would go on from checkpoint {uuid}, which is not complete",
+                    trial.id
+                ),
+            ));
+        }
+    }
+}
+
+/// 6: nothing runs that nobody wants.
+fn processes(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    for process in &snapshot.processes {
+        if process.unwanted_micros > MAX_UNWANTED_MICROS {
+            found.push(Violation::new(
+                6,
+                format!(
+                    "container {} has run on agent {} for {} s although nobody wants it",
+                    process.container_id,
+                    process.agent_id,
+                    process.unwanted_micros / 1_000_000
+                ),
+            ));
+        }
+    }
+}
+
+/// 7: searches.
+fn searches(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    let mut names: HashSet<(i64, &str)> = HashSet::new();
+    for trial in &snapshot.trials {
+        if !names.insert((trial.experiment_id, &trial.request_id)) {
+            found.push(Violation::new(
+                7,
+                format!(
+                    "experiment {} has two trials for request {}",
+                    trial.experiment_id, trial.request_id
+                ),
+            ));
+        }
+    }
+    let counts: HashMap<i64, i64> = snapshot
+        .experiments
+        .iter()
+        .map(|e| (e.id, e.trial_count))
+        .collect();
+    for search in &snapshot.searches {
+        if let Some(remembered) = &search.remembered
+            && *remembered != search.replayed
+        {
+            found.push(Violation::new(
+                7,
+                format!(
+                    "the search of experiment {} is {remembered} in memory and {} by its events",
+                    search.experiment_id, search.replayed
+                ),
+            ));
+        }
+        let asked = i64::try_from(search.asked_for.len()).unwrap_or(i64::MAX);
+        if counts
+            .get(&search.experiment_id)
+            .is_some_and(|count| *count < asked)
+        {
+            found.push(Violation::new(
+                7,
+                format!(
+                    "the search of experiment {} asked for {asked} trials, the experiment counts {:?}",
+                    search.experiment_id,
+                    counts.get(&search.experiment_id)
+                ),
+            ));
+        }
+        for trial in &snapshot.trials {
+            if trial.experiment_id != search.experiment_id {
+                continue;
+            }
+            match search.asked_for.get(&trial.request_id) {
+                // What has ended may be of an earlier search, and this one of a continuation.
+                None if trial.ended => {}
+                None => found.push(Violation::new(
+                    7,
+                    format!("no search asked for trial {}, which lives", trial.id),
+                )),
+                Some(ended) if *ended != trial.ended => found.push(Violation::new(
+                    7,
+                    format!(
+                        "trial {} is {:?}; its search was {}told of an end",
+                        trial.id,
+                        trial.state,
+                        if *ended { "" } else { "not " }
+                    ),
+                )),
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// 8: database, memory and agents.
+fn agreement(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    if !snapshot.settled {
+        return;
+    }
+    for agent in &snapshot.agents {
+        if agent.connection.is_some_and(|c| c != agent.connected) {
+            found.push(Violation::new(
+                8,
+                format!(
+                    "agent {} is {}connected by its row, and the master has {} connection",
+                    agent.id,
+                    if agent.connected { "" } else { "not " },
+                    if agent.connection == Some(true) {
+                        "a"
+                    } else {
+                        "no"
+                    }
+                ),
+            ));
+        }
+        let (true, Some(holds)) = (agent.connected, &agent.holds) else {
+            continue;
+        };
+        let wanted: BTreeSet<String> = snapshot
+            .containers
+            .iter()
+            .filter(|c| !c.ended && c.agent_id == agent.id)
+            .map(|c| c.id.clone())
+            .collect();
+        if wanted != *holds {
+            found.push(Violation::new(
+                8,
+                format!(
+                    "agent {} should have the containers {wanted:?} and has {holds:?}",
+                    agent.id
+                ),
+            ));
+        }
+    }
+}
+
+/// 9: refusals.
+fn refusals(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    for refusal in snapshot.refusals.iter().filter(|r| r.left_something) {
+        found.push(Violation::new(
+            9,
+            format!("\"{}\" was refused and left something behind", refusal.what),
+        ));
+    }
+}
+
+/// 10: reasons of waiting.
+fn reasons(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    for allocation in snapshot.allocations.iter().filter(|a| !a.ended) {
+        if allocation.placed != (allocation.state != AllocationState::Pending) {
+            found.push(Violation::new(
+                10,
+                format!(
+                    "allocation {} is {:?} and {}placed",
+                    allocation.id,
+                    allocation.state,
+                    if allocation.placed { "" } else { "not " }
+                ),
+            ));
+        }
+        if allocation.placed && allocation.wait_reason.is_some() {
+            found.push(Violation::new(
+                10,
+                format!(
+                    "allocation {} has slots and still a reason to wait",
+                    allocation.id
+                ),
+            ));
+        }
+        if snapshot.settled && !allocation.placed && allocation.wait_reason.is_none() {
+            found.push(Violation::new(
+                10,
+                format!("allocation {} waits without a reason", allocation.id),
+            ));
+        }
+        if snapshot.settled
+            && allocation.true_reason.is_some()
+            && allocation.true_reason != allocation.wait_reason
+        {
+            found.push(Violation::new(
+                10,
+                format!(
+                    "allocation {} is said to wait because of {:?}; true is {:?}",
+                    allocation.id, allocation.wait_reason, allocation.true_reason
+                ),
+            ));
+        }
+    }
+}
+
+/// 10: every effect has an event: the newest one tells the state.
+fn events(snapshot: &Snapshot, found: &mut Vec<Violation>) {
+    let Some(events) = &snapshot.events else {
+        return;
+    };
+    let mut told: HashMap<(&str, &str), &str> = HashMap::new();
+    let mut happened: HashSet<(&str, &str)> = HashSet::new();
+    for event in events {
+        let subject = (event.subject_kind.as_str(), event.subject_id.as_str());
+        if let Some(to) = &event.to {
+            told.insert(subject, to);
+        }
+        if event.subject_kind == "allocation" {
+            happened.insert((&event.subject_id, &event.kind));
+        }
+    }
+    let mut compare = |kind: &str, id: String, state: &str| {
+        let newest = told.get(&(kind, id.as_str())).copied();
+        if newest != Some(state) {
+            found.push(Violation::new(
+                10,
+                format!("{kind} {id} is {state}; its newest event says {newest:?}"),
+            ));
+        }
+    };
+    for experiment in &snapshot.experiments {
+        compare(
+            "experiment",
+            experiment.id.to_string(),
+            experiment.state.stored_name(),
+        );
+    }
+    for trial in &snapshot.trials {
+        compare("trial", trial.id.to_string(), trial.state.stored_name());
+    }
+    for allocation in &snapshot.allocations {
+        for (is, kind) in [(allocation.placed, "placed"), (allocation.ended, "ended")] {
+            if is != happened.contains(&(allocation.id.as_str(), kind)) {
+                found.push(Violation::new(
+                    10,
+                    format!(
+                        "allocation {} is {}{kind}, and there is {} event of it",
+                        allocation.id,
+                        if is { "" } else { "not " },
+                        if is { "no" } else { "an" }
+                    ),
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A sound cluster passes; each spoiled in one way is caught by the invariant concerned.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_invariants::{
+    Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Refusal, Report,
+    Reported, Search, Snapshot, Trial, check,
+};
+use det_lifecycle::allocation::{AllocationExit, AllocationState};
+use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::trial::TrialState;
+
+fn event(subject_kind: &str, subject_id: &str, kind: &str, to: Option<&str>) -> Event {
+    Event {
+        subject_kind: subject_kind.into(),
+        subject_id: subject_id.into(),
+        kind: kind.into(),
+        to: to.map(str::to_owned),
+    }
+}
+
+fn report(what: Reported) -> Report {
+    Report {
+        trial_id: 1,
+        run_id: 2,
+        newest_run: 2,
+        what,
+    }
+}
+
+/// One experiment with a running trial and a waiting one, on one agent of two slots.
+fn sound() -> Snapshot {
+    let allocation = |id: &str, trial_id, run_id, state: AllocationState| Allocation {
+        id: id.into(),
+        task_id: format!("task-{trial_id}"),
+        trial_id: Some(trial_id),
+        run_id,
+        slots: 2,
+        placed: state != AllocationState::Pending,
+        ended: state.is_terminal(),
+        wait_reason: (state == AllocationState::Pending).then(|| "no room".into()),
+        true_reason: (state == AllocationState::Pending).then(|| "no room".into()),
+        state,
+    };
+    let trial = |id, run_id| Trial {
+        id,
+        experiment_id: 1,
+        request_id: format!("request-{id}"),
+        task_id: format!("task-{id}"),
+        run_id,
+        restarts: 0,
+        state: TrialState::Active,
+        ended: false,
+        latest_checkpoint: (id == 1).then(|| "c".into()),
+    };
+    let metric = |step| report(Reported::Metric { step, value: 0.5 });
+    let files = BTreeMap::from([("model.pt".to_owned(), 7)]);
+    let exit = AllocationExit::Released;
+    Snapshot {
+        experiments: vec![Experiment {
+            id: 1,
+            state: ExperimentState::Active,
+            ended: false,
+            trial_count: 2,
+        }],
+        trials: vec![trial(1, 2), trial(2, 1)],
+        allocations: vec![
+            allocation("task-1.1", 1, 1, AllocationState::Terminated { exit }),
+            allocation("task-1.2", 1, 2, AllocationState::Ready),
+            allocation("task-2.1", 2, 1, AllocationState::Pending),
+        ],
+        containers: vec![Container {
+            id: "container".into(),
+            allocation_id: "task-1.2".into(),
+            agent_id: "agent".into(),
+            slots: BTreeSet::from([0, 1]),
+            ended: false,
+        }],
+        agents: vec![Agent {
+            id: "agent".into(),
+            slots: BTreeSet::from([0, 1]),
+            connected: true,
+            connection: Some(true),
+            holds: Some(BTreeSet::from(["container".to_owned()])),
+        }],
+        checkpoints: vec![Checkpoint {
+            uuid: "c".into(),
+            trial_id: Some(1),
+            complete: true,
+            manifest: files.clone(),
+            files: Some(files),
+        }],
+        searches: vec![Search {
+            experiment_id: 1,
+            remembered: Some("s".into()),
+            replayed: "s".into(),
+            asked_for: BTreeMap::from([("request-1".into(), false), ("request-2".into(), false)]),
+        }],
+        events: Some(vec![
+            event("experiment", "1", "created", Some("ACTIVE")),
+            event("trial", "1", "created", Some("ACTIVE")),
+            event("trial", "2", "created", Some("ACTIVE")),
+            event("allocation", "task-1.1", "placed", None),
+            event("allocation", "task-1.1", "ended", None),
+            event("allocation", "task-1.2", "placed", None),
+        ]),
+        acknowledged: vec![metric(1), metric(2)],
+        stored: vec![
+            metric(1),
+            metric(2),
+            report(Reported::Checkpoint { uuid: "c".into() }),
+        ],
+        processes: vec![Process {
+            agent_id: "agent".into(),
+            container_id: "container".into(),
+            unwanted_micros: 0,
+        }],
+        refusals: vec![Refusal {
+            what: "delete".into(),
+            left_something: false,
+        }],
+        settled: true,
+    }
+}
+
+#[test]
+fn a_sound_cluster_passes() {
+    assert_eq!(check(&sound()), []);
+}
+
+#[test]
+fn every_damage_is_seen() {
+    type Damage = fn(&mut Snapshot);
+    let damages: &[(u8, &str, Damage)] = &[
+        (1, "two containers on one slot", |s| {
+            let mut twin = s.containers[0].clone();
+            twin.id = "twin".into();
+            s.containers.push(twin);
+        }),
+        (1, "a slot that the agent does not have", |s| {
+            s.agents[0].slots.remove(&1);
+        }),
+        (1, "a container of an ended allocation", |s| {
+            s.containers[0].allocation_id = "task-1.1".into();
+        }),
+        (1, "a gang with too few slots", |s| {
+            s.containers[0].slots.remove(&1);
+        }),
+        (2, "a second live allocation", |s| {
+            let mut twin = s.allocations[1].clone();
+            twin.id = "task-1.3".into();
+            s.allocations.push(twin);
+        }),
+        (2, "an active trial without an allocation", |s| {
+            s.allocations.remove(2);
+        }),
+        (2, "a paused trial with an allocation", |s| {
+            s.trials[1].state = TrialState::Paused;
+        }),
+        (2, "the live allocation of an older run", |s| {
+            s.trials[0].run_id = 3;
+        }),
+        (2, "a report of an older run is taken", |s| {
+            s.acknowledged[0].newest_run = 3;
+        }),
+        (3, "a lost metric", |s| {
+            s.stored.remove(0);
+        }),
+        (3, "a metric twice", |s| s.stored.push(s.stored[0].clone())),
+        (3, "another value", |s| {
+            s.stored[0].what = Reported::Metric {
+                step: 1,
+                value: 0.7,
+            };
+        }),
+        (3, "out of order", |s| s.stored.swap(0, 1)),
+        (4, "an end that is not noted", |s| {
+            s.allocations[0].ended = false;
+        }),
+        (4, "a live trial of an ended experiment", |s| {
+            s.experiments[0].state = ExperimentState::Completed;
+            s.experiments[0].ended = true;
+        }),
+        (5, "a file is missing", |s| {
+            s.checkpoints[0].files = Some(BTreeMap::new());
+        }),
+        (5, "going on from a deleted checkpoint", |s| {
+            s.checkpoints[0].complete = false;
+        }),
+        (6, "a process that nobody wants", |s| {
+            s.processes[0].unwanted_micros = 121_000_000;
+        }),
+        (7, "memory and events differ", |s| {
+            s.searches[0].remembered = Some("other".into());
+        }),
+        (7, "a trial twice", |s| {
+            s.trials[1].request_id = "request-1".into();
+        }),
+        (7, "a trial that no search asked for", |s| {
+            s.searches[0].asked_for.remove("request-2");
+        }),
+        (7, "a search that was told of an end too early", |s| {
+            s.searches[0].asked_for.insert("request-2".into(), true);
+        }),
+        (7, "a trial that was never created", |s| {
+            s.experiments[0].trial_count = 1;
+        }),
+        (8, "a row without its connection", |s| {
+            s.agents[0].connection = Some(false);
+        }),
+        (8, "an agent that does not have its container", |s| {
+            s.agents[0].holds = Some(BTreeSet::new());
+        }),
+        (9, "something is left behind", |s| {
+            s.refusals[0].left_something = true;
+        }),
+        (10, "no reason", |s| s.allocations[2].wait_reason = None),
+        (10, "an untrue reason", |s| {
+            s.allocations[2].wait_reason = Some("no agents".into());
+        }),
+        (10, "a change without an event", |s| {
+            s.events.as_mut().unwrap().remove(1);
+        }),
+        (10, "a placement without an event", |s| {
+            s.events.as_mut().unwrap().remove(5);
+        }),
+    ];
+    for (number, name, damage) in damages {
+        let mut snapshot = sound();
+        damage(&mut snapshot);
+        let found = check(&snapshot);
+        assert!(
+            found.iter().any(|v| v.number == *number),
+            "{name}: {found:?}"
+        );
+    }
+}

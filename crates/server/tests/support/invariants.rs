@@ -1,0 +1,175 @@
+//! The cluster-wide invariants, held against a test's master at its end: rows of either database, and what the master
+//! remembers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_invariants::{
+    Agent, Allocation, Checkpoint, Container, Event, Experiment, Search, Snapshot, Trial, check,
+};
+use det_searcher::TrialState as SearchTrial;
+use det_server::app::Master;
+use det_server::app::agents::{devices, slot_set};
+use det_server::app::lifecycle::{allocation_state, experiment_state, trial_state};
+use det_server::app::searches::{config_of, replay};
+use det_store::experiments::ExperimentRow;
+use det_store::{
+    StoreError, WriteTx, agents, allocations, checkpoints, events, experiments, searches, trials,
+};
+
+/// Events read at once.
+const PAGE: i64 = 1000;
+
+/// Panics with everything that does not hold.
+pub(crate) async fn assert_hold(master: &Master) {
+    let handler = master.clone();
+    // Changes never overlap: inside one, nothing moves.
+    let snapshot = master
+        .store
+        .write(move |tx| Box::pin(async move { load(&handler, tx).await }))
+        .await
+        .unwrap();
+    let found = check(&snapshot);
+    assert!(
+        found.is_empty(),
+        "{}\n{snapshot:#?}",
+        found
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("\n")
+    );
+}
+
+async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError> {
+    let mut snapshot = Snapshot::default();
+    let recorded = recorded(tx).await?;
+    let ids: BTreeSet<i64> = recorded
+        .iter()
+        .filter(|e| e.subject_kind == "experiment" && e.kind == "created")
+        .filter_map(|e| e.subject_id.parse().ok())
+        .collect();
+    snapshot.events = Some(recorded);
+    for id in ids {
+        if let Some(row) = experiments::find(&mut tx.conn(), id).await? {
+            load_experiment(master, tx, &row, &mut snapshot).await?;
+        }
+    }
+    for row in agents::list(&mut tx.conn()).await? {
+        snapshot.agents.push(Agent {
+            slots: devices(&row)?.iter().map(|d| d.id.0).collect(),
+            connected: row.disconnected_at.is_none(),
+            connection: Some(master.connections.is_connected(&row.id)),
+            holds: None,
+            id: row.id,
+        });
+    }
+    Ok(snapshot)
+}
+
+async fn recorded(tx: &mut WriteTx) -> Result<Vec<Event>, StoreError> {
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let page = events::list(&mut tx.conn(), after, None, PAGE).await?;
+        let Some(last) = page.last() else {
+            return Ok(all);
+        };
+        after = last.id;
+        all.extend(page.into_iter().map(|row| Event {
+            subject_kind: row.subject_kind,
+            subject_id: row.subject_id,
+            kind: row.kind,
+            to: row.to_state,
+        }));
+    }
+}
+
+async fn load_experiment(
+    master: &Master,
+    tx: &mut WriteTx,
+    row: &ExperimentRow,
+    snapshot: &mut Snapshot,
+) -> Result<(), StoreError> {
+    let state = experiment_state(row)?;
+    snapshot.experiments.push(Experiment {
+        id: row.id,
+        state,
+        ended: row.ended_at.is_some(),
+        trial_count: row.trial_count,
+    });
+    for trial in trials::of_experiment(&mut tx.conn(), row.id).await? {
+        for task in allocations::tasks_of_trial(&mut tx.conn(), trial.id).await? {
+            for allocation in allocations::of_task(&mut tx.conn(), &task.id).await? {
+                let containers = allocations::containers(&mut tx.conn(), &allocation.id).await?;
+                for container in containers {
+                    snapshot.containers.push(Container {
+                        slots: slot_set(&container.slots)?,
+                        ended: container.ended_at.is_some(),
+                        id: container.id,
+                        allocation_id: container.allocation_id,
+                        agent_id: container.agent_id,
+                    });
+                }
+                snapshot.allocations.push(Allocation {
+                    state: allocation_state(&allocation)?,
+                    placed: allocation.placed_at.is_some(),
+                    ended: allocation.ended_at.is_some(),
+                    true_reason: None,
+                    id: allocation.id,
+                    task_id: allocation.task_id,
+                    trial_id: allocation.trial_id,
+                    run_id: allocation.run_id,
+                    slots: allocation.slots,
+                    wait_reason: allocation.wait_reason,
+                });
+            }
+        }
+        snapshot.trials.push(Trial {
+            state: trial_state(&trial)?,
+            ended: trial.ended_at.is_some(),
+            id: trial.id,
+            experiment_id: trial.experiment_id,
+            request_id: trial.request_id,
+            task_id: trial.task_id,
+            run_id: trial.run_id,
+            restarts: trial.restarts,
+            latest_checkpoint: trial.latest_checkpoint,
+        });
+    }
+    for checkpoint in checkpoints::of_experiment(&mut tx.conn(), row.id).await? {
+        let manifest: BTreeMap<String, i64> =
+            serde_json::from_str(&checkpoint.resources).map_err(|e| StoreError::Corrupt {
+                what: format!("files of checkpoint {}", checkpoint.uuid),
+                message: e.to_string(),
+            })?;
+        snapshot.checkpoints.push(Checkpoint {
+            complete: checkpoint.state == "COMPLETED",
+            manifest,
+            files: None,
+            uuid: checkpoint.uuid,
+            trial_id: checkpoint.trial_id,
+        });
+    }
+    if let Some(stored) = searches::find(&mut tx.conn(), row.id).await? {
+        let (search, _) = replay(&config_of(row)?, row.id, &stored)?;
+        let remembered = master.searches.remembered(row.id);
+        snapshot.searches.push(Search {
+            experiment_id: row.id,
+            remembered: remembered.map(|s| s.to_string()),
+            replayed: search.snapshot().to_string(),
+            asked_for: search
+                .trials()
+                .map(|(name, state)| {
+                    let ended = matches!(state, SearchTrial::Ended(_));
+                    (name.as_str().to_owned(), ended)
+                })
+                .collect(),
+        });
+    } else {
+        assert!(
+            !state.is_live(),
+            "experiment {} lives without a search",
+            row.id
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,357 @@
+//! A history: what happens to a simulated cluster from outside, and when.
+//!
+//! People's wishes and faults are one list, in order of time. A history follows from a seed, is written down as JSON,
+//! and gives the same run whenever it is played.
+
+use det_config::hyperparameters::{
+    AdaptiveMode, Hyperparameter, SearchMethod, SearcherConfig, Space,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::random::Stream;
+use crate::rows::{SECOND, Time};
+
+/// All that happens from outside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct History {
+    /// Luck of everything that is not in the list: delays, and what users' code does.
+    pub seed: u64,
+    /// Slots of each agent.
+    pub agents: Vec<u32>,
+    /// In order of time, which is in microseconds.
+    pub steps: Vec<(Time, What)>,
+    /// When all faults end: agents are there and in service, whatever was paused is activated.
+    pub heal_at: Time,
+}
+
+/// Something that happens from outside.
+///
+/// Experiments are named by their place in order of submission, modulo how many there are; agents by their place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// A person submits an experiment.
+    Submit(Submission),
+    /// A person steers an experiment.
+    Steer(usize, Wish),
+    /// A person kills one trial of an experiment.
+    KillTrial(usize, usize),
+    /// A person gives a job another priority.
+    Priority(usize, u8),
+    /// A person caps a job.
+    MaxSlots(usize, Option<u32>),
+    /// A person takes an agent out of service, drains it, or puts it into service.
+    Service(usize, Service),
+    /// A person takes a slot out of service or puts it back.
+    SlotService(usize, u32, bool),
+    /// The master dies and is started again after so long.
+    MasterCrash(Time),
+    /// The master dies around the commit that comes after so many more.
+    CrashAtCommit {
+        /// Commits until then.
+        skip: u32,
+        /// Whether that commit happens.
+        committed: bool,
+        /// Until it is started again.
+        down: Time,
+    },
+    /// The commit that comes after so many more is answered with a failure.
+    CommitFails {
+        /// Commits until then.
+        skip: u32,
+        /// Whether it happens all the same.
+        committed: bool,
+    },
+    /// The database is away for so long.
+    StoreAway(Time),
+    /// An agent dies and is started again after so long.
+    AgentCrash {
+        /// Which.
+        agent: usize,
+        /// Until it is started again.
+        down: Time,
+        /// What becomes of its containers.
+        host: Host,
+    },
+    /// Nothing passes between an agent's host and the master for so long.
+    Cut {
+        /// Which agent.
+        agent: usize,
+        /// How long.
+        long: Time,
+        /// Which ways.
+        ways: Ways,
+    },
+    /// An agent's connection breaks.
+    Reset(usize),
+    /// Everything between an agent's host and the master takes so much longer, for so long.
+    Slow {
+        /// Which agent.
+        agent: usize,
+        /// Added to each message.
+        delay: Time,
+        /// How long.
+        long: Time,
+    },
+    /// A task's process on an agent dies: its code, or (`true`) its supervisor with it.
+    ProcessKilled(usize, usize, bool),
+}
+
+/// What a person wants of an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wish {
+    /// See the life cycle.
+    Pause,
+    /// See the life cycle.
+    Activate,
+    /// See the life cycle.
+    Cancel,
+    /// See the life cycle.
+    Kill,
+    /// See the life cycle.
+    Continue,
+    /// See the life cycle.
+    Delete,
+}
+
+/// What a person wants of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Service {
+    /// Takes work.
+    Enable,
+    /// Finishes what it has.
+    Drain,
+    /// What runs is killed.
+    Disable,
+}
+
+/// What becomes of a dead agent's containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Host {
+    /// They run on.
+    Stays,
+    /// The host restarts: they are gone, the agent's records are there.
+    Restarts,
+    /// The host is set up anew: nothing is there, and the agent has another identity.
+    Anew,
+}
+
+/// Directions of a cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ways {
+    /// Both.
+    Both,
+    /// What the host says is not heard.
+    ToMaster,
+    /// What the master says is not heard.
+    ToHost,
+}
+
+/// An experiment as submitted, and what its code does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Submission {
+    /// How it searches.
+    pub search: SearchMethod,
+    /// Slots of each trial.
+    pub slots: u32,
+    /// Whether they must be on one agent.
+    pub single_agent: bool,
+    /// 1 to 99, lower first.
+    pub priority: u8,
+    /// Failures that are forgiven.
+    pub max_restarts: u32,
+    /// Steps of a trial that is not stopped.
+    pub steps: i64,
+    /// Of one step.
+    pub step_time: Time,
+    /// A checkpoint after so many steps.
+    pub checkpoint_every: i64,
+    /// Of a hundred runs so many fail.
+    pub failing: u32,
+    /// Of a hundred trials so many say that their hyperparameters are invalid, and half as many that they end early.
+    pub early: u32,
+    /// Of a hundred trials so many do not look at the preemption signal.
+    pub deaf: u32,
+    /// Seconds to save and exit.
+    pub preemption_timeout: i64,
+}
+
+impl Submission {
+    pub(crate) fn searcher(&self) -> SearcherConfig {
+        SearcherConfig {
+            metric: "loss".to_owned(),
+            smaller_is_better: true,
+            source_trial_id: None,
+            source_checkpoint_uuid: None,
+            method: self.search.clone(),
+        }
+    }
+
+    pub(crate) fn space() -> Space {
+        let rate = Hyperparameter::Log {
+            minval: -4.0,
+            maxval: -1.0,
+            base: 10.0,
+            count: Some(3),
+        };
+        Space::from([("rate".to_owned(), rate)])
+    }
+
+    fn draw(luck: &mut Stream, largest: u32, slots: u32) -> Self {
+        let steps = luck.between(4, 20);
+        let rungs = u64::try_from(steps).unwrap_or(1);
+        let search = match luck.index(6) {
+            0 | 1 => SearchMethod::Single,
+            2 => SearchMethod::Random {
+                max_trials: 1 + luck.draw() % 5,
+                max_concurrent_trials: luck.draw() % 4,
+            },
+            3 => SearchMethod::Grid {
+                max_concurrent_trials: luck.draw() % 3,
+            },
+            4 => SearchMethod::AsyncHalving {
+                num_rungs: 1 + luck.draw() % 3,
+                divisor: 3.0,
+                max_trials: 2 + luck.draw() % 7,
+                max_concurrent_trials: luck.draw() % 5,
+                time_metric: "batches".to_owned(),
+                max_time: rungs,
+            },
+            _ => SearchMethod::AdaptiveAsha {
+                mode: AdaptiveMode::Standard,
+                max_rungs: 3,
+                bracket_rungs: Vec::new(),
+                divisor: 3.0,
+                max_trials: 2 + luck.draw() % 8,
+                max_concurrent_trials: luck.draw() % 5,
+                time_metric: "batches".to_owned(),
+                max_time: rungs,
+            },
+        };
+        let one = i64::from(largest);
+        let wanted = match luck.index(8) {
+            0 => i64::from(slots),
+            1 => one * 2,
+            2 => 0,
+            _ => luck.between(1, one),
+        };
+        Self {
+            search,
+            slots: u32::try_from(wanted).unwrap_or(1),
+            single_agent: luck.percent(20),
+            priority: [10, 42, 42, 60][luck.index(4)],
+            max_restarts: u32::try_from(luck.draw() % 4).unwrap_or(0),
+            steps,
+            step_time: luck.between(20, 180) * SECOND,
+            checkpoint_every: luck.between(2, 6),
+            failing: [0, 0, 10, 40][luck.index(4)],
+            early: [0, 0, 0, 10][luck.index(4)],
+            deaf: [0, 0, 30][luck.index(3)],
+            preemption_timeout: luck.between(20, 600),
+        }
+    }
+}
+
+impl History {
+    /// The history of a seed: `hours` of people and faults, then healing.
+    pub fn of(seed: u64, hours: u32) -> Self {
+        let mut luck = Stream::of(seed, "history");
+        let agents: Vec<u32> = (0..luck.between(1, 5))
+            .map(|_| [1, 2, 2, 4, 8][luck.index(5)])
+            .collect();
+        let largest = agents.iter().copied().max().unwrap_or(1);
+        let heal_at = Time::from(hours) * 3600 * SECOND;
+        let mut steps = Vec::new();
+        for _ in 0..hours * 3 + 2 {
+            let at = luck.between(0, heal_at * 4 / 5);
+            let total = agents.iter().sum();
+            steps.push((
+                at,
+                What::Submit(Submission::draw(&mut luck, largest, total)),
+            ));
+        }
+        for _ in 0..hours * 6 {
+            steps.push((luck.between(0, heal_at), wish(&mut luck, &agents)));
+        }
+        // Some histories have few faults, some a storm.
+        for _ in 0..hours * [3, 8, 20][luck.index(3)] {
+            steps.push((luck.between(0, heal_at), fault(&mut luck, &agents)));
+        }
+        steps.sort_by_key(|(at, _)| *at);
+        Self {
+            seed,
+            agents,
+            steps,
+            heal_at,
+        }
+    }
+}
+
+fn wish(luck: &mut Stream, agents: &[u32]) -> What {
+    let experiment = luck.index(1000);
+    match luck.index(20) {
+        0..=3 => What::Steer(experiment, Wish::Pause),
+        4..=7 => What::Steer(experiment, Wish::Activate),
+        8 => What::Steer(experiment, Wish::Cancel),
+        9 => What::Steer(experiment, Wish::Kill),
+        10 | 11 => What::Steer(experiment, Wish::Continue),
+        12 => What::Steer(experiment, Wish::Delete),
+        13 => What::KillTrial(experiment, luck.index(1000)),
+        14 | 15 => What::Priority(experiment, [5, 42, 80][luck.index(3)]),
+        16 => What::MaxSlots(experiment, [None, Some(1), Some(4)][luck.index(3)]),
+        17 | 18 => {
+            let service = [
+                Service::Enable,
+                Service::Enable,
+                Service::Drain,
+                Service::Disable,
+            ];
+            What::Service(luck.index(agents.len()), service[luck.index(4)])
+        }
+        _ => {
+            let agent = luck.index(agents.len());
+            let slot = u32::try_from(luck.index(agents[agent] as usize)).unwrap_or(0);
+            What::SlotService(agent, slot, luck.percent(60))
+        }
+    }
+}
+
+fn fault(luck: &mut Stream, agents: &[u32]) -> What {
+    let agent = luck.index(agents.len());
+    let skip = u32::try_from(luck.draw() % 40).unwrap_or(0);
+    match luck.index(16) {
+        0 => What::MasterCrash(luck.between(1, 120) * SECOND),
+        1..=3 => What::CrashAtCommit {
+            skip,
+            committed: luck.percent(50),
+            down: luck.between(1, 60) * SECOND,
+        },
+        4 | 5 => What::CommitFails {
+            skip,
+            committed: luck.percent(50),
+        },
+        6 => What::StoreAway(luck.between(1, 90) * SECOND),
+        7..=9 => What::AgentCrash {
+            agent,
+            // Now and then longer than anybody's patience.
+            down: [5, 60, 300, 1500][luck.index(4)] * SECOND,
+            host: [Host::Stays, Host::Stays, Host::Restarts, Host::Anew][luck.index(4)],
+        },
+        10 | 11 => What::Cut {
+            agent,
+            long: [3, 30, 120, 900][luck.index(4)] * SECOND,
+            ways: [Ways::Both, Ways::ToMaster, Ways::ToHost][luck.index(3)],
+        },
+        12 => What::Reset(agent),
+        13 => What::Slow {
+            agent,
+            delay: luck.between(100, 3000) * SECOND / 1000,
+            long: luck.between(10, 600) * SECOND,
+        },
+        _ => What::ProcessKilled(agent, luck.index(1000), luck.percent(40)),
+    }
+}

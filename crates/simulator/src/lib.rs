@@ -1,0 +1,27 @@
+//! The pure rooms played together: days of a cluster in a second, with everything that can go wrong.
+//!
+//! The planner, the life cycles, the searches and the comparison with agents are the real ones. Simulated are time, the
+//! network, hosts with their agents, the store's commits, users' code and people. Between the rooms stands the master's
+//! glue, mirrored as thinly as possible in `master`; a defect there is most often one of the real glue as well.
+//!
+//! One seed is one [`History`]: a phase of people and faults, then healing and a demand for progress. Every invariant of
+//! `det-invariants` is held against every moment at which something changed. A history that fails is made small by
+//! [`shrink()`] and kept below `regressions/`, from where a test replays it. [`Mutant`]s are deliberate defects that show
+//! that the checks can fail.
+//!
+//! Nothing here knows clock, files or chance but that of the seed. Read [`History`], then `world`.
+
+mod history;
+mod master;
+mod mutant;
+mod random;
+mod rows;
+mod shrink;
+mod world;
+
+pub use history::{History, Host, Service, Submission, Ways, What, Wish};
+pub use mutant::Mutant;
+pub use random::Stream;
+pub use rows::{SECOND, Time};
+pub use shrink::shrink;
+pub use world::{Counts, Found, Outcome, play};

@@ -1,0 +1,222 @@
+//! Mirrors `background/schedule.rs`: what the planner is told, and what becomes of its plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_lifecycle::allocation::AllocationState;
+use det_scheduler::{
+    AgentSnapshot, AgentState, Job, NeverFits, Plan, Policy, PoolSettings, PoolSnapshot, Progress,
+    Queue, Request, RunningAllocation, SlotSnapshot, SlotState, plan,
+};
+
+use super::{Refused, Tx};
+use crate::history::Submission;
+use crate::mutant::Mutant;
+use crate::rows::{Allocation, Rows, Time};
+
+/// Zero-slot containers that each agent takes at once.
+const AUX_LIMIT: u32 = 2;
+/// Shorter than the product's, so that simulated requests come of age.
+const RESERVE_AFTER: Duration = Duration::from_secs(600);
+
+/// A plan, and when to look again although nothing changes.
+pub(crate) struct Planned {
+    pub(crate) plan: Plan,
+    pub(crate) look_again: Option<Time>,
+}
+
+impl Planned {
+    /// Asks the planner about the rows as they are.
+    pub(crate) fn of(rows: &Rows, now: Time, mutant: Option<Mutant>) -> Self {
+        let (snapshot, queue) = pool(rows, mutant);
+        let age = i64::try_from(RESERVE_AFTER.as_micros()).unwrap_or(i64::MAX);
+        let look_again = queue
+            .requests
+            .iter()
+            .map(|r| r.requested_at.0 + age)
+            .filter(|due| *due > now)
+            .min();
+        Self {
+            plan: plan(&snapshot, &queue, Micros(now)),
+            look_again,
+        }
+    }
+
+    /// The reasons of waiting, as they are stored.
+    pub(crate) fn reasons(&self) -> BTreeMap<&str, String> {
+        self.plan
+            .waiting
+            .iter()
+            .map(|(id, reason)| (id.as_str(), reason.to_string()))
+            .collect()
+    }
+}
+
+fn pool(rows: &Rows, mutant: Option<Mutant>) -> (PoolSnapshot, Queue) {
+    let mut held: BTreeMap<(&str, u32), AllocationId> = BTreeMap::new();
+    let mut aux: BTreeMap<&str, u32> = BTreeMap::new();
+    let live = || {
+        rows.live
+            .containers
+            .iter()
+            .filter_map(|id| rows.containers.get(id))
+    };
+    let mut parts: BTreeMap<&str, Vec<(AgentId, Vec<SlotId>)>> = BTreeMap::new();
+    for container in live() {
+        for slot in &container.slots {
+            held.insert(
+                (&container.agent_id, *slot),
+                AllocationId(container.allocation_id.clone()),
+            );
+        }
+        if container.slots.is_empty() {
+            *aux.entry(&container.agent_id).or_default() += 1;
+        }
+        parts.entry(&container.allocation_id).or_default().push((
+            AgentId(container.agent_id.clone()),
+            container.slots.iter().copied().map(SlotId).collect(),
+        ));
+    }
+    let unheld = mutant == Some(Mutant::DoublePlacement);
+    if unheld {
+        held.clear();
+        parts.clear();
+    }
+    let mut snapshot = PoolSnapshot {
+        settings: PoolSettings {
+            policy: Policy::Priority {
+                preemption: true,
+                default_priority: 42,
+            },
+            reserve_after: Some(RESERVE_AFTER),
+            ..PoolSettings::default()
+        },
+        ..PoolSnapshot::default()
+    };
+    for agent in rows.agents.values() {
+        let slot = |number: u32| {
+            let holder = held.get(&(agent.id.as_str(), number)).cloned();
+            SlotSnapshot {
+                id: SlotId(number),
+                state: if agent.disabled_slots.contains(&number) {
+                    SlotState::Disabled(holder)
+                } else {
+                    holder.map_or(SlotState::Free, SlotState::Held)
+                },
+            }
+        };
+        snapshot.agents.push(AgentSnapshot {
+            id: AgentId(agent.id.clone()),
+            state: match (agent.disconnected_at, agent.enabled, agent.draining) {
+                (Some(_), _, _) => AgentState::Disconnected,
+                (None, _, true) => AgentState::Draining,
+                (None, true, false) => AgentState::Enabled,
+                (None, false, false) => AgentState::Disabled,
+            },
+            slots: (0..agent.slots).map(slot).collect(),
+            aux_limit: AUX_LIMIT,
+            aux_used: aux.get(agent.id.as_str()).copied().unwrap_or(0),
+        });
+    }
+    let mut queue = Queue::default();
+    for row in rows
+        .live
+        .allocations
+        .iter()
+        .filter_map(|id| rows.allocations.get(id))
+    {
+        if row.placed_at.is_none() {
+            queue.requests.push(request(row));
+        } else if !unheld {
+            snapshot.running.push(RunningAllocation {
+                request: request(row),
+                placement: parts.remove(row.id.as_str()).unwrap_or_default(),
+                progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
+                    (Some(other), _, _) => Progress::PreemptedFor(AllocationId(other.clone())),
+                    (None, Some(_), _) | (None, None, AllocationState::Killing { .. }) => {
+                        Progress::Stopping
+                    }
+                    (None, None, _) => Progress::Active,
+                },
+            });
+        }
+    }
+    for id in rows
+        .live
+        .allocations
+        .iter()
+        .filter_map(|id| rows.allocations.get(id))
+        .map(|a| a.experiment_id)
+        .collect::<BTreeSet<_>>()
+    {
+        let Some(experiment) = rows.experiments.get(&id) else {
+            continue;
+        };
+        queue.jobs.insert(
+            JobId(id.to_string()),
+            Job {
+                priority: experiment.priority,
+                weight: 1.0,
+                max_slots: experiment.max_slots,
+                submitted_at: Micros(experiment.submitted_at),
+                position: None,
+            },
+        );
+    }
+    (snapshot, queue)
+}
+
+fn request(row: &Allocation) -> Request {
+    Request {
+        allocation_id: AllocationId(row.id.clone()),
+        task_id: TaskId(row.task_id.clone()),
+        job_id: JobId(row.experiment_id.to_string()),
+        slots: row.slots,
+        single_agent: row.single_agent,
+        preemptible: true,
+        excluded_agents: BTreeSet::new(),
+        requested_at: Micros(row.requested_at),
+    }
+}
+
+/// Whether a submission can ever run on the agents that there are. A pool without agents cannot say no.
+pub(crate) fn can_ever_fit(rows: &Rows, submission: &Submission) -> Result<(), NeverFits> {
+    let (snapshot, _) = pool(rows, None);
+    if snapshot.agents.is_empty() {
+        return Ok(());
+    }
+    let request = Request {
+        allocation_id: "submission".into(),
+        task_id: "submission".into(),
+        job_id: "submission".into(),
+        slots: submission.slots,
+        single_agent: submission.single_agent,
+        preemptible: true,
+        excluded_agents: BTreeSet::new(),
+        requested_at: Micros(0),
+    };
+    det_scheduler::can_ever_fit(&snapshot, &request)
+}
+
+impl Tx<'_> {
+    /// Stores a plan.
+    pub(crate) fn apply_plan(&mut self, planned: &Planned) -> Result<(), Refused> {
+        for placement in &planned.plan.place {
+            self.place_allocation(placement)?;
+        }
+        for preemption in &planned.plan.preempt {
+            self.preempt_for_scheduler(preemption)?;
+        }
+        for hand_over in &planned.plan.hand_over {
+            self.hand_over(hand_over);
+        }
+        for (id, reason) in planned.reasons() {
+            let stored = self.rows.allocations.get(id);
+            if stored.is_some_and(|row| row.wait_reason.as_deref() != Some(&reason)) {
+                self.note_waiting(id, &reason);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! Deliberate defects, to show that the checks can fail.
+
+use serde::{Deserialize, Serialize};
+
+/// A defect of the glue between the rooms. Most of them were defects of the real one at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mutant {
+    /// Metrics of an older run are taken.
+    UnfencedMetrics,
+    /// Checkpoints of an older run are taken.
+    UnfencedCheckpoints,
+    /// An older run can end the trial early.
+    UnfencedEarlyExit,
+    /// The planner is not told which slots are held.
+    DoublePlacement,
+    /// A repeated metric report is a second point.
+    DoubledMetrics,
+    /// An answer is given before the commit.
+    AnswersEarly,
+    /// The search in memory stays ahead of its rows when a commit fails.
+    KeepsSearchAfterFailure,
+    /// The search is told things that are not stored.
+    ForgetsSearchEvents,
+    /// After a start nobody looks at what waits.
+    SleepsAfterStart,
+    /// A commit whose answer is lost wakes nobody.
+    LosesWakes,
+    /// When the end of a connection cannot be stored, nobody tries again.
+    ForgetsAbsence,
+    /// A late report of an earlier connection moves a container back.
+    MovesBack,
+    /// Agents that stay away are waited for without end.
+    EndlessPatience,
+    /// What nobody wants is left running.
+    LeavesStrays,
+    /// Changes of trials leave no event.
+    NoEvents,
+    /// A refused request has written something before.
+    DirtyRefusal,
+    /// A restarted agent starts again what it had started.
+    AgentStartsTwice,
+    /// The search of a continued experiment creates the trials of before once more.
+    CreatesTwice,
+    /// The planner does not hear that code is about to end.
+    UntoldEnd,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Self; 19] = [
+        Self::UnfencedMetrics,
+        Self::UnfencedCheckpoints,
+        Self::UnfencedEarlyExit,
+        Self::DoublePlacement,
+        Self::DoubledMetrics,
+        Self::AnswersEarly,
+        Self::KeepsSearchAfterFailure,
+        Self::ForgetsSearchEvents,
+        Self::SleepsAfterStart,
+        Self::LosesWakes,
+        Self::ForgetsAbsence,
+        Self::MovesBack,
+        Self::EndlessPatience,
+        Self::LeavesStrays,
+        Self::NoEvents,
+        Self::DirtyRefusal,
+        Self::AgentStartsTwice,
+        Self::CreatesTwice,
+        Self::UntoldEnd,
+    ];
+}

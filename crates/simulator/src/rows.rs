@@ -1,0 +1,339 @@
+//! What is committed: the master's rows, as the store has them. All that survives a crash of the master.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use det_agent_proto::ContainerState;
+use det_agent_proto::reconcile::Desired;
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::trial::TrialState;
+
+use crate::history::Submission;
+
+/// Microseconds since the simulated cluster began.
+pub type Time = i64;
+
+/// One second.
+pub const SECOND: Time = 1_000_000;
+
+/// An experiment and its job.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Experiment {
+    pub(crate) id: i64,
+    pub(crate) state: ExperimentState,
+    pub(crate) submission: Rc<Submission>,
+    pub(crate) priority: u8,
+    pub(crate) max_slots: Option<u32>,
+    pub(crate) submitted_at: Time,
+    pub(crate) ended_at: Option<Time>,
+    pub(crate) trial_count: i64,
+}
+
+/// A trial.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Trial {
+    pub(crate) id: i64,
+    pub(crate) experiment_id: i64,
+    pub(crate) request_id: String,
+    pub(crate) task_id: String,
+    pub(crate) state: TrialState,
+    pub(crate) seed: u32,
+    pub(crate) run_id: i64,
+    pub(crate) restarts: u32,
+    /// The complete checkpoint with most steps, and these.
+    pub(crate) latest_checkpoint: Option<(String, i64)>,
+    pub(crate) ended_at: Option<Time>,
+}
+
+/// An allocation.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Allocation {
+    pub(crate) id: String,
+    pub(crate) task_id: String,
+    pub(crate) experiment_id: i64,
+    pub(crate) trial_id: i64,
+    pub(crate) run_id: i64,
+    pub(crate) state: AllocationState,
+    pub(crate) slots: u32,
+    pub(crate) single_agent: bool,
+    pub(crate) requested_at: Time,
+    pub(crate) placed_at: Option<Time>,
+    pub(crate) ended_at: Option<Time>,
+    pub(crate) preempt_deadline: Option<Time>,
+    pub(crate) preempted_for: Option<String>,
+    pub(crate) wait_reason: Option<String>,
+}
+
+/// A container.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Container {
+    pub(crate) id: String,
+    pub(crate) allocation_id: String,
+    pub(crate) agent_id: String,
+    pub(crate) member: usize,
+    pub(crate) slots: BTreeSet<u32>,
+    pub(crate) desired: Desired,
+    pub(crate) observed: Option<ContainerState>,
+    pub(crate) joined: bool,
+    pub(crate) ended_at: Option<Time>,
+}
+
+/// An agent as last seen.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Agent {
+    pub(crate) id: String,
+    pub(crate) instance: u32,
+    pub(crate) slots: u32,
+    pub(crate) enabled: bool,
+    pub(crate) draining: bool,
+    pub(crate) disabled_slots: BTreeSet<u32>,
+    pub(crate) disconnected_at: Option<Time>,
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Checkpoint {
+    pub(crate) uuid: String,
+    pub(crate) trial_id: i64,
+    pub(crate) run_id: i64,
+    pub(crate) steps: i64,
+    pub(crate) files: BTreeMap<String, i64>,
+}
+
+/// A search: its last snapshot and the events since.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StoredSearch {
+    pub(crate) through: i64,
+    pub(crate) snapshot: String,
+    pub(crate) events: Vec<(i64, String)>,
+}
+
+/// A metric report.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Metric {
+    pub(crate) trial_id: i64,
+    pub(crate) run_id: i64,
+    pub(crate) step: i64,
+    pub(crate) value: f64,
+}
+
+/// A log line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) trial_id: i64,
+    pub(crate) run_id: i64,
+    pub(crate) spool: String,
+    pub(crate) sequence: i64,
+}
+
+/// Kind and id of what events are about.
+pub(crate) type Subject = (&'static str, String);
+/// The state that the newest event tells, where one does, and all kinds of events so far.
+pub(crate) type Told = (Option<&'static str>, BTreeSet<&'static str>);
+
+/// All rows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Rows {
+    pub(crate) experiments: BTreeMap<i64, Experiment>,
+    pub(crate) trials: BTreeMap<i64, Trial>,
+    /// Attempts by task.
+    pub(crate) tasks: BTreeMap<String, (i64, u32)>,
+    pub(crate) allocations: BTreeMap<String, Allocation>,
+    pub(crate) containers: BTreeMap<String, Container>,
+    pub(crate) agents: BTreeMap<String, Agent>,
+    pub(crate) checkpoints: BTreeMap<String, Checkpoint>,
+    pub(crate) searches: BTreeMap<i64, StoredSearch>,
+    pub(crate) metrics: Vec<Metric>,
+    /// Steps stored by trial and run.
+    pub(crate) steps: BTreeMap<(i64, i64), BTreeSet<i64>>,
+    pub(crate) lines: Vec<Line>,
+    /// The next number of each spool.
+    pub(crate) spools: BTreeMap<String, i64>,
+    /// Of each subject: the state that its newest event tells, and what happened to it.
+    pub(crate) told: BTreeMap<Subject, Told>,
+    /// Events recorded in all.
+    pub(crate) events: u64,
+    pub(crate) last_experiment: i64,
+    pub(crate) last_trial: i64,
+    pub(crate) last_container: u64,
+    /// Live allocations, containers that hold slots, live trials: what the database has indexes for.
+    pub(crate) live: Live,
+    /// Grows with every change.
+    pub(crate) version: u64,
+    /// What changed since somebody last looked.
+    pub(crate) touched: Touched,
+}
+
+/// Indexes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Live {
+    pub(crate) allocations: BTreeSet<String>,
+    pub(crate) containers: BTreeSet<String>,
+    pub(crate) trials: BTreeSet<i64>,
+    pub(crate) containers_of: BTreeMap<String, Vec<String>>,
+    pub(crate) trials_of: BTreeMap<i64, Vec<i64>>,
+    pub(crate) requests: BTreeMap<(i64, String), i64>,
+}
+
+/// What changed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Touched {
+    pub(crate) experiments: BTreeSet<i64>,
+    pub(crate) trials: BTreeSet<i64>,
+    pub(crate) allocations: BTreeSet<String>,
+}
+
+impl Rows {
+    /// An experiment, to be changed.
+    pub(crate) fn experiment_mut(&mut self, id: i64) -> Option<&mut Experiment> {
+        self.version += 1;
+        self.touched.experiments.insert(id);
+        self.experiments.get_mut(&id)
+    }
+
+    /// A trial, to be changed.
+    pub(crate) fn trial_mut(&mut self, id: i64) -> Option<&mut Trial> {
+        self.version += 1;
+        self.touched.trials.insert(id);
+        self.trials.get_mut(&id)
+    }
+
+    /// An allocation, to be changed.
+    pub(crate) fn allocation_mut(&mut self, id: &str) -> Option<&mut Allocation> {
+        self.version += 1;
+        self.touched.allocations.insert(id.to_owned());
+        self.allocations.get_mut(id)
+    }
+
+    /// A container, to be changed.
+    pub(crate) fn container_mut(&mut self, id: &str) -> Option<&mut Container> {
+        self.version += 1;
+        let container = self.containers.get_mut(id)?;
+        self.touched
+            .allocations
+            .insert(container.allocation_id.clone());
+        Some(container)
+    }
+
+    /// An agent, to be changed.
+    pub(crate) fn agent_mut(&mut self, id: &str) -> Option<&mut Agent> {
+        self.version += 1;
+        self.agents.get_mut(id)
+    }
+
+    pub(crate) fn insert_trial(&mut self, trial: Trial) {
+        self.version += 1;
+        self.touched.trials.insert(trial.id);
+        self.live.trials.insert(trial.id);
+        self.live
+            .trials_of
+            .entry(trial.experiment_id)
+            .or_default()
+            .push(trial.id);
+        self.live
+            .requests
+            .insert((trial.experiment_id, trial.request_id.clone()), trial.id);
+        self.trials.insert(trial.id, trial);
+    }
+
+    pub(crate) fn insert_allocation(&mut self, allocation: Allocation) {
+        self.version += 1;
+        self.touched.allocations.insert(allocation.id.clone());
+        self.live.allocations.insert(allocation.id.clone());
+        self.allocations.insert(allocation.id.clone(), allocation);
+    }
+
+    pub(crate) fn insert_container(&mut self, container: Container) {
+        self.version += 1;
+        self.touched
+            .allocations
+            .insert(container.allocation_id.clone());
+        self.live.containers.insert(container.id.clone());
+        self.live
+            .containers_of
+            .entry(container.allocation_id.clone())
+            .or_default()
+            .push(container.id.clone());
+        self.containers.insert(container.id.clone(), container);
+    }
+
+    /// The containers of an allocation, the chief first.
+    pub(crate) fn members(&self, allocation_id: &str) -> Vec<&Container> {
+        self.live
+            .containers_of
+            .get(allocation_id)
+            .into_iter()
+            .flatten()
+            .filter_map(|id| self.containers.get(id))
+            .collect()
+    }
+
+    /// The live allocation of a task.
+    pub(crate) fn live_of_task(&self, task_id: &str) -> Option<&Allocation> {
+        let (_, attempts) = self.tasks.get(task_id)?;
+        self.allocations
+            .get(&format!("{task_id}.{attempts}"))
+            .filter(|a| a.ended_at.is_none())
+    }
+
+    /// Containers of an agent that hold slots.
+    pub(crate) fn live_containers_of(&self, agent_id: &str) -> Vec<&Container> {
+        self.live
+            .containers
+            .iter()
+            .filter_map(|id| self.containers.get(id))
+            .filter(|c| c.agent_id == agent_id)
+            .collect()
+    }
+
+    /// Live trials of an experiment by number.
+    pub(crate) fn live_trials_of(&self, experiment_id: i64) -> Vec<i64> {
+        self.live
+            .trials_of
+            .get(&experiment_id)
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(|id| self.live.trials.contains(id))
+            .collect()
+    }
+
+    /// Removes everything of an experiment.
+    pub(crate) fn delete_experiment(&mut self, id: i64) {
+        self.version += 1;
+        let trials: BTreeSet<i64> = self
+            .live
+            .trials_of
+            .remove(&id)
+            .unwrap_or_default()
+            .into_iter()
+            .collect();
+        self.experiments.remove(&id);
+        self.searches.remove(&id);
+        self.live.requests.retain(|(e, _), _| *e != id);
+        self.trials.retain(|t, _| !trials.contains(t));
+        self.tasks.retain(|_, (t, _)| !trials.contains(t));
+        self.checkpoints
+            .retain(|_, c| !trials.contains(&c.trial_id));
+        self.metrics.retain(|m| !trials.contains(&m.trial_id));
+        self.lines.retain(|l| !trials.contains(&l.trial_id));
+        let gone: Vec<String> = self
+            .allocations
+            .values()
+            .filter(|a| trials.contains(&a.trial_id))
+            .map(|a| a.id.clone())
+            .collect();
+        for allocation in gone {
+            self.allocations.remove(&allocation);
+            for container in self
+                .live
+                .containers_of
+                .remove(&allocation)
+                .unwrap_or_default()
+            {
+                self.containers.remove(&container);
+            }
+        }
+    }
+}

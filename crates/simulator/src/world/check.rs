@@ -1,0 +1,394 @@
+//! Looks at the cluster: what has changed since the last look, or everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_invariants::{
+    Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Report, Reported, Search,
+    Snapshot, Trial, Violation, check,
+};
+use det_searcher::TrialState as SearchTrial;
+
+use super::World;
+use crate::master::{PATIENCE, Planned, replay};
+use crate::rows::{self, SECOND};
+
+impl World {
+    /// Holds the invariants against what changed, or (`whole`) against everything.
+    pub(super) fn check(&mut self, whole: bool) {
+        self.checked = self.rows.version;
+        self.counts.checks += 1;
+        let settled = self.is_settled();
+        self.counts.settled += u64::from(settled);
+        let planned = settled.then(|| Planned::of(&self.rows, self.now, None));
+        let snapshot = self.snapshot(whole, planned.as_ref());
+        let mut found = check(&snapshot);
+        found.extend(self.watch.observe(&snapshot));
+        found.extend(planned.as_ref().and_then(idle_although));
+        found.extend(self.waits_too_long());
+        let fresh = std::mem::take(&mut self.fresh);
+        self.acknowledged.extend(fresh);
+        self.refusals.clear();
+        self.rows.touched = rows::Touched::default();
+        if let Some(first) = found.into_iter().next() {
+            self.violated(first);
+        }
+    }
+
+    /// Whether nothing is under way between rows, memory and agents.
+    fn is_settled(&self) -> bool {
+        self.memory.is_some()
+            && self.in_flight == 0
+            && self.passes.is_empty()
+            && self.now >= self.store_away_until
+            && self.now > self.retry_at
+            && self.agents.iter().all(|host| {
+                host.up
+                    && host.greeted
+                    && host.cut_until <= self.now
+                    && host.records.values().all(|r| !r.forget)
+            })
+            && self.planned.is_none()
+            && self.links.values().all(|l| l.agent_open == l.master_open)
+    }
+
+    /// An agent that stays away is given up in time, if anybody could.
+    fn waits_too_long(&self) -> Option<Violation> {
+        let quiet = self.memory.is_some()
+            && self.passes.is_empty()
+            && self.now >= self.store_away_until
+            && self.now > self.retry_at;
+        let memory = self.memory.as_ref()?;
+        let forgotten = |a: &&rows::Agent| {
+            a.disconnected_at.is_none() && !memory.connections.contains_key(&a.id)
+        };
+        if let Some(agent) = self.rows.agents.values().find(forgotten).filter(|_| quiet) {
+            return Some(Violation {
+                number: 8,
+                what: format!(
+                    "agent {} is not connected, and its row does not know it",
+                    agent.id
+                ),
+            });
+        }
+        let late = |a: &&rows::Agent| {
+            a.disconnected_at
+                .is_some_and(|since| since + PATIENCE + SECOND < self.now)
+        };
+        let agent = self.rows.agents.values().find(late).filter(|_| quiet)?;
+        Some(Violation {
+            number: 4,
+            what: format!(
+                "agent {} has been away since {:?} and is still waited for",
+                agent.id, agent.disconnected_at
+            ),
+        })
+    }
+
+    /// `planned` = what the planner says just now, when nothing is under way.
+    fn snapshot(&mut self, whole: bool, planned: Option<&Planned>) -> Snapshot {
+        let rows = &self.rows;
+        let touched = &rows.touched;
+        let experiments: Vec<&rows::Experiment> = if whole {
+            rows.experiments.values().collect()
+        } else {
+            touched
+                .experiments
+                .iter()
+                .filter_map(|id| rows.experiments.get(id))
+                .collect()
+        };
+        let trials: Vec<&rows::Trial> = if whole {
+            rows.trials.values().collect()
+        } else {
+            rows.live
+                .trials
+                .union(&touched.trials)
+                .filter_map(|id| rows.trials.get(id))
+                .collect()
+        };
+        let allocations: Vec<&rows::Allocation> = if whole {
+            rows.allocations.values().collect()
+        } else {
+            rows.live
+                .allocations
+                .union(&touched.allocations)
+                .filter_map(|id| rows.allocations.get(id))
+                .collect()
+        };
+        let reasons = planned.map(Planned::reasons);
+        let containers = allocations
+            .iter()
+            .flat_map(|a| rows.members(&a.id))
+            .chain(
+                rows.live
+                    .containers
+                    .iter()
+                    .filter_map(|id| rows.containers.get(id))
+                    .filter(|c| !rows.allocations.contains_key(&c.allocation_id)),
+            )
+            .map(container)
+            .collect();
+        let mut subjects: BTreeSet<(&'static str, String)> = BTreeSet::new();
+        subjects.extend(experiments.iter().map(|e| ("experiment", e.id.to_string())));
+        subjects.extend(trials.iter().map(|t| ("trial", t.id.to_string())));
+        subjects.extend(allocations.iter().map(|a| ("allocation", a.id.clone())));
+        let events = subjects.iter().flat_map(|s| self.events_of(s)).collect();
+        let (acknowledged, stored) = if whole {
+            let mut all = self.acknowledged.clone();
+            all.extend(self.fresh.iter().cloned());
+            all.retain(|r| rows.trials.contains_key(&r.trial_id));
+            (all, self.all_stored())
+        } else {
+            let fresh: Vec<Report> = self.fresh.clone();
+            let stored = fresh
+                .iter()
+                .filter(|r| self.is_stored(&r.what, r.trial_id, r.run_id))
+                .cloned()
+                .collect();
+            (fresh, stored)
+        };
+        Snapshot {
+            experiments: experiments.into_iter().map(experiment).collect(),
+            trials: trials.into_iter().map(trial).collect(),
+            allocations: allocations
+                .into_iter()
+                .map(|a| {
+                    let reason = reasons.as_ref().and_then(|r| r.get(a.id.as_str()).cloned());
+                    allocation(a, reason)
+                })
+                .collect(),
+            containers,
+            agents: self.agent_facts(),
+            checkpoints: if whole {
+                self.checkpoints()
+            } else {
+                Vec::new()
+            },
+            searches: if whole { self.searches() } else { Vec::new() },
+            events: Some(events),
+            acknowledged,
+            stored,
+            processes: if whole {
+                self.process_facts()
+            } else {
+                Vec::new()
+            },
+            refusals: self.refusals.clone(),
+            settled: planned.is_some(),
+        }
+    }
+
+    fn events_of(&self, subject: &(&'static str, String)) -> Vec<Event> {
+        let Some((to, happened)) = self.rows.told.get(subject) else {
+            return Vec::new();
+        };
+        happened
+            .iter()
+            .map(|kind| Event {
+                subject_kind: subject.0.to_owned(),
+                subject_id: subject.1.clone(),
+                kind: (*kind).to_owned(),
+                to: to.map(str::to_owned),
+            })
+            .collect()
+    }
+
+    fn agent_facts(&self) -> Vec<Agent> {
+        self.rows
+            .agents
+            .values()
+            .map(|row| {
+                let host = self.agents.iter().find(|h| h.id == row.id);
+                Agent {
+                    id: row.id.clone(),
+                    slots: (0..row.slots).collect(),
+                    connected: row.disconnected_at.is_none(),
+                    connection: self
+                        .memory
+                        .as_ref()
+                        .map(|m| m.connections.contains_key(&row.id)),
+                    holds: host.map(|h| h.records.keys().cloned().collect()),
+                }
+            })
+            .collect()
+    }
+
+    fn is_stored(&self, what: &Reported, trial_id: i64, run_id: i64) -> bool {
+        // An experiment may be deleted between the change and its answer.
+        if !self.rows.trials.contains_key(&trial_id) {
+            return true;
+        }
+        match what {
+            Reported::Metric { step, .. } => self
+                .rows
+                .steps
+                .get(&(trial_id, run_id))
+                .is_some_and(|steps| steps.contains(step)),
+            Reported::Checkpoint { uuid } => self.rows.checkpoints.contains_key(uuid),
+            Reported::Said { .. } => true,
+            Reported::Line { spool, sequence } => self
+                .rows
+                .spools
+                .get(spool)
+                .is_some_and(|next| next > sequence),
+        }
+    }
+
+    fn all_stored(&self) -> Vec<Report> {
+        let report = |trial_id, run_id, what| Report {
+            trial_id,
+            run_id,
+            newest_run: run_id,
+            what,
+        };
+        let metrics = self.rows.metrics.iter().map(|m| {
+            let what = Reported::Metric {
+                step: m.step,
+                value: m.value,
+            };
+            report(m.trial_id, m.run_id, what)
+        });
+        let checkpoints = self.rows.checkpoints.values().map(|c| {
+            let uuid = c.uuid.clone();
+            report(c.trial_id, c.run_id, Reported::Checkpoint { uuid })
+        });
+        let lines = self.rows.lines.iter().map(|l| {
+            let what = Reported::Line {
+                spool: l.spool.clone(),
+                sequence: l.sequence,
+            };
+            report(l.trial_id, l.run_id, what)
+        });
+        metrics.chain(checkpoints).chain(lines).collect()
+    }
+
+    fn checkpoints(&self) -> Vec<Checkpoint> {
+        self.rows
+            .checkpoints
+            .values()
+            .map(|row| Checkpoint {
+                uuid: row.uuid.clone(),
+                trial_id: Some(row.trial_id),
+                complete: true,
+                manifest: row.files.clone(),
+                files: Some(self.storage.get(&row.uuid).cloned().unwrap_or_default()),
+            })
+            .collect()
+    }
+
+    fn searches(&self) -> Vec<Search> {
+        let mut all = Vec::new();
+        for (id, stored) in &self.rows.searches {
+            let Some(experiment) = self.rows.experiments.get(id) else {
+                continue;
+            };
+            // What cannot be replayed differs from everything.
+            let (replayed, asked_for) = match replay(&experiment.submission, stored) {
+                Ok((search, _)) => (
+                    search.snapshot().to_string(),
+                    search
+                        .trials()
+                        .map(|(name, state)| {
+                            let ended = matches!(state, SearchTrial::Ended(_));
+                            (name.as_str().to_owned(), ended)
+                        })
+                        .collect(),
+                ),
+                Err(error) => (error, BTreeMap::new()),
+            };
+            let loaded = self.memory.as_ref().and_then(|m| m.searches.get(id));
+            all.push(Search {
+                experiment_id: *id,
+                remembered: loaded.map(|l| l.search.snapshot().to_string()),
+                replayed,
+                asked_for,
+            });
+        }
+        all
+    }
+
+    /// How long each process has been unwanted, while its agent could have heard of it.
+    fn process_facts(&mut self) -> Vec<Process> {
+        let mut facts = Vec::new();
+        for (id, process) in self.processes.iter_mut().filter(|(_, p)| p.alive) {
+            let host = &self.agents[process.agent];
+            let reachable = host.up
+                && host.greeted
+                && host.cut_until <= self.now
+                && self.memory.is_some()
+                && self.now >= self.store_away_until;
+            let wanted = self.rows.live.containers.contains(id);
+            process.unwanted_since = match (wanted, reachable) {
+                (true, _) | (false, false) => None,
+                (false, true) => process.unwanted_since.or(Some(self.now)),
+            };
+            facts.push(Process {
+                agent_id: host.id.clone(),
+                container_id: id.clone(),
+                unwanted_micros: process.unwanted_since.map_or(0, |since| self.now - since),
+            });
+        }
+        facts
+    }
+}
+
+/// When nothing is under way the planner has nothing left to decide.
+fn idle_although(planned: &Planned) -> Option<Violation> {
+    let plan = &planned.plan;
+    let idle = plan.place.is_empty() && plan.preempt.is_empty();
+    (!idle).then(|| Violation {
+        number: 4,
+        what: format!(
+            "nothing is under way although the planner would place {:?} and preempt {:?}",
+            plan.place, plan.preempt
+        ),
+    })
+}
+
+fn experiment(row: &rows::Experiment) -> Experiment {
+    Experiment {
+        id: row.id,
+        state: row.state,
+        ended: row.ended_at.is_some(),
+        trial_count: row.trial_count,
+    }
+}
+
+fn trial(row: &rows::Trial) -> Trial {
+    Trial {
+        id: row.id,
+        experiment_id: row.experiment_id,
+        request_id: row.request_id.clone(),
+        task_id: row.task_id.clone(),
+        run_id: row.run_id,
+        restarts: row.restarts.into(),
+        state: row.state,
+        ended: row.ended_at.is_some(),
+        latest_checkpoint: row.latest_checkpoint.as_ref().map(|(uuid, _)| uuid.clone()),
+    }
+}
+
+fn allocation(row: &rows::Allocation, true_reason: Option<String>) -> Allocation {
+    Allocation {
+        id: row.id.clone(),
+        task_id: row.task_id.clone(),
+        trial_id: Some(row.trial_id),
+        run_id: row.run_id,
+        slots: row.slots.into(),
+        state: row.state.clone(),
+        placed: row.placed_at.is_some(),
+        ended: row.ended_at.is_some(),
+        wait_reason: row.wait_reason.clone(),
+        true_reason,
+    }
+}
+
+fn container(row: &rows::Container) -> Container {
+    Container {
+        id: row.id.clone(),
+        allocation_id: row.allocation_id.clone(),
+        agent_id: row.agent_id.clone(),
+        slots: row.slots.clone(),
+        ended: row.ended_at.is_some(),
+    }
+}
