@@ -103,8 +103,12 @@ impl Fleet {
     }
 
     fn registered(&self) {
-        self.note(|tally| tally.registered += 1);
-        if self.tally().registered == self.options.agents {
+        let mut all = false;
+        self.note(|tally| {
+            tally.registered += 1;
+            all = tally.registered == self.options.agents;
+        });
+        if all {
             let since_1970 = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default();
