@@ -202,9 +202,10 @@ def test_tasks_and_jobs_are_shown(up: Cluster, held: int) -> None:
 def test_the_master_says_what_it_is(up: Cluster) -> None:
     info = up.run_det("master", "info", "--json").json()
     assert info["version"] == "0.38.1" and info["clusterId"] == up.cluster_id
-    config = up.run_det("master", "config", "--json", env={"DET_USER": "admin", "DET_PASS": ""}).json()
+    admin = {"DET_USER": "admin", "DET_PASS": ""}
+    config = up.run_det("master", "config", "--json", env=admin).json()
     assert str(up.port) in json.dumps(config)
-    assert up.run_det("master", "logs", "--tail", "5").out
+    assert up.run_det("master", "logs", "--tail", "5", env=admin).out
     assert up.run_det("version").out.count(".") >= 2
     for shell in ("bash", "fish", "zsh"):
         assert "experiment" in up.run_det("completion", shell).out

@@ -361,11 +361,15 @@ impl Auth {
             // Word for word what clients look for (wire-contract reference §4.1): no hint.
             AppError::new(ErrorKind::Unauthenticated, "invalid credentials")
         };
-        let user = self.user_by_name(username).ok_or_else(wrong)?;
         let given = if hashed {
             password.to_owned()
         } else {
             client_hash(password)
+        };
+        let Some(user) = self.user_by_name(username) else {
+            // As slow as a wrong password: how long it takes must not tell who has an account.
+            self.verify(Some(decoy_hash()), given).await?;
+            return Err(wrong());
         };
         if !self.verify(user.password_hash.clone(), given).await? {
             return Err(wrong());
@@ -558,6 +562,16 @@ impl Auth {
         .await
         .map_err(AppError::internal)?
     }
+}
+
+/// What a stored hash looks like that no password has.
+fn decoy_hash() -> String {
+    let zeros = |length: usize| STANDARD_NO_PAD.encode(vec![0_u8; length]);
+    format!(
+        "$argon2id$v=19$m={ARGON_MEMORY_KIB},t={ARGON_PASSES},p=1${}${}",
+        zeros(16),
+        zeros(32)
+    )
 }
 
 fn argon(params: Params, salt: &[u8], text: &str) -> AppResult<[u8; 32]> {

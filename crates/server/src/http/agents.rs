@@ -233,6 +233,8 @@ async fn disable_slot(
 
 /// Largest message of an agent: some ten thousand containers in its first one.
 const MESSAGE_LIMIT_BYTES: usize = 8 << 20;
+/// What a connection reads and writes at once.
+const AGENT_BUFFER_BYTES: usize = 8 << 10;
 
 /// The WebSocket of an agent, which must show the cluster's agent token.
 pub async fn connect(
@@ -254,7 +256,10 @@ pub async fn connect(
         Ok(upgrade) => {
             let upgrade = upgrade
                 .max_message_size(MESSAGE_LIMIT_BYTES)
-                .max_frame_size(MESSAGE_LIMIT_BYTES);
+                .max_frame_size(MESSAGE_LIMIT_BYTES)
+                // Messages are small; there may be thousands of agents that have nothing to say.
+                .read_buffer_size(AGENT_BUFFER_BYTES)
+                .write_buffer_size(AGENT_BUFFER_BYTES);
             upgrade.on_upgrade(move |socket| crate::rm_agents::connection::serve(master, socket))
         }
         Err(_) => ApiError(AppError::invalid(
