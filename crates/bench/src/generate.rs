@@ -181,11 +181,9 @@ async fn add_users(store: &Store, count: usize) -> anyhow::Result<Vec<i64>> {
                 let user = UserRow {
                     id: 0,
                     admin: name == "admin",
-                    display_name: if name.starts_with("user") {
-                        format!("User {}", &name[4..])
-                    } else {
-                        String::new()
-                    },
+                    display_name: name
+                        .strip_prefix("user")
+                        .map_or_else(String::new, |number| format!("User {number}")),
                     username: name,
                     password_hash: None,
                     active: true,

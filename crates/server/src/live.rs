@@ -6,7 +6,7 @@
 //! never shows what is not. What it says can be had from the rows at any moment; [`Live::compare`] does, for tests.
 //!
 //! Scheduling thinks for long where a cluster is large, so it has an image of its own and is handed the changes
-//! ([`Live::catch_up`]): commits and connections do not wait for it.
+//! (`Live::catch_up`): commits and connections do not wait for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -364,7 +364,11 @@ impl Image {
         })
     }
 
-    /// The stored waiting reason of an allocation that waits.
+    /// The stored waiting reason of an allocation that waits; the outer `None`: it does not wait.
+    #[expect(
+        clippy::option_option,
+        reason = "an allocation that does not wait is not one that waits without a reason yet"
+    )]
     pub(crate) fn stored_wait(&self, allocation_id: &str) -> Option<Option<&str>> {
         let row = &self.allocations.get(allocation_id)?.row;
         row.placed_at

@@ -221,6 +221,10 @@ pub(crate) struct ExperimentCell {
 
 /// A task, and its live allocation, once that was looked for.
 #[derive(Clone)]
+#[expect(
+    clippy::option_option,
+    reason = "not looked for yet, looked for and absent, and there are three things"
+)]
 pub(crate) struct TaskCell {
     pub(crate) row: Arc<TaskRow>,
     pub(crate) live: Option<Option<String>>,

@@ -1,6 +1,6 @@
 //! A stream of numbers that is the same on every machine and with every version of our dependencies.
 
-/// SplitMix64 (Steele, Lea and Flood 2014): small, fast, good enough for made-up data.
+/// `SplitMix64` (Steele, Lea and Flood 2014): small, fast, good enough for made-up data.
 #[derive(Debug, Clone)]
 pub(super) struct Draw(u64);
 

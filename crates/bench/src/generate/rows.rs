@@ -89,7 +89,7 @@ impl Shape {
         }
         // Half of them have one trial, as in life; the others share what is left.
         let others = self.trials.saturating_sub(self.largest) * 2 / self.experiments.max(1);
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             1
         } else {
             1 + draw.below(others.saturating_sub(1) * 2)

@@ -129,8 +129,7 @@ impl Master {
             &row.task_id,
             Some(&id),
             &format!("Assigned to {}", where_to.join("; ")),
-        )
-        .await?;
+        )?;
         self.record(
             tx,
             NewEvent {
@@ -232,8 +231,7 @@ impl Master {
                 &row.task_id,
                 Some(&row.id),
                 &format!("Waiting: {message}"),
-            )
-            .await?;
+            )?;
         }
         Ok(())
     }
@@ -293,8 +291,7 @@ impl Master {
             (&report.state, report.allocation_id.split())
         {
             let text = format!("Container started on agent {agent_id}");
-            self.log_line(tx, task.as_str(), Some(&row.allocation_id), &text)
-                .await?;
+            self.log_line(tx, task.as_str(), Some(&row.allocation_id), &text)?;
         }
         let (hub, topic) = (
             self.hub.clone(),

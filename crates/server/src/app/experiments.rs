@@ -199,8 +199,7 @@ impl Master {
                     &trial.task_id,
                     None,
                     &format!("Note on the configuration: {warning}"),
-                )
-                .await?;
+                )?;
             }
         }
         Ok(())

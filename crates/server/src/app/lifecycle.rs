@@ -622,8 +622,7 @@ impl Master {
             "Scheduling trial {} (run {run_id}) of experiment {} in resource pool {}",
             trial.id, experiment.id, row.resource_pool
         );
-        self.log_line(tx, &trial.task_id, Some(&row.id), &text)
-            .await?;
+        self.log_line(tx, &trial.task_id, Some(&row.id), &text)?;
         let (hub, trial_id) = (self.hub.clone(), trial.id);
         tx.after_commit(move || hub.notify(&Topic::Trial(trial_id)));
         self.wake_scheduler(tx);
@@ -698,8 +697,7 @@ impl Master {
         allocations::update(&mut tx.conn(), row).await?;
         let why = cause.reason.as_deref().unwrap_or("a person asked for it");
         let text = format!("Asked to save and exit within {timeout} s: {why}");
-        self.log_line(tx, &row.task_id, Some(&row.id), &text)
-            .await?;
+        self.log_line(tx, &row.task_id, Some(&row.id), &text)?;
         self.wake_deadlines(tx);
         failpoint!("server::lifecycle::preempt::before_commit");
         Ok(())
@@ -740,8 +738,7 @@ impl Master {
             &row.task_id,
             Some(&row.id),
             &format!("Allocation {} ended: {text}", row.id),
-        )
-        .await?;
+        )?;
         self.record(
             tx,
             NewEvent {

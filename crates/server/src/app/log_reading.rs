@@ -49,7 +49,7 @@ pub enum Search {
         /// In lower case.
         text: String,
         /// The same, to be looked for in whole chunks.
-        needle: Needle,
+        needle: Box<Needle>,
     },
     /// A regular expression.
     Regex(regex::Regex),
@@ -60,7 +60,7 @@ impl Search {
     pub fn substring(text: &str) -> Self {
         let text = text.to_lowercase();
         Self::Substring {
-            needle: Needle::new(&text),
+            needle: Box::new(Needle::new(&text)),
             text,
         }
     }

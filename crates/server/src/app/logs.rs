@@ -59,7 +59,7 @@ impl Master {
     }
 
     /// Writes a line of the master's own into a task's log, in the transaction of what it tells.
-    pub async fn log_line(
+    pub fn log_line(
         &self,
         tx: &mut WriteTx,
         task_id: &str,

@@ -1,8 +1,8 @@
 //! Metric reports: taking them in, judging repeats, best and latest validation, and what the search makes of them.
 //!
 //! Reports of all trials gather while a commit is under way and are stored together, as one row of a journal
-//! ([`intake`]); some seconds later, or when somebody reads, the journal is folded into chunks and statistics
-//! ([`folding`]). A validation's decision by the search commits in the same transaction as the validation (`searchers`
+//! (`intake`); some seconds later, or when somebody reads, the journal is folded into chunks and statistics
+//! (`folding`). A validation's decision by the search commits in the same transaction as the validation (`searchers`
 //! reference §8).
 
 mod folding;
@@ -284,7 +284,7 @@ impl Master {
                 experiment.searcher_metric
             );
             trials::set_notice(&mut tx.conn(), trial_id, Some(&notice)).await?;
-            self.log_line(tx, &trial.task_id, None, &notice).await?;
+            self.log_line(tx, &trial.task_id, None, &notice)?;
         }
         self.advance_search(tx, experiment.id, event).await
     }

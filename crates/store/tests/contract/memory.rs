@@ -19,7 +19,7 @@ const CHANGES: u64 = 80;
 /// Histories; a seed is one.
 const SEEDS: u64 = 4;
 
-/// A small generator of numbers: the same seed gives the same history (SplitMix64).
+/// A small generator of numbers: the same seed gives the same history (`SplitMix64`).
 #[derive(Clone)]
 struct Random(u64);
 

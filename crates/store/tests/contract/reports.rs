@@ -392,7 +392,9 @@ pub(crate) async fn the_journal_may_be_folded_at_any_moment(world: &World) {
                 assert!(at.iter().all(|r| r.step == stored[0].step));
             }
             let mut wanted = GroupSummary::new();
-            reports.iter().for_each(|report| wanted.add(report));
+            for report in reports {
+                wanted.add(report);
+            }
             assert_eq!(summaries[*group], wanted, "{group} of trial {trial_id}");
             if ["training", "validation"].contains(group) {
                 highest = highest.max(wanted.last_step);
