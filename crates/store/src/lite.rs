@@ -5,7 +5,7 @@
 //! multi-threaded runtime the runtime is told, and goes on elsewhere meanwhile.
 //!
 //! The log of the write-ahead mode is brought back into the database by a thread beside the writer
-//! ([`Checkpointer`]): done by a commit, as SQLite does by itself, it would be felt by whoever waits for that commit.
+//! (`Checkpointer`): done by a commit, as SQLite does by itself, it would be felt by whoever waits for that commit.
 
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@
 //! - **A refused change leaves nothing behind.** Every cell is kept as it was when the change under way first touched
 //!   it, and put back; so are the ends of what gathered.
 //! - **Who asks by key is answered from here; who asks for more is answered by the database**, after what waits has been
-//!   written ([`Conn::settle`]).
+//!   written (`Conn::settle`).
 //! - In builds with debug assertions every row that a group wrote is read again before the commit and compared.
 //!
 //! [`Changes`] tells an observer what a commit has changed, so that others can keep an image of the live rows too.

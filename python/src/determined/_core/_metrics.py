@@ -96,7 +96,7 @@ class MetricsContext:
                 if self._lost is not None:
                     self._raise_error()
                 self._room.clear()
-                # Looked at again after a while in any case: a note may come between the look and the clearing.
+                # Looked at again after a while in any case: a note may come between look and clearing.
                 self._room.wait(0.1)
         finally:
             self._waiting = False
