@@ -32,6 +32,8 @@ const MOST_JOBS: usize = 4096;
 #[derive(Clone, Default)]
 pub struct Live {
     inner: Arc<Mutex<Inner>>,
+    /// Held by whoever makes the image from the rows.
+    loading: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -39,6 +41,8 @@ struct Inner {
     image: Image,
     /// Whether the image has been made from the rows and follows them since.
     current: bool,
+    /// How often more had changed than was told.
+    doubts: u64,
     /// Changes that came while it was being made.
     meanwhile: Vec<Changes>,
     /// Changes that scheduling has not taken in yet.
@@ -136,6 +140,7 @@ impl Live {
         let mut inner = self.lock();
         if changes.everything {
             inner.current = false;
+            inner.doubts += 1;
             inner.meanwhile.clear();
         } else if inner.current {
             if inner.for_scheduling.len() >= MOST_BEHIND {
@@ -163,28 +168,43 @@ impl Live {
         look: impl FnOnce(&Image) -> T,
     ) -> Result<T, StoreError> {
         {
-            let mut inner = self.lock();
+            let inner = self.lock();
             if inner.current {
                 return Ok(look(&inner.image));
             }
-            // From here on every commit is either in what is read below or among these, or in both: each change says
-            // how things are then, so taking it in twice does no harm.
-            inner.meanwhile.clear();
         }
-        let mut image = {
-            let mut conn = store.read().await?;
-            Image::load(&mut conn.conn()).await?
-        };
-        let mut inner = self.lock();
-        for changes in std::mem::take(&mut inner.meanwhile) {
-            image.apply(changes)?;
+        // One at a time: what is gathered meanwhile is for one image.
+        let _alone = self.loading.lock().await;
+        loop {
+            let doubts = {
+                let mut inner = self.lock();
+                if inner.current {
+                    return Ok(look(&inner.image));
+                }
+                // From here on every commit is either in what is read below or among these, or in both: each change
+                // says how things are then, so taking it in twice does no harm.
+                inner.meanwhile.clear();
+                inner.doubts
+            };
+            let mut image = {
+                let mut conn = store.read().await?;
+                Image::load(&mut conn.conn()).await?
+            };
+            let mut inner = self.lock();
+            if inner.doubts != doubts {
+                // More has changed than was told, perhaps after the rows were read.
+                continue;
+            }
+            for changes in std::mem::take(&mut inner.meanwhile) {
+                image.apply(changes)?;
+            }
+            let outcome = look(&image);
+            inner.image = image;
+            inner.current = true;
+            inner.scheduling_follows = false;
+            inner.for_scheduling.clear();
+            return Ok(outcome);
         }
-        let outcome = look(&image);
-        inner.image = image;
-        inner.current = true;
-        inner.scheduling_follows = false;
-        inner.for_scheduling.clear();
-        Ok(outcome)
     }
 
     /// Brings scheduling's own image up to date, with the jobs of all live allocations.
@@ -483,5 +503,75 @@ fn entry(job: &JobRow) -> Job {
         max_slots: job.max_slots.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         submitted_at: Micros(job.submitted_at),
         position: job.position,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use det_store::{StoreError, StoreUrl, agents};
+
+    use super::*;
+
+    fn agent(id: &str, version: usize) -> AgentRow {
+        AgentRow {
+            id: id.into(),
+            resource_pool: "default".into(),
+            instance_id: "i".into(),
+            enabled: true,
+            draining: false,
+            disabled_slots: "[]".into(),
+            draining_slots: "[]".into(),
+            devices: "[]".into(),
+            addresses: "[]".into(),
+            version: version.to_string(),
+            runtime: "process".into(),
+            registered_at: 0,
+            disconnected_at: None,
+        }
+    }
+
+    /// Commits, doubts about the image, and many who look at it, all at once: the image must not lose a commit that came
+    /// while one of them made it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_commit_is_missed_while_the_image_is_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&StoreUrl::Sqlite(directory.path().join("det.db")))
+            .await
+            .unwrap();
+        let live = Live::default();
+        live.follow(&store);
+        for round in 0..40 {
+            let lookers: Vec<_> = (0..4)
+                .map(|_| {
+                    let (live, store) = (live.clone(), store.clone());
+                    tokio::spawn(async move {
+                        for _ in 0..5 {
+                            live.changed(Changes {
+                                everything: true,
+                                ..Changes::default()
+                            });
+                            live.look(&store, |_| ()).await.unwrap();
+                        }
+                    })
+                })
+                .collect();
+            for n in 0..5 {
+                let row = agent(&format!("a{n}"), round);
+                store
+                    .write(move |tx| {
+                        Box::pin(async move {
+                            agents::save(&mut tx.conn(), &row).await?;
+                            Ok::<_, StoreError>(())
+                        })
+                    })
+                    .await
+                    .unwrap();
+            }
+            for looker in lookers {
+                looker.await.unwrap();
+            }
+            assert_eq!(live.compare(&store).await.unwrap(), None, "round {round}");
+        }
+        store.close().await;
     }
 }
