@@ -540,33 +540,25 @@ mod tests {
             .unwrap();
         let live = Live::default();
         live.follow(&store);
-        for round in 0..40 {
-            let lookers: Vec<_> = (0..4)
+        for round in 0..300 {
+            live.changed(Changes {
+                everything: true,
+                ..Changes::default()
+            });
+            let lookers: Vec<_> = (0..3)
                 .map(|_| {
                     let (live, store) = (live.clone(), store.clone());
-                    tokio::spawn(async move {
-                        for _ in 0..5 {
-                            live.changed(Changes {
-                                everything: true,
-                                ..Changes::default()
-                            });
-                            live.look(&store, |_| ()).await.unwrap();
-                        }
-                    })
+                    tokio::spawn(async move { live.look(&store, |_| ()).await.unwrap() })
                 })
                 .collect();
-            for n in 0..5 {
-                let row = agent(&format!("a{n}"), round);
-                store
-                    .write(move |tx| {
-                        Box::pin(async move {
-                            agents::save(&mut tx.conn(), &row).await?;
-                            Ok::<_, StoreError>(())
-                        })
-                    })
-                    .await
-                    .unwrap();
-            }
+            let row = agent(&format!("a{}", round % 7), round);
+            let write = store.write(move |tx| {
+                Box::pin(async move {
+                    agents::save(&mut tx.conn(), &row).await?;
+                    Ok::<_, StoreError>(())
+                })
+            });
+            write.await.unwrap();
             for looker in lookers {
                 looker.await.unwrap();
             }
