@@ -400,7 +400,6 @@ impl Master {
             config = over.over(under).complete(&defaults).map_err(config_error)?;
             experiments::set_config(&mut tx.conn(), id, &config.to_json().to_string()).await?;
         }
-        self.configs.forget(id);
         self.experiment_event(tx, id, ExperimentEvent::Continue, cause)
             .await?;
         experiments::clear_end(&mut tx.conn(), id).await?;
@@ -543,11 +542,8 @@ impl Master {
             }
             experiments::set_config(&mut tx.conn(), id, &config.to_string()).await?;
             experiments::set_collected(&mut tx.conn(), id, false).await?;
-            let (hub, configs) = (self.hub.clone(), self.configs.clone());
-            tx.after_commit(move || {
-                configs.forget(id);
-                hub.notify(&crate::hub::Topic::CleanUp);
-            });
+            let hub = self.hub.clone();
+            tx.after_commit(move || hub.notify(&crate::hub::Topic::CleanUp));
         }
         self.record(
             tx,

@@ -114,9 +114,6 @@ impl Master {
         }
         experiments::update_job(&mut tx.conn(), &job).await?;
         experiments::set_config(&mut tx.conn(), row.id, &config.to_string()).await?;
-        let (configs, id) = (self.configs.clone(), row.id);
-        tx.after_commit(move || configs.forget(id));
-        self.configs.forget(id);
         if matches!(change, JobChange::ResourcePool(_)) {
             self.move_trials(
                 tx,

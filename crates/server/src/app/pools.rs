@@ -1,7 +1,7 @@
 //! Resource pools as configured.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_config::container::TaskContainerDefaults;
 use det_config::experiment::ExperimentConfig;
@@ -13,43 +13,44 @@ use det_store::experiments::ExperimentRow;
 use crate::app::Master;
 use crate::app::searches::config_of;
 
-/// Parsed configurations of live experiments.
+/// Parsed configurations of live experiments, each with the text it was read from: a row with another text, be it newer,
+/// or older, or of a change that is undone, is never answered with it.
 #[derive(Clone, Default)]
 pub struct Configs {
-    parsed: Arc<Mutex<HashMap<i64, Arc<ExperimentConfig>>>>,
+    parsed: Arc<Mutex<HashMap<i64, Parsed>>>,
+}
+
+struct Parsed {
+    text: String,
+    config: Arc<ExperimentConfig>,
 }
 
 impl Configs {
-    /// Forgets an experiment whose configuration has changed, or that has ended.
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Parsed>> {
+        self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets an experiment that has ended: nobody asks again and again.
     pub(crate) fn forget(&self, experiment_id: i64) {
-        self.parsed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&experiment_id);
+        self.lock().remove(&experiment_id);
     }
 }
 
 impl Master {
     /// The effective configuration of an experiment, parsed once.
     pub fn config_for(&self, row: &ExperimentRow) -> Result<Arc<ExperimentConfig>, StoreError> {
-        let known = self
-            .configs
-            .parsed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&row.id)
-            .cloned();
-        if let Some(config) = known {
-            return Ok(config);
+        if let Some(known) = self.configs.lock().get(&row.id)
+            && known.text == row.config
+        {
+            return Ok(known.config.clone());
         }
         let config = Arc::new(config_of(row)?);
-        // Of an ended experiment nobody asks again and again.
         if row.ended_at.is_none() {
-            self.configs
-                .parsed
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(row.id, config.clone());
+            let parsed = Parsed {
+                text: row.config.clone(),
+                config: config.clone(),
+            };
+            self.configs.lock().insert(row.id, parsed);
         }
         Ok(config)
     }
