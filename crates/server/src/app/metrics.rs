@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use det_config::experiment::ExperimentConfig;
 use det_config::hyperparameters::SearchMethod;
+use det_failpoints::failpoint;
 use det_searcher::Event;
 use det_store::metrics::{self, GroupSummary, StoredReport, number};
 use det_store::{WriteTx, experiments, trials};
@@ -84,10 +85,12 @@ impl Master {
                                 handler.on_validation(tx, trial_id, report).await?;
                             }
                         }
+                        failpoint!("server::metrics::store::before_commit");
                         Ok::<_, AppError>(taken)
                     })
                 })
                 .await?;
+            failpoint!("server::metrics::store::after_commit");
             match taken {
                 Taken::Done(results) => {
                     return results

@@ -34,6 +34,8 @@ struct State {
     newest: i64,
     /// The last row that was folded.
     folded: i64,
+    /// The last row that a fold has begun to store; it may come to nothing.
+    used: i64,
     /// Since when something waits to be folded.
     since: Option<Instant>,
     bytes: usize,
@@ -79,10 +81,17 @@ impl Folding {
         self.wake.notify_one();
     }
 
-    /// The highest number of a row that was committed or folded since the start.
+    /// A fold of the rows through this one is being made. Whoever looks at the journal later in the same group of
+    /// changes sees it empty, and must not give their numbers again.
+    fn storing(&self, through: i64) {
+        let mut state = self.state();
+        state.used = state.used.max(through);
+    }
+
+    /// The highest number of a row that was committed or folded since the start, or that is just being folded.
     pub(super) fn highest(&self) -> i64 {
         let state = self.state();
-        state.newest.max(state.folded)
+        state.newest.max(state.folded).max(state.used)
     }
 
     /// When to fold next; `None` = when something is there to be folded.
@@ -166,6 +175,7 @@ impl Master {
                     let through = fold.through();
                     let doubting = intake.clone();
                     tx.on_rollback(move || doubting.doubt());
+                    intake.folding().storing(through);
                     journal::apply(&mut tx.conn(), fold).await?;
                     tx.once_stored(move || intake.folded(through));
                     Ok(())

@@ -7,7 +7,6 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_failpoints::failpoint;
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, NewReport, StoredReport};
 use det_store::{StoreError, WriteTx};
@@ -259,10 +258,8 @@ impl Master {
                 return Ok(Next::Fold);
             }
         }
-        failpoint!("server::metrics::store::before_commit");
         // Not when nobody knows whether the commit happened: an answer says that the report is durable.
         tx.once_stored(move || {
-            failpoint!("server::metrics::store::after_commit");
             let mut change = change.lock().unwrap_or_else(PoisonError::into_inner);
             for (reply, result) in change.replies.drain(..) {
                 // A reporter that went away sends the report again and finds it known.
