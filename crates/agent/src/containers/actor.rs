@@ -145,6 +145,11 @@ impl Actor {
         &self.spec.container_id
     }
 
+    /// Whether it is on record, and may be spoken of.
+    pub(super) fn is_recorded(&self) -> bool {
+        !self.is_new
+    }
+
     /// Whether something of it may run.
     pub(super) fn is_live(&self) -> bool {
         self.record.phase.is_live()
@@ -171,6 +176,8 @@ impl Actor {
                 self.fail(LaunchError::from(error));
             }
             failpoint!("agent::container::accept::after_record");
+            // What the master hears of must be here after a crash.
+            self.announce();
         }
         loop {
             match self.record.phase.clone() {

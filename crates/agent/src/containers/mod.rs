@@ -256,7 +256,9 @@ impl Manager {
                 live.insert(id.clone());
             });
         }
-        actor.announce();
+        if actor.is_recorded() {
+            actor.announce();
+        }
         let mut inner = self.lock();
         while let Some(ended) = inner.tasks.try_join_next() {
             if let Err(error) = ended {
