@@ -61,6 +61,17 @@ pub fn pack_bytes(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     Ok(packed)
 }
 
+/// How many bytes [`unpack_bytes`] would give, as far as the packed ones tell.
+pub fn unpacked_size(data: &[u8]) -> usize {
+    match data.split_first() {
+        Some((&LZ4, packed)) => packed
+            .first_chunk::<4>()
+            .and_then(|size| usize::try_from(u32::from_le_bytes(*size)).ok())
+            .unwrap_or(0),
+        _ => data.len(),
+    }
+}
+
 /// Unpacks records.
 pub fn unpack<T: DeserializeOwned>(data: &[u8]) -> Result<Vec<T>, StoreError> {
     unpack_bytes(data)?

@@ -44,6 +44,11 @@ pub struct ChunkRow {
 }
 
 impl ChunkRow {
+    /// How many bytes the lines take once they are unpacked, about.
+    pub fn unpacked_size(&self) -> usize {
+        crate::chunk::unpacked_size(&self.data)
+    }
+
     /// The lines with their ids.
     pub fn unpack(&self) -> Result<Vec<(i64, LogLine)>, StoreError> {
         let lines = lines::unpack(&self.data)?;
@@ -109,6 +114,11 @@ pub struct Packed {
 }
 
 impl Packed {
+    /// The packed lines, as they are stored.
+    pub fn bytes(&self) -> &[u8] {
+        &self.data
+    }
+
     /// How many lines.
     pub fn count(&self) -> i64 {
         self.count

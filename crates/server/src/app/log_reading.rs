@@ -138,8 +138,12 @@ pub enum Reading {
 
 /// Most chunks of a page when whole chunks may go by.
 const SEARCH_PAGE: i64 = 64;
-/// Packed bytes of a page that is to be sent: pages grow while they are smaller.
+/// Unpacked bytes of a page that is to be sent: pages grow while they are smaller.
 const PAGE_BYTES: usize = 64 * 1024;
+/// Most unpacked bytes of such a page, but for a single chunk.
+const LARGEST_PAGE_BYTES: usize = 4 * PAGE_BYTES;
+/// Most unpacked bytes of a page that is looked through, but for a single chunk.
+const SEARCH_PAGE_BYTES: usize = 16 << 20;
 /// Most chunks of such a page: a log that was printed line by line has a chunk for each.
 const LARGEST_PAGE: i64 = 256;
 /// Bytes in one message.
@@ -286,13 +290,13 @@ impl<S: Sink> Reader<'_, S> {
         let store = &self.master.store;
         let mut ahead: Option<Vec<ChunkRow>> = None;
         while self.left > 0 {
-            let chunks = match ahead.take() {
+            let mut chunks = match ahead.take() {
                 Some(chunks) => chunks,
                 None => after(store, task, *seen, size.limit).await?,
             };
+            size.adapt(&mut chunks);
             let Some(newest) = chunks.last() else { break };
             let end = newest.first_line + newest.lines - 1;
-            size.adapt(&chunks);
             // While a page is looked through, the next one is read.
             let lines = if self.filter.is_selective() {
                 let (lines, next) =
@@ -322,10 +326,10 @@ impl<S: Sink> Reader<'_, S> {
             let store = &self.master.store;
             let mut before = i64::MAX;
             while self.left > 0 {
-                let chunks = earlier(store, task, before, size.limit).await?;
+                let mut chunks = earlier(store, task, before, size.limit).await?;
+                size.adapt(&mut chunks);
                 let Some(oldest) = chunks.last() else { break };
                 let end = oldest.first_line;
-                size.adapt(&chunks);
                 let mut lines = self.wanted(chunks).await?;
                 // Chunks came newest first, and lines inside them oldest first.
                 lines.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
@@ -452,8 +456,23 @@ impl PageSize {
         }
     }
 
-    fn adapt(&mut self, chunks: &[ChunkRow]) {
-        let bytes: usize = chunks.iter().map(|chunk| chunk.data.len()).sum();
+    /// Leaves out what would take too much memory unpacked, and learns for the next page. Many lines may pack to next to
+    /// nothing, and there may be many readers.
+    fn adapt(&mut self, chunks: &mut Vec<ChunkRow>) {
+        let most = if self.fixed {
+            SEARCH_PAGE_BYTES
+        } else {
+            LARGEST_PAGE_BYTES
+        };
+        let mut bytes = 0;
+        let fits = chunks
+            .iter()
+            .take_while(|chunk| {
+                bytes += chunk.unpacked_size();
+                bytes <= most
+            })
+            .count();
+        chunks.truncate(fits.max(1));
         if self.fixed {
             return;
         }
@@ -530,10 +549,38 @@ mod tests {
         };
         let mut size = PageSize::new(&LogFilter::default());
         for _ in 0..9 {
-            size.adapt(&[chunk(100)]);
+            size.adapt(&mut vec![chunk(100)]);
         }
         assert_eq!(size.limit, LARGEST_PAGE);
-        size.adapt(&[chunk(PAGE_BYTES * 2)]);
+        size.adapt(&mut vec![chunk(PAGE_BYTES * 2)]);
         assert_eq!(size.limit, LARGEST_PAGE / 2);
+    }
+
+    #[test]
+    fn a_page_that_would_unpack_to_too_much_is_cut() {
+        // As long lines of one letter pack.
+        let text = "x".repeat(LARGEST_PAGE_BYTES / 2);
+        let line = LogLine {
+            log: format!("{text}\n"),
+            ..LogLine::default()
+        };
+        let packed = det_store::logs::pack(&[line]).unwrap();
+        let chunk = |first_line| ChunkRow {
+            first_line,
+            lines: 1,
+            data: packed.bytes().to_vec(),
+        };
+        assert!(chunk(1).data.len() < 8 << 10, "it packs to little");
+        let mut page: Vec<ChunkRow> = (1..=10).map(chunk).collect();
+        let mut size = PageSize::new(&LogFilter::default());
+        size.adapt(&mut page);
+        assert_eq!(page.len(), 1);
+        let mut large: Vec<ChunkRow> = (1..=200).map(chunk).collect();
+        let mut search = PageSize::new(&LogFilter {
+            search: Some(Search::substring("y")),
+            ..LogFilter::default()
+        });
+        search.adapt(&mut large);
+        assert!((2..200).contains(&large.len()), "{}", large.len());
     }
 }
