@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from stub_master import Answer, StubMaster
 
 MANUAL = core.TensorboardMode.MANUAL
 CHECKPOINTS = "/api/v1/checkpoints"
+METRICS = "/api/v1/trials/2/metrics"
 
 
 @pytest.fixture
@@ -323,3 +325,41 @@ def test_the_storage_directory_is_open_to_other_users(
         os.umask(before)
     assert storage.stat().st_mode & 0o777 == 0o777
     assert json.loads((storage / storage_id / "metadata.json").read_text()) == {"steps_completed": 1}
+
+
+def test_a_checkpoint_is_reported_behind_the_metrics_that_came_before_it(
+    trial: Callable[..., None], master: StubMaster
+) -> None:
+    """A run that goes on from the checkpoint does not report those steps again."""
+    trial()
+    release = threading.Event()
+    master.hold(METRICS, release)
+    with core.init(tensorboard_mode=MANUAL) as context:
+        for step in (1, 2, 3):
+            context.train.report_training_metrics(step, {"loss": step})
+
+        def save() -> None:
+            with context.checkpoint.store_path({"steps_completed": 3}):
+                pass
+
+        saving = threading.Thread(target=save)
+        saving.start()
+        master.wait_for(lambda: len(master.sent("POST", METRICS)) == 1)
+        assert master.sent("POST", CHECKPOINTS) == []
+        release.set()
+        saving.join(30)
+        order = [request.path for request in master.requests if request.path in (METRICS, CHECKPOINTS)]
+    assert order == [METRICS] * 3 + [CHECKPOINTS]
+
+
+def test_a_refused_metric_does_not_hold_up_a_checkpoint(
+    trial: Callable[..., None], master: StubMaster
+) -> None:
+    trial()
+    master.on("POST", METRICS, Answer(400, {"message": "no such run"}))
+    with pytest.raises(errors.APIException, match="no such run"):
+        with core.init(tensorboard_mode=MANUAL) as context:
+            context.train.report_training_metrics(1, {"loss": 1})
+            with context.checkpoint.store_path({"steps_completed": 1}):
+                pass
+            assert len(master.sent("POST", CHECKPOINTS)) == 1

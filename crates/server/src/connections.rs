@@ -13,6 +13,7 @@ use axum_server::accept::Accept;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use nix::sys::resource::{Resource, getrlimit};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -26,6 +27,9 @@ const HEADERS_BYTES: usize = 64 << 10;
 const RESERVED: u64 = 256;
 /// Fewest connections that are let in, whatever the limit on descriptors.
 const FEWEST: usize = 64;
+/// Bytes that the kernel takes for a client before it has taken what came earlier. Without a bound it is megabytes for
+/// each follower of a log that does not read on, encoded for nobody.
+const UNSENT: u32 = 128 << 10;
 /// Connections that are let in where descriptors are not limited.
 const MOST: usize = 1 << 20;
 
@@ -83,6 +87,7 @@ impl<S> Accept<TcpStream, S> for Bounded {
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let accepted = self.place().and_then(|place| {
             stream.set_nodelay(true)?;
+            SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
             Ok((
                 Placed {
                     stream,

@@ -129,11 +129,11 @@ impl Live {
     /// Follows the commits of this store from now on.
     pub(crate) fn follow(&self, store: &Store) {
         let live = self.clone();
-        if !store.observe(move |changes| live.changed(changes)) {
-            tracing::error!(
-                "the database is observed already; scheduling reads its rows each time"
-            );
-        }
+        let followed = store.observe(move |changes| live.changed(changes));
+        assert!(
+            followed,
+            "a store that was just opened is followed by nobody else"
+        );
     }
 
     fn changed(&self, changes: Changes) {

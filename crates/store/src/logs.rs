@@ -104,29 +104,65 @@ impl ChunkRow {
     }
 }
 
-/// Lines packed for storing, so that the writer need not spend its time on it.
+/// Lines packed for storing, so that the writer need not spend its time on it: as many chunks as it takes to keep each
+/// small.
 #[derive(Debug, Clone)]
 pub struct Packed {
+    chunks: Vec<Chunk>,
+}
+
+/// Lines that are stored together.
+#[derive(Debug, Clone)]
+struct Chunk {
     count: i64,
     first_at: i64,
     last_at: i64,
     data: Vec<u8>,
 }
 
+/// A chunk with its place in a task's log.
+pub(crate) struct NewChunk<'a> {
+    task_id: &'a str,
+    first_line: i64,
+    chunk: &'a Chunk,
+}
+
 impl Packed {
-    /// The packed lines, as they are stored.
-    pub fn bytes(&self) -> &[u8] {
-        &self.data
+    /// What is stored of each chunk.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        self.chunks.iter().map(|chunk| chunk.data.as_slice())
     }
 
     /// How many lines.
     pub fn count(&self) -> i64 {
-        self.count
+        self.chunks.iter().map(|chunk| chunk.count).sum()
     }
 
     /// The lines.
     pub fn unpack(&self) -> Result<Vec<LogLine>, StoreError> {
-        lines::unpack(&self.data)
+        let mut all = Vec::new();
+        for chunk in &self.chunks {
+            all.extend(lines::unpack(&chunk.data)?);
+        }
+        Ok(all)
+    }
+
+    /// The chunks at their places in a task's log, in which the last of these lines has the number `last`.
+    pub(crate) fn placed<'a>(
+        &'a self,
+        task_id: &'a str,
+        last: i64,
+    ) -> impl Iterator<Item = NewChunk<'a>> {
+        let mut first_line = last - self.count() + 1;
+        self.chunks.iter().map(move |chunk| {
+            let placed = NewChunk {
+                task_id,
+                first_line,
+                chunk,
+            };
+            first_line += chunk.count;
+            placed
+        })
     }
 
     /// The same without the first `known` lines.
@@ -164,22 +200,22 @@ pub fn append_line(conn: &mut Conn<'_>, task_id: &str, line: LogLine) -> Result<
     Ok(())
 }
 
-/// Writes chunks: the task, the number of the chunk's last line, the lines.
+/// Writes chunks.
 pub(crate) async fn save_chunks(
     conn: &mut Conn<'_>,
-    rows: &[(String, i64, Packed)],
+    rows: &[NewChunk<'_>],
 ) -> Result<(), StoreError> {
     save_rows!(
         conn,
         rows,
         "INSERT INTO log_chunks",
         (
-            task_id: "text" = |row| row.0.as_str(),
-            first_line: "bigint" = |row| row.1 - row.2.count + 1,
-            lines: "bigint" = |row| row.2.count,
-            first_at: "bigint" = |row| row.2.first_at,
-            last_at: "bigint" = |row| row.2.last_at,
-            data: "bytea" = |row| row.2.data.as_slice(),
+            task_id: "text" = |row| row.task_id,
+            first_line: "bigint" = |row| row.first_line,
+            lines: "bigint" = |row| row.chunk.count,
+            first_at: "bigint" = |row| row.chunk.first_at,
+            last_at: "bigint" = |row| row.chunk.last_at,
+            data: "bytea" = |row| row.chunk.data.as_slice(),
         ),
         ""
     );
@@ -192,7 +228,8 @@ pub async fn append(
     task_id: &str,
     lines: &Packed,
 ) -> Result<bool, StoreError> {
-    if lines.count == 0 {
+    let count = lines.count();
+    if count == 0 {
         return Ok(true);
     }
     // Lines that the master has said before come before these.
@@ -203,19 +240,11 @@ pub async fn append(
     {
         conn.settle().await?;
     }
-    let Some(last) = crate::allocations::count_lines(conn, task_id, lines.count).await? else {
+    let Some(last) = crate::allocations::count_lines(conn, task_id, count).await? else {
         return Ok(false);
     };
-    execute!(
-        conn,
-        "INSERT INTO log_chunks (task_id, first_line, lines, first_at, last_at, data) VALUES ($1, $2, $3, $4, $5, $6)",
-        task_id,
-        last - lines.count + 1,
-        lines.count,
-        lines.first_at,
-        lines.last_at,
-        lines.data.as_slice()
-    )?;
+    let chunks: Vec<NewChunk<'_>> = lines.placed(task_id, last).collect();
+    save_chunks(conn, &chunks).await?;
     Ok(true)
 }
 
@@ -300,7 +329,7 @@ mod tests {
         ChunkRow {
             first_line: 10,
             lines: i64::try_from(lines.len()).unwrap(),
-            data: pack(&lines).unwrap().data,
+            data: pack(&lines).unwrap().chunks().next().unwrap().to_vec(),
         }
     }
 

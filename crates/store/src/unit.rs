@@ -738,7 +738,11 @@ async fn write_lines(conn: &mut Conn<'_>, unit: &mut Unit) -> Result<(), StoreEr
             packed.push((task_id, last, lines));
         }
     }
-    crate::logs::save_chunks(conn, &packed).await
+    let chunks: Vec<_> = packed
+        .iter()
+        .flat_map(|(task_id, last, lines)| lines.placed(task_id, *last))
+        .collect();
+    crate::logs::save_chunks(conn, &chunks).await
 }
 
 /// Reads again what was written, and fails if the database holds anything else than memory.

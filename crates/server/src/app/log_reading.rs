@@ -568,7 +568,7 @@ mod tests {
         let chunk = |first_line| ChunkRow {
             first_line,
             lines: 1,
-            data: packed.bytes().to_vec(),
+            data: packed.chunks().next().unwrap().to_vec(),
         };
         assert!(chunk(1).data.len() < 8 << 10, "it packs to little");
         let mut page: Vec<ChunkRow> = (1..=10).map(chunk).collect();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 
-use super::{LogLine, Packed};
+use super::{Chunk, LogLine, Packed};
 use crate::{StoreError, chunk};
 
 /// Where a line comes from.
@@ -57,9 +57,20 @@ struct StoredOrigin {
     agent_id: Option<String>,
 }
 
+/// Bytes of text after which a chunk is full. A reader unpacks a chunk at once, and there may be many readers. A single
+/// line may be longer.
+const CHUNK_TEXT: usize = 256 << 10;
+
 /// Packs lines one by one.
 #[derive(Debug, Default)]
 pub struct Packer<'a> {
+    full: Vec<Body<'a>>,
+    body: Body<'a>,
+}
+
+/// Lines of one chunk as they gather.
+#[derive(Debug, Default)]
+struct Body<'a> {
     count: usize,
     /// Lowest and highest time.
     times: Option<(i64, i64)>,
@@ -83,6 +94,22 @@ impl<'a> Packer<'a> {
         parts: impl IntoIterator<Item = &'t str>,
         from: &Origin<'a>,
     ) {
+        if self.body.texts.len() >= CHUNK_TEXT {
+            self.full.push(std::mem::take(&mut self.body));
+        }
+        self.body.push(at, parts, from);
+    }
+
+    /// Packs what was added.
+    pub fn finish(self) -> Result<Packed, StoreError> {
+        let bodies = self.full.into_iter().chain([self.body]);
+        let chunks = bodies.filter_map(Body::packed).collect::<Result<_, _>>()?;
+        Ok(Packed { chunks })
+    }
+}
+
+impl<'a> Body<'a> {
+    fn push<'t>(&mut self, at: i64, parts: impl IntoIterator<Item = &'t str>, from: &Origin<'a>) {
         // Nearly always the origin is that of the line before, or the first one.
         let place = if self.origins.first() == Some(from) {
             0
@@ -107,13 +134,20 @@ impl<'a> Packer<'a> {
         self.count += 1;
     }
 
-    /// How many lines were added.
-    pub fn count(&self) -> usize {
-        self.count
+    /// `None`: there are no lines.
+    fn packed(self) -> Option<Result<Chunk, StoreError>> {
+        let (first_at, last_at) = self.times?;
+        Some(self.bytes().and_then(|bytes| {
+            Ok(Chunk {
+                count: i64::try_from(self.count).unwrap_or(i64::MAX),
+                first_at,
+                last_at,
+                data: chunk::pack_bytes(&bytes)?,
+            })
+        }))
     }
 
-    /// Packs what was added.
-    pub fn finish(self) -> Result<Packed, StoreError> {
+    fn bytes(&self) -> Result<Vec<u8>, StoreError> {
         let origins = serde_json::to_vec(&self.origins).map_err(damaged)?;
         let mut bytes =
             Vec::with_capacity(32 + origins.len() + self.columns.len() + self.texts.len());
@@ -123,13 +157,7 @@ impl<'a> Packer<'a> {
         put_size(&mut bytes, self.columns.len());
         bytes.extend_from_slice(&self.columns);
         bytes.extend_from_slice(&self.texts);
-        let (first_at, last_at) = self.times.unwrap_or((0, 0));
-        Ok(Packed {
-            count: i64::try_from(self.count).unwrap_or(i64::MAX),
-            first_at,
-            last_at,
-            data: chunk::pack_bytes(&bytes)?,
-        })
+        Ok(bytes)
     }
 }
 
@@ -279,8 +307,36 @@ mod tests {
     fn what_is_packed_is_unpacked() {
         for count in [0, 1, 5, 1000] {
             let lines = lines(count);
-            assert_eq!(unpack(&pack(&lines).unwrap().data).unwrap(), lines);
+            assert_eq!(pack(&lines).unwrap().unpack().unwrap(), lines);
         }
+    }
+
+    #[test]
+    fn many_bytes_are_many_chunks_and_long_lines_stay_whole() {
+        let line = |length: usize| LogLine {
+            log: format!("{}\n", "x".repeat(length)),
+            ..LogLine::default()
+        };
+        let lines: Vec<LogLine> = [100_000; 9]
+            .map(line)
+            .into_iter()
+            .chain([line(1 << 20)])
+            .collect();
+        let packed = pack(&lines).unwrap();
+        let sizes: Vec<usize> = packed.chunks().map(chunk::unpacked_size).collect();
+        assert_eq!(sizes.len(), 4, "{sizes:?}");
+        assert!(
+            sizes[..3].iter().all(|size| *size < 2 * CHUNK_TEXT),
+            "{sizes:?}"
+        );
+        assert_eq!(packed.unpack().unwrap(), lines);
+        assert_eq!(packed.count(), 10);
+        let placed: Vec<(i64, i64)> = packed
+            .placed("t", 110)
+            .map(|new| (new.first_line, new.chunk.count))
+            .collect();
+        assert_eq!(placed, [(101, 3), (104, 3), (107, 3), (110, 1)]);
+        assert_eq!(packed.after(4).unwrap().unpack().unwrap(), lines[4..]);
     }
 
     #[test]
@@ -290,7 +346,7 @@ mod tests {
         for known in [0, 7, 20, 30] {
             let rest = packed.after(known).unwrap();
             let from = usize::try_from(known.min(20)).unwrap();
-            assert_eq!(unpack(&rest.data).unwrap(), lines[from..]);
+            assert_eq!(rest.unpack().unwrap(), lines[from..]);
             assert_eq!(rest.count(), 20 - known.min(20));
         }
     }
@@ -299,7 +355,8 @@ mod tests {
     fn damage_is_an_error_and_never_a_panic() {
         let whole = {
             let packed = pack(&lines(12)).unwrap();
-            chunk::unpack_bytes(&packed.data).unwrap().into_owned()
+            let data = packed.chunks().next().unwrap();
+            chunk::unpack_bytes(data).unwrap().into_owned()
         };
         for length in 0..whole.len() {
             let cut = chunk::pack_bytes(&whole[..length]).unwrap();

@@ -13,6 +13,7 @@ from collections.abc import Generator
 from typing import Any
 
 from determined._core._distributed import DistributedContext
+from determined._core._metrics import MetricsContext
 from determined._core._tensorboard import TensorboardManager, TensorboardMode
 from determined._json import jsonable
 from determined._session import MasterSession
@@ -46,6 +47,7 @@ class CheckpointContext:
         tbd_sync_mode: TensorboardMode,
         tensorboard_manager: TensorboardManager | None,
         storage_backend_id: int | None,
+        metrics: MetricsContext,
     ) -> None:
         if tbd_sync_mode is not TensorboardMode.MANUAL and tensorboard_manager is None:
             raise ValueError("TensorboardMode.AUTO needs a tensorboard manager")
@@ -57,6 +59,7 @@ class CheckpointContext:
         self._tensorboard_mode = tbd_sync_mode
         self._tensorboard_manager = tensorboard_manager
         self._storage_backend_id = storage_backend_id
+        self._metrics = metrics
 
     def upload(
         self,
@@ -105,7 +108,8 @@ class CheckpointContext:
     ) -> Generator[tuple[pathlib.Path, str], None, None]:
         """Gives a directory to write a new checkpoint to, and its storage id.
 
-        At the end of the `with` block the checkpoint is complete and reported. `metadata` may be
+        At the end of the `with` block the checkpoint is complete and reported, behind every metric that
+        was reported before it: a run that goes on from it misses none. `metadata` may be
         filled until then and must have `steps_completed`. If the block raises, the directory is removed.
         """
         if not shard and self._dist.rank != 0:
@@ -173,6 +177,8 @@ class CheckpointContext:
         self, storage_id: str, resources: dict[str, int], metadata: dict[str, Any] | None
     ) -> None:
         self._check_metadata(metadata)
+        # A run that goes on from here does not report again what came before: it must not wait here.
+        self._metrics.flush()
         self._session.post(
             "/api/v1/checkpoints",
             {

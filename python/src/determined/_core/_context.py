@@ -274,6 +274,7 @@ def _trial(
             tensorboard_mode,
             tensorboard_manager,
             storage_id,
+            metrics,
         ),
         preempt=PreemptContext(session, info.allocation_id, distributed, preempt_mode),
         train=TrainContext(

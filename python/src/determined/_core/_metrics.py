@@ -46,7 +46,8 @@ class MetricsContext:
         self._trial_id = trial_id
         self._run_id = run_id
         # Of C: a bounded queue.Queue, or a semaphore beside this one, costs a step several times as much.
-        self._queue: queue.SimpleQueue[_Report | None] = queue.SimpleQueue()
+        # An event in it is set when everything before it was sent; None is the end.
+        self._queue: queue.SimpleQueue[_Report | threading.Event | None] = queue.SimpleQueue()
         # Told by the sender that there is room again, if somebody waits for that.
         self._room = threading.Event()
         self._waiting = False
@@ -101,6 +102,16 @@ class MetricsContext:
         finally:
             self._waiting = False
 
+    def flush(self) -> None:
+        """Waits until every report made so far was sent: stored, or refused, which the next report raises."""
+        if self._thread is None or self._closed:
+            return
+        sent = threading.Event()
+        self._queue.put(sent)
+        # The thread ends early when the master is lost; then nothing more is sent.
+        while not sent.wait(1) and self._thread.is_alive():
+            logger.debug("waiting for the master to take about %d metric reports", self._queue.qsize())
+
     def start(self) -> None:
         """Starts the background thread."""
         self._thread = threading.Thread(target=self._run, name="determined-metrics", daemon=True)
@@ -133,6 +144,9 @@ class MetricsContext:
                 return
             if self._waiting:
                 self._room.set()
+            if isinstance(report, threading.Event):
+                report.set()
+                continue
             try:
                 self._session.post(f"/api/v1/trials/{self._trial_id}/metrics", self._body(report))
             except errors.MasterNotFoundException as error:
@@ -173,6 +187,9 @@ class DummyMetricsContext(MetricsContext):
         batch_metrics: list[dict[str, Any]] | None = None,
         report_time: datetime.datetime | None = None,
     ) -> None:
+        """Does nothing."""
+
+    def flush(self) -> None:
         """Does nothing."""
 
     def start(self) -> None:
