@@ -27,6 +27,8 @@ HOST = "127.0.0.1"
 TERMINAL = ("STATE_COMPLETED", "STATE_CANCELED", "STATE_ERROR")
 # Where tasks find the directory that a figure shares with them.
 SHARED = "/bench-shared"
+# Connections of the API on which nothing happened for so long are made anew.
+KEPT_SECONDS = 20.0
 
 
 class Failed(Exception):
@@ -226,11 +228,13 @@ class Cluster:
     def api(self, method: str, path: str, body: Any = None) -> Any:
         """A call of the API on this thread's connection, which is kept open."""
         connection = getattr(self._local, "connection", None)
-        if connection is None:
+        # The master closes connections on which nothing happens.
+        if connection is None or time.monotonic() - self._local.used > KEPT_SECONDS:
             connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
             # `http.client` sets TCP_NODELAY by itself.
             connection.connect()
             self._local.connection = connection
+        self._local.used = time.monotonic()
         text = None if body is None else json.dumps(body)
         try:
             connection.request(method, path, body=text, headers=self.headers())

@@ -51,6 +51,12 @@ impl DriverError {
         }
     }
 
+    /// Whether PostgreSQL refused a statement only because an earlier one of the transaction had failed.
+    pub(crate) fn is_aborted_transaction(&self) -> bool {
+        // 25P02: in failed SQL transaction.
+        matches!(self, Self::Pg(sqlx::Error::Database(e)) if e.code().is_some_and(|c| c == "25P02"))
+    }
+
     /// Whether a row was refused because another one has its key.
     pub fn is_unique_violation(&self) -> bool {
         match self {

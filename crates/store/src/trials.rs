@@ -522,18 +522,6 @@ pub async fn set_notice(
     edit(conn, id, |row| row.notice = notice.map(str::to_owned)).await
 }
 
-/// Raises the highest step reported.
-pub async fn raise_total_batches(
-    conn: &mut Conn<'_>,
-    id: i64,
-    step: i64,
-) -> Result<(), StoreError> {
-    edit(conn, id, |row| {
-        row.total_batches = row.total_batches.max(step);
-    })
-    .await
-}
-
 /// Stores best and latest validation. A metric that is not a number is stored as none (the databases disagree on NaN);
 /// the validation's own text keeps it.
 pub async fn set_validations(

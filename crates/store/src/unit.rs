@@ -15,8 +15,7 @@
 //!
 //! [`Changes`] tells an observer what a commit has changed, so that others can keep an image of the live rows too.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::agents::AgentRow;
@@ -25,7 +24,12 @@ use crate::events::StoredEvent;
 use crate::experiments::ExperimentRow;
 use crate::logs::LogLine;
 use crate::trials::TrialRow;
-use crate::{Conn, StoreError};
+
+mod table;
+mod write;
+
+use table::{Appended, Table};
+pub(crate) use write::{insert_texts, save_rows};
 
 /// Rows kept at most after a commit; beyond it all are dropped and read again when needed.
 const MOST_CELLS: usize = 200_000;
@@ -55,163 +59,6 @@ impl Changes {
     }
 }
 
-/// One kind of rows, by key.
-pub(crate) struct Table<K, C> {
-    cells: HashMap<K, Kept<C>>,
-    /// Cells as they were when the change under way first touched them, in the order of touching.
-    journal: Vec<(K, Option<Kept<C>>)>,
-    /// Keys of cells that may differ from their rows.
-    dirty: BTreeSet<K>,
-    /// Keys of cells that were written in this group.
-    written: BTreeSet<K>,
-}
-
-#[derive(Clone)]
-struct Kept<C> {
-    cell: C,
-    /// Whether it differs from its row.
-    dirty: bool,
-    /// The change that touched it last.
-    serial: u64,
-}
-
-impl<K, C> Default for Table<K, C> {
-    fn default() -> Self {
-        Self {
-            cells: HashMap::new(),
-            journal: Vec::new(),
-            dirty: BTreeSet::new(),
-            written: BTreeSet::new(),
-        }
-    }
-}
-
-impl<K: Clone + Eq + Hash + Ord, C: Clone> Table<K, C> {
-    pub(crate) fn get<Q>(&self, key: &Q) -> Option<&C>
-    where
-        K: std::borrow::Borrow<Q>,
-        Q: Eq + Hash + ?Sized,
-    {
-        self.cells.get(key).map(|kept| &kept.cell)
-    }
-
-    fn set(&mut self, serial: u64, key: K, cell: C, dirty: bool) {
-        let kept = Kept {
-            cell,
-            dirty,
-            serial,
-        };
-        if dirty {
-            self.dirty.insert(key.clone());
-        }
-        let before = self.cells.insert(key.clone(), kept);
-        if before.as_ref().is_none_or(|kept| kept.serial != serial) {
-            self.journal.push((key, before));
-        }
-    }
-
-    fn edit<Q>(&mut self, serial: u64, key: &Q, change: impl FnOnce(&mut C)) -> bool
-    where
-        K: std::borrow::Borrow<Q>,
-        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
-    {
-        let Some(kept) = self.cells.get_mut(key) else {
-            return false;
-        };
-        if kept.serial != serial {
-            self.journal.push((key.to_owned(), Some(kept.clone())));
-            kept.serial = serial;
-        }
-        if !kept.dirty {
-            kept.dirty = true;
-            self.dirty.insert(key.to_owned());
-        }
-        change(&mut kept.cell);
-        true
-    }
-
-    /// Changes what is known beside the row: there is nothing to write.
-    fn note<Q>(&mut self, serial: u64, key: &Q, change: impl FnOnce(&mut C))
-    where
-        K: std::borrow::Borrow<Q>,
-        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
-    {
-        if let Some(kept) = self.cells.get_mut(key) {
-            if kept.serial != serial {
-                self.journal.push((key.to_owned(), Some(kept.clone())));
-                kept.serial = serial;
-            }
-            change(&mut kept.cell);
-        }
-    }
-
-    fn remove(&mut self, serial: u64, key: &K) {
-        if let Some(kept) = self.cells.remove(key)
-            && kept.serial != serial
-        {
-            self.journal.push((key.clone(), Some(kept)));
-        }
-    }
-
-    fn remove_all(&mut self, serial: u64) {
-        let keys: Vec<K> = self.cells.keys().cloned().collect();
-        for key in keys {
-            self.remove(serial, &key);
-        }
-    }
-
-    fn undo(&mut self) {
-        for (key, before) in self.journal.drain(..).rev() {
-            match before {
-                Some(kept) => {
-                    if kept.dirty {
-                        self.dirty.insert(key.clone());
-                    }
-                    self.cells.insert(key, kept);
-                }
-                None => {
-                    self.cells.remove(&key);
-                }
-            }
-        }
-    }
-
-    /// The cells that differ from their rows, in order of their keys; they count as written from now on.
-    fn take_dirty(&mut self, serial: u64) -> Vec<C> {
-        let mut cells = Vec::new();
-        for key in std::mem::take(&mut self.dirty) {
-            if let Some(kept) = self.cells.get_mut(&key)
-                && kept.dirty
-            {
-                if kept.serial != serial {
-                    self.journal.push((key.clone(), Some(kept.clone())));
-                    kept.serial = serial;
-                }
-                cells.push(kept.cell.clone());
-                kept.dirty = false;
-                self.written.insert(key);
-            }
-        }
-        cells
-    }
-
-    /// The cells written in the group that has been committed. Those that `over` says are done with are dropped.
-    fn settled(&mut self, over: impl Fn(&C) -> bool) -> Vec<C> {
-        self.journal.clear();
-        let mut cells = Vec::with_capacity(self.written.len());
-        for key in std::mem::take(&mut self.written) {
-            let Some(kept) = self.cells.get(&key) else {
-                continue;
-            };
-            cells.push(kept.cell.clone());
-            if over(&kept.cell) {
-                self.cells.remove(&key);
-            }
-        }
-        cells
-    }
-}
-
 /// An experiment, and how many of its trials live, once that was counted.
 #[derive(Clone)]
 pub(crate) struct ExperimentCell {
@@ -238,48 +85,6 @@ pub(crate) struct AllocationCell {
     pub(crate) row_dirty: bool,
     /// In order of their place, once they were read; each with whether it differs from its row.
     pub(crate) containers: Option<Vec<(Arc<ContainerRow>, bool)>>,
-}
-
-/// What gathers and is written once, at the end of the group.
-struct Appended<T> {
-    items: Vec<T>,
-    /// How many of them have been written.
-    written: usize,
-    /// Both when the change under way began.
-    mark: (usize, usize),
-}
-
-impl<T> Default for Appended<T> {
-    fn default() -> Self {
-        Self {
-            items: Vec::new(),
-            written: 0,
-            mark: (0, 0),
-        }
-    }
-}
-
-impl<T> Appended<T> {
-    fn begin(&mut self) {
-        self.mark = (self.items.len(), self.written);
-    }
-
-    fn undo(&mut self) {
-        self.items.truncate(self.mark.0);
-        self.written = self.mark.1;
-    }
-
-    fn take_new(&mut self) -> std::ops::Range<usize> {
-        let new = self.written..self.items.len();
-        self.written = self.items.len();
-        new
-    }
-
-    fn clear(&mut self) {
-        self.items.clear();
-        self.written = 0;
-        self.mark = (0, 0);
-    }
 }
 
 /// A line of the master's own for a task's log.
@@ -314,11 +119,11 @@ impl Unit {
     /// A change begins.
     pub(crate) fn begin(&mut self) {
         self.serial += 1;
-        self.trials.journal.clear();
-        self.experiments.journal.clear();
-        self.tasks.journal.clear();
-        self.allocations.journal.clear();
-        self.agents.journal.clear();
+        self.trials.begin();
+        self.experiments.begin();
+        self.tasks.begin();
+        self.allocations.begin();
+        self.agents.begin();
         self.events.begin();
         self.lines.begin();
         self.tokens.begin();
@@ -327,6 +132,20 @@ impl Unit {
         self.removed_agents.begin();
         self.jobs.begin();
         self.everything.begin();
+    }
+
+    /// Whether anything waits to be written.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        self.trials.is_dirty()
+            || self.experiments.is_dirty()
+            || self.tasks.is_dirty()
+            || self.allocations.is_dirty()
+            || self.agents.is_dirty()
+            || self.events.has_new()
+            || self.lines.has_new()
+            || self.tokens.has_new()
+            || self.expiries.has_new()
+            || self.search_events.has_new()
     }
 
     /// The change that began last is refused: as if it had never been.
@@ -399,11 +218,11 @@ impl Unit {
     }
 
     fn len(&self) -> usize {
-        self.trials.cells.len()
-            + self.experiments.cells.len()
-            + self.tasks.cells.len()
-            + self.allocations.cells.len()
-            + self.agents.cells.len()
+        self.trials.len()
+            + self.experiments.len()
+            + self.tasks.len()
+            + self.allocations.len()
+            + self.agents.len()
     }
 
     // Trials.
@@ -635,206 +454,4 @@ impl Unit {
     pub(crate) fn forget_experiments(&mut self) {
         self.experiments.remove_all(self.serial);
     }
-}
-
-impl Conn<'_> {
-    /// Writes everything that waits, so that a statement sees the rows as this change sees them. Nothing to do for a
-    /// reading connection.
-    pub(crate) async fn settle(&mut self) -> Result<(), StoreError> {
-        let Some(unit) = self.unit.take() else {
-            return Ok(());
-        };
-        let outcome = write_rows(&mut self.bare(), unit).await;
-        let outcome = match outcome {
-            Ok(()) => write_appended(&mut self.bare(), unit).await,
-            failed @ Err(_) => failed,
-        };
-        self.unit = Some(unit);
-        outcome
-    }
-}
-
-/// Writes the rows that differ from what is stored, what is referred to before what refers to it.
-async fn write_rows(conn: &mut Conn<'_>, unit: &mut Unit) -> Result<(), StoreError> {
-    let serial = unit.serial;
-    let experiments = unit.experiments.take_dirty(serial);
-    crate::experiments::save_changed(conn, experiments.iter().map(|cell| &*cell.row)).await?;
-    let trials = unit.trials.take_dirty(serial);
-    crate::trials::save_changed(conn, &trials).await?;
-    if !unit.lines.items[unit.lines.written..].is_empty() {
-        write_lines(conn, unit).await?;
-    }
-    let tasks = unit.tasks.take_dirty(serial);
-    let tasks: Vec<_> = tasks.into_iter().map(|cell| cell.row).collect();
-    crate::allocations::save_tasks(conn, &tasks).await?;
-    let (mut rows, mut containers) = (Vec::new(), Vec::new());
-    let cells = unit.allocations.take_dirty(serial);
-    for cell in &cells {
-        if cell.row_dirty {
-            rows.push(cell.row.clone());
-        }
-        for (row, dirty) in cell.containers.iter().flatten() {
-            if *dirty {
-                containers.push(row.clone());
-            }
-        }
-    }
-    for cell in &cells {
-        unit.allocations.note(serial, &cell.row.id, |cell| {
-            cell.row_dirty = false;
-            for (_, dirty) in cell.containers.iter_mut().flatten() {
-                *dirty = false;
-            }
-        });
-    }
-    crate::allocations::save_allocations(conn, &rows).await?;
-    crate::allocations::save_containers(conn, &containers).await?;
-    let agents = unit.agents.take_dirty(serial);
-    crate::agents::save_all(conn, &agents).await?;
-    if cfg!(debug_assertions) {
-        compare(conn, &trials, &tasks, &rows, &containers, &agents).await?;
-    }
-    Ok(())
-}
-
-/// Writes what gathered.
-async fn write_appended(conn: &mut Conn<'_>, unit: &mut Unit) -> Result<(), StoreError> {
-    let new = unit.events.take_new();
-    crate::events::save_all(conn, &unit.events.items[new]).await?;
-    let new = unit.tokens.take_new();
-    crate::allocations::save_tokens(conn, &unit.tokens.items[new]).await?;
-    let new = unit.expiries.take_new();
-    crate::allocations::save_expiries(conn, &unit.expiries.items[new]).await?;
-    let new = unit.search_events.take_new();
-    crate::searches::save_events(conn, &unit.search_events.items[new]).await
-}
-
-/// Writes the lines that wait: one chunk for each task.
-async fn write_lines(conn: &mut Conn<'_>, unit: &mut Unit) -> Result<(), StoreError> {
-    let new = unit.lines.take_new();
-    let lines = unit.lines.items[new]
-        .iter()
-        .map(|line| (line.task_id.clone(), line.line.clone()));
-    let mut chunks: Vec<(String, Vec<LogLine>)> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
-    for (task_id, line) in lines {
-        let place = *places.entry(task_id.clone()).or_insert_with(|| {
-            chunks.push((task_id, Vec::new()));
-            chunks.len() - 1
-        });
-        chunks[place].1.push(line);
-    }
-    let mut packed = Vec::with_capacity(chunks.len());
-    for (task_id, lines) in chunks {
-        let lines = crate::logs::pack(&lines)?;
-        let mut conn = Conn {
-            link: conn.link.reborrow(),
-            unit: Some(unit),
-        };
-        // Lines of a task that was deleted meanwhile go with it.
-        if let Some(last) =
-            crate::allocations::count_lines(&mut conn, &task_id, lines.count()).await?
-        {
-            packed.push((task_id, last, lines));
-        }
-    }
-    let chunks: Vec<_> = packed
-        .iter()
-        .flat_map(|(task_id, last, lines)| lines.placed(task_id, *last))
-        .collect();
-    crate::logs::save_chunks(conn, &chunks).await
-}
-
-/// Reads again what was written, and fails if the database holds anything else than memory.
-async fn compare(
-    conn: &mut Conn<'_>,
-    trials: &[Arc<TrialRow>],
-    tasks: &[Arc<TaskRow>],
-    allocations: &[Arc<AllocationRow>],
-    containers: &[Arc<ContainerRow>],
-    agents: &[Arc<AgentRow>],
-) -> Result<(), StoreError> {
-    let differs = |what: String| StoreError::Corrupt {
-        what,
-        message: "memory and row differ: a defect of the store".into(),
-    };
-    for row in trials {
-        if crate::trials::find(conn, row.id).await?.as_ref() != Some(&**row) {
-            return Err(differs(format!("trial {}", row.id)));
-        }
-    }
-    for row in tasks {
-        if crate::allocations::find_task(conn, &row.id).await?.as_ref() != Some(&**row) {
-            return Err(differs(format!("task {}", row.id)));
-        }
-    }
-    for row in allocations {
-        if crate::allocations::find(conn, &row.id).await?.as_ref() != Some(&**row) {
-            return Err(differs(format!("allocation {}", row.id)));
-        }
-    }
-    for row in containers {
-        if crate::allocations::find_container(conn, &row.id)
-            .await?
-            .as_ref()
-            != Some(&**row)
-        {
-            return Err(differs(format!("container {}", row.id)));
-        }
-    }
-    for row in agents {
-        if crate::agents::find(conn, &row.id).await?.as_ref() != Some(&**row) {
-            return Err(differs(format!("agent {}", row.id)));
-        }
-    }
-    Ok(())
-}
-
-/// Saves rows: one statement for each on SQLite, one for all on PostgreSQL, with an array for each column.
-///
-/// `save_rows!(conn, rows, "INSERT INTO t", (a: "text" = |row| &*row.a, ...), "ON CONFLICT ...")`.
-macro_rules! save_rows {
-    ($conn:expr, $rows:expr, $into:literal, ($($column:ident: $kind:literal = |$row:ident| $value:expr),+ $(,)?), $tail:literal) => {{
-        static TEXTS: std::sync::LazyLock<(String, String)> = std::sync::LazyLock::new(|| {
-            $crate::unit::insert_texts($into, &[$((stringify!($column), $kind)),+], $tail)
-        });
-        let rows = $rows;
-        if !rows.is_empty() {
-            match &mut $conn.link {
-                $crate::db::Link::Lite(c) => {
-                    for row in rows {
-                        c.execute(TEXTS.0.as_str(), &[$(&{ let $row = row; $value }),+])?;
-                    }
-                }
-                $crate::db::Link::Pg(c) => {
-                    sqlx::query(TEXTS.1.as_str())
-                        $(.bind(rows.iter().map(|$row| $value).collect::<Vec<_>>()))+
-                        .execute(&mut **c)
-                        .await?;
-                }
-            }
-        }
-    }};
-}
-pub(crate) use save_rows;
-
-/// The texts of [`save_rows`] for SQLite and PostgreSQL.
-pub(crate) fn insert_texts(into: &str, columns: &[(&str, &str)], tail: &str) -> (String, String) {
-    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-    let names = names.join(", ");
-    let numbered = |form: &dyn Fn(usize, &str) -> String| {
-        let all: Vec<String> = columns
-            .iter()
-            .zip(1..)
-            .map(|((_, kind), number)| form(number, kind))
-            .collect();
-        all.join(", ")
-    };
-    let values = numbered(&|number, _| format!("${number}"));
-    let arrays = numbered(&|number, kind| format!("${number}::{kind}[]"));
-    (
-        format!("{into} ({names}) VALUES ({values}) {tail}"),
-        // Without an order of its own the rows come as they stand in the arrays.
-        format!("{into} ({names}) SELECT * FROM UNNEST({arrays}) {tail}"),
-    )
 }

@@ -14,7 +14,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::db::{Connector, DriverError, OwnedConn};
+use crate::db::{Connector, DriverError, Link, OwnedConn};
 use crate::unit::{Changes, Unit};
 use crate::{Conn, Store, StoreError};
 
@@ -286,28 +286,55 @@ async fn begin(connector: &Connector, conn: Option<OwnedConn>) -> Result<OwnedCo
     Ok(conn)
 }
 
-/// What became of one change of a group.
-enum Made {
-    /// Its savepoint is released; it goes with the commit.
-    Kept,
-    /// It left nothing behind; `None` when it said so itself, else the database did.
-    Undone(Option<StoreError>),
+/// A change that was made, while its savepoint is still open: what comes next closes it.
+///
+/// On PostgreSQL each message to the database is a journey. So nothing is sent by itself to close a change: it is closed
+/// together with what the next one, or the commit, begins with.
+struct Open {
+    job: Box<dyn Job>,
+    before: Before,
 }
 
-/// Runs one change under a savepoint. `Err` = the transaction itself is lost.
-async fn make(tx: &mut WriteTx, job: &mut dyn Job) -> Result<Made, StoreError> {
-    let (effects, repairs) = (tx.after_commit.len(), tx.on_rollback.len());
+/// How many effects and repairs there were before a change.
+#[derive(Clone, Copy)]
+struct Before {
+    effects: usize,
+    repairs: usize,
+}
+
+/// How closing a change failed.
+enum Unclosed {
+    /// PostgreSQL: a statement of this change failed, and it went on regardless. It alone pays for that.
+    Refused(StoreError),
+    /// The transaction itself is lost.
+    Lost(StoreError),
+}
+
+/// Runs one change under the savepoint that is open. `None` = it was refused, said so to its caller, and left nothing
+/// behind; `Err` = the transaction itself is lost.
+async fn make(
+    tx: &mut WriteTx,
+    mut job: Box<dyn Job>,
+) -> Result<Option<Open>, (Box<dyn Job>, StoreError)> {
+    let before = Before {
+        effects: tx.after_commit.len(),
+        repairs: tx.on_rollback.len(),
+    };
     tx.unit.begin();
-    statement(&mut tx.conn, Statement::Savepoint).await?;
-    let mut refused = None;
     if job.run(tx).await {
-        match statement(&mut tx.conn, Statement::Release).await {
-            Ok(()) => return Ok(Made::Kept),
-            Err(error) if error.is_connection() => return Err(StoreError::Unavailable(error)),
-            // PostgreSQL: a statement failed and the change went on regardless. It alone pays for that.
-            Err(error) => refused = Some(error.into()),
-        }
+        return Ok(Some(Open { job, before }));
     }
+    match undo(tx, before).await {
+        Ok(()) => {
+            job.answer(None);
+            Ok(None)
+        }
+        Err(error) => Err((job, error)),
+    }
+}
+
+/// Undoes the change that was made last. Its savepoint stays open, for the next one.
+async fn undo(tx: &mut WriteTx, before: Before) -> Result<(), StoreError> {
     if let OwnedConn::Lite(conn) = &tx.conn
         && let Some(error) = conn.undone_by()
     {
@@ -315,11 +342,81 @@ async fn make(tx: &mut WriteTx, job: &mut dyn Job) -> Result<Made, StoreError> {
     }
     statement(&mut tx.conn, Statement::RollbackTo).await?;
     tx.unit.undo();
-    tx.after_commit.truncate(effects);
-    for repair in tx.on_rollback.drain(repairs..) {
+    tx.after_commit.truncate(before.effects);
+    for repair in tx.on_rollback.drain(before.repairs..) {
         repair();
     }
-    Ok(Made::Undone(refused))
+    Ok(())
+}
+
+/// Closes the change that was made last with a statement that releases its savepoint.
+async fn close(tx: &mut WriteTx, with: Statement) -> Result<(), Unclosed> {
+    let Err(error) = statement(&mut tx.conn, with).await else {
+        return Ok(());
+    };
+    let of_the_change = match (&tx.conn, &error) {
+        (OwnedConn::Lite(_), _) => !error.is_connection(),
+        _ => error.is_aborted_transaction(),
+    };
+    Err(if of_the_change {
+        Unclosed::Refused(error.into())
+    } else if error.is_connection() {
+        Unclosed::Lost(StoreError::Unavailable(error))
+    } else {
+        Unclosed::Lost(error.into())
+    })
+}
+
+/// Makes changes one after another. Gives those that are to be committed, the last one open, and what lost the
+/// transaction, if something did.
+async fn make_all(
+    tx: &mut WriteTx,
+    jobs: Vec<Box<dyn Job>>,
+) -> (Vec<Box<dyn Job>>, Option<Open>, Option<StoreError>) {
+    let mut kept = Vec::with_capacity(jobs.len());
+    let (mut open, mut lost): (Option<Open>, Option<StoreError>) = (None, None);
+    for job in jobs {
+        if let Some(last) = open.take() {
+            match settle_one(tx, last, Statement::Next).await {
+                Ok(closed) => kept.extend(closed),
+                Err((job, error)) => {
+                    kept.push(job);
+                    lost = Some(error);
+                }
+            }
+        }
+        if lost.is_some() {
+            kept.push(job);
+            continue;
+        }
+        match make(tx, job).await {
+            Ok(made) => open = made,
+            Err((job, error)) => {
+                kept.push(job);
+                lost = Some(error);
+            }
+        }
+    }
+    (kept, open, lost)
+}
+
+/// Closes a change. `None` = it was undone instead, and its caller knows.
+async fn settle_one(
+    tx: &mut WriteTx,
+    last: Open,
+    with: Statement,
+) -> Result<Option<Box<dyn Job>>, (Box<dyn Job>, StoreError)> {
+    match close(tx, with).await {
+        Ok(()) => Ok(Some(last.job)),
+        Err(Unclosed::Lost(error)) => Err((last.job, error)),
+        Err(Unclosed::Refused(error)) => match undo(tx, last.before).await {
+            Ok(()) => {
+                last.job.answer(Some(error));
+                Ok(None)
+            }
+            Err(error) => Err((last.job, error)),
+        },
+    }
 }
 
 /// Commits one group and gives the connection back if it still works.
@@ -347,26 +444,15 @@ async fn commit_group(
         after_commit: Vec::new(),
         on_rollback: Vec::new(),
     };
-    let mut kept = Vec::with_capacity(jobs.len());
-    let mut lost = None;
-    for mut job in jobs {
-        if lost.is_some() {
-            kept.push(job);
-            continue;
-        }
-        match make(&mut tx, &mut *job).await {
-            Ok(Made::Kept) => kept.push(job),
-            Ok(Made::Undone(refused)) => job.answer(refused),
-            Err(error) => {
-                lost = Some(error);
-                kept.push(job);
-            }
-        }
-    }
+    let (mut kept, open, lost) = make_all(&mut tx, jobs).await;
     failpoint!("store::writer::before_commit");
-    let outcome = match lost {
-        Some(error) => Err(error),
-        None => commit(&mut tx).await,
+    let outcome = match (lost, open) {
+        (Some(error), open) => {
+            kept.extend(open.map(|last| last.job));
+            Err(error)
+        }
+        (None, Some(last)) => commit(&mut tx, last, &mut kept).await,
+        (None, None) => commit_settled(&mut tx).await,
     };
     match outcome {
         Ok(()) => {
@@ -417,8 +503,36 @@ async fn commit_group(
     }
 }
 
-/// Writes what gathered in memory, and commits.
-async fn commit(tx: &mut WriteTx) -> Result<(), StoreError> {
+/// Closes the last change, writes what gathered in memory, and commits.
+async fn commit(
+    tx: &mut WriteTx,
+    last: Open,
+    kept: &mut Vec<Box<dyn Job>>,
+) -> Result<(), StoreError> {
+    let at_once = matches!(tx.conn, OwnedConn::Pg(_)) && !tx.unit.has_unwritten();
+    let with = if at_once {
+        Statement::ReleaseAndCommit
+    } else {
+        Statement::Release
+    };
+    match settle_one(tx, last, with).await {
+        Ok(Some(job)) => {
+            kept.push(job);
+            if at_once {
+                Ok(())
+            } else {
+                commit_settled(tx).await
+            }
+        }
+        Ok(None) => commit_settled(tx).await,
+        Err((job, error)) => {
+            kept.push(job);
+            Err(error)
+        }
+    }
+}
+
+async fn commit_settled(tx: &mut WriteTx) -> Result<(), StoreError> {
     tx.conn().settle().await?;
     Ok(statement(&mut tx.conn, Statement::Commit).await?)
 }
@@ -479,24 +593,53 @@ pub(crate) async fn connect_patiently(connector: &Connector) -> Result<OwnedConn
 
 #[derive(Clone, Copy)]
 enum Statement {
+    /// With a savepoint for the first change.
     Begin,
     Commit,
     Rollback,
-    Savepoint,
+    /// Closes a change and opens the savepoint of the next one.
+    Next,
     Release,
+    ReleaseAndCommit,
     RollbackTo,
 }
 
+impl Statement {
+    fn texts(self) -> &'static [&'static str] {
+        match self {
+            Self::Begin => &["BEGIN IMMEDIATE", "SAVEPOINT change"],
+            Self::Commit => &["COMMIT"],
+            Self::Rollback => &["ROLLBACK"],
+            Self::Next => &["RELEASE SAVEPOINT change", "SAVEPOINT change"],
+            Self::Release => &["RELEASE SAVEPOINT change"],
+            Self::ReleaseAndCommit => &["RELEASE SAVEPOINT change", "COMMIT"],
+            // Rolling back keeps the savepoint.
+            Self::RollbackTo => &["ROLLBACK TO SAVEPOINT change"],
+        }
+    }
+
+    /// The same in one message.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Begin => "BEGIN; SAVEPOINT change",
+            Self::Next => "RELEASE SAVEPOINT change; SAVEPOINT change",
+            Self::ReleaseAndCommit => "RELEASE SAVEPOINT change; COMMIT",
+            Self::Commit | Self::Rollback | Self::Release | Self::RollbackTo => self.texts()[0],
+        }
+    }
+}
+
 async fn statement(conn: &mut OwnedConn, which: Statement) -> Result<(), DriverError> {
-    let sql = match which {
-        Statement::Begin if matches!(conn, OwnedConn::Lite(_)) => "BEGIN IMMEDIATE",
-        Statement::Begin => "BEGIN",
-        Statement::Commit => "COMMIT",
-        Statement::Rollback => "ROLLBACK",
-        Statement::Savepoint => "SAVEPOINT change",
-        Statement::Release => "RELEASE SAVEPOINT change",
-        // Rolling back keeps the savepoint; it is replaced by the next one or ends with the transaction.
-        Statement::RollbackTo => "ROLLBACK TO SAVEPOINT change",
-    };
-    execute!(&mut conn.conn(), sql).map(|_| ())
+    match conn.link() {
+        Link::Lite(conn) => {
+            for text in which.texts() {
+                conn.execute(text, &[])?;
+            }
+            Ok(())
+        }
+        Link::Pg(conn) => {
+            sqlx::raw_sql(which.text()).execute(conn).await?;
+            Ok(())
+        }
+    }
 }

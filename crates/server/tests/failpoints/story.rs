@@ -123,6 +123,16 @@ async fn tell(database: Database, arming: &str) -> bool {
         one["trial"]["bestValidation"]["metrics"]["avgMetrics"]["loss"], 0.25,
         "{one}"
     );
+    let series = format!(
+        "/api/v1/trials/time-series?trialIds={trial}&metricIds=training.loss&metricIds=validation.loss"
+    );
+    let reported = teller.ask(Method::GET, &series, Value::Null, None).await;
+    let reported = reported["trials"][0]["metrics"].as_array().unwrap().clone();
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    for metric in &reported {
+        let points = metric["data"].as_array().unwrap();
+        assert_eq!(points.len(), 2, "each report is there once: {metric}");
+    }
     for agent in &agents {
         let mut rounds = 0;
         while !agent.held().is_empty() {
@@ -313,15 +323,17 @@ impl Teller {
             .find(|(name, _)| name == "DET_TRIAL_RUN_ID")
             .and_then(|(_, value)| value.parse::<i64>().ok())
             .expect("tasks are told their run");
-        let body = json!({
-            "group": "validation",
-            "metrics": {
-                "trialId": trial, "trialRunId": run, "stepsCompleted": step,
-                "metrics": {"avgMetrics": {"loss": loss}},
-            },
-        });
         let path = format!("/api/v1/trials/{trial}/metrics");
-        self.ask(Method::POST, &path, body, Some(&members[0])).await;
+        for group in ["training", "validation"] {
+            let body = json!({
+                "group": group,
+                "metrics": {
+                    "trialId": trial, "trialRunId": run, "stepsCompleted": step,
+                    "metrics": {"avgMetrics": {"loss": loss}},
+                },
+            });
+            self.ask(Method::POST, &path, body, Some(&members[0])).await;
+        }
     }
 
     async fn save(&mut self, members: &[ContainerSpec]) {

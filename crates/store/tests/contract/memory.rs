@@ -10,7 +10,7 @@ use det_store::{
 use futures::future::join_all;
 
 use crate::World;
-use crate::rows::{allocation, checkpoint, container, some_experiment, task, trial};
+use crate::rows::{allocation, checkpoint, container, report_step, some_experiment, task, trial};
 
 /// Trials that the changes are about.
 const TRIALS: u64 = 4;
@@ -187,7 +187,7 @@ async fn act_on_the_rest(
             trials::set_metadata(&mut tx.conn(), id, &format!("{{\"k\":{n}}}")).await
         }
         12 => {
-            trials::raise_total_batches(&mut tx.conn(), id, n).await?;
+            report_step(&mut tx.conn(), id, row.run_id, n).await?;
             let (best, text) = (Some(0.5), Some("{}"));
             trials::set_validations(&mut tx.conn(), id, (best, text), (None, None)).await
         }

@@ -3,9 +3,11 @@
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::checkpoints::CheckpointRow;
 use det_store::experiments::{JobRow, NewExperiment};
+use det_store::journal::{self, Entry};
+use det_store::metrics::{self, NewReport};
 use det_store::trials::NewTrial;
 use det_store::users::UserRow;
-use det_store::{allocations, experiments, trials, users};
+use det_store::{Conn, StoreError, allocations, experiments, trials, users};
 
 use crate::World;
 
@@ -202,4 +204,31 @@ pub(crate) async fn running_trial(
         allocations::insert_container(conn, &rows.2).await
     });
     (trial_id, task_id, allocation_id)
+}
+
+/// Lets a run of a trial report a step, folded at once.
+pub(crate) async fn report_step(
+    conn: &mut Conn<'_>,
+    trial_id: i64,
+    run_id: i64,
+    step: i64,
+) -> Result<(), StoreError> {
+    let report = NewReport {
+        step: Some(step),
+        at: 1,
+        metrics: &serde_json::Map::new(),
+        batches: None,
+        report_id: None,
+    };
+    let entry = Entry {
+        trial_id,
+        run_id,
+        group: "training".into(),
+        line: report.encode()?,
+    };
+    let id = journal::newest(conn).await? + 1;
+    journal::append(conn, id, &journal::pack([&entry])?).await?;
+    let sorted = journal::Sorted::of(&journal::read(conn, 0).await?)?;
+    let stored = metrics::summaries_of(conn, &sorted.trials()).await?;
+    journal::apply(conn, sorted.prepare(stored)?).await
 }

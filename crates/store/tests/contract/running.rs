@@ -8,7 +8,7 @@ use det_store::trials::{self, Sort};
 
 use crate::World;
 use crate::rows::{
-    allocation, container, running_trial, some_experiment, stored_trial, task, trial,
+    allocation, container, report_step, running_trial, some_experiment, stored_trial, task, trial,
 };
 
 pub(crate) async fn trials_move_through_their_runs(world: &World) {
@@ -30,8 +30,8 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
     change!(world, conn => {
         trials::start_run(conn, id, "task-2", 1, 0).await?;
         trials::set_runner_state(conn, id, "training").await?;
-        trials::raise_total_batches(conn, id, 100).await?;
-        trials::raise_total_batches(conn, id, 50).await?;
+        report_step(conn, id, 1, 100).await?;
+        report_step(conn, id, 1, 50).await?;
         trials::set_progress(conn, id, 0.5).await?;
         trials::set_metadata(conn, id, r#"{"k":1}"#).await?;
         trials::set_notice(conn, id, Some("no searcher metric")).await?;
@@ -99,7 +99,7 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
             trials::set_validations(conn, id, (Some(f64::from(n)), None), (Some(f64::from(n)), None)).await?;
             let (state, restarts) = if n == 1 { ("ACTIVE", 0) } else { ("COMPLETED", 2) };
             trials::set_state(conn, id, state, "{}", restarts, Some(ended_at)).await?;
-            trials::raise_total_batches(conn, id, if n == 1 { 0 } else { 10 }).await
+            report_step(conn, id, 0, if n == 1 { 0 } else { 10 }).await
         });
     }
     let row = crate::rows::checkpoint("c", experiment_id, second, 1);

@@ -163,10 +163,23 @@ pub(crate) async fn a_failed_statement_that_is_ignored_costs_only_its_own_change
     .await;
     before.unwrap();
     after.unwrap();
+    // The last one of a group is closed together with the commit.
+    let (earlier, careless_last) = with_the_writer_held(world, async || {
+        futures::join!(write("earlier", false), write("careless last", true))
+    })
+    .await;
+    earlier.unwrap();
+    let careless_alone = write("careless alone", true).await;
     // SQLite forgets the failed statement and keeps the rest; PostgreSQL keeps nothing. Either way the answer is true.
-    let stored = read!(world, conn => settings::find(conn, "careless").await).is_some();
-    assert_eq!(careless.is_ok(), stored, "{careless:?}");
-    for key in ["before", "after"] {
+    for (key, outcome) in [
+        ("careless", careless),
+        ("careless last", careless_last),
+        ("careless alone", careless_alone),
+    ] {
+        let stored = read!(world, conn => settings::find(conn, key).await).is_some();
+        assert_eq!(outcome.is_ok(), stored, "{key}: {outcome:?}");
+    }
+    for key in ["before", "after", "earlier"] {
         assert!(
             read!(world, conn => settings::find(conn, key).await).is_some(),
             "{key}"

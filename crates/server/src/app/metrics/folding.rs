@@ -6,6 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use det_failpoints::failpoint;
 use det_store::journal::{self, JournalRow, Sorted};
 use det_store::metrics;
 use tokio::sync::{Notify, oneshot};
@@ -178,10 +179,13 @@ impl Master {
                     intake.folding().storing(through);
                     journal::apply(&mut tx.conn(), fold).await?;
                     tx.once_stored(move || intake.folded(through));
-                    Ok(())
+                    failpoint!("server::metrics::fold::before_commit");
+                    Ok::<_, AppError>(())
                 })
             })
-            .await
+            .await?;
+        failpoint!("server::metrics::fold::after_commit");
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use det_failpoints::failpoint;
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, NewReport, StoredReport};
 use det_store::{StoreError, WriteTx};
@@ -245,6 +246,7 @@ impl Master {
                 for ((_, answer), result) in change.replies.iter_mut().zip(results) {
                     *answer = result.map(|_| ());
                 }
+                failpoint!("server::metrics::gather::before_commit");
             }
             Taken::FoldFirst(reports) => {
                 let mut change = change.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,6 +262,7 @@ impl Master {
         }
         // Not when nobody knows whether the commit happened: an answer says that the report is durable.
         tx.once_stored(move || {
+            failpoint!("server::metrics::gather::after_commit");
             let mut change = change.lock().unwrap_or_else(PoisonError::into_inner);
             for (reply, result) in change.replies.drain(..) {
                 // A reporter that went away sends the report again and finds it known.
