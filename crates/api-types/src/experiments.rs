@@ -5,7 +5,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::jobs::JobSummary;
 use crate::page::{OrderBy, Pagination};
-use crate::wire::{Bytes, Float, Int64, Object, Timestamp, wire_enum};
+use crate::wire::{Bytes, Float, Int64, Object, RawObject, Timestamp, wire_enum};
 
 wire_enum! {
     /// State of an experiment.
@@ -94,7 +94,8 @@ pub struct Experiment {
     /// Metric of the searcher.
     pub searcher_metric: Option<String>,
     /// Hyperparameters of the configuration.
-    pub hyperparameters: Option<Object>,
+    #[schema(value_type = Option<Object>)]
+    pub hyperparameters: Option<RawObject>,
     /// Name.
     pub name: String,
     /// Notes of the user, Markdown.
@@ -116,7 +117,8 @@ pub struct Experiment {
     /// Whether the project or workspace is put away.
     pub parent_archived: bool,
     /// The effective configuration.
-    pub config: Object,
+    #[schema(value_type = Object)]
+    pub config: RawObject,
     /// The configuration as submitted.
     pub original_config: String,
     /// Owner of the project.
@@ -138,7 +140,8 @@ pub struct Experiment {
     /// Bytes of its model definition.
     pub model_definition_size: i64,
     /// Data versioning integration of the configuration.
-    pub pachyderm_integration: Option<Object>,
+    #[schema(value_type = Option<Object>)]
+    pub pachyderm_integration: Option<RawObject>,
     /// Seconds from start to end or now.
     pub duration: Option<i64>,
 }
@@ -209,7 +212,8 @@ pub struct GetExperimentResponse {
     /// Its place in the queue; `None` = it has ended.
     pub job_summary: Option<JobSummary>,
     /// The effective configuration again.
-    pub config: Object,
+    #[schema(value_type = Object)]
+    pub config: RawObject,
 }
 
 wire_enum! {

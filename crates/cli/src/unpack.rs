@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use det_client::{ClientError, Download};
@@ -11,6 +11,7 @@ use tar::EntryType;
 use tokio::sync::mpsc;
 
 use crate::error::CliError;
+use crate::output;
 
 /// Says that a checkpoint is whole. It is put in place last, so that a download which was cut off is not taken for one.
 pub(crate) const MARKER: &str = "metadata.json";
@@ -19,7 +20,8 @@ pub(crate) const MARKER: &str = "metadata.json";
 const PIECES: usize = 16;
 
 /// Unpacks a download (a gzip tar) into `directory`, which is made if it is not there. Nothing is written outside of
-/// it: an archive with an absolute path, with `..`, or with anything but files and directories is refused.
+/// it: an archive with an absolute path, with `..`, or with anything but files, directories and links is refused. Links
+/// that lead out of it are left out, with a warning.
 pub(crate) async fn unpack_download(
     mut download: Download,
     directory: &Path,
@@ -54,19 +56,74 @@ pub(crate) async fn unpack_download(
     if let Some(error) = lost {
         return Err(error.into());
     }
-    written.map_err(|error| {
+    let left_out = written.map_err(|error| {
         CliError::request(format!(
             "could not unpack the archive into \"{}\": {error}",
             directory.display()
         ))
-    })
+    })?;
+    for link in left_out {
+        output::note(format_args!(
+            "warning: the link \"{}\" to \"{}\" leads out of the directory and is left out",
+            link.name.display(),
+            link.target.display()
+        ));
+    }
+    Ok(())
 }
 
-/// Unpacks a gzip tar into `directory`.
-fn unpack(source: impl Read, directory: &Path) -> io::Result<()> {
+/// A symbolic link of an archive.
+#[derive(Debug, PartialEq, Eq)]
+struct Link {
+    /// Its place below the directory.
+    name: PathBuf,
+    target: PathBuf,
+}
+
+impl Link {
+    /// Whether it leads to a place below the directory, provided that every other link does and that no directory above
+    /// it is one: up first, never above the directory, and then only down.
+    fn stays_inside(&self) -> bool {
+        let depth = self.name.components().count() - 1;
+        let up = |component: &Component<'_>| matches!(component, Component::ParentDir);
+        let ups = self.target.components().take_while(up).count();
+        ups <= depth
+            && self
+                .target
+                .components()
+                .skip(ups)
+                .all(|component| matches!(component, Component::Normal(_) | Component::CurDir))
+            && !self.target.as_os_str().is_empty()
+    }
+
+    /// Makes it. `false` = it must not be made.
+    fn make(&self, directory: &Path) -> io::Result<bool> {
+        if !self.stays_inside() {
+            return Ok(false);
+        }
+        let place = directory.join(&self.name);
+        for above in self.name.ancestors().skip(1) {
+            if directory.join(above).is_symlink() && !above.as_os_str().is_empty() {
+                return Ok(false);
+            }
+        }
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        if place.is_symlink() {
+            // Of an earlier download.
+            fs::remove_file(&place)?;
+        }
+        symlink(&self.target, &place).map(|()| true)
+    }
+}
+
+/// Unpacks a gzip tar into `directory`; gives the links that were left out.
+fn unpack(source: impl Read, directory: &Path) -> io::Result<Vec<Link>> {
     fs::create_dir_all(directory)?;
     let mut archive = tar::Archive::new(GzDecoder::new(source));
     let mut marker = None;
+    let mut links = Vec::new();
     for entry in archive.entries()? {
         let mut entry = entry?;
         let name = entry.path()?.into_owned();
@@ -91,6 +148,11 @@ fn unpack(source: impl Read, directory: &Path) -> io::Result<()> {
                 file.set_permissions(Permissions::from_mode((mode & 0o777) | 0o600))?;
                 marker = aside.map(|aside| (aside, target)).or(marker);
             }
+            // Made when all files are there: nothing is written through a link.
+            EntryType::Symlink => links.push(Link {
+                name: below,
+                target: entry.link_name()?.unwrap_or_default().into_owned(),
+            }),
             EntryType::XGlobalHeader => {}
             other => {
                 return Err(refused(&name, &format!("is of kind {other:?}")));
@@ -99,10 +161,16 @@ fn unpack(source: impl Read, directory: &Path) -> io::Result<()> {
     }
     // Only the end of the compressed stream shows that nothing is missing.
     io::copy(&mut archive.into_inner(), &mut io::sink())?;
-    match marker {
-        Some((aside, target)) => fs::rename(aside, target),
-        None => Ok(()),
+    let mut left_out = Vec::new();
+    for link in links {
+        if !link.make(directory)? {
+            left_out.push(link);
+        }
     }
+    if let Some((aside, target)) = marker {
+        fs::rename(aside, target)?;
+    }
+    Ok(left_out)
 }
 
 /// The path below the directory, or a refusal.
@@ -161,7 +229,7 @@ mod tests {
     use flate2::write::GzEncoder;
     use tar::{Builder, Header};
 
-    /// An archive of entries: name, kind, content.
+    /// An archive of entries: name, kind, content; of a link its target.
     fn archive(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
         let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         for (name, kind, content) in entries {
@@ -169,11 +237,13 @@ mod tests {
             // Written byte by byte: the crate itself refuses to make bad names.
             header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
             header.set_entry_type(*kind);
-            header.set_size(content.len() as u64);
             header.set_mode(0o444);
+            let mut content = *content;
             if *kind == EntryType::Symlink {
-                header.set_link_name("/etc/passwd").unwrap();
+                header.set_link_name(content).unwrap();
+                content = "";
             }
+            header.set_size(content.len() as u64);
             header.set_cksum();
             builder.append(&header, content.as_bytes()).unwrap();
         }
@@ -210,7 +280,7 @@ mod tests {
             ("/tmp/absolute", EntryType::Regular),
             ("../up", EntryType::Regular),
             ("a/../../up", EntryType::Directory),
-            ("link", EntryType::Symlink),
+            ("../link", EntryType::Symlink),
             ("hard", EntryType::Link),
             ("device", EntryType::Char),
         ] {
@@ -220,6 +290,49 @@ mod tests {
             assert!(error.to_string().contains("not allowed"), "{name}: {error}");
             assert_eq!(fs::read_dir(&target).unwrap().count(), 0, "{name}");
             assert!(!root.path().join("up").exists());
+        }
+    }
+
+    #[test]
+    fn links_are_made_where_they_stay_inside_and_left_out_where_not() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("into");
+        let link = |name, to| (name, EntryType::Symlink, to);
+        let bytes = archive(&[
+            ("a/file", EntryType::Regular, "content"),
+            link("latest", "a/file"),
+            link("a/b/up", "../file"),
+            link("directory", "a"),
+            link("through", "directory/file"),
+            link("absolute", "/etc/passwd"),
+            link("out", "../outside"),
+            link("a/out", "../../outside"),
+            link("round", "directory/../../outside"),
+            link("directory/below", "file"),
+            link("empty", ""),
+        ]);
+        for _ in 0..2 {
+            // A second download finds the links of the first.
+            let left_out = unpack(bytes.as_slice(), &target).unwrap();
+            let names: Vec<_> = left_out
+                .iter()
+                .map(|link| link.name.to_str().unwrap())
+                .collect();
+            assert_eq!(
+                names,
+                [
+                    "absolute",
+                    "out",
+                    "a/out",
+                    "round",
+                    "directory/below",
+                    "empty"
+                ]
+            );
+            for name in ["latest", "a/b/up", "through"] {
+                assert!(target.join(name).is_symlink(), "{name}");
+                assert_eq!(fs::read_to_string(target.join(name)).unwrap(), "content");
+            }
         }
     }
 

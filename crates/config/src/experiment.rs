@@ -12,7 +12,7 @@ mod schema;
 mod searcher;
 mod types;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 
@@ -273,6 +273,25 @@ pub fn mask_document(document: &Value) -> Value {
         mask_all(secrets);
     }
     masked
+}
+
+/// [`mask_document`] for one member of a document's top level.
+pub fn mask_member(name: &str, member: &Value) -> Value {
+    let mut document = Value::Object([(name.to_owned(), member.clone())].into_iter().collect());
+    document = mask_document(&document);
+    document.get_mut(name).map(Value::take).unwrap_or_default()
+}
+
+/// Whether a member of a document's top level may hold what is masked. What else there is can be shown as it stands.
+pub fn may_hold_secrets(name: &str) -> bool {
+    static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| {
+        let holding = schema::EXPERIMENT
+            .fields
+            .iter()
+            .filter(|f| f.holds_secrets());
+        holding.map(|field| field.name).chain(["data"]).collect()
+    });
+    NAMES.contains(&name)
 }
 
 /// `module:Class` without blanks; the module may be empty.

@@ -42,6 +42,20 @@ pub(crate) enum Kind {
     Custom(fn(&mut Checker, &mut Node)),
 }
 
+impl Kind {
+    fn holds_secrets(self) -> bool {
+        let any = |fields: &[Field]| fields.iter().any(Field::holds_secrets);
+        match self {
+            Self::Section(section) => any(section.fields),
+            Self::Union(union) => {
+                any(union.common) || union.variants.iter().any(|variant| any(variant.fields))
+            }
+            Self::List(item) | Self::Map(item) => item.holds_secrets(),
+            _ => false,
+        }
+    }
+}
+
 /// A map with known keys.
 #[derive(Debug)]
 pub(crate) struct Section {
@@ -116,6 +130,11 @@ pub(crate) const fn field(name: &'static str, kind: Kind) -> Field {
 }
 
 impl Field {
+    /// Whether it is a secret, or has one somewhere below it.
+    pub(crate) fn holds_secrets(&self) -> bool {
+        self.secret || self.kind.holds_secrets()
+    }
+
     pub(crate) const fn or(mut self, json: &'static str) -> Self {
         self.default = Some(json);
         self

@@ -60,6 +60,9 @@ pub(crate) const DELETED: &str =
 /// A text that repeats, by number.
 type Name = u32;
 
+/// A user who owns something, by place in [`Entries::owners`].
+type Owner = usize;
+
 /// Part of [`Entries::texts`].
 #[derive(Debug, Clone, Copy)]
 struct Span {
@@ -67,10 +70,45 @@ struct Span {
     length: u32,
 }
 
-#[derive(Debug)]
-struct Entry {
+/// Declares [`Columns`]: a list for each thing that is known of experiments, all of the same length.
+macro_rules! columns_of {
+    ($($name:ident: $kind:ty),+ $(,)?) => {
+        /// One experiment.
+        #[derive(Debug)]
+        struct Entry {
+            $($name: $kind,)+
+        }
+
+        /// Experiments in order of their numbers. Not a list of entries: a question is about one or two things of each,
+        /// and reads those alone from memory.
+        #[derive(Debug, Default)]
+        struct Columns {
+            $($name: Vec<$kind>,)+
+        }
+
+        impl Columns {
+            fn reserve(&mut self, more: usize) {
+                $(self.$name.reserve(more);)+
+            }
+
+            fn insert(&mut self, place: usize, entry: Entry) {
+                $(self.$name.insert(place, entry.$name);)+
+            }
+
+            fn replace(&mut self, place: usize, entry: Entry) {
+                $(self.$name[place] = entry.$name;)+
+            }
+
+            fn remove(&mut self, place: usize) {
+                $(self.$name.remove(place);)+
+            }
+        }
+    };
+}
+
+columns_of! {
     id: i64,
-    owner_id: i64,
+    owner: Owner,
     project_id: i64,
     parent_id: Option<i64>,
     name: Span,
@@ -120,13 +158,15 @@ impl Names {
 
 #[derive(Debug, Default)]
 struct Entries {
-    /// By number.
-    all: Vec<Entry>,
+    all: Columns,
     /// Names and descriptions one after another, so that a search through all of them reads memory in order.
     texts: String,
     /// Bytes of `texts` that no entry uses any more.
     unused: usize,
     names: Names,
+    /// Numbers of the users who own something.
+    owners: Vec<i64>,
+    owner_of: HashMap<i64, Owner>,
     /// The newest revision seen of what is there; `None` = nothing was read yet.
     revision: Option<i64>,
     /// The newest revision seen of what was deleted. Apart from the other: the two are read one after the other, and
@@ -211,18 +251,21 @@ impl Catalogue {
         self.read(|entries| {
             let offset = usize::try_from(offset.max(0)).unwrap_or(usize::MAX);
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-            let wanted = Wanted::new(filter, &entries.names);
+            let wanted = Wanted::new(filter, entries);
             let order = Order {
                 entries,
                 sort,
                 descending,
-                user_names,
+                owner_names: match sort {
+                    Sort::User => entries.owners.iter().map(|id| user_names.get(id)).collect(),
+                    _ => Vec::new(),
+                },
             };
             let (best, total) = order.best(&wanted, offset.saturating_add(limit));
             let ids = best
                 .into_iter()
                 .skip(offset)
-                .map(|entry| entry.id)
+                .map(|place| entries.all.id[place])
                 .collect();
             (ids, i64::try_from(total).unwrap_or(i64::MAX))
         })
@@ -231,14 +274,18 @@ impl Catalogue {
     /// How much there is of what `filter` leaves.
     pub fn totals(&self, filter: &Filter) -> Totals {
         self.read(|entries| {
-            let wanted = Wanted::new(filter, &entries.names);
+            let wanted = Wanted::new(filter, entries);
             let mut totals = Totals::default();
-            for entry in entries.all.iter().filter(|e| wanted.has(entries, e)) {
+            let all = &entries.all;
+            let live: Vec<Name> = crate::experiments::LIVE
+                .iter()
+                .filter_map(|state| entries.names.find(state))
+                .collect();
+            for place in (0..all.id.len()).filter(|place| wanted.has(entries, *place)) {
                 totals.experiments += 1;
-                totals.trials += entry.trial_count;
-                totals.last_created_at = totals.last_created_at.max(Some(entry.created_at));
-                let state = entries.names.text(entry.state);
-                totals.live += i64::from(crate::experiments::LIVE.contains(&state));
+                totals.trials += all.trial_count[place];
+                totals.last_created_at = totals.last_created_at.max(Some(all.created_at[place]));
+                totals.live += i64::from(live.contains(&all.state[place]));
             }
             totals
         })
@@ -247,11 +294,11 @@ impl Catalogue {
     /// All labels in use, sorted; of one project when given.
     pub fn labels(&self, project_id: Option<i64>) -> Vec<String> {
         self.read(|entries| {
-            let used: HashSet<Name> = entries
-                .all
-                .iter()
-                .filter(|e| project_id.is_none_or(|id| e.project_id == id))
-                .flat_map(|e| e.labels.iter().copied())
+            let projects = entries.all.project_id.iter();
+            let used: HashSet<Name> = projects
+                .zip(&entries.all.labels)
+                .filter(|(project, _)| project_id.is_none_or(|id| **project == id))
+                .flat_map(|(_, labels)| labels.iter().copied())
                 .collect();
             let sorted: BTreeSet<&str> = used.into_iter().map(|n| entries.names.text(n)).collect();
             sorted.into_iter().map(str::to_owned).collect()
@@ -268,19 +315,19 @@ impl Entries {
         for row in rows {
             revision = revision.max(row.revision);
             let entry = self.entry(&row)?;
-            match self.all.binary_search_by_key(&row.id, |e| e.id) {
+            match self.all.id.binary_search(&row.id) {
                 Ok(place) => {
-                    let old = std::mem::replace(&mut self.all[place], entry);
-                    self.give_up(&old);
+                    self.give_up(place);
+                    self.all.replace(place, entry);
                 }
                 Err(place) => self.all.insert(place, entry),
             }
         }
         for (id, revision) in deleted {
             self.deleted = self.deleted.max(*revision);
-            if let Ok(place) = self.all.binary_search_by_key(id, |e| e.id) {
-                let old = self.all.remove(place);
-                self.give_up(&old);
+            if let Ok(place) = self.all.id.binary_search(id) {
+                self.give_up(place);
+                self.all.remove(place);
             }
         }
         self.revision = Some(revision);
@@ -298,7 +345,7 @@ impl Entries {
             })?;
         Ok(Entry {
             id: row.id,
-            owner_id: row.owner_id,
+            owner: self.owner(row.owner_id),
             project_id: row.project_id,
             parent_id: row.parent_id,
             name: self.keep(&row.name_folded),
@@ -317,6 +364,13 @@ impl Entries {
         })
     }
 
+    fn owner(&mut self, id: i64) -> Owner {
+        *self.owner_of.entry(id).or_insert_with(|| {
+            self.owners.push(id);
+            self.owners.len() - 1
+        })
+    }
+
     fn keep(&mut self, text: &str) -> Span {
         let start = self.texts.len();
         self.texts.push_str(text);
@@ -328,35 +382,31 @@ impl Entries {
     }
 
     fn text(&self, span: Span) -> &str {
-        let end = span.start + usize::try_from(span.length).unwrap_or(0);
-        self.texts.get(span.start..end).unwrap_or_default()
+        part(&self.texts, span)
     }
 
-    fn give_up(&mut self, old: &Entry) {
+    /// The texts at this place are no longer used.
+    fn give_up(&mut self, place: usize) {
         let bytes = |span: Span| usize::try_from(span.length).unwrap_or(0);
-        self.unused += bytes(old.name) + bytes(old.description);
+        self.unused += bytes(self.all.name[place]) + bytes(self.all.description[place]);
     }
 
     /// Writes the texts anew without what nobody uses.
     fn pack(&mut self) {
         let mut texts = String::with_capacity(self.texts.len() - self.unused);
-        let spans: Vec<(Span, Span)> = self
-            .all
-            .iter()
-            .map(|entry| {
-                let mut keep = |span| {
-                    let start = texts.len();
-                    texts.push_str(self.text(span));
-                    Span { start, ..span }
-                };
-                (keep(entry.name), keep(entry.description))
-            })
-            .collect();
-        for (entry, (name, description)) in self.all.iter_mut().zip(spans) {
-            (entry.name, entry.description) = (name, description);
+        let all = &mut self.all;
+        for span in all.name.iter_mut().chain(&mut all.description) {
+            let start = texts.len();
+            texts.push_str(part(&self.texts, *span));
+            span.start = start;
         }
         (self.texts, self.unused) = (texts, 0);
     }
+}
+
+fn part(texts: &str, span: Span) -> &str {
+    let end = span.start + usize::try_from(span.length).unwrap_or(0);
+    texts.get(span.start..end).unwrap_or_default()
 }
 
 /// A filter made ready to be asked about each entry.
@@ -370,13 +420,14 @@ struct Wanted<'a> {
     active: Name,
     ids: Option<HashSet<i64>>,
     not_ids: HashSet<i64>,
-    owners: Option<HashSet<i64>>,
+    owners: Option<Vec<Owner>>,
     /// A label that no experiment has was asked for.
     nothing: bool,
 }
 
 impl<'a> Wanted<'a> {
-    fn new(filter: &'a Filter, names: &Names) -> Self {
+    fn new(filter: &'a Filter, entries: &Entries) -> Self {
+        let names = &entries.names;
         let finder = |text: &Option<String>| {
             text.as_ref()
                 .map(|text| Finder::new(&text.to_lowercase()).into_owned())
@@ -395,44 +446,55 @@ impl<'a> Wanted<'a> {
             active: names.find("ACTIVE").unwrap_or(Name::MAX),
             ids: filter.ids.as_ref().map(|ids| ids.iter().copied().collect()),
             not_ids: filter.not_ids.iter().copied().collect(),
-            owners: filter
-                .owners
-                .as_ref()
-                .map(|owners| owners.iter().copied().collect()),
+            owners: filter.owners.as_ref().map(|owners| {
+                let known = entries.owners.iter().enumerate();
+                known
+                    .filter(|(_, id)| owners.contains(id))
+                    .map(|(owner, _)| owner)
+                    .collect()
+            }),
         }
     }
 
-    fn has(&self, entries: &Entries, entry: &Entry) -> bool {
-        let filter = self.filter;
-        let found = |finder: &Option<Finder<'static>>, span| {
-            finder
-                .as_ref()
-                .is_none_or(|finder| finder.find(entries.text(span).as_bytes()).is_some())
+    fn has(&self, entries: &Entries, place: usize) -> bool {
+        let (filter, all) = (self.filter, &entries.all);
+        let found = |finder: &Option<Finder<'static>>, spans: &[Span]| {
+            finder.as_ref().is_none_or(|finder| {
+                let text = entries.text(spans[place]);
+                finder.find(text.as_bytes()).is_some()
+            })
         };
         // What is cheap to tell comes first.
         !self.nothing
-            && filter.archived.is_none_or(|a| entry.archived == a)
-            && filter.project_id.is_none_or(|id| entry.project_id == id)
-            && filter.id_below.is_none_or(|id| entry.id < id)
-            && filter.id_above.is_none_or(|id| entry.id > id)
+            && filter.archived.is_none_or(|a| all.archived[place] == a)
+            && filter
+                .project_id
+                .is_none_or(|id| all.project_id[place] == id)
+            && filter.id_below.is_none_or(|id| all.id[place] < id)
+            && filter.id_above.is_none_or(|id| all.id[place] > id)
             && self
                 .states
                 .as_ref()
-                .is_none_or(|s| s.contains(&entry.state))
+                .is_none_or(|s| s.contains(&all.state[place]))
             && self
                 .owners
                 .as_ref()
-                .is_none_or(|o| o.contains(&entry.owner_id))
-            && self.ids.as_ref().is_none_or(|ids| ids.contains(&entry.id))
-            && (self.not_ids.is_empty() || !self.not_ids.contains(&entry.id))
-            && (entry.state != self.active
-                || filter
-                    .active
-                    .as_ref()
-                    .is_none_or(|active| active.has(entry.id)))
-            && self.labels.iter().all(|label| entry.labels.contains(label))
-            && found(&self.name, entry.name)
-            && found(&self.description, entry.description)
+                .is_none_or(|o| o.contains(&all.owner[place]))
+            && self
+                .ids
+                .as_ref()
+                .is_none_or(|ids| ids.contains(&all.id[place]))
+            && (self.not_ids.is_empty() || !self.not_ids.contains(&all.id[place]))
+            && filter
+                .active
+                .as_ref()
+                .is_none_or(|a| all.state[place] != self.active || a.has(all.id[place]))
+            && self
+                .labels
+                .iter()
+                .all(|label| all.labels[place].contains(label))
+            && found(&self.name, &all.name)
+            && found(&self.description, &all.description)
     }
 }
 
@@ -443,70 +505,80 @@ struct Order<'a> {
     entries: &'a Entries,
     sort: Sort,
     descending: bool,
-    user_names: &'a HashMap<i64, String>,
+    /// By [`Owner`]; for [`Sort::User`] only.
+    owner_names: Vec<Option<&'a String>>,
 }
 
-impl<'a> Order<'a> {
-    /// The first `count` entries that are wanted, in order, and how many are wanted in all.
-    fn best(&self, wanted: &Wanted<'_>, count: usize) -> (Vec<&'a Entry>, usize) {
-        let mut best: Vec<&'a Entry> = Vec::new();
+impl Order<'_> {
+    /// The places of the first `count` entries that are wanted, in order, and how many are wanted in all.
+    fn best(&self, wanted: &Wanted<'_>, count: usize) -> (Vec<usize>, usize) {
+        let mut best: Vec<usize> = Vec::new();
         let mut total = 0;
         let near = count <= NEAR;
-        let mut see = |entry: &'a Entry| {
-            if !wanted.has(self.entries, entry) {
+        let mut see = |place: usize| {
+            if !wanted.has(self.entries, place) {
                 return;
             }
             total += 1;
             if !near {
-                best.push(entry);
+                best.push(place);
                 return;
             }
             if best.len() == count
                 && best
                     .last()
-                    .is_none_or(|last| self.compare(entry, last).is_ge())
+                    .is_none_or(|last| self.compare(place, *last).is_ge())
             {
                 return;
             }
-            let place = best.partition_point(|e| self.compare(e, entry).is_lt());
-            best.insert(place, entry);
+            let before = best.partition_point(|other| self.compare(*other, place).is_lt());
+            best.insert(before, place);
             best.truncate(count);
         };
         // Much is in order of number or nearly so; begun at the right end, what comes later seldom comes before.
+        let places = 0..self.entries.all.id.len();
         if self.descending {
-            self.entries.all.iter().rev().for_each(&mut see);
+            places.rev().for_each(&mut see);
         } else {
-            self.entries.all.iter().for_each(&mut see);
+            places.for_each(&mut see);
         }
         if !near {
-            best.sort_unstable_by(|a, b| self.compare(a, b));
+            best.sort_unstable_by(|a, b| self.compare(*a, *b));
             best.truncate(count);
         }
         (best, total)
     }
 
-    fn compare(&self, a: &Entry, b: &Entry) -> Ordering {
+    fn compare(&self, a: usize, b: usize) -> Ordering {
+        let all = &self.entries.all;
         let by_value = match self.sort {
             Sort::Id => Ordering::Equal,
-            Sort::Description => self.texts(a.description, b.description),
-            Sort::Name => self.texts(a.name, b.name),
-            Sort::StartTime => self.turned(a.created_at.cmp(&b.created_at)),
-            Sort::EndTime => self.optional(a.ended_at, b.ended_at, i64::cmp),
-            Sort::State => self.names(a.state, b.state),
-            Sort::TrialCount => self.turned(a.trial_count.cmp(&b.trial_count)),
-            Sort::Progress => self.turned(a.progress.total_cmp(&b.progress)),
+            Sort::Description => self.texts(all.description[a], all.description[b]),
+            Sort::Name => self.texts(all.name[a], all.name[b]),
+            Sort::StartTime => self.turned(all.created_at[a].cmp(&all.created_at[b])),
+            Sort::EndTime => self.optional(all.ended_at[a], all.ended_at[b], i64::cmp),
+            Sort::State => self.names(all.state[a], all.state[b]),
+            Sort::TrialCount => self.turned(all.trial_count[a].cmp(&all.trial_count[b])),
+            Sort::Progress => self.turned(all.progress[a].total_cmp(&all.progress[b])),
             Sort::User => {
-                let name = |entry: &Entry| self.user_names.get(&entry.owner_id);
+                let name = |place: usize| self.owner_names.get(all.owner[place]);
                 self.turned(name(a).cmp(&name(b)))
             }
-            Sort::ForkedFrom => self.optional(a.parent_id, b.parent_id, i64::cmp),
-            Sort::ResourcePool => self.names(a.resource_pool, b.resource_pool),
-            Sort::ProjectId => self.turned(a.project_id.cmp(&b.project_id)),
-            Sort::CheckpointSize => self.turned(a.checkpoint_bytes.cmp(&b.checkpoint_bytes)),
-            Sort::CheckpointCount => self.turned(a.checkpoint_count.cmp(&b.checkpoint_count)),
-            Sort::SearcherMetric => self.optional(a.best_metric, b.best_metric, f64::total_cmp),
+            Sort::ForkedFrom => self.optional(all.parent_id[a], all.parent_id[b], i64::cmp),
+            Sort::ResourcePool => self.names(all.resource_pool[a], all.resource_pool[b]),
+            Sort::ProjectId => self.turned(all.project_id[a].cmp(&all.project_id[b])),
+            Sort::CheckpointSize => {
+                self.turned(all.checkpoint_bytes[a].cmp(&all.checkpoint_bytes[b]))
+            }
+            Sort::CheckpointCount => {
+                self.turned(all.checkpoint_count[a].cmp(&all.checkpoint_count[b]))
+            }
+            Sort::SearcherMetric => {
+                self.optional(all.best_metric[a], all.best_metric[b], f64::total_cmp)
+            }
         };
-        by_value.then_with(|| self.turned(a.id.cmp(&b.id)))
+        // Places are in the order of numbers.
+        by_value.then_with(|| self.turned(a.cmp(&b)))
     }
 
     fn turned(&self, order: Ordering) -> Ordering {

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 pub use query::{decode_query, encode_query};
 pub use salvaged::Salvaged;
-pub use scalar::{Bytes, Float, Int64, Object, Secret};
+pub use scalar::{Bytes, Float, Int64, Object, RawObject, Secret};
 pub use time::Timestamp;
 
 use de::{Node, Origin};

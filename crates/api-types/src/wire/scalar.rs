@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use serde::de::{Deserializer, Error as _, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, Schema, Type};
 use utoipa::openapi::{KnownFormat, RefOr, SchemaFormat};
@@ -34,6 +36,53 @@ pub struct Secret(pub String);
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Object(pub Map<String, Value>);
+
+/// An [`Object`] as its text, for answers with many of them: nothing is read, and copies cost nothing.
+#[derive(Debug, Clone)]
+pub struct RawObject(Arc<RawValue>);
+
+impl RawObject {
+    /// Of a JSON text; `None` = it is no object.
+    pub fn new(text: Box<RawValue>) -> Option<Self> {
+        text.get().starts_with('{').then(|| Self(text.into()))
+    }
+
+    /// Of an object.
+    pub fn of(object: &Map<String, Value>) -> serde_json::Result<Self> {
+        serde_json::value::to_raw_value(object).map(|text| Self(text.into()))
+    }
+
+    /// The text.
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+}
+
+impl Default for RawObject {
+    fn default() -> Self {
+        Self::of(&Map::new()).unwrap_or_else(|_| Self(RawValue::NULL.to_owned().into()))
+    }
+}
+
+impl PartialEq for RawObject {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Serialize for RawObject {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        RawValue::serialize(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawObject {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // By way of the object: `RawValue` can be read from a text only.
+        let object = Object::deserialize(deserializer)?;
+        Self::of(&object).map_err(D::Error::custom)
+    }
+}
 
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -220,10 +269,13 @@ scalar_schema!(
         .schema_type(Type::String)
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Password)))
 );
-scalar_schema!(
-    Object,
+scalar_schema!(Object, free_object());
+scalar_schema!(RawObject, free_object());
+
+fn free_object() -> Schema {
     ObjectBuilder::new()
         .schema_type(Type::Object)
         .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(true)))
         .description(Some("free JSON with the author's own keys"))
-);
+        .into()
+}

@@ -524,6 +524,16 @@ checkpoint_storage: {type: s3, bucket: b, access_key: k, secret_key: s}",
     assert_eq!(shown["environment"]["registry_auth"]["username"], "u");
     assert_eq!(shown["checkpoint_storage"]["secret_key"], "********");
     assert_eq!(shown["checkpoint_storage"]["bucket"], "b");
+    let whole = complete(&text).to_json();
+    for (name, member) in whole.as_object().unwrap() {
+        let expected = &shown[name];
+        assert_eq!(&mask_member(name, member), expected, "{name}");
+        assert!(may_hold_secrets(name) || member == expected, "{name}");
+    }
+    for name in ["data", "environment", "checkpoint_storage"] {
+        assert!(may_hold_secrets(name), "{name}");
+    }
+    assert!(!may_hold_secrets("hyperparameters"));
     let debug = format!("{:?}", complete(&text));
     assert_eq!(debug, format!("ExperimentConfig {shown}"));
     let debug = format!("{:?}", complete(&text).checkpoint_storage);

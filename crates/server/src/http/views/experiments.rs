@@ -1,12 +1,16 @@
 //! Experiments as clients see them.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use det_api_types::experiments::{Experiment, ExperimentState};
 use det_api_types::trials::TrialState;
-use det_api_types::wire::{Float, Int64, Object, Timestamp};
-use det_config::experiment::{Submitted, mask_document};
+use det_api_types::wire::{Float, Int64, Object, RawObject, Timestamp};
+use det_config::experiment::{Submitted, mask_document, mask_member, may_hold_secrets};
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
-use serde_json::{Map, Value};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::http::views::workspaces::{Owner, UNCATEGORIZED, UNCATEGORIZED_ID};
 
@@ -150,16 +154,49 @@ pub fn object(what: &str, id: impl std::fmt::Display, text: &str) -> Result<Obje
     }
 }
 
-/// The effective configuration of an experiment with its secrets hidden.
-pub fn masked_config(row: &ExperimentRow) -> Result<Object, StoreError> {
-    let config = document("configuration of experiment", row.id, &row.config)?;
-    Ok(Object(into_members(mask_document(&config))))
+/// The effective configuration of an experiment with its secrets hidden, and the parts of it that are shown by themselves.
+struct ShownConfig {
+    whole: RawObject,
+    hyperparameters: Option<RawObject>,
+    pachyderm: Option<RawObject>,
 }
 
-fn into_members(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(members) => members,
-        _ => Map::new(),
+impl ShownConfig {
+    /// Of the stored text. Only members that may hold secrets are read; a list has many experiments, and of each the rest
+    /// is copied as it stands.
+    fn of(row: &ExperimentRow) -> Result<Self, StoreError> {
+        let corrupt = |e: serde_json::Error| StoreError::Corrupt {
+            what: format!("configuration of experiment {}", row.id),
+            message: e.to_string(),
+        };
+        let mut members: BTreeMap<String, Cow<'_, RawValue>> =
+            serde_json::from_str::<BTreeMap<String, &RawValue>>(&row.config)
+                .map_err(corrupt)?
+                .into_iter()
+                .map(|(name, text)| (name, Cow::Borrowed(text)))
+                .collect();
+        for (name, text) in &mut members {
+            if may_hold_secrets(name) {
+                let member = serde_json::from_str(text.get()).map_err(corrupt)?;
+                let masked = to_raw_value(&mask_member(name, &member)).map_err(corrupt)?;
+                *text = Cow::Owned(masked);
+            }
+        }
+        let object = |text: &RawValue| RawObject::new(text.to_owned());
+        let pachyderm = match members.get("integrations") {
+            Some(text) if text.get().starts_with('{') => {
+                serde_json::from_str::<BTreeMap<String, &RawValue>>(text.get())
+                    .map_err(corrupt)?
+                    .get("pachyderm")
+                    .and_then(|text| object(text))
+            }
+            _ => None,
+        };
+        Ok(Self {
+            whole: RawObject::new(to_raw_value(&members).map_err(corrupt)?).unwrap_or_default(),
+            hyperparameters: members.get("hyperparameters").and_then(|text| object(text)),
+            pachyderm,
+        })
     }
 }
 
@@ -192,7 +229,7 @@ pub fn experiment(
     owner: &Owner,
     now: i64,
 ) -> Result<Experiment, StoreError> {
-    let config = masked_config(row)?;
+    let config = ShownConfig::of(row)?;
     let labels = document("labels of experiment", row.id, &row.labels)?;
     let labels = serde_json::from_value(labels).map_err(|e| StoreError::Corrupt {
         what: format!("labels of experiment {}", row.id),
@@ -213,11 +250,7 @@ pub fn experiment(
         resource_pool: row.resource_pool.clone(),
         searcher_type: row.searcher_name.clone(),
         searcher_metric: Some(row.searcher_metric.clone()),
-        hyperparameters: config
-            .get("hyperparameters")
-            .and_then(Value::as_object)
-            .cloned()
-            .map(Object),
+        hyperparameters: config.hyperparameters,
         name: row.name.clone(),
         notes: row.notes.clone(),
         job_id: row.job_id.clone(),
@@ -234,14 +267,9 @@ pub fn experiment(
         checkpoint_count: row.checkpoint_count,
         best_trial_id: row.best_trial_id,
         best_trial_searcher_metric: row.best_metric.map(Float),
-        pachyderm_integration: config
-            .get("integrations")
-            .and_then(|i| i.get("pachyderm"))
-            .and_then(Value::as_object)
-            .cloned()
-            .map(Object),
+        pachyderm_integration: config.pachyderm,
         duration: Some((row.ended_at.unwrap_or(now) - row.created_at).max(0) / 1_000_000),
-        config,
+        config: config.whole,
         ..Experiment::default()
     })
 }
