@@ -60,6 +60,9 @@ pub(crate) const DELETED: &str =
 /// A text that repeats, by number.
 type Name = u32;
 
+/// The labels of an experiment, by place in [`Entries::label_sets`]: many experiments have the same.
+type LabelSet = usize;
+
 /// A user who owns something, by place in [`Entries::owners`].
 type Owner = usize;
 
@@ -113,7 +116,7 @@ columns_of! {
     parent_id: Option<i64>,
     name: Span,
     description: Span,
-    labels: Box<[Name]>,
+    labels: LabelSet,
     state: Name,
     resource_pool: Name,
     archived: bool,
@@ -167,6 +170,8 @@ struct Entries {
     /// Numbers of the users who own something.
     owners: Vec<i64>,
     owner_of: HashMap<i64, Owner>,
+    label_sets: Vec<Box<[Name]>>,
+    label_set_of: HashMap<Box<[Name]>, LabelSet>,
     /// The newest revision seen of what is there; `None` = nothing was read yet.
     revision: Option<i64>,
     /// The newest revision seen of what was deleted. Apart from the other: the two are read one after the other, and
@@ -296,7 +301,13 @@ impl Catalogue {
         self.read(|entries| {
             let projects = entries.all.project_id.iter();
             let used: HashSet<Name> = projects
-                .zip(&entries.all.labels)
+                .zip(
+                    entries
+                        .all
+                        .labels
+                        .iter()
+                        .map(|set| &entries.label_sets[*set]),
+                )
                 .filter(|(project, _)| project_id.is_none_or(|id| **project == id))
                 .flat_map(|(_, labels)| labels.iter().copied())
                 .collect();
@@ -350,7 +361,7 @@ impl Entries {
             parent_id: row.parent_id,
             name: self.keep(&row.name_folded),
             description: self.keep(&row.description_folded),
-            labels: labels.iter().map(|l| self.names.number(l)).collect(),
+            labels: self.label_set(&labels),
             state: self.names.number(&row.state),
             resource_pool: self.names.number(&row.resource_pool),
             archived: row.archived,
@@ -369,6 +380,16 @@ impl Entries {
             self.owners.push(id);
             self.owners.len() - 1
         })
+    }
+
+    fn label_set(&mut self, labels: &[String]) -> LabelSet {
+        let set: Box<[Name]> = labels.iter().map(|l| self.names.number(l)).collect();
+        if let Some(known) = self.label_set_of.get(&set) {
+            return *known;
+        }
+        self.label_sets.push(set.clone());
+        self.label_set_of.insert(set, self.label_sets.len() - 1);
+        self.label_sets.len() - 1
     }
 
     fn keep(&mut self, text: &str) -> Span {
@@ -416,13 +437,12 @@ struct Wanted<'a> {
     description: Option<Finder<'static>>,
     /// Empty lists match nothing, `None` leaves nothing out.
     states: Option<Vec<Name>>,
-    labels: Vec<Name>,
+    /// For each set of labels whether it has all that are asked for; `None` leaves nothing out.
+    label_sets: Option<Vec<bool>>,
     active: Name,
     ids: Option<HashSet<i64>>,
     not_ids: HashSet<i64>,
     owners: Option<Vec<Owner>>,
-    /// A label that no experiment has was asked for.
-    nothing: bool,
 }
 
 impl<'a> Wanted<'a> {
@@ -432,7 +452,10 @@ impl<'a> Wanted<'a> {
             text.as_ref()
                 .map(|text| Finder::new(&text.to_lowercase()).into_owned())
         };
-        let labels: Vec<Option<Name>> = filter.labels.iter().map(|l| names.find(l)).collect();
+        let has_all = |set: &[Name]| {
+            let mut wanted = filter.labels.iter().map(|label| names.find(label));
+            wanted.all(|label| label.is_some_and(|label| set.contains(&label)))
+        };
         Self {
             filter,
             name: finder(&filter.name),
@@ -441,8 +464,8 @@ impl<'a> Wanted<'a> {
                 .states
                 .as_ref()
                 .map(|states| states.iter().filter_map(|s| names.find(s)).collect()),
-            nothing: labels.contains(&None),
-            labels: labels.into_iter().flatten().collect(),
+            label_sets: (!filter.labels.is_empty())
+                .then(|| entries.label_sets.iter().map(|set| has_all(set)).collect()),
             active: names.find("ACTIVE").unwrap_or(Name::MAX),
             ids: filter.ids.as_ref().map(|ids| ids.iter().copied().collect()),
             not_ids: filter.not_ids.iter().copied().collect(),
@@ -456,6 +479,24 @@ impl<'a> Wanted<'a> {
         }
     }
 
+    /// Whether nothing is left out, so that nobody need be asked about.
+    fn has_everything(&self) -> bool {
+        let filter = self.filter;
+        let nothing_asked = filter.archived.is_none()
+            && filter.project_id.is_none()
+            && filter.id_below.is_none()
+            && filter.id_above.is_none()
+            && filter.active.is_none();
+        nothing_asked
+            && self.states.is_none()
+            && self.owners.is_none()
+            && self.ids.is_none()
+            && self.not_ids.is_empty()
+            && self.label_sets.is_none()
+            && self.name.is_none()
+            && self.description.is_none()
+    }
+
     fn has(&self, entries: &Entries, place: usize) -> bool {
         let (filter, all) = (self.filter, &entries.all);
         let found = |finder: &Option<Finder<'static>>, spans: &[Span]| {
@@ -465,8 +506,7 @@ impl<'a> Wanted<'a> {
             })
         };
         // What is cheap to tell comes first.
-        !self.nothing
-            && filter.archived.is_none_or(|a| all.archived[place] == a)
+        filter.archived.is_none_or(|a| all.archived[place] == a)
             && filter
                 .project_id
                 .is_none_or(|id| all.project_id[place] == id)
@@ -490,9 +530,9 @@ impl<'a> Wanted<'a> {
                 .as_ref()
                 .is_none_or(|a| all.state[place] != self.active || a.has(all.id[place]))
             && self
-                .labels
-                .iter()
-                .all(|label| all.labels[place].contains(label))
+                .label_sets
+                .as_ref()
+                .is_none_or(|sets| sets[all.labels[place]])
             && found(&self.name, &all.name)
             && found(&self.description, &all.description)
     }
@@ -515,8 +555,9 @@ impl Order<'_> {
         let mut best: Vec<usize> = Vec::new();
         let mut total = 0;
         let near = count <= NEAR;
+        let all = wanted.has_everything();
         let mut see = |place: usize| {
-            if !wanted.has(self.entries, place) {
+            if !all && !wanted.has(self.entries, place) {
                 return;
             }
             total += 1;
