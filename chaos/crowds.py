@@ -22,6 +22,8 @@ from world import LOAD, World
 
 # What slow readers may cost the master.
 READERS_MAY_COST_MIB = 50.0
+# What others may wait meanwhile (99th percentile): far more than on a quiet machine, far less than when they are starved.
+OTHERS_MAY_WAIT_SECONDS = 1.5
 # What a part may grow between the second and the last quarter of its life: a share, and an amount for small ones.
 GROWTH_SHARE = 0.10
 GROWTH_MIB = 8.0
@@ -51,6 +53,9 @@ def slow_readers(stage: Stage) -> None:
         stage.figures["call p99 ms"] = f"{waits_before * 1000:.0f} to {waits_during * 1000:.0f}"
         if cost > READERS_MAY_COST_MIB:
             what = f"{len(readers)} slow readers cost it {cost:.1f} MiB, not {READERS_MAY_COST_MIB:g}"
+            stage.found([Violation(4, "slow", "master", what)])
+        if waits_during > OTHERS_MAY_WAIT_SECONDS:
+            what = f"others waited {waits_during:.2f} s for a small request meanwhile"
             stage.found([Violation(4, "slow", "master", what)])
         stage.counts.runs += 1
         talker.stop()

@@ -307,7 +307,7 @@ def _resumptions(ledger: TrialLedger) -> Iterable[Violation]:
         newest = max(before, key=lambda saved: (saved.run, saved.step), default=None)
         if newest is None:
             continue
-        if run.start_step < newest.step and newest.run == run.number - 1:
+        if run.start_step < newest.step:
             what = f"run {run.number} began after step {run.start_step}, though step {newest.step} was saved"
             yield Violation(3, "lost", subject, what, {"from": run.start_checkpoint, "newest": newest.uuid})
         known = {saved.uuid: saved.step for saved in before}

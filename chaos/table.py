@@ -164,8 +164,8 @@ ROWS = (
     ),
     Row(
         "slow-readers",
-        "3 trials that log 400 kB/s each",
-        "50 followers of their logs, by hand 200, that take 1 kB/s each",
+        "3 trials, 10 reports/s each; a log of 20 MB",
+        "50 followers of that log, by hand 200, that take 1 kB/s each",
         crowds.slow_readers,
         ci=50,
         hand=200,

@@ -58,7 +58,7 @@ class World:
 
     cluster: Cluster
     ids: dict[str, str]
-    rows: Callable[[], dict[str, int]]
+    count_rows: Callable[[], dict[str, int]]
     description: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -70,10 +70,22 @@ class World:
         body = {"username": "admin", "password": "", "isHashed": True}
         return self.cluster.api("POST", "/api/v1/auth/login", body, user=None)["token"]
 
+    def rows(self) -> dict[str, int]:
+        """Rows by table."""
+        # Whoever asks for metrics finds the journal of reports folded: else that happens by itself, some seconds later.
+        series = f"/api/v1/trials/time-series?trialIds={self.ids['trialId']}&metricIds=training.loss"
+        self.cluster.api("GET", series, user="admin")
+        return self.count_rows()
+
     def memory(self, what: str = "VmRSS") -> int:
         """Bytes of the master in memory: now (`VmRSS`), or at most so far (`VmHWM`)."""
         text = pathlib.Path(f"/proc/{self.cluster.part('master').pid}/status").read_text()
         return int(re.search(rf"{what}:\s+(\d+) kB", text)[1]) * 1024
+
+    def processor_seconds(self) -> float:
+        """Processor time that the master has used."""
+        fields = pathlib.Path(f"/proc/{self.cluster.part('master').pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def forget_peak(self) -> None:
         """Lets `VmHWM` begin again."""
@@ -403,6 +415,24 @@ def test_a_report_of_two_million_values(world: World) -> None:
     assert reply.status == 200 or (reply.status in (400, 413) and b"at most" in reply.body), str(reply)
 
 
+def test_a_report_of_many_names(world: World) -> None:
+    """Statistics of each name are kept and shown with the trial: there are bounds."""
+    rows = world.rows()
+    trial = world.ids["trialId"]
+
+    def report(group: str, names: str) -> wire.Reply:
+        metrics = f'{{"trialId":{trial},"trialRunId":1,"stepsCompleted":3,"metrics":{{"avgMetrics":{{{names}}}}}}}'
+        body = f'{{"group":"{group}","metrics":{metrics}}}'
+        return post(world, f"/api/v1/trials/{trial}/metrics", body.encode())
+
+    with bounded(world):
+        many = ",".join(f'"m{n}":1' for n in range(100_000))
+        refused(report("training", many), 400, "at most 10000 metrics", "found 100000")
+        refused(report("training", f'"{"m" * 1025}":1'), 400, "at most 1024 bytes", "found 1025")
+        refused(report("g" * MIB, '"m":1'), 400, "at most 1024 bytes")
+    assert world.rows() == rows
+
+
 def test_a_report_of_ten_million_values(world: World) -> None:
     rows = world.rows()
     trial = world.ids["trialId"]
@@ -434,16 +464,24 @@ BOMBS = {
     "a huge list": "a: [" + "0," * (3 * MIB) + "]",
     "merge keys": "a: &a {" + ",".join(f"k{n}: 1" for n in range(50_000)) + "}\n" + "\n".join(f"b{n}: {{<<: *a}}" for n in range(50)),
     "a number without an end": "a: " + "9" * 3_000_000,
+    "unknown keys": "\n".join(f"k{n}: 1" for n in range(100_000)),
+    "unknown keys in a section": "resources:\n" + "\n".join(f"  k{n}: 1" for n in range(100_000)),
+    "wrong values": "hyperparameters:\n" + "\n".join(f"  h{n}: {{type: wrong}}" for n in range(20_000)),
 }
+# Processor time that refusing one may take the master, in seconds: two, and as much again for a debug build.
+BOMB_SECONDS = 4.0
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_yaml_bombs(world: World, name: str) -> None:
-    rows = world.rows()
+    rows, before = world.rows(), world.processor_seconds()
     with bounded(world, 512 * MIB):
         reply = post(world, "/api/v1/experiments", submission(BOMBS[name]))
     assert reply.status == 400 and not reply.late, str(reply)
     assert len(reply.body) < 64 << 10, f"an answer of {len(reply.body)} bytes"
+    taken = world.processor_seconds() - before
+    print(f"processor time: {taken:.1f} s")
+    assert taken < BOMB_SECONDS, f"refusing it took {taken:.1f} s of processor time"
     assert world.rows() == rows
 
 

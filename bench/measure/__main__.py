@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _generator(det: pathlib.Path) -> pathlib.Path | None:
-    """The load generator: named by DET_BENCH_TOOL, or beside what is measured."""
-    path = pathlib.Path(os.environ.get("DET_BENCH_TOOL") or det.parent / "det-bench")
+    """The load generator: named by DET_BENCH_BIN, or beside what is measured."""
+    path = pathlib.Path(os.environ.get("DET_BENCH_BIN") or det.parent / "det-bench")
     return path.resolve() if path.is_file() else None
 
 

@@ -238,6 +238,15 @@ def test_a_run_that_forgets_its_newest_checkpoint_is_seen() -> None:
     assert kinds(text, given()) == [(3, "lost"), (3, "wrong")]
 
 
+def test_a_checkpoint_of_a_run_before_the_last_one_is_not_forgotten_either() -> None:
+    """The second run goes on from it and is killed before it has saved anything; the third one begins from nothing."""
+    first = written().partition(f"start 2 5 {UUID_1}\n")[0]
+    text = f"{first}start 2 5 {UUID_1}\nstart 3 0 -\nend 3 0 -\n"
+    assert (3, "lost") in kinds(text, given(), replace(CAUSED, runs=3))
+    violations = ledger.check(ledger.parse(TRIAL, text), given(), replace(CAUSED, runs=3))
+    assert any("run 3 began after step 0" in violation.what for violation in violations)
+
+
 def test_what_lives_may_have_gone_on_since() -> None:
     live = replace(CAUSED, live=True)
     answers = given()

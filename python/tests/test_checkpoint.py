@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from determined import core, errors
-from determined._storage import directory_from_config, storage_from_config
+from determined._storage import DirectoryStorage, directory_from_config, storage_from_config
 from stub_master import Answer, StubMaster
 
 MANUAL = core.TensorboardMode.MANUAL
@@ -363,3 +363,28 @@ def test_a_refused_metric_does_not_hold_up_a_checkpoint(
             with context.checkpoint.store_path({"steps_completed": 1}):
                 pass
             assert len(master.sent("POST", CHECKPOINTS)) == 1
+
+
+def test_a_link_to_nothing_is_left_out_with_a_warning(
+    trial: Callable[..., None], master: StubMaster, model: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trial()
+    (model / "dangling").symlink_to("nothing")
+    with core.init(tensorboard_mode=MANUAL) as context:
+        context.checkpoint.upload(model, {"steps_completed": 1})
+    (request,) = master.sent("POST", CHECKPOINTS)
+    assert set(request.body["resources"]) == {"weights.bin", "layers/", "layers/one.bin", "metadata.json"}
+    assert "dangling is a link to nothing" in caplog.text
+
+
+def test_only_the_base_of_a_shared_storage_is_open_to_everybody(tmp_path: pathlib.Path) -> None:
+    def mode(path: pathlib.Path) -> int:
+        return path.stat().st_mode & 0o777
+
+    shared = DirectoryStorage(str(tmp_path / "a/b/shared"))
+    shared.pre_store_path("x")
+    assert mode(tmp_path / "a/b/shared") == 0o777
+    mine = DirectoryStorage(str(tmp_path / "c/mine"), shared=False)
+    mine.pre_store_path("x")
+    for path in ("a", "a/b", "c", "c/mine"):
+        assert not mode(tmp_path / path) & 0o022, path

@@ -64,7 +64,7 @@ def drive(plan: Plan, cluster: Cluster, reporters: Sequence[Reporter], what: Seq
     """Loads the master with `det-bench load`, a connection for each reporter: a generator in Python would use up the
     cores that it shares with what it measures."""
     if plan.load is None:
-        raise Skipped("there is no det-bench to make load with; build it, or name it with DET_BENCH_TOOL")
+        raise Skipped("there is no det-bench to make load with; build it, or name it with DET_BENCH_BIN")
     command = [str(plan.load), "load", "--port", str(cluster.port), "--seconds", str(seconds), *what]
     told = json.dumps([dataclasses.asdict(reporter) for reporter in reporters])
     done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=seconds + 120)

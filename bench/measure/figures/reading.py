@@ -65,8 +65,8 @@ PASSWORD = "correct horse 1 Battery"
 
 
 def _tool(plan: Plan) -> pathlib.Path:
-    """`det-bench`, beside the executable that is measured unless DET_BENCH_TOOL names it."""
-    tool = pathlib.Path(os.environ.get("DET_BENCH_TOOL") or plan.det.with_name("det-bench"))
+    """`det-bench`, beside the executable that is measured unless DET_BENCH_BIN names it."""
+    tool = pathlib.Path(os.environ.get("DET_BENCH_BIN") or plan.det.with_name("det-bench"))
     if not tool.is_file():
         raise Skipped(f"there is no {tool} to fill a store with: cargo build --release -p det-bench")
     return tool

@@ -5,7 +5,7 @@
 
 mod walk;
 
-use crate::errors::{ConfigError, ConfigErrors, Position, edit_distance};
+use crate::errors::{ConfigError, ConfigErrors, MAX_TOLD, Position, edit_distance};
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
@@ -496,10 +496,13 @@ impl Checker {
             if names.contains(&key.as_str()) {
                 continue;
             }
-            let hint = self.hint(key, names);
-            let message = match hint {
-                Some(_) => format!("is not a known key{of}"),
-                None => format!("is not a known key{of}; known are {}", quoted(names)),
+            // A text that is none of ours has thousands of them, and only the first mistakes are told.
+            let told = self.errors.len() < MAX_TOLD;
+            let hint = told.then(|| self.hint(key, names)).flatten();
+            let message = if told && hint.is_none() {
+                format!("is not a known key{of}; known are {}", quoted(names))
+            } else {
+                format!("is not a known key{of}")
             };
             self.within(key, |checker| {
                 let error = ConfigError::new(checker.path(), member.at.as_ref(), message);

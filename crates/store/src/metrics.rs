@@ -152,15 +152,18 @@ impl GroupSummary {
             self.last_step = self.last_step.max(step);
         }
         for (name, value) in metrics {
-            match self.metrics.get_mut(name) {
-                Some(summary) => summary.add(value),
-                None => {
-                    self.metrics.insert(name.clone(), MetricSummary::of(value));
-                }
+            if let Some(summary) = self.metrics.get_mut(name) {
+                summary.add(value);
+            } else if self.metrics.len() < MOST_NAMES {
+                // Beyond that the reports themselves are kept: statistics are shown with each list of trials.
+                self.metrics.insert(name.clone(), MetricSummary::of(value));
             }
         }
     }
 }
+
+/// Names of metrics in one group of a trial of which statistics are kept, the first ones.
+const MOST_NAMES: usize = 10_000;
 
 /// A number as metrics carry it: JSON numbers and the strings for non-finite ones.
 pub fn number(value: &Value) -> Option<f64> {

@@ -66,21 +66,26 @@ class Storage(Protocol):
 class DirectoryStorage:
     """One directory per checkpoint below a base directory."""
 
-    def __init__(self, base_path: str, *, kind: str = "directory") -> None:
+    def __init__(self, base_path: str, *, kind: str = "directory", shared: bool = True) -> None:
         if not base_path:
             raise ValueError("the path of checkpoint storage must not be empty")
         #: Directory that holds the checkpoints; made at the first use.
         self.base_path = base_path
         self._kind = kind
+        # Whether tasks of other users write here too.
+        self._shared = shared
 
     def pre_store_path(self, storage_id: str) -> pathlib.Path:
-        # Tasks of other users write here too, so the base is open to everybody unless an
-        # administrator has made it. The umask belongs to the whole process: it is put back at once.
-        old_umask = os.umask(0)
-        try:
-            os.makedirs(self.base_path, mode=0o777, exist_ok=True)
-        finally:
-            os.umask(old_umask)
+        # What is above the base is none of ours: made if missing, and open to nobody else.
+        os.makedirs(os.path.dirname(os.path.abspath(self.base_path)), exist_ok=True)
+        if not os.path.isdir(self.base_path):
+            try:
+                os.mkdir(self.base_path)
+                if self._shared:
+                    # Unless an administrator has made it.
+                    os.chmod(self.base_path, 0o777)
+            except FileExistsError:
+                pass
         path = self._path(storage_id)
         os.makedirs(path, exist_ok=True)
         return pathlib.Path(path)
@@ -244,7 +249,7 @@ def default_storage() -> DirectoryStorage:
         data = os.environ.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share")
         base = os.path.join(data, "determined")
     logger.info("no checkpoint storage given; checkpoints go to %s", base)
-    return DirectoryStorage(base)
+    return DirectoryStorage(base, shared=False)
 
 
 def list_directory(root: str | os.PathLike[str]) -> dict[str, int]:
@@ -310,12 +315,23 @@ def removed_on_error(storage: Storage, storage_id: str) -> Generator[None, None,
 
 
 def _walk(root: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk` that follows links and raises for whatever it cannot read, `root` included."""
+    """`os.walk` that follows links and raises for whatever it cannot read, `root` included.
+
+    Links to nothing are left out with a warning: they are no reason to lose a checkpoint.
+    """
 
     def fail(error: OSError) -> None:
         raise error
 
-    return os.walk(os.fspath(root), onerror=fail, followlinks=True)
+    for current, directories, files in os.walk(os.fspath(root), onerror=fail, followlinks=True):
+        there: list[str] = []
+        for name in files:
+            path = os.path.join(current, name)
+            if os.path.islink(path) and not os.path.exists(path):
+                logger.warning("%s is a link to nothing and is not stored", path)
+            else:
+                there.append(name)
+        yield current, directories, there
 
 
 def _relative(path: str, root: str | os.PathLike[str]) -> str:

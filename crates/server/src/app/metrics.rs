@@ -106,12 +106,40 @@ impl Master {
     }
 }
 
+/// Metrics in one report. Statistics are kept of each, and shown with the trial.
+const MOST_NAMES: usize = 10_000;
+/// Bytes in the name of a metric or of a group.
+const MOST_NAME_BYTES: usize = 1024;
+
 /// Refuses what no state of the trial could make right.
 fn check(report: &Report) -> AppResult<()> {
     if report.group.is_empty() || report.group.contains('.') || report.group.contains('\0') {
         return Err(AppError::invalid(format!(
             "metric group \"{}\" is not allowed: a group's name must not be empty and must not contain \".\"",
             report.group.escape_debug()
+        )));
+    }
+    if report.group.len() > MOST_NAME_BYTES {
+        return Err(AppError::invalid(format!(
+            "a metric group's name may have at most {MOST_NAME_BYTES} bytes, found {}",
+            report.group.len()
+        )));
+    }
+    if report.metrics.len() > MOST_NAMES {
+        return Err(AppError::invalid(format!(
+            "a report may have at most {MOST_NAMES} metrics, found {}",
+            report.metrics.len()
+        ))
+        .hint("put long lists of numbers into one metric, or into batch metrics"));
+    }
+    if let Some(name) = report
+        .metrics
+        .keys()
+        .find(|name| name.len() > MOST_NAME_BYTES)
+    {
+        return Err(AppError::invalid(format!(
+            "a metric's name may have at most {MOST_NAME_BYTES} bytes, found {}",
+            name.len()
         )));
     }
     let stepless = PROFILER_GROUPS.contains(&report.group.as_str());

@@ -34,6 +34,7 @@ use det_store::{Store, StoreError, WriteTx};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Auth;
+use crate::error::{AppError, AppResult};
 use crate::hub::Hub;
 use crate::live::Live;
 use crate::master_log::MasterLog;
@@ -123,5 +124,19 @@ impl Master {
     pub(crate) fn wake_scheduler(&self, tx: &mut WriteTx) {
         let hub = self.hub.clone();
         tx.after_commit(move || hub.notify(&crate::hub::Topic::Schedule));
+    }
+}
+
+/// Runs work of the processor, beside the runtime's other work if it is long.
+pub(crate) async fn beside<T: Send + 'static>(
+    long: bool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> AppResult<T> {
+    if long {
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(AppError::internal)
+    } else {
+        Ok(work())
     }
 }

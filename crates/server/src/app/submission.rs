@@ -9,9 +9,12 @@ use det_scheduler::{Request, can_ever_fit};
 use det_searcher::Search;
 use serde_json::json;
 
-use crate::app::Master;
 use crate::app::experiments::NewExperimentRequest;
+use crate::app::{Master, beside};
 use crate::error::{AppError, AppResult};
+
+/// Bytes of a configuration from which on it is read beside the runtime's other work.
+const LONG_CONFIG: usize = 16 << 10;
 
 /// A checked submission.
 pub(crate) struct Checked {
@@ -24,7 +27,10 @@ pub(crate) struct Checked {
 impl Master {
     /// Parses, completes and checks a submission against the cluster.
     pub(crate) async fn check(&self, request: &NewExperimentRequest) -> AppResult<Checked> {
-        let submitted = Submitted::parse(&request.config).map_err(config_error)?;
+        let (text, long) = (request.config.clone(), request.config.len() >= LONG_CONFIG);
+        let submitted = beside(long, move || Submitted::parse(&text))
+            .await?
+            .map_err(config_error)?;
         let mut warnings = submitted.warnings.clone();
         let placement = submitted.placement();
         for (what, given) in [
@@ -64,16 +70,23 @@ impl Master {
             .as_ref()
             .map(serde_json::to_value)
             .transpose();
-        let defaults = CompletionDefaults {
-            name: generated_name(),
-            experiment_seed: u32::try_from((det_store::now() / 1_000_000) & i64::from(u32::MAX))
+        let storage = storage.map_err(AppError::internal)?;
+        let default_priority = Some(self.default_priority(&pool));
+        let completed = beside(long, move || {
+            submitted.complete(&CompletionDefaults {
+                name: generated_name(),
+                experiment_seed: u32::try_from(
+                    (det_store::now() / 1_000_000) & i64::from(u32::MAX),
+                )
                 .unwrap_or(0),
-            checkpoint_storage: storage.map_err(AppError::internal)?,
-            task_container_defaults: &container_defaults,
-            default_priority: Some(self.default_priority(&pool)),
-            managed: true,
-        };
-        let mut config = match (submitted.complete(&defaults), no_such_pool) {
+                checkpoint_storage: storage,
+                task_container_defaults: &container_defaults,
+                default_priority,
+                managed: true,
+            })
+        })
+        .await?;
+        let mut config = match (completed, no_such_pool) {
             (Ok(config), false) => config,
             (completed, no_such_pool) => {
                 let mut errors = completed.err().unwrap_or_else(|| ConfigErrors(Vec::new()));
@@ -92,8 +105,12 @@ impl Master {
         check_mounts(&config)?;
         let slots_exceeded = self.check_capacity(&pool, &config, &mut warnings).await?;
         let seed = config.reproducibility.experiment_seed;
-        let search = Search::new(&config.searcher, &config.hyperparameters, seed)
-            .map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
+        let (config, search) = beside(long, move || {
+            let search = Search::new(&config.searcher, &config.hyperparameters, seed);
+            (config, search)
+        })
+        .await?;
+        let search = search.map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
         Ok(Checked {
             config,
             warnings,

@@ -47,7 +47,6 @@ class CheckpointContext:
         tbd_sync_mode: TensorboardMode,
         tensorboard_manager: TensorboardManager | None,
         storage_backend_id: int | None,
-        metrics: MetricsContext,
     ) -> None:
         if tbd_sync_mode is not TensorboardMode.MANUAL and tensorboard_manager is None:
             raise ValueError("TensorboardMode.AUTO needs a tensorboard manager")
@@ -59,6 +58,10 @@ class CheckpointContext:
         self._tensorboard_mode = tbd_sync_mode
         self._tensorboard_manager = tensorboard_manager
         self._storage_backend_id = storage_backend_id
+        self._metrics: MetricsContext | None = None
+
+    def _follow(self, metrics: MetricsContext) -> None:
+        """Reports each checkpoint behind the metrics that were reported before it."""
         self._metrics = metrics
 
     def upload(
@@ -178,7 +181,8 @@ class CheckpointContext:
     ) -> None:
         self._check_metadata(metadata)
         # A run that goes on from here does not report again what came before: it must not wait here.
-        self._metrics.flush()
+        if self._metrics is not None:
+            self._metrics.flush()
         self._session.post(
             "/api/v1/checkpoints",
             {

@@ -263,19 +263,20 @@ def _trial(
         .object()
         .get("storageId")
     )
+    checkpoint = CheckpointContext(
+        distributed,
+        storage,
+        session,
+        info.task_id,
+        info.allocation_id,
+        tensorboard_mode,
+        tensorboard_manager,
+        storage_id,
+    )
+    checkpoint._follow(metrics)  # pyright: ignore[reportPrivateUsage]
     return Context(
         distributed=distributed,
-        checkpoint=CheckpointContext(
-            distributed,
-            storage,
-            session,
-            info.task_id,
-            info.allocation_id,
-            tensorboard_mode,
-            tensorboard_manager,
-            storage_id,
-            metrics,
-        ),
+        checkpoint=checkpoint,
         preempt=PreemptContext(session, info.allocation_id, distributed, preempt_mode),
         train=TrainContext(
             session,

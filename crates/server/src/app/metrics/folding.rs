@@ -12,7 +12,7 @@ use det_store::metrics;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::app::Master;
+use crate::app::{Master, beside};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// A report is folded at the latest so long after it was stored: long enough for a chunk to be worth it, and short
@@ -186,20 +186,6 @@ impl Master {
             .await?;
         failpoint!("server::metrics::fold::after_commit");
         Ok(())
-    }
-}
-
-/// Runs work of the processor, beside the runtime's other work if it is long.
-async fn beside<T: Send + 'static>(
-    long: bool,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> AppResult<T> {
-    if long {
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(AppError::internal)
-    } else {
-        Ok(work())
     }
 }
 

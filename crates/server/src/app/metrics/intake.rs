@@ -23,6 +23,8 @@ use crate::error::{AppError, AppResult};
 const GATHER: usize = 2048;
 /// Most bytes of reports in one row of the journal; a single report may have more.
 const GATHER_BYTES: usize = 4 << 20;
+/// Groups of metrics that a trial may have: all of them are shown with it.
+const MOST_GROUPS: usize = 256;
 /// Chunks among which a repeat of a report without a step is looked for, the newest ones.
 const CHUNKS_OF_REPEATS: i64 = 256;
 
@@ -346,11 +348,23 @@ impl Master {
         let Some(trial) = memory.trial(report.trial_id) else {
             return Ok(Err(AppError::not_found("trial", report.trial_id)));
         };
-        if trial.run_id != report.run_id {
+        if report.run_id < trial.run_id {
             return Ok(Err(AppError::precondition(format!(
                 "run {} of trial {} is over: run {} has taken its place, and reports of an older run are not taken any \
                  more",
                 report.run_id, report.trial_id, trial.run_id
+            ))));
+        }
+        if report.run_id > trial.run_id {
+            return Ok(Err(AppError::precondition(format!(
+                "run {} of trial {} has not begun: its newest is run {}, and only that may report",
+                report.run_id, report.trial_id, trial.run_id
+            ))));
+        }
+        if trial.groups.len() >= MOST_GROUPS && !trial.groups.contains_key(&report.group) {
+            return Ok(Err(AppError::invalid(format!(
+                "trial {} has metrics in {MOST_GROUPS} groups already, and may have no more",
+                report.trial_id
             ))));
         }
         if trial.last_step(&report.group).is_none() && trial.run_id > 1 {
