@@ -240,7 +240,7 @@ mod tests {
             header.set_mode(0o444);
             let mut content = *content;
             if *kind == EntryType::Symlink {
-                header.set_link_name(content).unwrap();
+                header.as_old_mut().linkname[..content.len()].copy_from_slice(content.as_bytes());
                 content = "";
             }
             header.set_size(content.len() as u64);
