@@ -222,6 +222,7 @@ fn other_signals_go_to_the_task() {
     task.signal(Signal::SIGUSR1);
     master.wait_for_line("usr1");
     task.signal(Signal::SIGHUP);
+    master.wait_for_line("hup");
     assert_eq!(task.wait().exit(), exited(0));
 }
 
