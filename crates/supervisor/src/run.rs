@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level, Stdtype};
 use det_taskspec::sandbox::{DIAGNOSTICS_FILE, SandboxSpec, Stages, Started};
 use det_taskspec::{ContainerExit, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script};
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, killpg, sigaction};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, User, getpid, getuid};
 
@@ -698,15 +698,23 @@ fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
     })
 }
 
-/// The signals that we block would stay blocked in the child, and in all it starts: nobody could ask it to end.
+/// The signals that we block would stay blocked in the child, and in all it starts, and so would those stay ignored that
+/// whoever started the agent ignores (`nohup`): nobody could ask it to end.
 fn unblock_signals(command: &mut Command) {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     #[expect(
         unsafe_code,
-        reason = "there is no other way to set the mask of a child; setting it is safe between fork and exec"
+        reason = "there is no other way to set signals of a child; setting them is safe between fork and exec"
     )]
-    // SAFETY: the closure makes one system call, which is async-signal-safe, and allocates nothing.
+    // SAFETY: the closure makes system calls, which are async-signal-safe, and allocates nothing.
     unsafe {
-        command.pre_exec(|| handled_signals().thread_unblock().map_err(io::Error::from));
+        command.pre_exec(move || {
+            let signals = handled_signals();
+            for signal in &signals {
+                sigaction(signal, &default).map_err(io::Error::from)?;
+            }
+            signals.thread_unblock().map_err(io::Error::from)
+        });
     }
 }
 

@@ -253,6 +253,27 @@ fn no_signal_is_blocked_in_the_code() {
 }
 
 #[test]
+fn signals_that_the_agent_ignores_are_not_ignored_in_the_code() {
+    need_sandbox!();
+    // As after `nohup det agent`: what a shell finds ignored it cannot even trap.
+    // SAFETY: no handler is set, and no other test waits for this signal in this process.
+    #[expect(unsafe_code, reason = "there is no other way to ignore a signal")]
+    unsafe {
+        nix::sys::signal::signal(Signal::SIGHUP, nix::sys::signal::SigHandler::SigIgn).unwrap();
+    }
+    let master = Master::start();
+    let task = Task::shell(
+        &master,
+        "trap 'echo hup; exit 3' HUP; echo ready; while :; do sleep 0.01; done",
+    )
+    .start();
+    master.wait_for_line("ready");
+    task.signal(Signal::SIGHUP);
+    master.wait_for_line("hup");
+    assert_eq!(task.wait().exit(), exited(3));
+}
+
+#[test]
 fn code_that_ends_with_its_engine_is_not_to_blame() {
     need_sandbox!();
     let master = Master::start();
