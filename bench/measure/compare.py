@@ -85,7 +85,7 @@ def main(det: pathlib.Path, results: pathlib.Path, quick: bool) -> int:
             validations = _validations(cluster, 1.0 if quick else 5.0)
     rows = [
         ("values of a metric per second", "MLflow", values / mlflow, values / ours),
-        ("durable decisions of a search per second", "Optuna", decisions / optuna, validations),
+        ("durable validations of a search per second", "Optuna", decisions / optuna, validations),
     ]
     for what, peer, theirs, own_rate in rows:
         print(f"{what}: {peer} {shown(theirs)}, det {shown(own_rate)}: {own_rate / theirs:.1f} times as many")

@@ -1,6 +1,7 @@
 //! What must hold in a cluster at any moment, as checks over a plain snapshot.
 //!
-//! The invariants are numbered, and used by the simulator, by the server's tests and by the chaos runner alike:
+//! The invariants are numbered, and used by the simulator and by the server's tests; the chaos runner, which sees databases and
+//! machines from outside, has them again in `chaos/invariants.py` under the same numbers:
 //!
 //! 1. Each slot is held by at most one live allocation, and sums are right.
 //! 2. A trial has at most one live allocation, and exactly when its state says so; an older run is fenced off.

@@ -4,8 +4,9 @@
 //! network, hosts with their agents, the store's commits, users' code and people. Between the rooms stands the master's
 //! glue, mirrored as thinly as possible in `master`; a defect there is most often one of the real glue as well.
 //!
-//! One seed is one [`History`]: a phase of people and faults, then healing and a demand for progress. Every invariant of
-//! `det-invariants` is held against every moment at which something changed. A history that fails is made small by
+//! One seed is one [`History`]: a phase of people and faults, then healing and a demand for progress. The invariants of
+//! `det-invariants` are held against every moment at which something changed; those that look at everything stored
+//! (checkpoints, processes, searches, whole lists) every few hundred events. A history that fails is made small by
 //! [`shrink()`] and kept below `regressions/`, from where a test replays it. [`Mutant`]s are deliberate defects that show
 //! that the checks can fail.
 //!

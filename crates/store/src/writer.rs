@@ -354,9 +354,9 @@ async fn close(tx: &mut WriteTx, with: Statement) -> Result<(), Unclosed> {
     let Err(error) = statement(&mut tx.conn, with).await else {
         return Ok(());
     };
-    let of_the_change = match (&tx.conn, &error) {
-        (OwnedConn::Lite(_), _) => !error.is_connection(),
-        _ => error.is_aborted_transaction(),
+    let of_the_change = match &tx.conn {
+        OwnedConn::Lite(_) => !error.is_connection(),
+        OwnedConn::Pg(_) => error.is_aborted_transaction(),
     };
     Err(if of_the_change {
         Unclosed::Refused(error.into())

@@ -551,7 +551,7 @@ impl Task {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        unblock_signals(&mut command);
+        reset_signals(&mut command);
         let mut child = command
             .spawn()
             .map_err(|error| spawn_failed(program, env, &error))?;
@@ -700,7 +700,7 @@ fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
 
 /// The signals that we block would stay blocked in the child, and in all it starts, and so would those stay ignored that
 /// whoever started the agent ignores (`nohup`): nobody could ask it to end.
-fn unblock_signals(command: &mut Command) {
+fn reset_signals(command: &mut Command) {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     #[expect(
         unsafe_code,
