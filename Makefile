@@ -54,7 +54,9 @@ test: setup build
 e2e-postgres e2e-docker e2e-client e2e-kills e2e-hostile: e2e-%: setup build
 	scripts/run-tests $* $(if $(filter docker,$*),engine)
 
+# The simulated agents of the scenario `storm` are det-bench's.
 chaos: setup build
+	cargo build --locked --profile $(PROFILE) -p det-bench
 	scripts/run-tests chaos
 
 lint: setup

@@ -1,8 +1,9 @@
-"""Scenarios of many at once and of long ones: slow readers, and a soak with churn."""
+"""Scenarios of many at once and of long ones: agents that all come back, slow readers, and a soak with churn."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import pathlib
 import socket
 import statistics
@@ -11,15 +12,24 @@ import time
 from dataclasses import dataclass, field
 
 import observe
-from kills import MANY, code_of, supervisors_of
+from fleet import Fleet, bench_executable
+from harness import ApiError
+from kills import MANY, checked, code_of, supervisors_of
 from ledger import Expected
-from loads import Churn, Pace, Steady, configuration
+from loads import Churn, Pace, Steady, configuration, random_search
 from processes import find
 from stage import Stage
 from violations import Violation
 from waiting import wait_for
 from world import LOAD, World
 
+# Of the simulated agents, and of those of their slots that run something.
+SIMULATED, SLOTS_EACH, BUSY_EACH = "simulated", 2, 1
+# Within this time all of them must be back, and a request of a person may take so long meanwhile (99th percentile).
+BACK_WITHIN = 10.0
+ASKED_MAY_TAKE_SECONDS = 0.25
+# How often they all lose their connections at one moment.
+STORMS = 5
 # What slow readers may cost the master.
 READERS_MAY_COST_MIB = 50.0
 # What others may wait meanwhile (99th percentile): far more than on a quiet machine, far less than when they are starved.
@@ -30,6 +40,111 @@ GROWTH_MIB = 8.0
 GROWTH_COUNT = 8
 # Lives shorter than this many seconds are not judged.
 SHORTEST_LIFE = 60.0
+
+
+def storm(stage: Stage) -> None:
+    """All simulated agents lose their connections at one moment, and come back at once while people ask; five times
+    because the network was gone, then because the master was killed. Nothing is started again, nobody else notices."""
+    pools = [{"pool_name": "default"}, {"pool_name": SIMULATED}]
+    # Said before anything is started.
+    bench_executable()
+    with stage.world(slots=4, master_config={"resource_pools": pools}) as world:
+        steady, running = Steady(world, trials=3), stage.amount * BUSY_EACH
+        config = {
+            "name": "on-simulated-agents",
+            "entrypoint": "true",
+            **random_search(running, running),
+            "resources": {"slots_per_trial": 1, "resource_pool": SIMULATED},
+            "max_restarts": 0,
+        }
+        arguments = ("--slots", SLOTS_EACH, "--pool", SIMULATED, "--task-millis", 3_600_000)
+        storms = ("--until-running", running, "--reconnect-storm", STORMS)
+        with Fleet(world, stage.amount, *arguments, *storms) as fleet:
+            fleet.wait_registered(1, within=120)
+            experiment = world.create(config)
+            wait_for("the simulated tasks to run", lambda: run_now(world, experiment) == running, within=120)
+            with Asking(world) as asking:
+                wait_for("all storms", lambda: fleet.lives() and len(fleet.storms) == STORMS, within=300)
+            if fleet.lost:
+                what = f"{len(fleet.lost)} connections broke that nobody had cut"
+                stage.found([Violation(8, "lost", "simulated agents", what, {"lost": fleet.lost})])
+            world.kill("master")
+            world.start_part("master")
+            world.wait_for_master(within=60)
+            answered = time.time()
+            with Asking(world) as asking_again:
+                back = max(0.0, fleet.wait_registered(STORMS + 2, within=300) - answered)
+            stage.recovered(steady.progress())
+            told(stage, [*fleet.storms, back], [*asking.taken, *asking_again.taken])
+            stage.found([*asking.violations, *asking_again.violations])
+            checked(stage, world, steady, STORMS + 1)
+            world.api("POST", f"/api/v1/experiments/{experiment}/kill", {}, user="admin")
+            world.wait_experiment(experiment, "CANCELED", within=120)
+            starts = fleet.close()["starts"]
+            if starts != running:
+                what = f"{starts} tasks were started for {running} trials"
+                stage.found([Violation(3, "restarted", "simulated tasks", what)])
+        stage.end(world, steady)
+
+
+def run_now(world: World, experiment: int) -> int:
+    """How many trials of an experiment run."""
+    path = f"/api/v1/experiments/{experiment}/trials?limit=1&states=STATE_RUNNING"
+    return int(world.api("GET", path, user="admin")["pagination"]["total"])
+
+
+def told(stage: Stage, back: list[float], taken: list[float]) -> None:
+    """How long the agents and those who asked meanwhile had to wait."""
+    slowest = at_percentile(taken, 99)
+    stage.figures["agents"] = stage.amount
+    stage.figures["back max s"] = f"{max(back):.2f}"
+    stage.figures["call p99 ms"] = f"{slowest * 1000:.0f} of {len(taken)}"
+    if max(back) > BACK_WITHIN:
+        what = f"{max(back):.1f} s passed until all {stage.amount} were back, not {BACK_WITHIN:g} s"
+        stage.late(Violation(4, "slow", "simulated agents", what, {"seconds": back}))
+    if slowest > ASKED_MAY_TAKE_SECONDS:
+        most = ASKED_MAY_TAKE_SECONDS * 1000
+        what = f"others waited {slowest * 1000:.0f} ms for an answer meanwhile, not {most:g} ms"
+        stage.late(Violation(4, "slow", "master", what, {"seconds": sorted(taken)[-20:]}))
+
+
+def at_percentile(values: list[float], percent: int) -> float:
+    """The smallest value that so many percent of `values` do not exceed."""
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+
+
+class Asking:
+    """What a person who looks at the cluster asks for, again and again, and how long each answer took."""
+
+    PATHS = ("/api/v1/experiments?limit=50", "/api/v1/agents", "/api/v1/trials/1")
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="asking", daemon=True)
+        self.taken: list[float] = []
+        self.violations: list[Violation] = []
+
+    def __enter__(self) -> Asking:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=60)
+
+    def _run(self) -> None:
+        # At least one of each, however soon all is over.
+        while len(self.taken) < len(self.PATHS) or not self._ended.is_set():
+            path = self.PATHS[len(self.taken) % len(self.PATHS)]
+            began = time.monotonic()
+            try:
+                self._world.api("GET", path, user="admin")
+            except OSError as error:
+                self.violations.append(Violation(9, "refused", f"GET {path}", f"it was not answered: {error}"))
+            except ApiError as error:
+                self.violations.append(Violation(9, "refused", f"GET {path}", f"it was answered with {error}"))
+            self.taken.append(time.monotonic() - began)
 
 
 def slow_readers(stage: Stage) -> None:

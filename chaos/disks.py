@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from harness import Agent, Missing
 from kills import checked
-from loads import Pace, Steady
+from loads import Exits, Pace, Steady
 from network import Probe
 from stage import Stage
 from violations import Violation
@@ -77,8 +77,6 @@ def disk(megabytes: int) -> Iterator[Disk]:
 def disk_full(stage: Stage) -> None:
     """The disk of the database, of the spools, of the checkpoints and of the agent is full for a while, one by one."""
     plays = {"database": full_database, "checkpoints": full_checkpoints, "spool": full_spool, "agent": full_agent}
-    if stage.store == "postgres":
-        del plays["database"]
     for _ in range(stage.amount):
         for name, play in plays.items():
             stage.say(f"the disk of the {name} is full")
@@ -86,19 +84,29 @@ def disk_full(stage: Stage) -> None:
 
 
 def full_database(stage: Stage) -> None:
-    with disk(64) as small, stage.world(slots=6, master_root=small.path / "master") as world:
-        steady = Steady(world, trials=4)
-        with Probe(world) as probe:
-            small.keep_full(5.0)
-            small.make_room()
-            stage.recovered(steady.progress(by=3))
-        stage.found(probe.violations)
-        if 503 not in probe.answered:
-            what = "with its disk full no request was answered with 503"
-            stage.found([Violation(9, "wrong", "database", what, {"answered": probe.answered})])
-        stage.found(said(world, "master"))
-        checked(stage, world, steady, 1)
-        stage.end(world, steady)
+    """Changes are refused with a hint, and an event tells so when they are taken again."""
+    with disk(96) as small:
+        place = small.path / "database"
+        place.mkdir()
+        where = {"database_root": place} if stage.store == "postgres" else {"master_root": place}
+        with stage.world(slots=6, **where) as world:
+            without_room_for_the_database(stage, world, small)
+
+
+def without_room_for_the_database(stage: Stage, world: World, small: Disk) -> None:
+    steady = Steady(world, trials=4)
+    with Probe(world) as probe:
+        small.keep_full(5.0)
+        small.make_room()
+        stage.recovered(steady.progress(by=3))
+    stage.found(probe.violations)
+    if 503 not in probe.answered:
+        what = "with its disk full no request was answered with 503"
+        stage.found([Violation(9, "wrong", "database", what, {"answered": probe.answered})])
+    stage.found(said(world, "master"))
+    told_by_an_event(world, "database", "had_no_room")
+    checked(stage, world, steady, 1)
+    stage.end(world, steady)
 
 
 def full_checkpoints(stage: Stage) -> None:
@@ -115,15 +123,24 @@ def full_checkpoints(stage: Stage) -> None:
 
 
 def full_spool(stage: Stage) -> None:
-    """The agent's disk fills while tasks run: their lines wait for room, and none is lost."""
-    roots = {"agent-1": pathlib.Path()}
+    """The agent's disk fills while tasks run, and while one ends: their lines wait for room, none is lost, exit codes
+    are known, and both the log and an event of each task tell of it."""
     with disk(64) as small:
-        roots["agent-1"] = small.path / "agent"
+        roots = {"agent-1": small.path / "agent"}
         with stage.world(agents=[Agent(slots=6)], agent_roots=roots) as world:
-            steady = Steady(world, trials=3, pace=Pace(line_bytes=2000))
+            steady, exits = Steady(world, trials=3, pace=Pace(line_bytes=2000)), Exits(world)
+            exits.start(code=stage.random.randint(1, 120), after=2.0)
             small.keep_full(4.0)
             small.make_room()
             stage.recovered(steady.progress(by=5))
+            stage.found(exits.check())
+            for trial in steady.trials:
+                task = world.trial(trial)["taskId"]
+                told_by_an_event(world, "task", "log_held", task)
+                lines = [line for line in world.log_lines(trial) if FULL.search(line)]
+                if not any("nothing of it is missing" in line for line in lines):
+                    what = "its log does not say that it waited for room and that nothing is missing"
+                    stage.found([Violation(10, "lost", f"trial {trial}", what, {"lines": lines})])
             checked(stage, world, steady, 1)
             stage.end(world, steady)
 
@@ -161,14 +178,24 @@ def full_agent(stage: Stage) -> None:
                 within=60,
                 seen=world.describe,
             )
-            # It may have failed for good, without restarts to spare; then that says why.
-            reasons = [e["reason"] for e in world.events() if e["subjectKind"] == "trial" and e["to"] == "ERROR"]
-            if world.experiment(experiment)["state"] == "ERROR" and not any(FULL.search(r or "") for r in reasons):
-                what = "it failed for want of room, and its event does not say so"
-                stage.found([Violation(10, "wrong", f"experiment {experiment}", what, {"reasons": reasons})])
+            # Whether it failed for good or was started again: the end of its first allocation says why.
+            told_by_an_event(world, "allocation", "ended")
             stage.recovered(time.monotonic() - began)
             checked(stage, world, steady, 1)
             stage.end(world, steady)
+
+
+def told_by_an_event(world: World, kind: str, what: str, subject: str = "") -> None:
+    """Waits for an event of this kind that tells of the full disk."""
+
+    def there() -> bool:
+        return any(
+            event["kind"] == what and FULL.search(event["reason"] or "")
+            for event in world.events()
+            if event["subjectKind"] == kind and subject in ("", event["subjectId"])
+        )
+
+    wait_for(f'an event "{what}" of {kind} {subject}'.strip(), there, within=30, seen=world.describe)
 
 
 def said(world: World, part: str) -> list[Violation]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import observe
 from harness import Agent, Missing
 from ledger import Expected
-from loads import Churn, Exits, Pace, Steady
+from loads import Churn, Exits, Pace, Steady, configuration
 from processes import Found, find, processes_with
 from stage import Stage
 from violations import Violation
@@ -206,25 +206,60 @@ def frozen(world: World, steady: Steady, who: str, stage: Stage) -> Iterable[Fou
     return [code] if who == "trial" else supervisors_of(code)
 
 
-def engine_restart(stage: Stage) -> None:
-    """The container engine ends and starts again under running tasks: nothing is charged, everything goes on."""
-    script = os.environ.get("DET_TEST_RESTART_ENGINE")
-    if not script:
-        raise Missing("DET_TEST_RESTART_ENGINE names no program that restarts the Docker engine")
+def engine_faults(stage: Stage) -> None:
+    """The container engine restarts, is killed, and is frozen under running tasks: nothing is charged, all goes on."""
+    command = os.environ.get("DET_TEST_RESTART_ENGINE")
+    if not command:
+        raise Missing("DET_TEST_RESTART_ENGINE names no program that restarts the Docker engine: scripts/test-engine")
     with stage.world(agents=[Agent(slots=4, runtime="docker")]) as world:
-        steady = Steady(world, trials=3, pace=Pace(checkpoint_every=10))
+        steady, faults = Steady(world, trials=3, pace=Pace(checkpoint_every=10)), ("kill", "frozen", "restart")
         for number in range(1, stage.amount + 1):
+            fault = faults[(number - 1) % len(faults)]
+            stage.say(f"the engine: {fault}")
             time.sleep(stage.random.uniform(0.5, 2.0))
             runs, began = steady.runs(), time.monotonic()
-            subprocess.run([script], check=True, stdin=subprocess.DEVNULL)
-            steady.progress(within=120)
+            if fault == "frozen":
+                frozen_engine(stage, world, steady, command)
+            else:
+                engine(command, fault)
+                # One that begins ends what runs: what was on its way out of these containers may be lost, no more.
+                ended(stage, steady, runs)
             stage.recovered(time.monotonic() - began)
-            # The engine ends its containers: what was on its way out of them may be lost, and nothing else.
-            for trial, now in steady.runs().items():
-                for _ in range(now - runs[trial]):
-                    steady.caused(trial, charged=False, tail_lost=True)
             checked(stage, world, steady, number)
         stage.end(world, steady)
+
+
+def engine(command: str, action: str) -> None:
+    """Has something done to the engine."""
+    subprocess.run(f"{command} {action}", shell=True, check=True, stdin=subprocess.DEVNULL)
+
+
+def ended(stage: Stage, steady: Steady, runs: dict[int, int]) -> None:
+    """Waits until all trials that the engine has ended run again, each once more and uncharged."""
+    steady.progress(within=120)
+    for trial, now in steady.runs().items():
+        for _ in range(now - runs[trial]):
+            steady.caused(trial, charged=False, tail_lost=True)
+
+
+def frozen_engine(stage: Stage, world: World, steady: Steady, command: str) -> None:
+    """While the engine gives no answer its containers run on, none is given up, and what was asked for meanwhile starts
+    when it answers again."""
+    short = configuration(world, "asked-of-a-frozen-engine", world.ledger_directory(), Pace())
+    runs, seconds = steady.runs(), stage.random.uniform(3.0, 8.0)
+    engine(command, "stop")
+    try:
+        experiment = world.create({**short, "entrypoint": "true"})
+        steady.progress(by=3)
+        time.sleep(seconds)
+        steady.progress(by=3)
+    finally:
+        engine(command, "cont")
+    world.wait_experiment(experiment, "COMPLETED", within=60)
+    steady.progress()
+    if steady.runs() != runs:
+        what = f"runs were {runs} before the engine was frozen, and are {steady.runs()}"
+        stage.found([Violation(3, "restarted", "trials", what)])
 
 
 def both_at_once(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Scenarios of bad networks, through proxies between agents, tasks and the master."""
+"""Scenarios of bad networks, through proxies between agents, tasks, clients, the master and its PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from world import World
 FENCED_WITHIN = 10.0
 # After the network is good again everything must go on as before within this time.
 NORMAL_WITHIN = 5.0
+# Each kind of weather lasts so long at least.
+SHORTEST = 8.0
 # How long a master waits in silence before it takes a connection for dead, and then some.
 SILENCE = 35.0
 
@@ -43,16 +45,22 @@ def everywhere(world: World, weather: Weather) -> None:
 
 
 def bad_network(stage: Stage) -> None:
-    """Every kind of bad network for an equal share of the time, between all agents, all tasks and the master."""
-    with stage.world(slots=10, proxied=("agent", "task")) as world, Churn(world, per_second=0.25) as churn:
+    """Every kind of bad network for an equal share of the time, between all parties: agents, tasks, people, the master,
+    and its database where that is elsewhere."""
+    parties = ("agent", "task", "client", *(["database"] if stage.store == "postgres" else []))
+    with stage.world(slots=10, proxied=parties) as world, Churn(world, per_second=0.25) as churn:
         steady = Steady(world, trials=4)
-        share = stage.amount / len(BAD)
+        share = max(stage.amount / len(BAD), SHORTEST)
         for name, weather in BAD.items():
             stage.say(f"{name} for {share:.0f} s")
-            everywhere(world, weather)
-            time.sleep(share)
-            everywhere(world, FINE)
-            recovered = steady.progress(by=2)
+            with Probe(world) as probe:
+                everywhere(world, weather)
+                time.sleep(share)
+                everywhere(world, FINE)
+                recovered = steady.progress(by=2)
+            stage.found(probe.violations)
+            answered = ", ".join(f"{status or 'none'} {count}" for status, count in sorted(probe.answered.items()))
+            stage.say(f"{name}: went on after {recovered:.1f} s; the probe was answered {answered}")
             stage.recovered(recovered)
             if recovered > NORMAL_WITHIN:
                 what = f"after {name} it took {recovered:.1f} s until everything went on, not {NORMAL_WITHIN:g} s"

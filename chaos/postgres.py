@@ -120,11 +120,22 @@ class Postgres:
     def url(self, database: str, port: int | None = None) -> str:
         return f"postgres://postgres@127.0.0.1:{port or self.port}/{database}"
 
-    def create_database(self) -> str:
-        """Makes an empty database; gives its name."""
+    def create_database(self, directory: pathlib.Path | None = None) -> str:
+        """Makes an empty database; gives its name. Its tables lie in `directory`, an empty one, if there is one."""
         name = f"det_chaos_{uuid.uuid4().hex[:12]}"
-        sql(self.url("postgres"), f"create database {name}")
+        if directory is None:
+            sql(self.url("postgres"), f"create database {name}")
+        else:
+            if self._user is not None:
+                shutil.chown(directory, self._user)
+            sql(self.url("postgres"), f"create tablespace {name} location '{directory}'")
+            sql(self.url("postgres"), f"create database {name} tablespace {name}")
         return name
+
+    def drop_database(self, name: str) -> None:
+        """Removes a database, and its tablespace if it has one of its own."""
+        sql(self.url("postgres"), f"drop database {name} with (force)")
+        sql(self.url("postgres"), f"drop tablespace if exists {name}")
 
     def terminate_connections(self, database: str) -> int:
         """Ends every connection to a database; gives how many there were."""

@@ -39,13 +39,15 @@ class World(Cluster):
     # `sqlite` or `postgres`; the latter needs `server`.
     store: str = "sqlite"
     server: Postgres | None = None
-    # Which of `agent`, `task`, `database` go through a proxy.
+    # Which of `agent`, `task`, `client`, `database` go through a proxy to the master, the last one from it.
     proxied: Sequence[str] = ()
     seed: int = 0
     # Where the agents keep their data, by name, if not below `root`.
     agent_roots: dict[str, pathlib.Path] = field(default_factory=dict)
     # Where the master keeps its data, if not below `root`.
     master_root: pathlib.Path | None = None
+    # Where PostgreSQL keeps the tables, if not where the server has its own.
+    database_root: pathlib.Path | None = None
     # Where checkpoints are kept, if not below `root`.
     checkpoint_root: pathlib.Path | None = None
 
@@ -56,7 +58,7 @@ class World(Cluster):
         self.database = ""
         if self.store == "postgres":
             assert self.server is not None, "a world on PostgreSQL needs a server"
-            self.database = self.server.create_database()
+            self.database = self.server.create_database(self.database_root)
             # The proxies' ports stand in command lines, which the base class makes.
             port = self.server.port
             if "database" in self.proxied:
@@ -67,6 +69,8 @@ class World(Cluster):
         elif self.python is None:
             self.python = task_python()
         super().__post_init__()
+        if "client" in self.proxied:
+            self._proxy("client", self.port)
         if self.checkpoint_root is None:
             self.checkpoint_root = self.root / "checkpoints"
         self.checkpoint_root.mkdir(exist_ok=True)
@@ -74,6 +78,12 @@ class World(Cluster):
         self.ledgers = pathlib.Path(tempfile.mkdtemp(prefix="det-chaos-", dir=LEDGERS))
         self.ledgers.chmod(0o711)
         self.began = time.time()
+
+    @property
+    def url(self) -> str:
+        """Where clients find the master: what this runner asks for goes this way, too."""
+        proxy = self.proxies.get("client")
+        return super().url if proxy is None else f"http://127.0.0.1:{proxy.port}"
 
     def _proxy(self, name: str, port: int) -> Proxy:
         proxy = self._exit.enter_context(Proxy(name, port, self.seed))
@@ -120,12 +130,10 @@ class World(Cluster):
             self._exit.close()
             shutil.rmtree(self.ledgers, ignore_errors=True)
             if self.server is not None and self.database:
-                url = self.server.url("postgres")
-                done = subprocess.run(
-                    ["psql", url, "-qc", f"drop database {self.database} with (force)"], capture_output=True, text=True
-                )
-                if done.returncode != 0:
-                    print(f"chaos: database {self.database} stays: {done.stderr.strip()}")
+                try:
+                    self.server.drop_database(self.database)
+                except OSError as error:
+                    print(f"chaos: database {self.database} stays: {error}")
 
     # --- parts -----------------------------------------------------------------------------------------------------
 

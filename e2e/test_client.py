@@ -230,3 +230,63 @@ def test_preemption_by_priority(cluster: Cluster) -> None:
     assert cluster.trial(trial)["restarts"] == 0
     cluster.client("experiment", "kill", modest)
     cluster.wait_experiment(modest, "CANCELED")
+
+
+def test_templates(cluster: Cluster) -> None:
+    template = cluster.write_config({"max_restarts": 1, "labels": ["from the template"]})
+    cluster.client("template", "create", "site", template)
+    taken = cluster.client("template", "create", "site", template, check=False)
+    assert taken.code != 0 and "already" in taken.err + taken.out and "Traceback" not in taken.err
+    cluster.client("template", "set-value", "config", "site", cluster.write_config({"labels": ["changed"]}))
+    assert "changed" in cluster.client("template", "describe", "site").out
+    assert "changed" in cluster.client("template", "list", "-d").out
+    cluster.client("template", "set", "other", template)
+    config = cluster.write_config(experiment("templated", "true"))
+    created = cluster.client("experiment", "create", config, cluster.empty_context(), "--template", "site")
+    [experiment_id] = re.findall(r"Created experiment (\d+)", created.out)
+    cluster.wait_experiment(int(experiment_id), "COMPLETED", within=60)
+    assert cluster.experiment(int(experiment_id))["config"]["labels"] == ["changed"]
+    wrong = cluster.write_config({"max_restart": 1})
+    refused = cluster.client("template", "set-value", "config", "site", wrong, check=False)
+    assert refused.code != 0 and "max_restarts" in refused.err + refused.out
+    for name in ("site", "other"):
+        cluster.client("template", "remove", name)
+    gone = cluster.client("template", "describe", "site", check=False)
+    assert gone.code != 0 and "Traceback" not in gone.err
+
+
+def test_the_queue_is_changed(cluster: Cluster) -> None:
+    whole = experiment("holder", "sleep 600", resources={"slots_per_trial": 2, "priority": 1})
+    holder = cluster.submit(whole, wheel=True)
+    cluster.wait_experiment(holder, "RUNNING")
+    waiting = [
+        cluster.submit(experiment(name, "true", resources={"slots_per_trial": 2}), wheel=True)
+        for name in ("first", "second")
+    ]
+
+    def queue() -> dict[str, dict]:
+        jobs = cluster.client("job", "list", "--json").json()["jobs"]
+        return {job["name"]: job for job in jobs}
+
+    jobs = queue()
+    assert list(jobs) == ["holder", "first", "second"]
+    cluster.client("job", "update", jobs["second"]["jobId"], "--priority", 20)
+    assert list(queue()) == ["holder", "second", "first"]
+    cluster.client("job", "update-batch", f"{jobs['first']['jobId']}.priority=10", f"{jobs['first']['jobId']}.weight=2")
+    jobs = queue()
+    assert list(jobs) == ["holder", "first", "second"]
+    assert (jobs["first"]["priority"], jobs["first"]["weight"]) == (10, 2)
+    for what, value in (("priority", 15), ("weight", 3), ("max-slots", 2)):
+        cluster.client("experiment", "set", what, waiting[1], value)
+    second = queue()["second"]
+    assert (second["priority"], second["weight"]) == (15, 3)
+    assert cluster.experiment(waiting[1])["config"]["resources"]["max_slots"] == 2
+    elsewhere = cluster.client("job", "update", second["jobId"], "--resource-pool", "nowhere", check=False)
+    assert elsewhere.code != 0 and "default" in elsewhere.err + elsewhere.out and "Traceback" not in elsewhere.err
+    # Moves are ours; the unmodified client has no words for them.
+    cluster.run_det("job", "update", second["jobId"], "--ahead-of", jobs["first"]["jobId"])
+    assert list(queue()) == ["holder", "second", "first"]
+    assert "held by" in cluster.run_det("job", "why", waiting[0]).out
+    cluster.client("experiment", "kill", holder)
+    for experiment_id in waiting:
+        cluster.wait_experiment(experiment_id, "COMPLETED", within=60)

@@ -142,6 +142,7 @@ def filled(cluster: Cluster) -> dict[str, str]:
     summary = next(iter(cluster.api("GET", "/api/v1/tasks")["allocationIdToSummary"].values()))
     victim = {"user": {"username": "victim", "active": True}}
     user = cluster.api("POST", "/api/v1/users", victim, user="admin")["user"]["id"]
+    cluster.api("POST", "/api/v1/templates/spare", {"config": {"max_restarts": 1}}, user="admin")
     return {
         "agentId": cluster.agents[0].name,
         "slotId": "0",
@@ -157,6 +158,9 @@ def filled(cluster: Cluster) -> dict[str, str]:
         "username": "victim",
         "projectId": "1",
         "workspaceId": "1",
+        "workloadType": "EXPERIMENT",
+        "templateName": "spare",
+        "jobId": cluster.experiment(idle)["jobId"],
     }
 
 

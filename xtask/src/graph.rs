@@ -10,6 +10,7 @@ const PURE: &[&str] = &[
     "det-ids",
     "det-invariants",
     "det-lifecycle",
+    "det-scenario",
     "det-scheduler",
     "det-searcher",
     "det-simulator",

@@ -184,6 +184,17 @@ pub struct ErrorItem {
     pub path: String,
     /// What.
     pub message: String,
+    /// Line of the configuration's text, from 1; `None` = it does not come from the text.
+    pub line: Option<u32>,
+    /// Column of the configuration's text, from 1.
+    pub column: Option<u32>,
+    /// What to do instead, when there is a good guess.
+    pub hint: Option<String>,
+    /// The template or other layer that it comes from; `None` = the configuration that was sent.
+    pub source: Option<String>,
+    /// For a configuration that is broken in a well-known way: its parts in their right form, as YAML. One mistake of
+    /// several carries it for all.
+    pub repaired: Option<String>,
 }
 
 /// Body of an error of a streaming call: alone with the mapped status before the first message, or the last line of a
@@ -272,6 +283,7 @@ impl From<&WireError> for ErrorBody {
         .with_errors(vec![ErrorItem {
             path: error.path.clone(),
             message: error.message.clone(),
+            ..ErrorItem::default()
         }])
     }
 }

@@ -185,6 +185,8 @@ pub struct CreateExperimentRequest {
     pub project_id: i64,
     /// Template below the configuration.
     pub template: Option<String>,
+    /// Further templates below the configuration, each over the ones before it (an addition of ours).
+    pub templates: Vec<String>,
     /// Whether its trials run outside the cluster.
     pub unmanaged: bool,
 }

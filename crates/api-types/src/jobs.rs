@@ -247,3 +247,109 @@ pub struct UpdateJobQueueRequest {
     /// The changes, in order.
     pub updates: Vec<QueueControl>,
 }
+
+/// What a resource pool has at present.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolSituation {
+    /// The pool.
+    pub name: String,
+    /// How it decides, in a sentence.
+    pub scheduling: String,
+    /// Agents that take work.
+    pub agents: i64,
+    /// Agents that are draining, disabled or away.
+    pub agents_out_of_service: i64,
+    /// Slots of the agents that take work.
+    pub slots: i64,
+    /// Slots of these that nobody has.
+    pub free_slots: i64,
+}
+
+/// A job that is served before another one.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobAhead {
+    /// Its id.
+    pub job_id: String,
+    /// Experiment number or task id.
+    pub entity_id: String,
+    /// Name for people.
+    pub name: String,
+    /// User name of the owner.
+    pub username: String,
+    /// Its priority; lower is served first on agents.
+    pub priority: i64,
+    /// Slots it asks for, those it has included.
+    pub requested_slots: i64,
+    /// Slots it has.
+    pub allocated_slots: i64,
+}
+
+/// Slots of the pool that a running task holds.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlotHolder {
+    /// The attempt.
+    pub allocation_id: String,
+    /// Its job.
+    pub job_id: String,
+    /// Name for people.
+    pub name: String,
+    /// User name of the owner.
+    pub username: String,
+    /// Its job's priority; lower is more important on agents.
+    pub priority: i64,
+    /// Slots it holds.
+    pub slots: i64,
+    /// Agents it runs on.
+    pub agents: Vec<String>,
+    /// Whether it can be asked to make room.
+    pub is_preemptible: bool,
+    /// Whether it has been asked to stop.
+    pub is_stopping: bool,
+    /// Since when it has them.
+    pub since: Option<Timestamp>,
+}
+
+/// A task of a job that waits for slots.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WaitingTask {
+    /// The attempt.
+    pub allocation_id: String,
+    /// Slots it asks for; 0 = a place for a task without slots.
+    pub slots: i64,
+    /// Since when it waits.
+    pub since: Timestamp,
+    /// Pool that it waits in.
+    pub resource_pool: String,
+    /// Why; `None` = the scheduler has not looked at it yet.
+    pub wait_reason: Option<WaitReason>,
+    /// When it may start if what runs ends as its progress lets expect, and nothing else comes; `None` = nobody can tell.
+    pub estimated_start: Option<Timestamp>,
+    /// What the estimate rests on, or why there is none.
+    pub estimate_basis: String,
+}
+
+/// Answer of `ExplainJob`: the whole story of why a job runs or waits.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExplainJobResponse {
+    /// How the job stands, in a sentence.
+    pub situation: String,
+    /// The job.
+    pub job: JobAhead,
+    /// The pool that it is in.
+    pub pool: PoolSituation,
+    /// Its tasks that wait, in the order in which they are served.
+    pub waiting: Vec<WaitingTask>,
+    /// What it runs.
+    pub running: Vec<SlotHolder>,
+    /// The jobs that are served before it, the last of them directly before it; at most a hundred.
+    pub ahead: Vec<JobAhead>,
+    /// How many there are.
+    pub ahead_count: i64,
+    /// Others that hold slots of the pool, the largest first; at most a hundred.
+    pub held_by: Vec<SlotHolder>,
+}

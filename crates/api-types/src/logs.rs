@@ -69,6 +69,24 @@ pub struct SpoolPosition {
     pub id: String,
     /// Sequence number of the batch's first record in that spool; the others follow without gaps.
     pub first: u64,
+    /// What some of the records tell people: times in which the spool's disk took none.
+    pub outages: Vec<SpoolOutage>,
+}
+
+/// A time in which a spool's disk took no records (an addition of ours).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SpoolOutage {
+    /// Sequence number of the record that tells of it.
+    pub sequence: u64,
+    /// When the first record was refused.
+    pub since: Timestamp,
+    /// When it was over, or was not waited for any longer.
+    pub until: Timestamp,
+    /// Lines that are missing.
+    pub lost: u64,
+    /// What the disk said.
+    pub cause: String,
 }
 
 /// Body of `PostTaskLogs`.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::wire::{Timestamp, wire_enum};
+use crate::wire::{Object, Timestamp, wire_enum};
 
 wire_enum! {
     /// Direction of a listing.
@@ -44,6 +44,8 @@ pub struct WaitReason {
     pub message: String,
     /// Since when this has been the reason.
     pub since: Option<Timestamp>,
+    /// The numbers and names behind the sentence; which there are depends on the kind.
+    pub details: Object,
 }
 
 /// The answer of an operation that has nothing to tell.

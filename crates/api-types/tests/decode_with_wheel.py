@@ -23,6 +23,7 @@ ADDITIONS = {
     ("v1Task", "waitReason"),
     ("v1AllocationSummary", "waitReason"),
     ("v1Job", "waitReason"),
+    ("v1CreateExperimentRequest", "templates"),
     ("v1CreateExperimentResponse", "messages"),
     ("v1ReportTrialMetricsRequest", "reportId"),
     ("v1PostTaskLogsRequest", "spool"),

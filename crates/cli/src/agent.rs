@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::RuntimeArg;
 use crate::error::CliError;
+use crate::key_flags::{AgentKeys, KeyFlags};
 use crate::serve::{self, LogTarget};
 
 /// Where the configuration lies unless told otherwise.
@@ -22,12 +23,15 @@ const DEFAULT_DATA_DIR: &str = "/var/lib/determined/agent";
 /// Where a master on the same machine keeps the agents' token.
 const DEFAULT_TOKEN_FILE: &str = "/var/lib/determined/master/agent-token";
 
-/// Options of `det agent`. What is absent comes from the environment, the file or the defaults, in that order.
+/// Options of `det agent`. What is absent comes from the environment, the files or the defaults, in that order. Every key
+/// of the configuration is a flag as well, `security.tls.enabled` as `--security-tls-enabled`, and a variable,
+/// `DET_SECURITY_TLS_ENABLED`: `det config keys agent` lists them.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct AgentArgs {
-    /// Configuration file [default: /etc/determined/agent.yaml if it exists]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) config_file: Option<PathBuf>,
+    /// Configuration file, or a directory of such; may be repeated, later ones beat earlier ones [default:
+    /// /etc/determined/agent.yaml if it exists]
+    #[arg(long, env = "DET_CONFIG_FILE", value_name = "PATH")]
+    pub(crate) config_file: Vec<PathBuf>,
     /// Host of the master
     #[arg(long, value_name = "HOST")]
     pub(crate) master_host: Option<String>,
@@ -64,12 +68,14 @@ pub(crate) struct AgentArgs {
     /// Set any other key of the configuration: KEY=VALUE with a dotted key; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+    #[command(flatten)]
+    pub(crate) keys: KeyFlags<AgentKeys>,
 }
 
 /// Runs an agent until it is told to stop.
 pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
-    let files = serve::config_files(args.config_file.as_deref(), DEFAULT_CONFIG)?;
-    let environment = serve::config_environment(&AgentConfig::environment_names())?;
+    let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
+    let environment = serve::config_environment(&AgentConfig::value_names())?;
     let flags = flags(&args)?;
     let (config, warnings) = AgentConfig::load(&files, &environment, &flags).map_err(|errors| {
         CliError::usage(format!(
@@ -83,7 +89,7 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
         &Hub::default(),
     )?;
     for warning in warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!("{}", warning.for_log());
     }
     tracing::info!(config = %config.to_masked_json(), "starting");
     let mut options = options(&config)?;
@@ -110,7 +116,7 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
 }
 
 fn flags(args: &AgentArgs) -> Result<Vec<(String, String)>, CliError> {
-    let mut flags: Vec<(String, String)> = Vec::new();
+    let mut flags = args.keys.given.clone();
     let mut flag =
         |key: &str, value: Option<String>| flags.extend(value.map(|v| (key.to_owned(), v)));
     flag("master_host", args.master_host.clone());
@@ -137,14 +143,7 @@ fn flags(args: &AgentArgs) -> Result<Vec<(String, String)>, CliError> {
             .as_ref()
             .map(|p| p.display().to_string()),
     );
-    for pair in &args.set {
-        let Some((key, value)) = pair.split_once('=') else {
-            return Err(CliError::usage(format!(
-                "--set \"{pair}\" is not KEY=VALUE"
-            )));
-        };
-        flags.push((key.to_owned(), value.to_owned()));
-    }
+    flags.extend(serve::set_flags(&args.set)?);
     Ok(flags)
 }
 

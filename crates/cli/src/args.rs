@@ -7,7 +7,8 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use det_client::{Pages, Paging};
 
 use crate::commands::{
-    agents, checkpoint, completion, experiment, jobs, masters, preview, slots, tasks, trial, user,
+    agents, checkpoint, completion, config, experiment, jobs, masters, policies, preview, slots,
+    tasks, templates, trial, user,
 };
 use crate::{agent, master, up};
 
@@ -84,12 +85,20 @@ pub(crate) enum Command {
     Slot(slots::SlotArgs),
     /// Show running tasks and their logs
     Task(tasks::TaskArgs),
-    /// Show the job queue
+    /// Show the job queue, and change it
     #[command(visible_alias = "j")]
     Job(jobs::JobArgs),
+    /// Manage what administrators lay over configurations
+    #[command(visible_alias = "cp")]
+    ConfigPolicies(policies::PoliciesArgs),
+    /// Manage templates of configurations
+    #[command(visible_alias = "tpl")]
+    Template(templates::TemplateArgs),
     /// Log in and out, manage users
     #[command(visible_alias = "u")]
     User(user::UserArgs),
+    /// Check and explain configuration files, without a cluster
+    Config(config::ConfigArgs),
     /// Show which trials a search would run
     PreviewSearch(preview::PreviewArgs),
     /// Show the versions of this program and of the master

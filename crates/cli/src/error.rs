@@ -120,13 +120,12 @@ impl From<ClientError> for CliError {
             ClientError::Unauthenticated { .. } => {
                 Some("log in with `det user login USERNAME`".to_owned())
             }
-            ClientError::Failed { hint, .. } => hint.clone(),
+            ClientError::Failed { hint, .. } | ClientError::NotFound { hint, .. } => hint.clone(),
             ClientError::BadAnswer { .. } => {
                 Some("check the address after -m or in DET_MASTER".to_owned())
             }
             ClientError::Setup { .. }
             | ClientError::Forbidden { .. }
-            | ClientError::NotFound { .. }
             | ClientError::StreamFailed { .. }
             | ClientError::Interrupted { .. } => None,
         };

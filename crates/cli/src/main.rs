@@ -10,29 +10,57 @@ mod args;
 mod commands;
 mod context;
 mod error;
+mod key_flags;
 mod master;
 mod model_files;
 mod output;
 mod prompt;
 mod serve;
 mod table;
+mod unbuilt;
 mod unpack;
 mod up;
 mod values;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use crate::args::Cli;
 use crate::error::CliError;
 
 fn main() -> ExitCode {
     // No runtime and no look at the disk before this: `det --help` is to answer at once.
-    let cli = Cli::parse_from(args::with_role(std::env::args_os()));
+    let words = args::with_role(std::env::args_os());
+    let cli = match Cli::try_parse_from(&words) {
+        Ok(cli) => cli,
+        Err(error) => return not_understood(&words, &error),
+    };
     match run(cli) {
         Ok(code) => code,
         Err(error) => error::report(&error),
+    }
+}
+
+/// What a person is told of a command line that is none of ours; also prints help and version, which are asked for so.
+fn not_understood(words: &[OsString], error: &clap::Error) -> ExitCode {
+    let arguments: Vec<String> = words
+        .iter()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let missing = match error.kind() {
+        ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument => unbuilt::asked_for(&arguments),
+        _ => None,
+    };
+    match missing {
+        Some(command) => error::report(
+            &CliError::usage(format!("`det {command}` is not built yet in this version"))
+                .with_hint("`det --help` shows the commands there are"),
+        ),
+        None => error.exit(),
     }
 }
 

@@ -1,27 +1,32 @@
 //! `det master`: a master on its own. (Questions to a master stand in `commands/masters.rs`.)
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use det_config::master::MasterConfig;
+use det_config::Sources;
+use det_config::master::{LoadedMaster, MasterConfig};
 use det_server::hub::Hub;
 use det_server::{MasterOptions, Running};
 
 use crate::error::CliError;
+use crate::key_flags::{KeyFlags, MasterKeys};
 use crate::serve::{self, LogTarget};
 
 /// Where the configuration lies unless told otherwise.
 const DEFAULT_CONFIG: &str = "/etc/determined/master.yaml";
 /// Where a master that runs as a service keeps its data.
-const DEFAULT_DATA_DIR: &str = "/var/lib/determined/master";
+pub(crate) const DEFAULT_DATA_DIR: &str = "/var/lib/determined/master";
 
-/// Options of `det master`. What is absent comes from the environment, the file or the defaults, in that order.
+/// Options of `det master`. What is absent comes from the environment, the files or the defaults, in that order. Every key
+/// of the configuration is a flag as well, `db.ssl_mode` as `--db-ssl-mode`, and a variable, `DET_DB_SSL_MODE`:
+/// `det config keys master` lists them.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct MasterArgs {
-    /// Configuration file [default: /etc/determined/master.yaml if it exists]
+    /// Configuration file, or a directory of such; may be repeated, later ones beat earlier ones [default:
+    /// /etc/determined/master.yaml if it exists]
     #[arg(long, env = "DET_CONFIG_FILE", value_name = "PATH")]
-    pub(crate) config_file: Option<PathBuf>,
+    pub(crate) config_file: Vec<PathBuf>,
     /// Address to listen on
     #[arg(long)]
     pub(crate) host: Option<String>,
@@ -40,33 +45,71 @@ pub(crate) struct MasterArgs {
     /// Set any other key of the configuration: KEY=VALUE with a dotted key; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+    #[command(flatten)]
+    pub(crate) keys: KeyFlags<MasterKeys>,
+}
+
+/// Where a master's configuration comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct MasterSource {
+    /// Files and directories, later ones stronger.
+    pub(crate) files: Vec<PathBuf>,
+    /// File that is read when there are none, if it exists; empty = none.
+    pub(crate) default_file: &'static str,
+    /// `(dotted key, value)`.
+    pub(crate) flags: Vec<(String, String)>,
+}
+
+impl MasterSource {
+    /// Reads files, environment and flags.
+    pub(crate) fn load(&self) -> Result<LoadedMaster, CliError> {
+        let files = serve::config_files(&self.files, self.default_file)?;
+        let environment = serve::config_environment(&MasterConfig::value_names())?;
+        let sources = Sources {
+            files: &files,
+            env: &environment,
+            flags: &self.flags,
+        };
+        LoadedMaster::load(sources).map_err(|errors| {
+            CliError::usage(format!(
+                "the master's configuration cannot be used:\n{errors}"
+            ))
+        })
+    }
+
+    /// Whether there is nothing to read but defaults, environment and flags.
+    fn has_no_file(&self) -> bool {
+        self.files.is_empty() && !Path::new(self.default_file).exists()
+    }
+}
+
+impl MasterArgs {
+    fn source(&self) -> Result<MasterSource, CliError> {
+        let mut flags = self.keys.given.clone();
+        let mut flag =
+            |key: &str, value: Option<String>| flags.extend(value.map(|v| (key.to_owned(), v)));
+        flag("host", self.host.clone());
+        flag("port", self.port.map(|p| p.to_string()));
+        flag(
+            "data_dir",
+            self.data_dir.as_ref().map(|p| p.display().to_string()),
+        );
+        flag("db.url", self.db_url.clone());
+        flags.extend(serve::set_flags(&self.set)?);
+        Ok(MasterSource {
+            files: self.config_file.clone(),
+            default_file: DEFAULT_CONFIG,
+            flags,
+        })
+    }
 }
 
 /// Runs a master until it is told to stop.
 pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
-    let files = serve::config_files(args.config_file.as_deref(), DEFAULT_CONFIG)?;
-    let environment = serve::config_environment(&MasterConfig::environment_names())?;
-    let mut flags: Vec<(String, String)> = Vec::new();
-    let mut flag =
-        |key: &str, value: Option<String>| flags.extend(value.map(|v| (key.to_owned(), v)));
-    flag("host", args.host);
-    flag("port", args.port.map(|p| p.to_string()));
-    flag("data_dir", args.data_dir.map(|p| p.display().to_string()));
-    flag("db.url", args.db_url);
-    for pair in &args.set {
-        let Some((key, value)) = pair.split_once('=') else {
-            return Err(CliError::usage(format!(
-                "--set \"{pair}\" is not KEY=VALUE"
-            )));
-        };
-        flags.push((key.to_owned(), value.to_owned()));
-    }
-    let (config, warnings) =
-        MasterConfig::load(&files, &environment, &flags).map_err(|errors| {
-            CliError::usage(format!(
-                "the master's configuration cannot be used:\n{errors}"
-            ))
-        })?;
+    let source = args.source()?;
+    let LoadedMaster {
+        config, warnings, ..
+    } = source.load()?;
     let hub = Hub::default();
     let log = serve::start_logging(
         &config.log.level,
@@ -75,9 +118,9 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
         &hub,
     )?;
     for warning in warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!("{}", warning.for_log());
     }
-    if files.is_empty() {
+    if source.has_no_file() {
         tracing::warn!("there is no {DEFAULT_CONFIG}: defaults, environment and flags are used");
     }
     let data_dir = match &config.data_dir {

@@ -44,9 +44,9 @@ const ALWAYS_IGNORED: [&str; 13] = [
 /// Reads a configuration: the text as it stands, and what it says. `-` is standard input.
 pub(crate) fn read_config(path: &Path) -> Result<(String, Value), CliError> {
     let text = read_text(path)?;
-    let named =
-        |errors| CliError::request(format!("\"{}\" cannot be used:\n{errors}", path.display()));
-    let config = yaml::parse(&text).map_err(named)?.to_value();
+    let config = yaml::parse(&text)
+        .map_err(|errors| errors.in_file(&shown_name(path)))?
+        .to_value();
     if !config.is_object() {
         return Err(CliError::request(format!(
             "\"{}\" is not a configuration: it must be a YAML map, with at least \"searcher\" and \"entrypoint\"",
@@ -56,7 +56,17 @@ pub(crate) fn read_config(path: &Path) -> Result<(String, Value), CliError> {
     Ok((text, config))
 }
 
-fn read_text(path: &Path) -> Result<String, CliError> {
+/// A file as mistakes in it name it.
+pub(crate) fn shown_name(path: &Path) -> String {
+    if path == Path::new("-") {
+        "<stdin>".to_owned()
+    } else {
+        path.display().to_string()
+    }
+}
+
+/// The text of a file; `-` is standard input.
+pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
     let mut text = String::new();
     let result = if path == Path::new("-") {
         io::stdin().lock().read_to_string(&mut text)

@@ -26,38 +26,131 @@ const SUPERVISOR: &str = "det-supervisor";
 #[include = "determined/py.typed"]
 struct PythonPackage;
 
-/// The configuration files named, or the default one if it exists; each with its text.
+/// The configuration files named, or the default one if it exists; each with its text, later ones stronger. A directory
+/// stands for the files in it that end in `.yaml`, `.yml` or `.json`, by name.
 pub(crate) fn config_files(
-    named: Option<&Path>,
+    named: &[PathBuf],
     default: &str,
 ) -> Result<Vec<(String, String)>, CliError> {
-    let path = named.unwrap_or(Path::new(default));
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(vec![(path.display().to_string(), text)]),
-        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
-            Ok(Vec::new())
+    let default_path = [PathBuf::from(default)];
+    let paths = if named.is_empty() {
+        &default_path[..]
+    } else {
+        named
+    };
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            for file in files_of_directory(path)? {
+                files.push(read_config_file(&file)?);
+            }
+            continue;
         }
+        match read_config_file(path) {
+            Ok(file) => files.push(file),
+            Err(_) if named.is_empty() && !path.exists() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(files)
+}
+
+fn read_config_file(path: &Path) -> Result<(String, String), CliError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok((path.display().to_string(), text)),
         Err(error) => Err(CliError::file("read the configuration file", path, &error)),
     }
 }
 
-/// The environment as configuration: every name known, and `NAME_FILE` read from the file it names.
+fn files_of_directory(directory: &Path) -> Result<Vec<PathBuf>, CliError> {
+    let failed = |error| {
+        CliError::file(
+            "read the directory of configuration files",
+            directory,
+            &error,
+        )
+    };
+    let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
+        .and_then(|entries| {
+            entries
+                .map(|entry| entry.map(|entry| entry.path()))
+                .collect()
+        })
+        .map_err(failed)?;
+    files.retain(|path| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        matches!(ending, Some("yaml" | "yml" | "json")) && path.is_file()
+    });
+    files.sort();
+    if files.is_empty() {
+        return Err(CliError::request(format!(
+            "the directory \"{}\" holds no configuration file (.yaml, .yml or .json)",
+            directory.display()
+        )));
+    }
+    Ok(files)
+}
+
+/// The environment as configuration: every variable of ours, and for a key whose `NAME_FILE` is set what that file holds.
+/// `settable` are the names that take a value that way.
 pub(crate) fn config_environment(
-    known: &[(String, String)],
+    settable: &[String],
 ) -> Result<BTreeMap<String, String>, CliError> {
     let mut environment = BTreeMap::new();
-    for (name, _) in known {
-        if let Ok(value) = std::env::var(name) {
-            environment.insert(name.clone(), value);
-        } else if let Some(path) = std::env::var_os(format!("{name}_FILE")) {
-            let path = PathBuf::from(path);
-            let text = std::fs::read_to_string(&path).map_err(|e| {
-                CliError::file(&format!("read the file that {name}_FILE names,"), &path, &e)
-            })?;
-            environment.insert(name.clone(), text.trim_end_matches('\n').to_owned());
+    for (name, value) in std::env::vars_os() {
+        let Some(name) = name.to_str().filter(|name| name.starts_with("DET_")) else {
+            continue;
+        };
+        match value.into_string() {
+            Ok(value) => {
+                environment.insert(name.to_owned(), value);
+            }
+            Err(_) if settable.iter().any(|known| known == name) => {
+                return Err(CliError::usage(format!(
+                    "the variable {name} does not hold UTF-8 text"
+                )));
+            }
+            Err(_) => {}
         }
     }
+    for gpus in ["ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"] {
+        if let Ok(value) = std::env::var(gpus) {
+            environment.insert(gpus.to_owned(), value);
+        }
+    }
+    for name in settable {
+        let file = format!("{name}_FILE");
+        // A key of its own, like `agent_token_file`, is read as that key.
+        if settable.contains(&file) {
+            continue;
+        }
+        let Some(path) = environment.get(&file).map(PathBuf::from) else {
+            continue;
+        };
+        if environment.contains_key(name) {
+            return Err(CliError::usage(format!(
+                "both {name} and {file} are set; leave one of them away"
+            )));
+        }
+        let text = std::fs::read_to_string(&path)
+            .map_err(|e| CliError::file(&format!("read the file that {file} names,"), &path, &e))?;
+        environment.insert(name.clone(), text.trim_end_matches('\n').to_owned());
+        environment.remove(&file);
+    }
     Ok(environment)
+}
+
+/// `--set KEY=VALUE` as flags.
+pub(crate) fn set_flags(pairs: &[String]) -> Result<Vec<(String, String)>, CliError> {
+    pairs
+        .iter()
+        .map(|pair| match pair.split_once('=') {
+            Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+            None => Err(CliError::usage(format!(
+                "--set \"{pair}\" is not KEY=VALUE"
+            ))),
+        })
+        .collect()
 }
 
 /// Where log lines of a long-running half go.
@@ -168,8 +261,9 @@ pub(crate) fn python_package(data_dir: &Path) -> Result<PathBuf, CliError> {
         let failed = |e: std::io::Error| CliError::file("write", &path, &e);
         let parent = path.parent().unwrap_or(&root);
         std::fs::create_dir_all(parent).map_err(failed)?;
-        // Written aside and renamed: a task that starts meanwhile never sees half a file.
-        let aside = path.with_extension("new");
+        // Written aside and renamed: a task that starts meanwhile never sees half a file. Another agent that is started
+        // on the same directory by mistake writes too, until it finds that the directory is taken.
+        let aside = path.with_extension(format!("new-{}", std::process::id()));
         std::fs::File::create(&aside)
             .and_then(|mut out| out.write_all(&file.data))
             .and_then(|()| std::fs::rename(&aside, &path))

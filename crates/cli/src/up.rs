@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use det_agent::{AgentOptions, RuntimeChoice, Secret};
-use det_config::master::MasterConfig;
+use det_config::master::LoadedMaster;
 use det_ids::AgentId;
 use det_server::hub::{Hub, Topic};
 use det_server::{MasterOptions, Running};
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::RuntimeArg;
 use crate::error::CliError;
+use crate::master::MasterSource;
 use crate::output;
 use crate::serve::{self, LogTarget};
 
@@ -26,9 +27,9 @@ pub(crate) struct UpArgs {
     /// Where the cluster keeps its data [default: a directory under the person's own]
     #[arg(long, value_name = "PATH")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Configuration file of the master, for all that has no option here
+    /// Configuration file of the master, or a directory of such, for all that has no option here; may be repeated
     #[arg(long, value_name = "PATH")]
-    pub(crate) config_file: Option<PathBuf>,
+    pub(crate) config_file: Vec<PathBuf>,
     /// How many agents to run
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) agents: u32,
@@ -56,20 +57,18 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         None => serve::default_data_dir()?,
     };
     let data_dir = serve::create_data_dir(&data_dir)?;
-    let files = match &args.config_file {
-        Some(path) => serve::config_files(Some(path), "")?,
-        None => Vec::new(),
+    let source = MasterSource {
+        files: args.config_file.clone(),
+        default_file: "",
+        flags: vec![
+            ("host".to_owned(), "127.0.0.1".to_owned()),
+            ("port".to_owned(), args.port.to_string()),
+            ("data_dir".to_owned(), data_dir.display().to_string()),
+        ],
     };
-    let flags = vec![
-        ("host".to_owned(), "127.0.0.1".to_owned()),
-        ("port".to_owned(), args.port.to_string()),
-        ("data_dir".to_owned(), data_dir.display().to_string()),
-    ];
-    let environment = serve::config_environment(&MasterConfig::environment_names())?;
-    let (config, warnings) =
-        MasterConfig::load(&files, &environment, &flags).map_err(|errors| {
-            CliError::usage(format!("the configuration cannot be used:\n{errors}"))
-        })?;
+    let LoadedMaster {
+        config, warnings, ..
+    } = source.load()?;
     let hub = Hub::default();
     let log_file = data_dir.join("det.log");
     let log = serve::start_logging(
@@ -79,7 +78,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         &hub,
     )?;
     for warning in warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!("{}", warning.for_log());
     }
     let supervisor = serve::supervisor_path()?;
     let options = MasterOptions {

@@ -104,10 +104,39 @@ fn mistakes_in_ones_own_files_are_told_without_a_master() {
     assert!(err.contains("could not read \"missing.yaml\""), "{err}");
     person.write("list.yaml", "- 1\n");
     let err = person.det(&["e", "create", "list.yaml"]).fails(1);
-    assert!(err.contains("must be a YAML map"), "{err}");
+    assert_eq!(
+        err,
+        "error: the configuration cannot be used:\nlist.yaml:1:1: must be a map, not a list\n"
+    );
     person.write("bad.yaml", "a: [1\n");
     let err = person.det(&["e", "create", "bad.yaml"]).fails(1);
-    assert!(err.contains("bad.yaml") && err.contains("line"), "{err}");
+    assert!(err.contains("\nbad.yaml:1:4: is not YAML"), "{err}");
+    person.write(
+        "wrong.yaml",
+        "image: x\nsearcher: {name: single, metric: loss}\nentrypont: a\n",
+    );
+    let err = person.det(&["e", "create", "wrong.yaml"]).fails(1);
+    for expected in [
+        "\nwrong.yaml:1:1: image: is not a known key; hint: did you mean \"environment.image\"?\n",
+        "\nwrong.yaml:3:1: entrypont: is not a known key; hint: did you mean \"entrypoint\"?\n",
+        "perhaps this was meant:\n    environment:\n      image: x\n",
+    ] {
+        assert!(err.contains(expected), "{err}\nlacks {expected}");
+    }
+    // What a template may bring is left to the master, and so is everything when told so.
+    for words in [
+        &["e", "create", "part.yaml", "--template", "t"][..],
+        &["e", "create", "wrong.yaml", "--no-check"],
+    ] {
+        person.write("part.yaml", "name: x\n");
+        let err = person.det(words).fails(3);
+        assert!(
+            err.contains("could not reach") || err.contains("reach"),
+            "{err}"
+        );
+    }
+    let err = person.det(&["e", "create", "part.yaml"]).fails(1);
+    assert!(err.contains("searcher: is required"), "{err}");
     person.write("c.yaml", CONFIG);
     let err = person.det(&["e", "create", "c.yaml", "c.yaml"]).fails(2);
     assert!(err.contains("is a file"), "{err}");

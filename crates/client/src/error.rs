@@ -51,6 +51,8 @@ pub enum ClientError {
     NotFound {
         /// The master's own words.
         message: String,
+        /// What to do, where the master says so.
+        hint: Option<String>,
     },
     /// The master refused the request or failed at it.
     #[error("{message}")]
@@ -109,7 +111,7 @@ impl ClientError {
         match status {
             401 => Self::Unauthenticated { message },
             403 => Self::Forbidden { message },
-            404 => Self::NotFound { message },
+            404 => Self::NotFound { message, hint },
             _ => Self::Failed {
                 status,
                 message,

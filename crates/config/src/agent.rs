@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::errors::{ConfigError, ConfigErrors};
-use crate::layers::{Schema, env_names};
+use crate::container::schema::NOT_EMPTY;
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
+use crate::explain::{ExplainedKey, rows};
+use crate::layers::{Sources, env_names, load};
 use crate::master::Log;
 use crate::schema::{
-    Checker, Kind, NATURAL_32, PORT, Section, Stage, field, fill_defaults, leaves, mask, section,
+    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, field, fill_defaults,
+    leaves, mask, section, text_by,
 };
 use crate::yaml::Node;
 
@@ -157,76 +160,218 @@ pub struct Hooks {
 
 const EMPTY: &str = "\"\"";
 
+static DOCUMENT: Document = Document {
+    root: &AGENT,
+    places: &[
+        (".pool", "resource_pool"),
+        (".id", "agent_id"),
+        (".level", "log.level"),
+        (".master_cert", "security.tls.master_cert"),
+        (".skip_verify", "security.tls.skip_verify"),
+    ],
+    slots_key: "artificial_slots",
+    translate: |_, _| {},
+};
+
+/// What this document is made of.
+pub(crate) fn document() -> &'static Document {
+    &DOCUMENT
+}
+
 static AGENT: Section = section(&[
-    field("config_file", Kind::Text),
-    field("log", Kind::Section(&crate::master::LOG)).or("{}"),
-    field("master_host", Kind::TextBy(crate::container::not_empty)).finally(),
-    field("master_port", PORT).or("0"),
-    field("agent_id", Kind::TextBy(crate::container::not_empty)),
-    field("resource_pool", Kind::TextBy(crate::container::not_empty)).or("\"default\""),
-    field("container_master_host", Kind::Text),
-    field("container_master_port", Kind::Int(1, 65_535)),
-    field("slot_type", Kind::TextBy(slot_type)).or("\"auto\""),
-    field("visible_gpus", Kind::Text),
-    field("artificial_slots", NATURAL_32).or("0"),
-    field("security", Kind::Section(&SECURITY)).or("{}"),
-    field("debug", Kind::Bool).or("false"),
-    field("http_proxy", Kind::Text).or(EMPTY),
-    field("https_proxy", Kind::Text).or(EMPTY),
-    field("ftp_proxy", Kind::Text).or(EMPTY),
-    field("no_proxy", Kind::Text).or(EMPTY),
+    field("config_file", Kind::Text, "The file that this was read from").built_in(EMPTY),
+    field(
+        "log",
+        Kind::Section(&crate::master::LOG),
+        "Log of the agent itself",
+    )
+    .or("{}"),
+    field("master_host", Kind::Special(&NOT_EMPTY), "Host of the master").finally(),
+    field(
+        "master_port",
+        PORT,
+        "Port of the master; 0 = 443 with TLS, 80 without",
+    )
+    .or("0"),
+    field(
+        "agent_id",
+        Kind::Special(&NOT_EMPTY),
+        "Unique in the cluster; the host's name unless given",
+    ),
+    field("resource_pool", Kind::Special(&NOT_EMPTY), "Pool to join").or("\"default\""),
+    field(
+        "container_master_host",
+        Kind::Text,
+        "Host of the master as seen from containers; `master_host` unless given",
+    ),
+    field(
+        "container_master_port",
+        REAL_PORT,
+        "Port of the master as seen from containers; `master_port` unless given",
+    ),
+    field(
+        "slot_type",
+        Kind::Special(&SLOT_TYPE),
+        "Which devices become slots",
+    )
+    .or("\"auto\""),
+    field(
+        "visible_gpus",
+        Kind::Text,
+        "GPUs to use, by index, UUID, bus id or serial, comma-separated; all unless given here or by ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES",
+    ),
+    field(
+        "artificial_slots",
+        NATURAL_32,
+        "So many made-up processor slots instead of real ones, for tests",
+    )
+    .or("0"),
+    field(
+        "security",
+        Kind::Section(&SECURITY),
+        "TLS towards the master",
+    )
+    .or("{}"),
+    field("debug", Kind::Bool, "Verbose scripts of tasks").or("false").kept(),
+    field("http_proxy", Kind::Text, "Proxy for tasks and image pulls").or(EMPTY),
+    field("https_proxy", Kind::Text, "Proxy for tasks and image pulls").or(EMPTY),
+    field("ftp_proxy", Kind::Text, "Proxy for tasks").or(EMPTY),
+    field(
+        "no_proxy",
+        Kind::Text,
+        "Hosts that are reached without a proxy",
+    )
+    .or(EMPTY),
     // Some hours: longer than the ten minutes that the master waits for a lost agent, even where pauses are cut short at
     // random. An agent that comes back later still hands over logs and is told what to end.
-    field("agent_reconnect_attempts", NATURAL_32).or("2880"),
-    field("agent_reconnect_backoff", NATURAL_32).or("5"),
+    field(
+        "agent_reconnect_attempts",
+        NATURAL_32,
+        "Attempts to reach the master again before the command for a lost connection runs",
+    )
+    .or("2880"),
+    field(
+        "agent_reconnect_backoff",
+        NATURAL_32,
+        "Seconds between two attempts",
+    )
+    .or("5"),
     field(
         "container_runtime",
         Kind::Choice(&["auto", "docker", "podman", "process"]),
+        "How containers are run",
     )
     .or("\"auto\""),
-    field("container_auto_remove_disabled", Kind::Bool).or("false"),
-    field("hooks", Kind::Section(&HOOKS)).or("{}"),
-    field("api_enabled", Kind::Bool).or("false"),
-    field("bind_ip", Kind::Text).or("\"0.0.0.0\""),
-    field("bind_port", PORT).or("9090"),
-    field("tls", Kind::Bool).or("false"),
-    field("tls_cert", Kind::Text).or(EMPTY),
-    field("tls_key", Kind::Text).or(EMPTY),
-    field("fluent", Kind::Any).warn("is ignored; agents ship logs themselves"),
-    field("label", Kind::Any).warn("is ignored; use \"resource_pool\""),
-    field("image_root", Kind::Text),
-    field("agent_token", Kind::Text).secret(),
-    field("agent_token_file", Kind::Text),
-    field("python", Kind::Text),
-    field("data_dir", Kind::Text),
+    field(
+        "container_auto_remove_disabled",
+        Kind::Bool,
+        "Whether ended containers are kept",
+    )
+    .or("false")
+    .kept(),
+    field("hooks", Kind::Section(&HOOKS), "Commands for special moments").or("{}"),
+    field(
+        "api_enabled",
+        Kind::Bool,
+        "Whether the local debug server runs",
+    )
+    .or("false")
+    .kept(),
+    field("bind_ip", Kind::Text, "Address of the debug server")
+        .or("\"0.0.0.0\"")
+        .kept(),
+    field("bind_port", PORT, "Port of the debug server").or("9090").kept(),
+    field("tls", Kind::Bool, "Whether the debug server speaks TLS")
+        .or("false")
+        .kept(),
+    field("tls_cert", Kind::Text, "Certificate of the debug server")
+        .or(EMPTY)
+        .kept(),
+    field("tls_key", Kind::Text, "Key of the debug server").or(EMPTY).kept(),
+    field("fluent", Kind::Any, "Older key").warn("is ignored; agents ship logs themselves"),
+    field("label", Kind::Any, "Older key").warn("is ignored; use \"resource_pool\""),
+    field(
+        "image_root",
+        Kind::Text,
+        "Image cache of runtimes other than Docker",
+    )
+    .kept(),
+    field(
+        "agent_token",
+        Kind::Text,
+        "What the agent presents to the master",
+    )
+    .secret(),
+    field("agent_token_file", Kind::Text, "File that holds the above"),
+    field(
+        "python",
+        Kind::Text,
+        "Interpreter that process tasks get as `python3`; the first on the path unless given",
+    ),
+    field(
+        "data_dir",
+        Kind::Text,
+        "Directory of everything the agent keeps",
+    ),
 ])
 .aliases(&[("runtime", "container_runtime", false)])
-.check(document);
+.check(check_document);
 
-static SECURITY: Section = section(&[field("tls", Kind::Section(&TLS)).or("{}")]);
+static SECURITY: Section =
+    section(&[field("tls", Kind::Section(&TLS), "TLS towards the master").or("{}")]);
 
 static TLS: Section = section(&[
-    field("enabled", Kind::Bool).or("false"),
-    field("skip_verify", Kind::Bool).or("false"),
-    field("master_cert", Kind::Text).or(EMPTY),
-    field("master_cert_name", Kind::Text).or(EMPTY),
-    field("client_cert", Kind::Text).or(EMPTY),
-    field("client_key", Kind::Text).or(EMPTY),
+    field(
+        "enabled",
+        Kind::Bool,
+        "Whether the master is spoken to with TLS",
+    )
+    .or("false"),
+    field(
+        "skip_verify",
+        Kind::Bool,
+        "Whether any certificate is believed",
+    )
+    .or("false"),
+    field(
+        "master_cert",
+        Kind::Text,
+        "File with the certificate authority; the system's unless given",
+    )
+    .or(EMPTY),
+    field(
+        "master_cert_name",
+        Kind::Text,
+        "Name expected in the master's certificate; its host unless given",
+    )
+    .or(EMPTY),
+    field(
+        "client_cert",
+        Kind::Text,
+        "File with the agent's certificate",
+    )
+    .or(EMPTY),
+    field("client_key", Kind::Text, "File with the agent's key").or(EMPTY),
 ])
 .check(tls);
 
-static HOOKS: Section = section(&[field("on_connection_lost", Kind::List(&Kind::Text)).or("[]")]);
+static HOOKS: Section = section(&[field(
+    "on_connection_lost",
+    Kind::List(&Kind::Text),
+    "Command that runs when the master cannot be reached for good",
+)
+.or("[]")]);
 
-static SCHEMA: Schema = Schema {
-    root: &AGENT,
-    suggestions: &[],
-    translate: |_, _| {},
-};
+static SLOT_TYPE: Special = text_by(
+    "`auto`, `none`, `cuda`, `rocm`, `cpu`; older: `gpu`",
+    || json!({"enum": ["auto", "none", "cuda", "rocm", "cpu", "gpu"]}),
+    slot_type,
+);
 
 /// `gpu` is the old name of `cuda`.
 fn slot_type(checker: &mut Checker, node: &mut Node) {
     if node.text() == Some("gpu") {
-        checker.warn("\"gpu\" is the old name of \"cuda\"");
+        checker.warn(node.at.as_ref(), "\"gpu\" is the old name of \"cuda\"");
         node.tree = crate::yaml::Tree::Text("cuda".into());
     }
     checker.value(node, Kind::Choice(&["auto", "none", "cuda", "rocm", "cpu"]));
@@ -244,7 +389,7 @@ fn is_true(node: &Node, key: &str) -> bool {
 }
 
 fn tls(checker: &mut Checker, node: &Node) {
-    if checker.stage != Stage::Complete {
+    if !checker.stage.is_complete() {
         return;
     }
     if let (Some(cert), true) = (given(node, "master_cert"), is_true(node, "skip_verify")) {
@@ -262,8 +407,8 @@ fn tls(checker: &mut Checker, node: &Node) {
     }
 }
 
-fn document(checker: &mut Checker, root: &Node) {
-    if checker.stage != Stage::Complete {
+fn check_document(checker: &mut Checker, root: &Node) {
+    if !checker.stage.is_complete() {
         return;
     }
     if is_true(root, "tls") && is_true(root, "api_enabled") {
@@ -283,37 +428,69 @@ fn document(checker: &mut Checker, root: &Node) {
     }
 }
 
-impl AgentConfig {
-    /// Reads the configuration; arguments and result as for [`crate::MasterConfig::load`].
+/// A configuration as it was read: with warnings and with the origin of every value.
+#[derive(Debug, Clone)]
+pub struct LoadedAgent {
+    /// The configuration.
+    pub config: AgentConfig,
+    /// What the person should know although it is no mistake.
+    pub warnings: Vec<ConfigWarning>,
+    /// What was read, before the defaults.
+    root: Node,
+}
+
+impl LoadedAgent {
+    /// Reads the configuration.
     ///
     /// # Errors
-    /// Every mistake, each with its path and the file and line, variable or flag it comes from.
-    pub fn load(
-        files: &[(String, String)],
-        env: &BTreeMap<String, String>,
-        flags: &[(String, String)],
-    ) -> Result<(Self, Vec<String>), ConfigErrors> {
-        let (mut root, warnings) = SCHEMA.load(files, env, flags)?;
-        fill_defaults(&mut root, SCHEMA.root);
-        let mut config: Self = serde_json::from_value(root.to_value())
+    /// Every mistake, each with its path and the file with line and column, variable or flag it comes from.
+    pub fn load(sources: Sources<'_>) -> Result<Self, ConfigErrors> {
+        let (root, warnings) = load(&DOCUMENT, sources)?;
+        let mut whole = root.clone();
+        fill_defaults(&mut whole, &AGENT);
+        let mut config: AgentConfig = serde_json::from_value(whole.to_value())
             .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")))?;
         if config.visible_gpus.is_none() {
             let name = ["ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
-            config.visible_gpus = name.iter().find_map(|name| env.get(*name)).cloned();
+            config.visible_gpus = name.iter().find_map(|name| sources.env.get(*name)).cloned();
         }
         for host in [&mut config.container_master_host, &mut config.agent_id] {
             if host.as_deref() == Some("") {
                 *host = None;
             }
         }
-        Ok((config, warnings))
+        Ok(Self {
+            config,
+            warnings,
+            root,
+        })
+    }
+
+    /// Every effective value with its origin, secrets hidden.
+    pub fn origins(&self) -> Vec<ExplainedKey> {
+        rows(&self.config.to_masked_json(), &self.root)
+    }
+}
+
+impl AgentConfig {
+    /// Reads the configuration; arguments and result as for [`crate::MasterConfig::load`].
+    ///
+    /// # Errors
+    /// As [`LoadedAgent::load`].
+    pub fn load(
+        files: &[(String, String)],
+        env: &BTreeMap<String, String>,
+        flags: &[(String, String)],
+    ) -> Result<(Self, Vec<ConfigWarning>), ConfigErrors> {
+        let loaded = LoadedAgent::load(Sources { files, env, flags })?;
+        Ok((loaded.config, loaded.warnings))
     }
 
     /// The configuration as JSON for showing: the token and the credentials in proxy addresses are hidden.
     pub fn to_masked_json(&self) -> Value {
         let mut value =
             serde_json::to_value(self).expect("maps with text keys and finite numbers are JSON");
-        mask(&mut value, SCHEMA.root);
+        mask(&mut value, &AGENT);
         for key in ["http_proxy", "https_proxy", "ftp_proxy"] {
             let shown = value
                 .get(key)
@@ -328,11 +505,21 @@ impl AgentConfig {
 
     /// The variable of every key, `(DET_MASTER_HOST, master_host)`; `…_FILE` as for [`crate::MasterConfig`].
     pub fn environment_names() -> Vec<(String, String)> {
-        let known = leaves(SCHEMA.root);
+        let known = leaves(&AGENT);
         env_names(&known)
             .into_iter()
             .map(|(name, leaf)| (name, leaf.path.clone()))
             .collect()
+    }
+
+    /// The names of variables that hold a single value, which a file may hold instead.
+    pub fn value_names() -> Vec<String> {
+        crate::layers::value_names(&AGENT)
+    }
+
+    /// The dotted paths of keys that a flag can set, and whether each is a switch.
+    pub fn flags() -> Vec<(String, bool)> {
+        crate::layers::flags(&AGENT)
     }
 
     /// The port of the master: as configured, else 443 with TLS and 80 without.

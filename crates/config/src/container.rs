@@ -1,15 +1,16 @@
 //! What a container gets besides its command: images, variables, mounts, devices, and the cluster's defaults for them.
 //! `experiment-config` reference §8 to §10, `master-config` reference §4.
 
+pub(crate) mod log_policies;
+pub(crate) mod schema;
+
 use std::collections::BTreeMap;
 
 use det_taskspec::{DeviceKind, DeviceMapping, RegistryAuth};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use crate::schema::{Checker, Field, Kind, NATURAL, PORT, POSITIVE, Section, field, section};
-use crate::storage::{PROPAGATION, absolute_path};
-use crate::units::parse_byte_size;
+use crate::schema::merge_documents;
 use crate::yaml::{Node, Tree};
 
 /// One value for each kind of device.
@@ -223,524 +224,66 @@ impl TaskContainerDefaults {
     /// These defaults (of a pool) over weaker ones (of the cluster): `master-config` reference §4.2.
     #[must_use]
     pub fn over(&self, weaker: &Self) -> Self {
-        Self {
-            dtrain_network_interface: first(
-                self.dtrain_network_interface.as_ref(),
-                weaker.dtrain_network_interface.as_ref(),
-            ),
-            nccl_port_range: first(
-                self.nccl_port_range.as_ref(),
-                weaker.nccl_port_range.as_ref(),
-            ),
-            gloo_port_range: first(
-                self.gloo_port_range.as_ref(),
-                weaker.gloo_port_range.as_ref(),
-            ),
-            shm_size_bytes: self.shm_size_bytes.or(weaker.shm_size_bytes),
-            network_mode: first(self.network_mode.as_ref(), weaker.network_mode.as_ref()),
-            cpu_pod_spec: first(self.cpu_pod_spec.as_ref(), weaker.cpu_pod_spec.as_ref()),
-            gpu_pod_spec: first(self.gpu_pod_spec.as_ref(), weaker.gpu_pod_spec.as_ref()),
-            checkpoint_gc_pod_spec: first(
-                self.checkpoint_gc_pod_spec.as_ref(),
-                weaker.checkpoint_gc_pod_spec.as_ref(),
-            ),
-            image: PerDevice {
-                cpu: first(self.image.cpu.as_ref(), weaker.image.cpu.as_ref()),
-                cuda: first(self.image.cuda.as_ref(), weaker.image.cuda.as_ref()),
-                rocm: first(self.image.rocm.as_ref(), weaker.image.rocm.as_ref()),
-            },
-            registry_auth: first(self.registry_auth.as_ref(), weaker.registry_auth.as_ref()),
-            force_pull_image: self.force_pull_image.or(weaker.force_pull_image),
-            environment_variables: PerDevice {
-                cpu: variables_over(
-                    &self.environment_variables.cpu,
-                    &weaker.environment_variables.cpu,
-                ),
-                cuda: variables_over(
-                    &self.environment_variables.cuda,
-                    &weaker.environment_variables.cuda,
-                ),
-                rocm: variables_over(
-                    &self.environment_variables.rocm,
-                    &weaker.environment_variables.rocm,
-                ),
-            },
-            add_capabilities: set_union(&self.add_capabilities, &weaker.add_capabilities),
-            drop_capabilities: set_union(&self.drop_capabilities, &weaker.drop_capabilities),
-            devices: new_ones(&self.devices, &weaker.devices, |device| {
-                device.container_path.clone()
-            }),
-            bind_mounts: new_ones(&self.bind_mounts, &weaker.bind_mounts, |mount| {
-                mount.container_path.clone()
-            }),
-            work_dir: first(self.work_dir.as_ref(), weaker.work_dir.as_ref()),
-            slurm: Slurm {
-                slots_per_node: self.slurm.slots_per_node.or(weaker.slurm.slots_per_node),
-                gpu_type: first(self.slurm.gpu_type.as_ref(), weaker.slurm.gpu_type.as_ref()),
-                sbatch_args: arguments(
-                    self.slurm.sbatch_args.as_ref(),
-                    weaker.slurm.sbatch_args.as_ref(),
-                ),
-            },
-            pbs: Pbs {
-                slots_per_node: self.pbs.slots_per_node.or(weaker.pbs.slots_per_node),
-                pbsbatch_args: arguments(
-                    self.pbs.pbsbatch_args.as_ref(),
-                    weaker.pbs.pbsbatch_args.as_ref(),
-                ),
-            },
-            startup_hook: first(self.startup_hook.as_ref(), weaker.startup_hook.as_ref()),
-            log_policies: new_ones(&self.log_policies, &weaker.log_policies, log_policy_key),
-            preemption_timeout: self.preemption_timeout.or(weaker.preemption_timeout),
-            kubernetes: KubernetesDefaults {
-                max_slots_per_pod: self
-                    .kubernetes
-                    .max_slots_per_pod
-                    .or(weaker.kubernetes.max_slots_per_pod),
-            },
-        }
-    }
-
-    /// These defaults as a layer under an experiment's document, for trials of so many slots.
-    pub(crate) fn experiment_layer(&self, slots_per_trial: i64) -> Value {
-        let pod_spec = if slots_per_trial > 0 {
-            &self.gpu_pod_spec
-        } else {
-            &self.cpu_pod_spec
-        };
-        json!({
-            "bind_mounts": self.bind_mounts,
-            "log_policies": self.log_policies,
-            "preemption_timeout": self.preemption_timeout,
-            "slurm": self.slurm,
-            "pbs": self.pbs,
-            "resources": {"shm_size": self.shm_size_bytes, "devices": self.devices},
-            "environment": {
-                "image": self.image,
-                "environment_variables": self.environment_variables,
-                "registry_auth": self.registry_auth,
-                "force_pull_image": self.force_pull_image,
-                "add_capabilities": self.add_capabilities,
-                "drop_capabilities": self.drop_capabilities,
-                "pod_spec": pod_spec,
-            },
-        })
-    }
-}
-
-fn first<T: Clone>(strong: Option<&T>, weak: Option<&T>) -> Option<T> {
-    strong.or(weak).cloned()
-}
-
-/// The stronger entries, then the weaker ones of other names.
-fn variables_over(strong: &[String], weak: &[String]) -> Vec<String> {
-    let name = |entry: &str| entry.split('=').next().unwrap_or_default().to_owned();
-    let names: Vec<String> = strong.iter().map(|entry| name(entry)).collect();
-    let weaker = weak.iter().filter(|entry| !names.contains(&name(entry)));
-    strong.iter().chain(weaker).cloned().collect()
-}
-
-fn set_union(a: &[String], b: &[String]) -> Vec<String> {
-    let set: std::collections::BTreeSet<&String> = a.iter().chain(b).collect();
-    set.into_iter().cloned().collect()
-}
-
-fn new_ones<T: Clone, K: PartialEq>(strong: &[T], weak: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
-    let keys: Vec<K> = strong.iter().map(&key).collect();
-    let weaker = weak.iter().filter(|item| !keys.contains(&key(item)));
-    strong.iter().chain(weaker).cloned().collect()
-}
-
-/// What makes two log policies the same: the name, else action and pattern.
-fn log_policy_key(policy: &LogPolicy) -> String {
-    match &policy.name {
-        Some(name) => format!("name {name}"),
-        None => format!("{:?} {:?}", policy.action, policy.pattern),
-    }
-}
-
-/// Weaker arguments first, so that the stronger ones, which come last, win.
-fn arguments(strong: Option<&Vec<String>>, weak: Option<&Vec<String>>) -> Option<Vec<String>> {
-    match (strong, weak) {
-        (Some(strong), Some(weak)) => Some(weak.iter().chain(strong).cloned().collect()),
-        (one, other) => first(one, other),
-    }
-}
-
-const CAPABILITIES: Kind = Kind::List(&Kind::Text);
-
-pub(crate) static REGISTRY_AUTH: Section = section(&[
-    field("username", Kind::Text),
-    field("password", Kind::Text).secret(),
-    field("serveraddress", Kind::Text),
-    field("email", Kind::Text),
-    field("auth", Kind::Text).secret(),
-    field("identitytoken", Kind::Text).secret(),
-    field("registrytoken", Kind::Text).secret(),
-])
-.aliases(&[("server", "serveraddress", false)])
-.check(registry);
-
-fn registry(checker: &mut Checker, node: &Node) {
-    if node.get("serveraddress").is_none() {
-        checker.warn("names no \"serveraddress\": the credentials are sent to whichever registry holds the image");
-    }
-}
-
-pub(crate) static PROXY_PORT: Section = section(&[
-    field("proxy_port", Kind::Int(1, 65_535)).always(),
-    field("proxy_tcp", Kind::Bool).or("false"),
-    field("unauthenticated", Kind::Bool).or("false"),
-    field("default_service_id", Kind::Bool).or("false"),
-]);
-
-/// Images of the published environments, which hold what the unmodified clients' training loops need.
-const DEFAULT_IMAGES: &str = r#"{
-    "cpu": "determinedai/pytorch-ngc-dev:0736b6d",
-    "cuda": "determinedai/pytorch-ngc-dev:0736b6d",
-    "rocm": "determinedai/environments:rocm-5.6-pytorch-1.3-tf-2.10-rocm-mpich-0736b6d"
-}"#;
-
-pub(crate) static ENVIRONMENT: Section = section(&[
-    field("image", Kind::Custom(image)).or(DEFAULT_IMAGES),
-    field("environment_variables", Kind::Custom(variables)).or("{}"),
-    field("proxy_ports", Kind::List(&Kind::Section(&PROXY_PORT)))
-        .or("[]")
-        .kept(),
-    field("ports", Kind::Map(&PORT)).or("{}"),
-    field("force_pull_image", Kind::Bool).or("false"),
-    field("registry_auth", Kind::Section(&REGISTRY_AUTH)),
-    field("add_capabilities", CAPABILITIES).or("[]"),
-    field("drop_capabilities", CAPABILITIES).or("[]"),
-    field("pod_spec", Kind::Custom(crate::pod::check)).kept(),
-    field("work_dir", Kind::Text),
-]);
-
-/// Fills in the images that a partial map leaves out; the schema's default covers only a missing map.
-pub(crate) fn complete_images(environment: &mut Node) {
-    let Ok(Value::Object(defaults)) = serde_json::from_str::<Value>(DEFAULT_IMAGES) else {
-        return;
-    };
-    if let Some(images) = environment.get_mut("image").and_then(Node::members_mut) {
-        for (kind, image) in defaults {
-            images.entry(kind).or_insert_with(|| Node::from(&image));
-        }
-    }
-}
-
-pub(crate) static BIND_MOUNT: Section = section(&[
-    field("host_path", Kind::TextBy(absolute_path)).always(),
-    field("container_path", Kind::TextBy(container_path)).always(),
-    field("read_only", Kind::Bool).or("false"),
-    field("propagation", PROPAGATION).or("\"rprivate\""),
-]);
-
-fn container_path(checker: &mut Checker, node: &mut Node) {
-    match node.text() {
-        Some("." | "") => checker.error(
-            node.at.as_ref(),
-            "must be a path below the working directory, or absolute",
-        ),
-        Some(_) => {}
-        None => checker.value(node, Kind::Text),
-    }
-}
-
-const SLURM_FIELDS: &[Field] = &[
-    field("slots_per_node", POSITIVE),
-    field("gpu_type", Kind::Text),
-    field("sbatch_args", Kind::List(&Kind::Text)),
-];
-pub(crate) static SLURM: Section = section(SLURM_FIELDS).check(not_acted_on);
-pub(crate) static PBS: Section = section(&[
-    field("slots_per_node", POSITIVE),
-    field("pbsbatch_args", Kind::List(&Kind::Text)),
-])
-.check(not_acted_on);
-
-/// Warns when a section that nothing acts on yet says something.
-pub(crate) fn not_acted_on(checker: &mut Checker, node: &Node) {
-    if node.members().is_some_and(|members| !members.is_empty()) {
-        checker.warn("is accepted and kept but not acted on yet");
-    }
-}
-
-static DEVICE: Section = section(&[
-    field("host_path", Kind::TextBy(absolute_path)).always(),
-    field("container_path", Kind::TextBy(absolute_path)).always(),
-    field("mode", Kind::Custom(device_mode)).or("\"mrw\""),
-]);
-
-pub(crate) const DEVICES: Kind = Kind::List(&Kind::Custom(device));
-
-fn device_mode(checker: &mut Checker, node: &mut Node) {
-    match node.text() {
-        Some(mode) if !mode.is_empty() && mode.chars().all(|c| "mrw".contains(c)) => {}
-        _ => checker.error(node.at.as_ref(), "must be made of \"m\", \"r\" and \"w\""),
-    }
-}
-
-/// `/host:/container[:mode]` or a map; becomes a map.
-fn device(checker: &mut Checker, node: &mut Node) {
-    if let Some(text) = node.text() {
-        let parts: Vec<&str> = text.split(':').collect();
-        let (host, container, mode) = match parts[..] {
-            [host, container] => (host, container, "mrw"),
-            [host, container, mode] => (host, container, mode),
-            _ => {
-                let message = format!("must be \"/host:/container[:mode]\", not \"{text}\"");
-                return checker.error(node.at.as_ref(), message);
-            }
-        };
-        let part = |text: &str| Node {
-            tree: Tree::Text(text.to_owned()),
-            at: node.at.clone(),
-        };
-        node.tree = Tree::Map(BTreeMap::from([
-            ("host_path".to_owned(), part(host)),
-            ("container_path".to_owned(), part(container)),
-            ("mode".to_owned(), part(mode)),
-        ]));
-    }
-    checker.value(node, Kind::Section(&DEVICE));
-    if let Some(members) = node.members_mut() {
-        members
-            .entry("mode".to_owned())
-            .or_insert_with(|| Node::new(Tree::Text("mrw".to_owned())));
-    }
-}
-
-/// The three kinds of device, and the old name of one.
-const KINDS: [&str; 3] = ["cpu", "cuda", "rocm"];
-
-/// Brings a value per device into its normal form: a map with `cpu`, `cuda`, `rocm`.
-fn per_device(checker: &mut Checker, node: &mut Node, spread: bool, item: Kind) {
-    if spread {
-        let tree = KINDS
-            .iter()
-            .map(|kind| ((*kind).to_owned(), node.clone()))
-            .collect();
-        // The three are the same: checking one reports each mistake once.
-        let before = checker.errors.len();
-        checker.value(node, item);
-        if checker.errors.len() == before {
-            node.tree = Tree::Map(tree);
-        }
-        return;
-    }
-    let Some(members) = node.members_mut() else {
-        let message = format!(
-            "must be one value for all devices or a map of \"cpu\", \"cuda\", \"rocm\", not {}",
-            node.kind()
+        let merged = merge_documents(
+            &schema::TASK_CONTAINER_DEFAULTS,
+            self.to_node(),
+            weaker.to_node(),
         );
-        return checker.error(node.at.as_ref(), message);
+        serde_json::from_value(merged.to_value())
+            .expect("what is merged was written by this type, and merging keeps its shape")
+    }
+
+    /// These defaults as a tree that comes from no text, without what is not set.
+    pub(crate) fn to_node(&self) -> Node {
+        let value =
+            serde_json::to_value(self).expect("maps with text keys and finite numbers are JSON");
+        Node::from(&value)
+            .pruned(&["cpu_pod_spec", "gpu_pod_spec", "checkpoint_gc_pod_spec"])
+            .unwrap_or_else(|| Node::new(Tree::Map(BTreeMap::new())))
+    }
+}
+
+/// Kinds of document that lie over a pool's defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LaidOver {
+    /// An experiment.
+    Experiment,
+    /// A notebook, shell, command, TensorBoard or generic task.
+    Task,
+}
+
+/// A pool's defaults as a layer under a document that asks for so many slots (of a trial, or of a task).
+pub(crate) fn layer_under(document: LaidOver, defaults: &Node, slots: i64) -> Node {
+    let pod_spec = if slots > 0 {
+        "gpu_pod_spec"
+    } else {
+        "cpu_pod_spec"
     };
-    members.retain(|_, member| !matches!(member.tree, Tree::Null));
-    if let Some(gpu) = members.remove("gpu") {
-        checker.within("gpu", |checker| checker.warn("is the old name of \"cuda\""));
-        members.entry("cuda".to_owned()).or_insert(gpu);
-    }
-    for (key, member) in members {
-        checker.within(key, |checker| {
-            if KINDS.contains(&key.as_str()) {
-                checker.value(member, item);
-            } else {
-                checker.error(
-                    member.at.as_ref(),
-                    "is not a known key; known are \"cpu\", \"cuda\", \"rocm\"",
-                );
-            }
-        });
-    }
-}
-
-fn image(checker: &mut Checker, node: &mut Node) {
-    let spread = node.text().is_some();
-    per_device(checker, node, spread, Kind::Custom(image_name));
-}
-
-fn image_name(checker: &mut Checker, node: &mut Node) {
-    match node.text() {
-        Some("") => checker.error(node.at.as_ref(), "must name an image"),
-        Some(_) => {}
-        None => checker.value(node, Kind::Text),
-    }
-}
-
-fn variables(checker: &mut Checker, node: &mut Node) {
-    let spread = matches!(node.tree, Tree::List(_));
-    per_device(checker, node, spread, Kind::List(&Kind::Custom(variable)));
-}
-
-fn variable(checker: &mut Checker, node: &mut Node) {
-    match node.text() {
-        Some(text) if text.is_empty() || text.starts_with('=') => {
-            checker.error(node.at.as_ref(), "must be \"NAME=VALUE\" or \"NAME\"");
-        }
-        Some(_) => {}
-        None => {
-            let message = format!("must be \"NAME=VALUE\" or \"NAME\", not {}", node.kind());
-            checker.error(node.at.as_ref(), message);
-        }
-    }
-}
-
-/// A size in bytes or as text; becomes bytes.
-pub(crate) fn byte_size(checker: &mut Checker, node: &mut Node) {
-    match node.text().map(parse_byte_size) {
-        None => checker.value(node, NATURAL),
-        Some(Ok(bytes)) => node.tree = Tree::Number(bytes.into()),
-        Some(Err(message)) => checker.error(node.at.as_ref(), message),
-    }
-}
-
-static LOG_POLICY: Section = section(&[
-    field("name", Kind::Text),
-    field("pattern", Kind::Custom(pattern)),
-    field("action", Kind::Custom(action)),
-])
-.check(log_policy);
-
-pub(crate) const LOG_POLICIES: Kind = Kind::Custom(log_policies);
-
-static LOG_POLICY_KIND: Kind = Kind::Section(&LOG_POLICY);
-
-fn log_policies(checker: &mut Checker, node: &mut Node) {
-    checker.value(node, Kind::List(&LOG_POLICY_KIND));
-    let Tree::List(items) = &node.tree else {
-        return;
+    let own = match document {
+        LaidOver::Experiment => ("log_policies", "log_policies"),
+        LaidOver::Task => ("work_dir", "work_dir"),
     };
-    let mut seen: Vec<&str> = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        let Some(name) = item.get("name") else {
-            continue;
-        };
-        let Some(text) = name.text() else {
-            continue;
-        };
-        if seen.contains(&text) {
-            checker.within_index(index, |checker| {
-                let message = format!("\"{text}\" names two log policies");
-                checker.error_in("name", name.at.as_ref(), message);
-            });
+    let places = [
+        own,
+        ("bind_mounts", "bind_mounts"),
+        ("preemption_timeout", "preemption_timeout"),
+        ("slurm", "slurm"),
+        ("pbs", "pbs"),
+        ("shm_size_bytes", "resources.shm_size"),
+        ("devices", "resources.devices"),
+        ("image", "environment.image"),
+        ("environment_variables", "environment.environment_variables"),
+        ("registry_auth", "environment.registry_auth"),
+        ("force_pull_image", "environment.force_pull_image"),
+        ("add_capabilities", "environment.add_capabilities"),
+        ("drop_capabilities", "environment.drop_capabilities"),
+        (pod_spec, "environment.pod_spec"),
+    ];
+    let mut layer = Node::new(Tree::Map(BTreeMap::new()));
+    for (from, to) in places {
+        if let Some(node) = defaults.get(from) {
+            layer.put(to, node.clone());
         }
-        seen.push(text);
     }
-}
-
-fn log_policy(checker: &mut Checker, node: &Node) {
-    let has = |key| node.get(key).is_some();
-    let complete = has("name") || (has("pattern") && has("action"));
-    if !complete {
-        checker.error(
-            node.at.as_ref(),
-            "needs a \"name\", or both \"pattern\" and \"action\"",
-        );
-    }
-    if let Some(action) = node.get("action").filter(|action| action.text().is_some()) {
-        let text = format!(
-            "\"{}\" is accepted and kept but not acted on yet",
-            action.text().unwrap_or_default()
-        );
-        checker.within("action", |checker| checker.warn(&text));
-    }
-}
-
-fn pattern(checker: &mut Checker, node: &mut Node) {
-    let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
-    };
-    if let Err(error) = regex::Regex::new(text) {
-        let reason = error.to_string();
-        let reason = reason
-            .lines()
-            .last()
-            .unwrap_or_default()
-            .trim_start_matches("error: ");
-        let message = format!("is not a regular expression: {reason}");
-        checker.error(node.at.as_ref(), message);
-    }
-}
-
-/// A word, or the old map form with `type`; becomes the word.
-fn action(checker: &mut Checker, node: &mut Node) {
-    if let Some(members) = node.members()
-        && members.len() == 1
-        && let Some(kind) = members.get("type").cloned()
-    {
-        node.tree = kind.tree;
-    }
-    checker.value(node, Kind::Choice(&["cancel_retries", "exclude_node"]));
-}
-
-fn port_range(checker: &mut Checker, node: &mut Node) {
-    let Some(text) = node.text() else {
-        return checker.value(node, Kind::Text);
-    };
-    let bounds = text
-        .split_once(':')
-        .and_then(|(low, high)| Some((low.parse::<u16>().ok()?, high.parse::<u16>().ok()?)));
-    if !text.is_empty() && !bounds.is_some_and(|(low, high)| low >= 1 && low <= high) {
-        let message = format!("must be a range of ports like \"12350:12400\", not \"{text}\"");
-        checker.error(node.at.as_ref(), message);
-    }
-}
-
-static KUBERNETES: Section = section(&[field("max_slots_per_pod", NATURAL)]).check(not_acted_on);
-
-/// `task_container_defaults` of the cluster, a pool or a partition. No defaults here: unset means "inherit".
-pub(crate) static TASK_CONTAINER_DEFAULTS: Section = section(&[
-    field("dtrain_network_interface", Kind::Text),
-    field("nccl_port_range", Kind::TextBy(port_range)),
-    field("gloo_port_range", Kind::TextBy(port_range)),
-    field("shm_size_bytes", POSITIVE),
-    field("network_mode", Kind::TextBy(not_empty)),
-    field("cpu_pod_spec", Kind::Custom(crate::pod::check)).kept(),
-    field("gpu_pod_spec", Kind::Custom(crate::pod::check)).kept(),
-    field("checkpoint_gc_pod_spec", Kind::Custom(crate::pod::check)).kept(),
-    field("image", Kind::Custom(image)),
-    field("registry_auth", Kind::Section(&REGISTRY_AUTH)),
-    field("force_pull_image", Kind::Bool),
-    field("environment_variables", Kind::Custom(variables)),
-    field("add_capabilities", CAPABILITIES),
-    field("drop_capabilities", CAPABILITIES),
-    field("devices", DEVICES),
-    field("bind_mounts", Kind::List(&Kind::Section(&BIND_MOUNT))),
-    field("work_dir", Kind::Text),
-    field("slurm", Kind::Section(&SLURM)),
-    field("pbs", Kind::Section(&PBS)),
-    field("startup_hook", Kind::Text),
-    field("log_policies", LOG_POLICIES),
-    field("preemption_timeout", crate::schema::NATURAL_32),
-    field("kubernetes", Kind::Section(&KUBERNETES)),
-]);
-
-/// A string with something in it.
-pub(crate) fn not_empty(checker: &mut Checker, node: &mut Node) {
-    match node.text() {
-        Some("") => checker.error(node.at.as_ref(), "must not be empty"),
-        Some(_) => {}
-        None => checker.value(node, Kind::Text),
-    }
-}
-
-/// Drops nulls and empty maps and lists from a layer, which say nothing.
-pub(crate) fn prune(value: Value) -> Option<Value> {
-    match value {
-        Value::Null => None,
-        Value::Array(items) if items.is_empty() => None,
-        Value::Object(members) => {
-            let members: Map<String, Value> = members
-                .into_iter()
-                .filter_map(|(key, member)| {
-                    // In a pod spec an empty map says something: `emptyDir: {}`.
-                    let verbatim = key == "pod_spec" && !member.is_null();
-                    let member = if verbatim { member } else { prune(member)? };
-                    Some((key, member))
-                })
-                .collect();
-            (!members.is_empty()).then_some(Value::Object(members))
-        }
-        other => Some(other),
-    }
+    layer
 }

@@ -1,7 +1,12 @@
-//! Mistakes in a configuration, each with its path and, where the text is known, its line.
+//! Mistakes and warnings of a configuration, each with its path and, where the text is known, its place.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::origin::Source;
 
 /// Most mistakes that are told; a text that is none of ours has one on every line.
 pub const MAX_TOLD: usize = 100;
@@ -11,8 +16,8 @@ const MAX_TOLD_CHARS: usize = 400;
 /// Where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
-    /// The file, or the variable or flag that gave the value. `None` = the one document at hand.
-    pub source: Option<Arc<str>>,
+    /// What the value was read from. `None` = the one document at hand.
+    pub source: Option<Arc<Source>>,
     /// Line, counted from 1; 0 when the source has no lines (a variable or a flag).
     pub line: u32,
     /// Column, counted from 1; 0 when the source has no lines.
@@ -28,12 +33,15 @@ pub struct ConfigError {
     pub line: Option<u32>,
     /// Column of the text, counted from 1. `None` like `line`.
     pub column: Option<u32>,
-    /// The file, variable or flag that gave the value, when there may be several. `None` = the one document at hand.
-    pub source: Option<String>,
-    /// What is wrong and what is allowed: lower case, no full stop.
+    /// The file, variable, flag or template that gave the value. `None` = the one document at hand.
+    pub source: Option<Arc<str>>,
+    /// What is wrong, what was found and what is allowed: lower case, no full stop.
     pub message: String,
     /// What to do instead, when there is a good guess.
     pub hint: Option<String>,
+    /// For a broken form that is well known: the parts of the document concerned, as YAML in their right form. One
+    /// mistake of several carries it for all.
+    pub repaired: Option<Arc<str>>,
 }
 
 impl ConfigError {
@@ -48,10 +56,20 @@ impl ConfigError {
             path: shortened(path.into()),
             line: lined.map(|position| position.line),
             column: lined.map(|position| position.column),
-            source: position.and_then(|position| position.source.as_deref().map(str::to_owned)),
+            source: position.and_then(named),
             message: shortened(message.into()),
             hint: None,
+            repaired: None,
         }
+    }
+
+    /// The mistake as JSON: `{"path", "message", "source", "line", "column", "hint", "repaired"}`, null what there is not.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "path": self.path, "message": self.message, "source": self.source.as_deref(),
+            "line": self.line, "column": self.column,
+            "hint": self.hint, "repaired": self.repaired.as_deref(),
+        })
     }
 
     /// The same mistake with advice.
@@ -60,6 +78,11 @@ impl ConfigError {
         self.hint = Some(shortened(hint.into()));
         self
     }
+}
+
+fn named(position: &Position) -> Option<Arc<str>> {
+    let source = position.source.as_ref()?;
+    Some(shortened(source.place()).into())
 }
 
 /// The text without its middle, when it is long: quotes are at the begin, what is wrong with them at the end.
@@ -79,19 +102,48 @@ fn shortened(text: String) -> String {
     }
 }
 
+/// Writes the place and the path of a mistake or a warning: `train.yaml:7:3: resources.slots` where the source has a
+/// name; of the one document at hand only the path.
+fn write_place(
+    f: &mut fmt::Formatter<'_>,
+    source: &str,
+    line: Option<u32>,
+    column: Option<u32>,
+    path: &str,
+) -> fmt::Result {
+    f.write_str(source)?;
+    for number in [line, column].into_iter().flatten() {
+        write!(f, ":{number}")?;
+    }
+    if path.is_empty() {
+        Ok(())
+    } else {
+        write!(f, ": {path}")
+    }
+}
+
 impl fmt::Display for ConfigError {
+    /// One line: `train.yaml:7:3: resources.slots: message; hint: …`, and for a document without a name
+    /// `<config>.resources.slots: message (line 7, column 3); hint: …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let dot = if self.path.is_empty() || self.path.starts_with('[') {
-            ""
-        } else {
-            "."
-        };
-        write!(f, "<config>{dot}{}: {}", self.path, self.message)?;
-        match (self.line, &self.source) {
-            (Some(line), Some(source)) => write!(f, " (line {line} of {source})")?,
-            (Some(line), None) => write!(f, " (line {line})")?,
-            (None, Some(source)) => write!(f, " (from {source})")?,
-            (None, None) => {}
+        match &self.source {
+            Some(source) => {
+                write_place(f, source, self.line, self.column, &self.path)?;
+                write!(f, ": {}", self.message)?;
+            }
+            None => {
+                let dot = if self.path.is_empty() || self.path.starts_with('[') {
+                    ""
+                } else {
+                    "."
+                };
+                write!(f, "<config>{dot}{}: {}", self.path, self.message)?;
+                match (self.line, self.column) {
+                    (Some(line), Some(column)) => write!(f, " (line {line}, column {column})")?,
+                    (Some(line), None) => write!(f, " (line {line})")?,
+                    (None, _) => {}
+                }
+            }
         }
         match &self.hint {
             Some(hint) => write!(f, "; hint: {hint}"),
@@ -110,36 +162,86 @@ impl ConfigErrors {
         Self(vec![error])
     }
 
+    /// The same mistakes, those without a source as mistakes of this file.
+    #[must_use]
+    pub fn in_file(mut self, file: &str) -> Self {
+        for error in &mut self.0 {
+            error.source.get_or_insert_with(|| file.into());
+        }
+        self
+    }
+
+    /// The right form of the parts that are broken in a well-known way, as YAML; `None` when there are none.
+    pub fn repaired(&self) -> Option<&str> {
+        self.0.iter().find_map(|error| error.repaired.as_deref())
+    }
+
     /// `Err` with the mistakes in the order of the text, or `Ok` when there are none.
     pub(crate) fn check(mut errors: Vec<ConfigError>) -> Result<(), Self> {
         if errors.is_empty() {
             return Ok(());
         }
         errors.sort_by(|a, b| {
-            let key = |e: &ConfigError| (e.source.clone(), e.line.unwrap_or(u32::MAX));
+            let key = |e: &ConfigError| {
+                let last = u32::MAX;
+                (
+                    e.source.clone(),
+                    e.line.unwrap_or(last),
+                    e.column.unwrap_or(last),
+                )
+            };
             key(a)
                 .cmp(&key(b))
                 .then_with(|| a.path.cmp(&b.path))
                 .then_with(|| a.message.cmp(&b.message))
         });
-        errors.dedup();
+        errors.dedup_by(|later, kept| {
+            let same = (
+                &later.source,
+                later.line,
+                later.column,
+                &later.path,
+                &later.message,
+            ) == (
+                &kept.source,
+                kept.line,
+                kept.column,
+                &kept.path,
+                &kept.message,
+            );
+            if same && kept.repaired.is_none() {
+                kept.repaired = later.repaired.take();
+            }
+            same
+        });
         let more = errors.len().saturating_sub(MAX_TOLD);
         if more > 0 {
+            let repaired = errors.iter_mut().find_map(|error| error.repaired.take());
             errors.truncate(MAX_TOLD);
             let message = format!("has {more} more mistakes");
             errors.push(ConfigError::new("", None, message));
+            if let Some(first) = errors.first_mut() {
+                first.repaired = repaired;
+            }
         }
         Err(Self(errors))
     }
 }
 
 impl fmt::Display for ConfigErrors {
+    /// A line for each mistake, then the right form of what is broken in a well-known way.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.0.iter().enumerate() {
             if index > 0 {
                 f.write_str("\n")?;
             }
             error.fmt(f)?;
+        }
+        if let Some(repaired) = self.repaired() {
+            f.write_str("\nperhaps this was meant:")?;
+            for line in repaired.lines() {
+                write!(f, "\n    {line}")?;
+            }
         }
         Ok(())
     }
@@ -153,8 +255,112 @@ impl From<ConfigError> for ConfigErrors {
     }
 }
 
+/// What a person should know although it is no mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigWarning {
+    /// Where in the document; empty for the document as a whole.
+    pub path: String,
+    /// Line of the text, counted from 1. `None` when the value does not come from the text.
+    pub line: Option<u32>,
+    /// Column of the text, counted from 1. `None` like `line`.
+    pub column: Option<u32>,
+    /// The file, variable, flag or template that gave the value. `None` = the one document at hand.
+    pub source: Option<Arc<str>>,
+    /// What is to be known: lower case, no full stop.
+    pub message: String,
+}
+
+impl ConfigWarning {
+    /// A warning about the value at `path`, whose text stands at `position`.
+    pub fn new(
+        path: impl Into<String>,
+        position: Option<&Position>,
+        message: impl Into<String>,
+    ) -> Self {
+        let ConfigError {
+            path,
+            line,
+            column,
+            source,
+            message,
+            ..
+        } = ConfigError::new(path, position, message);
+        Self {
+            path,
+            line,
+            column,
+            source,
+            message,
+        }
+    }
+
+    /// The warning as JSON: `{"path", "message", "source", "line", "column"}`, null what there is not.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "path": self.path, "message": self.message, "source": self.source.as_deref(),
+            "line": self.line, "column": self.column,
+        })
+    }
+
+    /// The place: `train.yaml:7:3: resources.slots`, without what is not known.
+    fn place(&self) -> String {
+        struct Place<'a>(&'a ConfigWarning);
+        impl fmt::Display for Place<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let source = self.0.source.as_deref().unwrap_or("<config>");
+                write_place(f, source, self.0.line, self.0.column, &self.0.path)
+            }
+        }
+        Place(self).to_string()
+    }
+
+    /// The warning with its place, for people at a terminal: `train.yaml:7:3: resources.slots: warning: …`.
+    pub fn located(&self) -> String {
+        format!("{}: warning: {}", self.place(), self.message)
+    }
+
+    /// The warning with its place where that is known, for a log that says by itself that it warns.
+    pub fn for_log(&self) -> String {
+        match self.source {
+            Some(_) => format!("{}: {}", self.place(), self.message),
+            None => self.to_string(),
+        }
+    }
+
+    /// The path without the numbers of elements: what is the same for each element of a list is said once.
+    fn subject(&self) -> String {
+        let mut out = String::new();
+        let mut rest = self.path.as_str();
+        while let Some((head, tail)) = rest.split_once('[') {
+            out.push_str(head);
+            rest = tail.split_once(']').map_or("", |(_, tail)| tail);
+        }
+        out + rest
+    }
+}
+
+impl fmt::Display for ConfigWarning {
+    /// The path and the message, without the place.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.is_empty() {
+            f.write_str(&self.message)
+        } else {
+            write!(f, "{}: {}", self.path, self.message)
+        }
+    }
+}
+
+/// Each warning once: the same words about the same key are not repeated for other layers and other elements of a list.
+pub(crate) fn each_once(warnings: Vec<ConfigWarning>) -> Vec<ConfigWarning> {
+    let mut seen = BTreeSet::new();
+    warnings
+        .into_iter()
+        .filter(|warning| seen.insert((warning.subject(), warning.message.clone())))
+        .collect()
+}
+
 /// How many single-character insertions, deletions and substitutions lead from `a` to `b`, or `None` when more than `limit`.
-pub(crate) fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
+pub fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     if a.len().abs_diff(b.len()) > limit {
         return None;
@@ -205,7 +411,7 @@ mod tests {
             .with_hint("use \"resources.slots_per_trial\"");
         assert_eq!(
             error.to_string(),
-            "<config>.resources.slots: is not a key here (line 3); hint: use \"resources.slots_per_trial\""
+            "<config>.resources.slots: is not a key here (line 3, column 5); hint: use \"resources.slots_per_trial\""
         );
         let whole = ConfigError::new("", None, "is empty");
         assert_eq!(whole.to_string(), "<config>: is empty");
@@ -216,25 +422,53 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_files_and_variables_name_their_source() {
-        let file = Position {
-            source: Some("b.yaml".into()),
-            line: 2,
-            column: 1,
+    fn mistakes_of_files_and_variables_begin_with_their_place() {
+        let position = |source: Source, line, column| Position {
+            source: Some(Arc::new(source)),
+            line,
+            column,
         };
+        let file = position(Source::document("b.yaml"), 2, 1);
         assert_eq!(
             ConfigError::new("port", Some(&file), "x").to_string(),
-            "<config>.port: x (line 2 of b.yaml)"
+            "b.yaml:2:1: port: x"
         );
-        let variable = Position {
-            source: Some("DET_PORT".into()),
-            line: 0,
-            column: 0,
-        };
+        assert_eq!(
+            ConfigError::new("", Some(&file), "is no map").to_string(),
+            "b.yaml:2:1: is no map"
+        );
+        assert_eq!(
+            ConfigWarning::new("port", Some(&file), "is old").located(),
+            "b.yaml:2:1: port: warning: is old"
+        );
+        let variable = position(Source::variable("DET_PORT"), 0, 0);
         assert_eq!(
             ConfigError::new("port", Some(&variable), "x").to_string(),
-            "<config>.port: x (from DET_PORT)"
+            "DET_PORT: port: x"
         );
+    }
+
+    #[test]
+    fn the_right_form_follows_the_mistakes() {
+        let mut broken = ConfigError::new("image", None, "is not a known key");
+        broken.repaired = Some("environment:\n  image: x\n".into());
+        let errors = ConfigErrors(vec![broken, ConfigError::new("b", None, "is wrong")]);
+        assert_eq!(
+            errors.to_string(),
+            "<config>.image: is not a known key\n<config>.b: is wrong\nperhaps this was meant:\n    environment:\n      image: x"
+        );
+    }
+
+    #[test]
+    fn a_warning_is_given_once_for_all_elements() {
+        let warning = |path: &str| ConfigWarning::new(path, None, "is old");
+        let told = each_once(vec![
+            warning("a[0].b"),
+            warning("a[1].b"),
+            warning("a[0].c"),
+            warning("a[0].b"),
+        ]);
+        assert_eq!(told, [warning("a[0].b"), warning("a[0].c")]);
     }
 
     #[test]

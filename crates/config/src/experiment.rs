@@ -2,27 +2,35 @@
 //!
 //! [`Submitted::parse`] reads and checks what a person wrote; [`Submitted::complete`] merges it over templates, the pool's
 //! defaults and the schema's, and gives an [`ExperimentConfig`]. Its JSON form is what clients see and what the training
-//! process gets: every key is there. `experiment-config` reference §1 tells the order of the steps.
+//! process gets: every key is there. `experiment-config` reference §1 tells the order of the steps. [`Submitted::explain`]
+//! does the same and tells of each effective key where it comes from.
 
 mod checks;
+mod layers;
 mod legacy;
-mod merge;
 mod overrides;
-mod schema;
+pub(crate) mod schema;
 mod searcher;
+mod stored;
 mod types;
 
 use std::sync::{Arc, LazyLock};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::container::{TaskContainerDefaults, complete_images, prune};
-use crate::errors::{ConfigError, ConfigErrors};
-use crate::schema::{Checker, Stage, fill_defaults, mask, mask_all};
-use crate::yaml::{self, Node, Tree};
+use crate::container::TaskContainerDefaults;
+use crate::container::schema::complete_images;
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
+use crate::origin::Source;
+use crate::repair;
+use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, mask_all};
+use crate::yaml::{Node, Tree};
 
+pub use layers::Explained;
+pub(crate) use overrides::apply_all;
 pub use overrides::apply_overrides;
 pub use searcher::{MaxLength, Searcher};
+pub use stored::{StoredExperiment, read_stored};
 pub use types::{
     CheckpointPolicy, Entrypoint, ExperimentConfig, Integrations, Length, Optimizations, Profiling,
     Reproducibility, Resources, RetentionPolicy, WebhookSelection,
@@ -30,15 +38,18 @@ pub use types::{
 
 /// A checker for documents of experiments.
 pub(crate) fn checker(stage: Stage) -> Checker {
-    Checker::new(&schema::EXPERIMENT, schema::SUGGESTIONS, stage)
+    Checker::new(&schema::DOCUMENT, stage)
 }
 
 /// A document as submitted: checked as far as one layer alone can be, older forms translated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submitted {
     /// What the person should know although it is no mistake, each with its path.
-    pub warnings: Vec<String>,
-    root: Node,
+    pub warnings: Vec<ConfigWarning>,
+    /// The document and what it lies over, the strongest first; never empty.
+    layers: Vec<Node>,
+    /// Only of documents that were read without being checked on their own.
+    mistakes: Mistakes,
 }
 
 /// Where a document asks to run. Each `None` means that the document does not say.
@@ -79,25 +90,59 @@ impl Submitted {
     /// Reads a document, YAML or JSON.
     ///
     /// # Errors
-    /// Every mistake that shows without the other layers, with its line.
+    /// Every mistake that shows without the other layers, with its line and column.
     pub fn parse(text: &str) -> Result<Self, ConfigErrors> {
-        Self::from_node(yaml::parse(text)?)
+        Self::read(text)?.checked()
     }
 
-    /// Reads one of several documents; `source` (`template "base"`) names it in mistakes.
+    /// Reads a document, YAML or JSON, with all its mistakes: they are told by [`Submitted::complete`], together with
+    /// those that show only then, or by [`Submitted::checked`].
     ///
     /// # Errors
-    /// As [`Submitted::parse`].
-    pub fn parse_from(source: &str, text: &str) -> Result<Self, ConfigErrors> {
-        let named = |mut errors: ConfigErrors| {
-            for error in &mut errors.0 {
-                error.source = Some(source.to_owned());
-            }
-            errors
-        };
-        let mut root = yaml::parse(text).map_err(named)?;
-        root.set_source(&Arc::from(source));
-        Self::from_node(root)
+    /// The text is neither YAML nor JSON.
+    pub fn read(text: &str) -> Result<Self, ConfigErrors> {
+        Self::read_layer(text, None, &[] as &[&str])
+    }
+
+    /// This document, if it has no mistakes.
+    ///
+    /// # Errors
+    /// Every mistake that shows without the other layers, with its line and column.
+    pub fn checked(self) -> Result<Self, ConfigErrors> {
+        ConfigErrors::check(self.mistakes.errors.clone())?;
+        Ok(self)
+    }
+
+    /// Reads one of several documents; `source` names it in mistakes and origins.
+    ///
+    /// # Errors
+    /// As [`Submitted::read`].
+    pub fn read_from(source: Source, text: &str) -> Result<Self, ConfigErrors> {
+        Self::read_layer(text, Some(&Arc::new(source)), &[] as &[&str])
+    }
+
+    /// Reads a file with overrides (`--config key=value`) over it; mistakes of the overrides name the override.
+    ///
+    /// # Errors
+    /// As [`Submitted::read`].
+    pub fn read_file<S: AsRef<str>>(
+        file: &str,
+        text: &str,
+        overrides: &[S],
+    ) -> Result<Self, ConfigErrors> {
+        Self::read_layer(text, Some(&Arc::new(Source::document(file))), overrides)
+    }
+
+    fn read_layer<S: AsRef<str>>(
+        text: &str,
+        source: Option<&Arc<Source>>,
+        overrides: &[S],
+    ) -> Result<Self, ConfigErrors> {
+        let (mut root, mut mistakes) = crate::document::read_layer(text, source)?;
+        mistakes.extend(apply_all(&mut root, overrides));
+        let mut checker = checker(Stage::Sane);
+        checker.errors = mistakes;
+        Ok(Self::from_checked(checker, root))
     }
 
     /// Reads a document that is stored as JSON.
@@ -105,50 +150,54 @@ impl Submitted {
     /// # Errors
     /// As [`Submitted::parse`], without lines.
     pub fn from_value(value: &Value) -> Result<Self, ConfigErrors> {
-        Self::from_node(Node::from(value))
+        Self::from_checked(checker(Stage::Sane), Node::from(value)).checked()
     }
 
-    fn from_node(mut root: Node) -> Result<Self, ConfigErrors> {
-        let mut checker = checker(Stage::Sane);
-        legacy::translate(&mut checker, &mut root);
-        let warnings = checker.run(&mut root)?;
-        Ok(Self { warnings, root })
+    fn from_checked(mut checker: Checker, mut root: Node) -> Self {
+        let written = root.clone();
+        checker.check(&mut root);
+        repair::propose(&mut checker, &written);
+        let (mistakes, warnings) = checker.taken();
+        Self {
+            warnings,
+            layers: vec![root],
+            mistakes,
+        }
     }
 
     /// This document over a weaker one (its template). With several templates the last one named is laid under first.
     #[must_use]
-    pub fn over(self, weaker: Self) -> Self {
-        let mut warnings = self.warnings;
+    pub fn over(mut self, weaker: Self) -> Self {
         for warning in weaker.warnings {
-            if !warnings.contains(&warning) {
-                warnings.push(warning);
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
             }
         }
-        Self {
-            warnings,
-            root: merge::merge(self.root, weaker.root),
-        }
+        self.layers.extend(weaker.layers);
+        self.mistakes.extend(weaker.mistakes);
+        self
     }
 
     /// The document as JSON, in normal form, incomplete as it is.
     pub fn to_value(&self) -> Value {
-        self.root.to_value()
+        self.root().to_value()
+    }
+
+    /// All layers as one.
+    fn root(&self) -> Node {
+        layers::merged(self.layers.clone())
     }
 
     /// Where it asks to run, which the caller resolves before completing.
     pub fn placement(&self) -> Placement {
+        let root = self.root();
         let text = |path: &str| {
-            self.root
-                .find(path)
+            root.find(path)
                 .and_then(Node::text)
                 .filter(|text| !text.is_empty())
                 .map(str::to_owned)
         };
-        let pools = match self
-            .root
-            .find("resources.resource_pools")
-            .map(|node| &node.tree)
-        {
+        let pools = match root.find("resources.resource_pools").map(|node| &node.tree) {
             Some(Tree::List(items)) => items
                 .iter()
                 .filter_map(|item| item.text().map(str::to_owned))
@@ -160,72 +209,37 @@ impl Submitted {
             project: text("project"),
             resource_pool: text("resources.resource_pool"),
             resource_pools: pools,
-            slots_per_trial: u32::try_from(self.slots()).unwrap_or(u32::MAX),
+            slots_per_trial: u32::try_from(slots(&root)).unwrap_or(u32::MAX),
             is_single_node: matches!(
-                self.root
-                    .find("resources.is_single_node")
-                    .map(|node| &node.tree),
+                root.find("resources.is_single_node").map(|node| &node.tree),
                 Some(Tree::Bool(true))
             ),
         }
     }
-
-    fn slots(&self) -> i64 {
-        self.root
-            .find("resources.slots_per_trial")
-            .and_then(Node::integer)
-            .unwrap_or(1)
-    }
-
-    /// Adds everything that the document leaves open and checks the whole.
-    ///
-    /// # Errors
-    /// Every mistake of the merged document: what is still missing, what does not go together.
-    pub fn complete(
-        self,
-        defaults: &CompletionDefaults<'_>,
-    ) -> Result<ExperimentConfig, ConfigErrors> {
-        let layers = [
-            defaults
-                .task_container_defaults
-                .experiment_layer(self.slots()),
-            json!({"checkpoint_storage": defaults.checkpoint_storage}),
-            json!({
-                "name": defaults.name,
-                "reproducibility": {"experiment_seed": defaults.experiment_seed},
-                "resources": {"priority": defaults.default_priority},
-            }),
-            json!({"log_policies": [
-                {"name": "CUDA OOM", "pattern": ".*CUDA out of memory.*"},
-                {"name": "ECC Error", "pattern": ".*uncorrectable ECC error encountered.*"},
-            ]}),
-        ];
-        let mut root = self.root;
-        for layer in layers.into_iter().filter_map(prune) {
-            root = merge::merge(root, Node::from(&layer));
-        }
-        let mut checker = checker(Stage::Complete);
-        legacy::translate(&mut checker, &mut root);
-        if defaults.managed && root.get("entrypoint").is_none() {
-            checker.within("entrypoint", |checker| {
-                checker.error_hint(
-                    None,
-                    "is required: the command that trains",
-                    "for example \"python3 train.py\"",
-                );
-            });
-        }
-        checker.run(&mut root)?;
-        finish(root)
-    }
 }
 
-/// A complete and checked document as typed values.
-fn finish(mut root: Node) -> Result<ExperimentConfig, ConfigErrors> {
+/// Slots of a trial as far as it is said.
+fn slots(root: &Node) -> i64 {
+    root.find("resources.slots_per_trial")
+        .and_then(Node::integer)
+        .unwrap_or(1)
+}
+
+/// A complete and checked document with every default.
+fn with_defaults(mut root: Node) -> Node {
     fill_defaults(&mut root, &schema::EXPERIMENT);
     if let Some(environment) = root.get_mut("environment") {
         complete_images(environment);
     }
+    root
+}
+
+/// A complete and checked document as typed values.
+fn finish(root: Node) -> Result<ExperimentConfig, ConfigErrors> {
+    typed(&with_defaults(root))
+}
+
+fn typed(root: &Node) -> Result<ExperimentConfig, ConfigErrors> {
     serde_json::from_value(root.to_value())
         .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")).into())
 }

@@ -4,30 +4,43 @@
 //! nothing of files, of the environment or of the clock: whoever calls it brings texts, variables, names and seeds.
 //!
 //! Read [`experiment::Submitted`] first (a document as a person wrote it), then [`experiment::ExperimentConfig`] (what
-//! an experiment runs with). [`master::MasterConfig`] and [`agent::AgentConfig`] share one loader, in which a flag beats
-//! the environment, the environment beats the files, and the files beat the defaults.
+//! an experiment runs with); [`task`] has the same for notebooks, shells, commands and `TensorBoards`. [`MasterConfig`] and
+//! [`AgentConfig`] share one loader, in which a flag beats the environment, the environment beats the files, and the files
+//! beat the defaults. [`document`] checks, guesses and describes documents of every kind.
 //!
 //! How it works inside: [`yaml`] turns text into a tree whose nodes know where they stand; a schema, which is data,
-//! checks the tree, fills in defaults, finds secrets and suggests what a misspelt key may have meant; the typed
-//! values are read from what is left.
+//! checks the tree, merges layers, fills in defaults, finds secrets, suggests what a misspelt key may have meant, and is
+//! written out as JSON Schema and as tables of keys; the typed values are read from what is left. Since each node keeps
+//! its place when layers are merged, [`explain`] can tell of every effective value where it comes from.
 
 pub mod agent;
 pub mod container;
+pub mod document;
 pub mod errors;
 pub mod experiment;
+pub mod explain;
 pub mod hyperparameters;
 mod layers;
 pub mod master;
+pub mod origin;
 mod pod;
+pub mod policies;
+mod repair;
 mod schema;
 pub mod space;
 pub mod storage;
+pub mod task;
+pub mod template;
 pub mod units;
 pub mod yaml;
 
 pub use agent::AgentConfig;
 pub use container::TaskContainerDefaults;
-pub use errors::{ConfigError, ConfigErrors};
+pub use document::DocumentKind;
+pub use errors::{ConfigError, ConfigErrors, ConfigWarning};
 pub use experiment::{CompletionDefaults, ExperimentConfig, Submitted, apply_overrides};
+pub use layers::Sources;
 pub use master::MasterConfig;
+pub use schema::{Key, Required, Status};
+pub use template::Template;
 pub use units::parse_byte_size;

@@ -3,30 +3,72 @@
 //! [`MasterConfig::load`] merges files, environment and flags. Keys of what is not built yet are kept as they are, each
 //! with a warning; unknown keys are mistakes with a hint.
 
-mod schema;
+mod reload;
+pub(crate) mod schema;
 mod types;
+mod underlay;
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use crate::container::TaskContainerDefaults;
-use crate::errors::{ConfigError, ConfigErrors};
-use crate::layers::{Schema, env_names};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
+use crate::explain::{ExplainedKey, rows};
+use crate::layers::{Sources, env_names, load};
 use crate::schema::{MASK, fill_defaults, leaves, mask};
+use crate::yaml::Node;
 
+pub use reload::{Change, NotLive, Reload};
 pub(crate) use schema::LOG;
+pub use schema::aws_slots;
 pub use types::{
     Authz, DEFAULT_PRIORITY, Database, DefaultTask, EffectiveScheduler, FittingPolicy, Log,
     MasterConfig, Observability, ResourceManager, ResourcePool, Retention, Scheduler,
     SchedulerKind, Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
 };
+pub use underlay::Underlay;
 
-static SCHEMA: Schema = Schema {
-    root: &schema::MASTER,
-    suggestions: &[],
-    translate: schema::translate,
-};
+/// A configuration as it was read: with warnings and with the origin of every value.
+#[derive(Debug, Clone)]
+pub struct LoadedMaster {
+    /// The configuration.
+    pub config: MasterConfig,
+    /// What the person should know although it is no mistake.
+    pub warnings: Vec<ConfigWarning>,
+    /// What was read, before the defaults.
+    root: Node,
+}
+
+impl LoadedMaster {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// Every mistake, each with its path and the file with line and column, variable or flag it comes from.
+    pub fn load(sources: Sources<'_>) -> Result<Self, ConfigErrors> {
+        let (root, mut warnings) = load(&schema::DOCUMENT, sources)?;
+        let mut whole = root.clone();
+        fill_defaults(&mut whole, &schema::MASTER);
+        let config: MasterConfig = serde_json::from_value(whole.to_value())
+            .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")))?;
+        warnings.extend(config.scheduler_warnings());
+        Ok(Self {
+            config,
+            warnings,
+            root,
+        })
+    }
+
+    /// Every effective value with its origin, secrets hidden.
+    pub fn origins(&self) -> Vec<ExplainedKey> {
+        rows(&self.config.to_masked_json(), &self.root)
+    }
+
+    /// What this master lays under work in a pool, with the places of its files.
+    pub fn underlay(&self, pool: &str) -> Underlay {
+        Underlay::of(&self.root, &self.config, pool)
+    }
+}
 
 /// Keys that hide something wherever they stand, also in what is kept without a schema.
 const SECRET_KEYS: [&str; 8] = [
@@ -45,25 +87,21 @@ impl MasterConfig {
     /// `DET_…` names of known keys count; `flags` are `(dotted key, value)`. Also gives warnings for the log.
     ///
     /// # Errors
-    /// Every mistake, each with its path and the file and line, variable or flag it comes from.
+    /// As [`LoadedMaster::load`].
     pub fn load(
         files: &[(String, String)],
         env: &BTreeMap<String, String>,
         flags: &[(String, String)],
-    ) -> Result<(Self, Vec<String>), ConfigErrors> {
-        let (mut root, mut warnings) = SCHEMA.load(files, env, flags)?;
-        fill_defaults(&mut root, SCHEMA.root);
-        let config: Self = serde_json::from_value(root.to_value())
-            .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")))?;
-        warnings.extend(config.scheduler_warnings());
-        Ok((config, warnings))
+    ) -> Result<(Self, Vec<ConfigWarning>), ConfigErrors> {
+        let loaded = LoadedMaster::load(Sources { files, env, flags })?;
+        Ok((loaded.config, loaded.warnings))
     }
 
     /// The configuration as JSON for showing: secrets are hidden.
     pub fn to_masked_json(&self) -> Value {
         let mut value =
             serde_json::to_value(self).expect("maps with text keys and finite numbers are JSON");
-        mask(&mut value, SCHEMA.root);
+        mask(&mut value, &schema::MASTER);
         mask_by_key(&mut value);
         value
     }
@@ -71,11 +109,21 @@ impl MasterConfig {
     /// The variable of every key, `(DET_DB_HOST, db.host)`. A `…_FILE` variable, which names a file with the value, is for
     /// the caller to read and hand in under the name without the suffix.
     pub fn environment_names() -> Vec<(String, String)> {
-        let known = leaves(SCHEMA.root);
+        let known = leaves(&schema::MASTER);
         env_names(&known)
             .into_iter()
             .map(|(name, leaf)| (name, leaf.path.clone()))
             .collect()
+    }
+
+    /// The names of variables that hold a single value, which a file may hold instead.
+    pub fn value_names() -> Vec<String> {
+        crate::layers::value_names(&schema::MASTER)
+    }
+
+    /// The dotted paths of keys that a flag can set, and whether each is a switch.
+    pub fn flags() -> Vec<(String, bool)> {
+        crate::layers::flags(&schema::MASTER)
     }
 
     /// The port to listen on: as configured, else 8443 with TLS and 8080 without.
@@ -123,23 +171,25 @@ impl MasterConfig {
         EffectiveScheduler::of(own.or(cluster), own.is_none())
     }
 
-    fn scheduler_warnings(&self) -> Vec<String> {
+    fn scheduler_warnings(&self) -> Vec<ConfigWarning> {
         let cluster = self
             .resource_manager
             .scheduler
             .as_ref()
             .filter(|block| !block.is_empty());
         let mut warnings = Vec::new();
-        for pool in &self.resource_pools {
+        for (index, pool) in self.resource_pools.iter().enumerate() {
             let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
             if let (Some(own), Some(cluster)) = (own, cluster)
                 && own != cluster
             {
-                warnings.push(format!(
+                let message = format!(
                     "resource pool \"{}\" has a scheduler of its own, so nothing of \"resource_manager.scheduler\" applies to it; it runs with {}",
                     pool.pool_name,
                     self.effective_scheduler(pool),
-                ));
+                );
+                let path = format!("resource_pools[{index}].scheduler");
+                warnings.push(ConfigWarning::new(path, None, message));
             }
         }
         warnings

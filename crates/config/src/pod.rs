@@ -1,12 +1,19 @@
-//! Pod specs: which fields a person may not set, and how two specs are merged. `experiment-config` reference §10.1, §12.4.
+//! Pod specs: which fields a person may not set, and slips that are well known. `experiment-config` reference §10.1, §12.4.
 //!
 //! Everything else about a pod spec is kept as it was written; giving it a meaning is the business of the Kubernetes
 //! resource manager.
 
-use std::collections::BTreeMap;
+mod merge;
 
-use crate::schema::Checker;
+use serde_json::{Value, json};
+
+use crate::schema::{Checker, Kind, Segment, Special, special};
 use crate::yaml::{Node, Tree};
+
+pub(crate) use merge::{merge, without_directives};
+
+/// A pod, as a person customises it.
+pub(crate) static POD: Special = special("Kubernetes pod", schema, check).named("pod");
 
 /// The container that the system owns.
 const TASK_CONTAINER: &str = "determined-container";
@@ -35,16 +42,108 @@ const OWNED: &[(&str, &str)] = &[
     ),
 ];
 
+/// Keys of a pod.
+const POD_KEYS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
+
+/// Keys of a pod's `spec`. Kubernetes adds some from time to time, so that others are only remarked upon.
+const SPEC_KEYS: &[&str] = &[
+    "activeDeadlineSeconds",
+    "affinity",
+    "automountServiceAccountToken",
+    "containers",
+    "dnsConfig",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "ephemeralContainers",
+    "hostAliases",
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "hostUsers",
+    "hostname",
+    "hostnameOverride",
+    "imagePullSecrets",
+    "initContainers",
+    "nodeName",
+    "nodeSelector",
+    "os",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "resourceClaims",
+    "resources",
+    "restartPolicy",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "securityContext",
+    "serviceAccount",
+    "serviceAccountName",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+];
+
+/// Keys of a container that no `spec` has: given there, they lost their indentation.
+const CONTAINER_KEYS: &[&str] = &[
+    "args",
+    "command",
+    "env",
+    "envFrom",
+    "image",
+    "imagePullPolicy",
+    "lifecycle",
+    "livenessProbe",
+    "ports",
+    "readinessProbe",
+    "startupProbe",
+    "volumeDevices",
+    "volumeMounts",
+    "workingDir",
+];
+
+/// Sources of a volume whose settings have no name of their own: a `name` in there is the volume's.
+const NAMELESS_SOURCES: &[&str] = &["emptyDir", "hostPath", "nfs"];
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "description": "A Kubernetes pod; what the system owns cannot be set.",
+        "properties": {
+            "apiVersion": {"const": "v1"},
+            "kind": {"const": "Pod"},
+            "metadata": {"type": ["object", "null"]},
+            "spec": {"type": ["object", "null"]},
+            "status": {},
+        },
+        "patternProperties": {"^\\$": {}},
+        "additionalProperties": false,
+    })
+}
+
 /// Checks the value of `pod_spec`.
-pub(crate) fn check(checker: &mut Checker, node: &mut Node) {
+fn check(checker: &mut Checker, node: &mut Node) {
     if node.members().is_none() {
-        let message = format!("must be a Kubernetes pod, not {}", node.kind());
-        return checker.error(node.at.as_ref(), message);
+        return checker.mismatch(node, "a Kubernetes pod");
+    }
+    directives(checker, node);
+    for (key, expected) in [("apiVersion", "v1"), ("kind", "Pod")] {
+        if let Some(given) = node.get(key).filter(|given| given.text() != Some(expected)) {
+            let message = format!("must be \"{expected}\", not {}", checker.found(given));
+            checker.error_in(key, given.at.as_ref(), message);
+        }
     }
     for key in ["name", "name_space"] {
         forbid(checker, node, key, "the system names its pods");
     }
-    if let Some(metadata) = node.get("metadata") {
+    pod_keys(checker, node);
+    if let Some(metadata) = map_at(checker, node, "metadata") {
         checker.within("metadata", |checker| {
             forbid(checker, metadata, "name", "the system names its pods");
             forbid(
@@ -55,33 +154,178 @@ pub(crate) fn check(checker: &mut Checker, node: &mut Node) {
             );
         });
     }
-    let Some(spec) = node.get("spec") else {
+    if let Some(spec) = map_at(checker, node, "spec") {
+        checker.within("spec", |checker| check_spec(checker, spec));
+    }
+}
+
+/// The member `key`, which must be a map.
+fn map_at<'n>(checker: &mut Checker, node: &'n Node, key: &str) -> Option<&'n Node> {
+    let member = node.get(key)?;
+    if member.members().is_none() {
+        checker.within(key, |checker| checker.mismatch(member, "a map"));
+        return None;
+    }
+    Some(member)
+}
+
+fn pod_keys(checker: &mut Checker, node: &Node) {
+    for (key, member) in node.members().into_iter().flatten() {
+        let known = POD_KEYS.contains(&key.as_str())
+            || ["name", "name_space"].contains(&key.as_str())
+            || key.starts_with('$')
+            || matches!(member.tree, Tree::Null);
+        if known {
+            continue;
+        }
+        let message = "is not a known key of a pod; known are \"apiVersion\", \"kind\", \"metadata\", \"spec\"";
+        let hint = if SPEC_KEYS.contains(&key.as_str()) && !is_ours(checker, key, member) {
+            checker.belongs_below(
+                key,
+                &[Segment::Key("spec".into()), Segment::Key(key.clone())],
+            );
+            Some(format!("did you mean \"{}.spec.{key}\"?", checker.path()))
+        } else if let Some(place) = checker.known_place(key) {
+            checker.belongs_at(key, place);
+            Some(format!("did you mean \"{place}\"?"))
+        } else if checker.document().root.field(key).is_some() {
+            checker.belongs_at(key, key);
+            Some(format!("did you mean \"{key}\" at the top?"))
+        } else {
+            None
+        };
+        match hint {
+            Some(hint) => checker.error_hint_in(key, member.at.as_ref(), message, hint),
+            None => checker.error_in(key, member.at.as_ref(), message),
+        }
+    }
+}
+
+/// Whether a key that pods and we have is meant as ours: `resources` with a pool or slots in it.
+fn is_ours(checker: &Checker, key: &str, node: &Node) -> bool {
+    let own = checker.document().root.field(key).map(|field| field.kind);
+    let Some(Kind::Section(section)) = own else {
+        return false;
+    };
+    node.members()
+        .is_some_and(|members| members.keys().any(|key| section.field(key).is_some()))
+}
+
+fn check_spec(checker: &mut Checker, spec: &Node) {
+    forbid(
+        checker,
+        spec,
+        "hostNetwork",
+        "set \"task_container_defaults.network_mode\" to \"host\" in the master's configuration",
+    );
+    if let Some(policy) = given(spec, "restartPolicy")
+        && policy.text() != Some("Never")
+    {
+        checker.warn_in(
+            "restartPolicy",
+            policy.at.as_ref(),
+            "is overridden by \"Never\": the system restarts trials itself",
+        );
+    }
+    spec_keys(checker, spec);
+    if let Some(terms) = spec.find("affinity.nodeSelectorTerms") {
+        checker.within("affinity", |checker| {
+            checker.error_hint_in(
+                "nodeSelectorTerms",
+                terms.at.as_ref(),
+                "is not a key of an affinity",
+                "use \"nodeSelector\", or \"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms\"",
+            );
+        });
+    }
+    for list in ["containers", "initContainers"] {
+        each(checker, spec, list, |checker, item| {
+            container(checker, item, list);
+        });
+    }
+    each(checker, spec, "volumes", volume);
+}
+
+/// Looks at each map of a list.
+fn each(checker: &mut Checker, node: &Node, list: &str, look: impl Fn(&mut Checker, &Node)) {
+    let Some(found) = given(node, list) else {
         return;
     };
-    checker.within("spec", |checker| {
-        forbid(
-            checker,
-            spec,
-            "hostNetwork",
-            "set \"task_container_defaults.network_mode\" to \"host\" in the master's configuration",
-        );
-        if let Some(policy) = given(spec, "restartPolicy")
-            && policy.text() != Some("Never")
-        {
-            checker.within("restartPolicy", |checker| {
-                checker.warn("is overridden by \"Never\": the system restarts trials itself");
+    checker.within(list, |checker| {
+        let Tree::List(items) = &found.tree else {
+            return checker.mismatch(found, "a list");
+        };
+        for (index, item) in items.iter().enumerate() {
+            checker.within_index(index, |checker| {
+                if item.members().is_none() {
+                    return checker.mismatch(item, "a map");
+                }
+                let is_directive = item
+                    .members()
+                    .is_some_and(|members| members.keys().all(|key| key.starts_with('$')));
+                if item.get("name").is_none() && !is_directive {
+                    checker.error_in("name", item.at.as_ref(), "is required");
+                }
+                look(checker, item);
             });
         }
-        for list in ["containers", "initContainers"] {
-            if let Some(Node { tree: Tree::List(items), .. }) = given(spec, list) {
-                checker.within(list, |checker| {
-                    for (index, item) in items.iter().enumerate() {
-                        checker.within_index(index, |checker| container(checker, item, list));
-                    }
-                });
-            }
-        }
     });
+}
+
+fn spec_keys(checker: &mut Checker, spec: &Node) {
+    for (key, member) in spec.members().into_iter().flatten() {
+        let name = key.as_str();
+        if SPEC_KEYS.contains(&name) || name.starts_with('$') || matches!(member.tree, Tree::Null) {
+            continue;
+        }
+        if CONTAINER_KEYS.contains(&name) {
+            checker.belongs_below(
+                name,
+                &[
+                    Segment::Key("containers".into()),
+                    Segment::Named(TASK_CONTAINER),
+                    Segment::Key(name.to_owned()),
+                ],
+            );
+            checker.error_hint_in(
+                name,
+                member.at.as_ref(),
+                "is a key of a container, not of a pod's spec",
+                format!(
+                    "put it into an element of \"containers\" with the name \"{TASK_CONTAINER}\""
+                ),
+            );
+        } else if let Some(camel) = SPEC_KEYS.iter().find(|known| snake(known) == name) {
+            checker.warn_in(
+                name,
+                member.at.as_ref(),
+                format!("is written \"{camel}\" by Kubernetes"),
+            );
+        } else {
+            checker.warn_in(
+                name,
+                member.at.as_ref(),
+                "is not a key of a pod's spec that is known here; Kubernetes may refuse it",
+            );
+        }
+    }
+}
+
+/// A name that slipped into the volume's source.
+fn volume(checker: &mut Checker, node: &Node) {
+    for source in NAMELESS_SOURCES {
+        if let Some(name) = node.get(source).and_then(|source| source.get("name")) {
+            checker.within(source, |checker| {
+                checker.belongs_above("name");
+                checker.error_hint_in(
+                    "name",
+                    name.at.as_ref(),
+                    "is a key of the volume, not of its source",
+                    format!("indent it like \"{source}\""),
+                );
+            });
+        }
+    }
 }
 
 fn container(checker: &mut Checker, node: &Node, list: &str) {
@@ -115,17 +359,61 @@ fn container(checker: &mut Checker, node: &Node, list: &str) {
         });
     }
     if let Some(resources) = node.get("resources") {
+        let advice = format!("use \"{}\"", checker.document().slots_key);
         checker.within("resources", |checker| {
             for kind in ["requests", "limits"] {
                 if let Some(amounts) = resources.get(kind) {
                     checker.within(kind, |checker| {
                         for gpu in ["nvidia.com/gpu", "amd.com/gpu"] {
-                            forbid(checker, amounts, gpu, "use \"resources.slots_per_trial\"");
+                            forbid(checker, amounts, gpu, &advice);
                         }
                     });
                 }
             }
         });
+    }
+}
+
+/// The directives of a strategic merge, wherever they stand.
+fn directives(checker: &mut Checker, node: &Node) {
+    match &node.tree {
+        Tree::List(items) => {
+            for (index, item) in items.iter().enumerate() {
+                checker.within_index(index, |checker| directives(checker, item));
+            }
+        }
+        Tree::Map(members) => {
+            for (key, member) in members {
+                checker.within(key, |checker| directive(checker, key, member));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn directive(checker: &mut Checker, key: &str, node: &Node) {
+    if key == "$patch" {
+        if !matches!(node.text(), Some("replace" | "merge" | "delete")) {
+            let message = format!(
+                "must be \"replace\", \"merge\" or \"delete\", not {}",
+                checker.found(node)
+            );
+            checker.error(node.at.as_ref(), message);
+        }
+    } else if key == "$retainKeys"
+        || key.starts_with("$deleteFromPrimitiveList/")
+        || key.starts_with("$setElementOrder/")
+    {
+        if !matches!(node.tree, Tree::List(_)) {
+            checker.mismatch(node, "a list");
+        }
+    } else if key.starts_with('$') {
+        checker.error(
+            node.at.as_ref(),
+            "is not a directive; known are \"$patch\", \"$retainKeys\", \"$deleteFromPrimitiveList/KEY\", \"$setElementOrder/KEY\"",
+        );
+    } else {
+        directives(checker, node);
     }
 }
 
@@ -146,129 +434,20 @@ fn snake(key: &str) -> String {
 }
 
 fn forbid(checker: &mut Checker, node: &Node, key: &str, advice: &str) {
-    for spelling in [key.to_owned(), snake(key)] {
+    let other = snake(key);
+    let spellings = if other == key {
+        vec![key.to_owned()]
+    } else {
+        vec![key.to_owned(), other]
+    };
+    for spelling in spellings {
         if let Some(member) = node.get(&spelling) {
-            checker.within(&spelling, |checker| {
-                checker.error_hint(member.at.as_ref(), "cannot be set in a pod spec", advice);
-            });
+            checker.error_hint_in(
+                &spelling,
+                member.at.as_ref(),
+                "cannot be set in a pod spec",
+                advice,
+            );
         }
-        if spelling == snake(key) && key == spelling {
-            break;
-        }
-    }
-}
-
-/// The key by which Kubernetes merges the elements of a list, or `None` for lists that the stronger side replaces.
-fn merge_key(list: &str) -> Option<&'static str> {
-    Some(match list {
-        "containers" | "initContainers" | "ephemeralContainers" => "name",
-        "volumes" | "env" | "imagePullSecrets" => "name",
-        "volumeMounts" => "mountPath",
-        "volumeDevices" => "devicePath",
-        "ports" => "containerPort",
-        "hostAliases" => "ip",
-        "topologySpreadConstraints" => "topologyKey",
-        _ => return None,
-    })
-}
-
-/// Merges the task's spec over a default one, as Kubernetes' strategic merge patch does. The stronger side's elements come
-/// first; a volume with the same name is replaced whole, since two sources under one name are refused by Kubernetes.
-pub(crate) fn merge(strong: Node, weak: Node) -> Node {
-    let at = strong.at.clone().or_else(|| weak.at.clone());
-    match (strong.tree, weak.tree) {
-        (Tree::Null, weak) => Node { tree: weak, at },
-        (Tree::Map(strong), Tree::Map(weak)) => Node {
-            tree: Tree::Map(merge_maps(strong, weak)),
-            at,
-        },
-        (strong, _) => Node { tree: strong, at },
-    }
-}
-
-fn merge_maps(
-    mut strong: BTreeMap<String, Node>,
-    weak: BTreeMap<String, Node>,
-) -> BTreeMap<String, Node> {
-    for (key, node) in weak {
-        let merged = match strong.remove(&key) {
-            None => node,
-            Some(ours) => match (ours.tree, node.tree, merge_key(&key)) {
-                (Tree::List(ours_items), Tree::List(items), Some(by)) => Node {
-                    tree: Tree::List(merge_lists(ours_items, items, by, key != "volumes")),
-                    at: ours.at,
-                },
-                (ours_tree, tree, _) => merge(
-                    Node {
-                        tree: ours_tree,
-                        at: ours.at,
-                    },
-                    Node { tree, at: node.at },
-                ),
-            },
-        };
-        strong.insert(key, merged);
-    }
-    strong
-}
-
-fn merge_lists(mut strong: Vec<Node>, weak: Vec<Node>, by: &str, deep: bool) -> Vec<Node> {
-    for item in weak {
-        let same = strong
-            .iter_mut()
-            .find(|ours| match (ours.get(by), item.get(by)) {
-                (Some(ours), Some(item)) => ours.tree == item.tree,
-                _ => false,
-            });
-        match same {
-            Some(ours) if deep => {
-                let ours_node = std::mem::replace(ours, Node::new(Tree::Null));
-                *ours = merge(ours_node, item);
-            }
-            Some(_) => {}
-            None => strong.push(item),
-        }
-    }
-    strong
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_tasks_spec_wins_over_the_default_element_by_element() {
-        let strong = Node::from(&json!({"spec": {
-            "containers": [{"name": "determined-container", "volumeMounts": [{"name": "mine", "mountPath": "/data"}]}],
-            "volumes": [{"name": "mine", "emptyDir": {}}, {"name": "shared", "emptyDir": {}}],
-            "tolerations": [{"key": "mine"}],
-        }}));
-        let weak = Node::from(&json!({"metadata": {"labels": {"team": "a"}}, "spec": {
-            "containers": [
-                {"name": "sidecar", "image": "x"},
-                {"name": "determined-container", "volumeMounts": [
-                    {"name": "theirs", "mountPath": "/data"}, {"name": "theirs", "mountPath": "/other"}]},
-            ],
-            "volumes": [{"name": "shared", "hostPath": {"path": "/x"}}, {"name": "theirs", "hostPath": {"path": "/y"}}],
-            "tolerations": [{"key": "theirs"}],
-        }}));
-        assert_eq!(
-            merge(strong, weak).to_value(),
-            json!({"metadata": {"labels": {"team": "a"}}, "spec": {
-                "containers": [
-                    {"name": "determined-container", "volumeMounts": [
-                        {"name": "mine", "mountPath": "/data"}, {"name": "theirs", "mountPath": "/other"}]},
-                    {"name": "sidecar", "image": "x"},
-                ],
-                "volumes": [
-                    {"name": "mine", "emptyDir": {}},
-                    {"name": "shared", "emptyDir": {}},
-                    {"name": "theirs", "hostPath": {"path": "/y"}},
-                ],
-                "tolerations": [{"key": "mine"}],
-            }})
-        );
     }
 }

@@ -4,8 +4,59 @@ use serde_json::{Map, Number, Value, json};
 
 use crate::errors::{ConfigError, Position};
 use crate::hyperparameters::{Hyperparameter, Space};
-use crate::schema::Checker;
+use crate::schema::{Checker, Special, special};
 use crate::yaml::{Node, Tree};
+
+/// The value of `hyperparameters`.
+pub(crate) static SPACE: Special =
+    special("map of hyperparameters", schema, check).named("hyperparameters");
+
+fn schema() -> Value {
+    let count =
+        json!({"type": ["integer", "null"], "minimum": 1, "description": "Points of a grid."});
+    let typed = |name: &str, keys: Value, required: &[&str]| {
+        let mut properties = Map::from_iter([("type".to_owned(), json!({"const": name}))]);
+        if let Value::Object(keys) = keys {
+            properties.extend(keys);
+        }
+        let required: Vec<&str> = ["type"].iter().chain(required).copied().collect();
+        json!({
+            "type": "object", "properties": properties, "required": required, "additionalProperties": false,
+        })
+    };
+    let number = json!({"type": "number"});
+    json!({
+        "type": "object",
+        "additionalProperties": {"$ref": "#/$defs/hyperparameter"},
+        "$defs": {"hyperparameter": {"anyOf": [
+            {"type": ["string", "number", "boolean", "null", "array"], "description": "A constant."},
+            typed("const", json!({"val": {"description": "Always this value."}}), &["val"]),
+            typed("categorical", json!({"vals": {"type": "array", "minItems": 1}}), &["vals"]),
+            typed(
+                "int",
+                json!({"minval": {"type": "integer"}, "maxval": {"type": "integer"}, "count": count}),
+                &["minval", "maxval"],
+            ),
+            typed("double", json!({"minval": number, "maxval": number, "count": count}), &["minval", "maxval"]),
+            typed(
+                "log",
+                json!({
+                    "minval": {"type": "number", "description": "Lowest exponent."},
+                    "maxval": {"type": "number", "description": "Highest exponent."},
+                    "base": {"type": "number", "exclusiveMinimum": 0},
+                    "count": count,
+                }),
+                &["minval", "maxval", "base"],
+            ),
+            {
+                "type": "object",
+                "description": "A group of hyperparameters.",
+                "properties": {"type": false},
+                "additionalProperties": {"$ref": "#/$defs/hyperparameter"},
+            },
+        ]}},
+    })
+}
 
 /// The five types and their keys; the bool says whether the key is needed.
 const TYPES: &[(&str, &[(&str, bool)])] = &[
@@ -314,6 +365,12 @@ pub(crate) fn short(value: f64) -> Value {
         return Value::from(value as i64);
     }
     Number::from_f64(value).map_or(Value::Null, Value::Number)
+}
+
+/// Serde's view of a double that is short where it can be.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+pub(crate) fn short_number<S: serde::Serializer>(value: &f64, out: S) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&short(*value), out)
 }
 
 /// Serde's view of a space inside the effective configuration.

@@ -3,8 +3,11 @@
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::schema::{Checker, Field, Kind, NATURAL_32, Stage, Union, field, variant};
+use crate::schema::{
+    Block, Checker, Field, Kind, NATURAL_32, Special, Union, cut, field, text_by, union, variant,
+};
 use crate::yaml::{Node, Tree};
 
 /// Checkpoint storage and how many checkpoints to keep.
@@ -131,61 +134,118 @@ impl std::fmt::Debug for StorageLocation {
 const IGNORED: &str = "is ignored; use \"storage_path\"";
 
 /// The section as both experiments and the master know it.
-pub(crate) static STORAGE: Union = Union {
-    tag: "type",
-    default_tag: None,
-    common: &[
-        field("save_experiment_best", NATURAL_32).or("0"),
-        field("save_trial_best", NATURAL_32).or("1"),
-        field("save_trial_latest", NATURAL_32).or("1"),
+pub(crate) static STORAGE: Union = union(
+    "type",
+    "Where checkpoints are kept",
+    &[
+        field(
+            "save_experiment_best",
+            NATURAL_32,
+            "Best checkpoints to keep over all trials of an experiment",
+        )
+        .or("0"),
+        field(
+            "save_trial_best",
+            NATURAL_32,
+            "Best checkpoints to keep of each trial",
+        )
+        .or("1"),
+        field(
+            "save_trial_latest",
+            NATURAL_32,
+            "Latest checkpoints to keep of each trial",
+        )
+        .or("1"),
     ],
-    variants: &[
+    &[
         variant("shared_fs", SHARED_FS),
         variant(
             "directory",
-            &[field("container_path", Kind::Text).finally()],
+            &[field(
+                "container_path",
+                Kind::Text,
+                "Directory in the container; keeping it is the user's business",
+            )
+            .finally()],
         ),
         variant(
             "s3",
             &[
-                field("bucket", Kind::Text).finally(),
-                field("access_key", Kind::Text).secret(),
-                field("secret_key", Kind::Text).secret(),
-                field("endpoint_url", Kind::Text),
-                field("prefix", Kind::TextBy(prefix)),
+                field("bucket", Kind::Text, "Bucket").finally(),
+                field(
+                    "access_key",
+                    Kind::Text,
+                    "Account; without one ambient credentials are used",
+                )
+                .secret(),
+                field("secret_key", Kind::Text, "Secret of the account").secret(),
+                field(
+                    "endpoint_url",
+                    Kind::Text,
+                    "Address of a service that is compatible with S3",
+                ),
+                PREFIX_FIELD,
             ],
         )
         .kept(),
         variant(
             "gcs",
             &[
-                field("bucket", Kind::Text).finally(),
-                field("prefix", Kind::TextBy(prefix)),
+                field("bucket", Kind::Text, "Bucket").finally(),
+                PREFIX_FIELD,
             ],
         )
         .kept(),
         variant(
             "azure",
             &[
-                field("container", Kind::Text).finally(),
-                field("connection_string", Kind::Text).secret(),
-                field("account_url", Kind::Text),
-                field("credential", Kind::Text).secret(),
+                field("container", Kind::Text, "Container in Azure's sense").finally(),
+                field(
+                    "connection_string",
+                    Kind::Text,
+                    "Secret with the address; exactly one of this and `account_url`",
+                )
+                .secret(),
+                field("account_url", Kind::Text, "Address of the account"),
+                field("credential", Kind::Text, "Secret partner of `account_url`").secret(),
             ],
         )
         .kept(),
+        variant("hdfs", &[])
+            .retired("mount it and use \"shared_fs\"")
+            .open(),
     ],
-    check: Some(check),
-    aliases: &[],
-};
+)
+.named("checkpoint_storage")
+// An account's address and its secrets belong together.
+.blocks(&[Block {
+    when: &["connection_string", "account_url"],
+    hides: &["connection_string", "account_url", "credential"],
+}])
+.check(check);
+
+const PREFIX_FIELD: Field = field(
+    "prefix",
+    Kind::Special(&PREFIX),
+    "Path in the bucket, without `..`",
+);
 
 const SHARED_FS: &[Field] = &[
-    field("host_path", Kind::TextBy(absolute_path)).finally(),
-    field("storage_path", Kind::Text),
-    field("propagation", PROPAGATION).or("\"rprivate\""),
-    field("container_path", Kind::Text).warn(IGNORED),
-    field("checkpoint_path", Kind::Text).warn(IGNORED),
-    field("tensorboard_path", Kind::Text).warn(IGNORED),
+    field(
+        "host_path",
+        Kind::Special(&ABSOLUTE_PATH),
+        "Directory that every agent has at the same path",
+    )
+    .finally(),
+    field(
+        "storage_path",
+        Kind::Text,
+        "Directory in `host_path`, relative or absolute; without one `host_path` itself",
+    ),
+    field("propagation", PROPAGATION, "Bind propagation of Docker").or("\"rprivate\""),
+    field("container_path", Kind::Text, "Older key").warn(IGNORED),
+    field("checkpoint_path", Kind::Text, "Older key").warn(IGNORED),
+    field("tensorboard_path", Kind::Text, "Older key").warn(IGNORED),
 ];
 
 /// Docker's bind propagations.
@@ -194,16 +254,28 @@ pub(crate) const PROPAGATION: Kind = Kind::Choice(&[
 ]);
 
 /// A path on the host.
-pub(crate) fn absolute_path(checker: &mut Checker, node: &mut Node) {
+pub(crate) static ABSOLUTE_PATH: Special = text_by(
+    "absolute path",
+    || json!({"type": "string", "pattern": "^/"}),
+    absolute_path,
+);
+
+fn absolute_path(checker: &mut Checker, node: &mut Node) {
     match node.text() {
         Some(path) if path.starts_with('/') => {}
         Some(path) => {
-            let message = format!("must be an absolute path, not \"{path}\"");
+            let message = format!("must be an absolute path, not \"{}\"", cut(path));
             checker.error(node.at.as_ref(), message);
         }
         None => checker.value(node, Kind::Text),
     }
 }
+
+static PREFIX: Special = text_by(
+    "path without `..`",
+    || json!({"type": "string", "not": {"pattern": r"(^|/)\.\.(/|$)"}}),
+    prefix,
+);
 
 /// A path in a bucket, without `..`; brought into its shortest form.
 fn prefix(checker: &mut Checker, node: &mut Node) {
@@ -246,7 +318,7 @@ fn check(checker: &mut Checker, node: &Node) {
                 );
             }
             let both = (connection.is_some(), node.get("account_url").is_some());
-            if checker.stage == Stage::Complete && both.0 == both.1 {
+            if checker.stage.is_complete() && both.0 == both.1 {
                 checker.error(
                     node.at.as_ref(),
                     "choose exactly one of \"connection_string\" and \"account_url\"",

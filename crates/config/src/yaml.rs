@@ -5,21 +5,22 @@
 //! the number of nodes that aliases make are limited, so that no small text becomes a large tree.
 
 mod emit;
+mod json;
+mod node;
 mod scalar;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
 
-use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
-use serde_json::{Number, Value};
 // The event parser beneath serde-saphyr: an untyped tree with positions is more than serde's data model can carry.
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
 
 use crate::errors::{ConfigError, ConfigErrors, Position};
 
 pub use emit::to_yaml;
+use node::Size;
+pub use node::{Node, Tree};
 pub use scalar::parse_scalar;
 
 /// Deepest nesting of lists and maps; below the 128 that `serde_json` reads back.
@@ -31,242 +32,30 @@ pub const MAX_ALIAS_BYTES: usize = 1 << 20;
 /// Longest text in bytes. Of the densest text (`[0,0,0`) the tree is some forty times as large.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
 
-/// A value and where it was written.
+/// A text as far as it could be read, with the mistakes that do not keep the rest from being checked.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
-    /// The value.
-    pub tree: Tree,
-    /// Its place in the text: for a member of a map the place of its key. `None` when it comes from no text.
-    pub at: Option<Position>,
-}
-
-/// The shapes of a value: those of JSON.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Tree {
-    /// `null`, `~` or nothing at all.
-    Null,
-    /// `true` or `false`.
-    Bool(bool),
-    /// A finite number.
-    Number(Number),
-    /// A string.
-    Text(String),
-    /// A list.
-    List(Vec<Node>),
-    /// A map with text keys, visited in sorted order.
-    Map(BTreeMap<String, Node>),
-}
-
-impl Node {
-    /// A node that comes from no text.
-    pub fn new(tree: Tree) -> Self {
-        Self { tree, at: None }
-    }
-
-    /// The member `key` of a map, unless this is no map, or the member is missing or null.
-    pub fn get(&self, key: &str) -> Option<&Self> {
-        match &self.tree {
-            Tree::Map(members) => members
-                .get(key)
-                .filter(|node| !matches!(node.tree, Tree::Null)),
-            _ => None,
-        }
-    }
-
-    /// The node at a dotted path of map keys; `None` as for [`Node::get`].
-    pub fn find(&self, path: &str) -> Option<&Self> {
-        path.split('.').try_fold(self, |node, key| node.get(key))
-    }
-
-    /// Member `key` of a map for change; `None` when this is no map or has no such member.
-    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
-        match &mut self.tree {
-            Tree::Map(members) => members.get_mut(key),
-            _ => None,
-        }
-    }
-
-    /// The members, when this is a map.
-    pub fn members(&self) -> Option<&BTreeMap<String, Self>> {
-        match &self.tree {
-            Tree::Map(members) => Some(members),
-            _ => None,
-        }
-    }
-
-    /// The members for change, when this is a map.
-    pub(crate) fn members_mut(&mut self) -> Option<&mut BTreeMap<String, Self>> {
-        match &mut self.tree {
-            Tree::Map(members) => Some(members),
-            _ => None,
-        }
-    }
-
-    /// The text, when this is a string.
-    pub fn text(&self) -> Option<&str> {
-        match &self.tree {
-            Tree::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// The first text or key that holds the character NUL, which no file name, variable or database text can.
-    fn first_nul(&self) -> Option<ConfigError> {
-        fn look(node: &Node, path: &str) -> Option<ConfigError> {
-            let refuse = || {
-                Some(ConfigError::new(
-                    path,
-                    node.at.as_ref(),
-                    "holds a NUL character",
-                ))
-            };
-            match &node.tree {
-                Tree::Text(text) if text.contains('\0') => refuse(),
-                Tree::Null | Tree::Bool(_) | Tree::Number(_) | Tree::Text(_) => None,
-                Tree::List(items) => items
-                    .iter()
-                    .enumerate()
-                    .find_map(|(index, item)| look(item, &format!("{path}[{index}]"))),
-                Tree::Map(members) => members.iter().find_map(|(key, member)| {
-                    if key.contains('\0') {
-                        return refuse();
-                    }
-                    let below = if path.is_empty() {
-                        key.clone()
-                    } else {
-                        format!("{path}.{key}")
-                    };
-                    look(member, &below)
-                }),
-            }
-        }
-        look(self, "")
-    }
-
-    /// The number as an integer, when it is one (`1.0` is).
-    pub fn integer(&self) -> Option<i64> {
-        match &self.tree {
-            Tree::Number(number) => scalar::integral(number),
-            _ => None,
-        }
-    }
-
-    /// What kind of value this is, for people.
-    pub fn kind(&self) -> &'static str {
-        match &self.tree {
-            Tree::Null => "null",
-            Tree::Bool(_) => "a boolean",
-            Tree::Number(_) => "a number",
-            Tree::Text(_) => "a string",
-            Tree::List(_) => "a list",
-            Tree::Map(_) => "a map",
-        }
-    }
-
-    /// The same value as JSON, without its places.
-    pub fn to_value(&self) -> Value {
-        match &self.tree {
-            Tree::Null => Value::Null,
-            Tree::Bool(value) => Value::Bool(*value),
-            Tree::Number(number) => Value::Number(number.clone()),
-            Tree::Text(text) => Value::String(text.clone()),
-            Tree::List(items) => items.iter().map(Self::to_value).collect(),
-            Tree::Map(members) => members
-                .iter()
-                .map(|(key, node)| (key.clone(), node.to_value()))
-                .collect::<serde_json::Map<_, _>>()
-                .into(),
-        }
-    }
-
-    /// What a copy of this tree costs.
-    fn size(&self) -> Size {
-        let own = Size {
-            nodes: 1,
-            bytes: self.text().map_or(0, str::len),
-        };
-        match &self.tree {
-            Tree::List(items) => items
-                .iter()
-                .fold(own, |size, item| size.plus(&item.size(), 0)),
-            Tree::Map(members) => members
-                .iter()
-                .fold(own, |size, (key, node)| size.plus(&node.size(), key.len())),
-            _ => own,
-        }
-    }
-
-    /// Levels of lists and maps in this tree; 0 for a scalar.
-    fn depth(&self) -> usize {
-        match &self.tree {
-            Tree::List(items) => 1 + items.iter().map(Self::depth).max().unwrap_or(0),
-            Tree::Map(members) => 1 + members.values().map(Self::depth).max().unwrap_or(0),
-            _ => 0,
-        }
-    }
-
-    /// Names the file, variable or flag that this tree was read from.
-    pub(crate) fn set_source(&mut self, source: &Arc<str>) {
-        let at = self.at.get_or_insert(Position {
-            source: None,
-            line: 0,
-            column: 0,
-        });
-        at.source = Some(Arc::clone(source));
-        match &mut self.tree {
-            Tree::List(items) => items.iter_mut().for_each(|item| item.set_source(source)),
-            Tree::Map(members) => members
-                .values_mut()
-                .for_each(|node| node.set_source(source)),
-            _ => {}
-        }
-    }
-}
-
-/// Size of a tree.
-#[derive(Debug, Clone, Copy, Default)]
-struct Size {
-    /// Nodes, the root included.
-    nodes: usize,
-    /// Bytes of keys and texts.
-    bytes: usize,
-}
-
-impl Size {
-    fn plus(self, other: &Self, key_bytes: usize) -> Self {
-        Self {
-            nodes: self.nodes.saturating_add(other.nodes),
-            bytes: self
-                .bytes
-                .saturating_add(other.bytes)
-                .saturating_add(key_bytes),
-        }
-    }
-}
-
-impl From<&Value> for Node {
-    fn from(value: &Value) -> Self {
-        Self::new(match value {
-            Value::Null => Tree::Null,
-            Value::Bool(value) => Tree::Bool(*value),
-            Value::Number(number) => Tree::Number(number.clone()),
-            Value::String(text) => Tree::Text(text.clone()),
-            Value::Array(items) => Tree::List(items.iter().map(Self::from).collect()),
-            Value::Object(members) => Tree::Map(
-                members
-                    .iter()
-                    .map(|(key, value)| (key.clone(), Self::from(value)))
-                    .collect(),
-            ),
-        })
-    }
+pub(crate) struct Reading {
+    /// The tree; of a key that is given twice it has the first value.
+    pub(crate) root: Node,
+    /// Keys given twice.
+    pub(crate) mistakes: Vec<ConfigError>,
 }
 
 /// Reads one YAML or JSON document. An empty text is null.
 ///
 /// # Errors
-/// One mistake with line and column: bad syntax, a duplicate key, a second document, a limit passed.
+/// What is wrong, with line and column: bad syntax, keys given twice, a second document, a limit passed.
 pub fn parse(text: &str) -> Result<Node, ConfigErrors> {
+    let Reading { root, mistakes } = read(text)?;
+    ConfigErrors::check(mistakes)?;
+    Ok(root)
+}
+
+/// As [`parse`], but a key that is given twice is no reason to look no further.
+///
+/// # Errors
+/// One mistake with line and column: bad syntax, a second document, a limit passed.
+pub(crate) fn read(text: &str) -> Result<Reading, ConfigErrors> {
     if text.len() > MAX_TEXT_BYTES {
         let message = format!(
             "has {} bytes; at most {MAX_TEXT_BYTES} are allowed",
@@ -280,21 +69,44 @@ pub fn parse(text: &str) -> Result<Node, ConfigErrors> {
         return Err(at_offset(text, offset, "holds a NUL character").into());
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match Builder::new(text).document() {
-        // An escape (`"\0"`) spells what the text itself may not hold.
-        Ok(node) => match node.first_nul() {
-            Some(at) => Err(at.into()),
-            None => Ok(node),
-        },
+    let reading = match Builder::new(text).document() {
+        Ok(reading) => reading,
         // JSON allows what YAML does not (tabs as indentation); a text that is good JSON is read as JSON.
-        Err(error) => match json(text) {
-            Some(Ok(node)) => match node.first_nul() {
-                Some(at) => Err(at.into()),
-                None => Ok(node),
-            },
-            Some(Err(duplicate)) => Err(duplicate.into()),
-            None => Err(error.into()),
+        Err(error) => match json::read(text) {
+            Some(read) => read?,
+            None => return Err(syntax_hint(text, error).into()),
         },
+    };
+    // An escape (`"\0"`) spells what the text itself may not hold.
+    match reading.root.first_nul() {
+        Some(at) => Err(at.into()),
+        None => Ok(reading),
+    }
+}
+
+/// What the reader's complaint most often comes from.
+fn syntax_hint(text: &str, error: ConfigError) -> ConfigError {
+    let line = error
+        .line
+        .and_then(|line| {
+            text.lines()
+                .nth(usize::try_from(line).ok()?.checked_sub(1)?)
+        })
+        .unwrap_or_default();
+    let indentation = &line[..line.len() - line.trim_start().len()];
+    let hint = if indentation.contains('\t') {
+        "indent with spaces; YAML takes no tabs there"
+    } else if error.message.contains("mapping values are not allowed") {
+        "put quotes around a text that holds \": \", and indent the keys of one map alike"
+    } else if error.message.contains("did not find expected") {
+        "indent the keys of one map, and the items of one list, alike"
+    } else {
+        return error;
+    };
+    if error.hint.is_some() {
+        error
+    } else {
+        error.with_hint(hint)
     }
 }
 
@@ -333,6 +145,9 @@ struct Builder<'text> {
     parser: Parser<'text, granit_parser::StrInput<'text>>,
     anchors: HashMap<usize, Arc<Node>>,
     copied: Size,
+    /// Where the node being read stands: `.key` and `[index]`.
+    path: Vec<String>,
+    mistakes: Vec<ConfigError>,
 }
 
 /// An event with the place where it starts.
@@ -344,6 +159,8 @@ impl<'text> Builder<'text> {
             parser: Parser::new_from_str(text),
             anchors: HashMap::new(),
             copied: Size::default(),
+            path: Vec::new(),
+            mistakes: Vec::new(),
         }
     }
 
@@ -375,7 +192,7 @@ impl<'text> Builder<'text> {
     }
 
     /// The one document of the text.
-    fn document(&mut self) -> Result<Node, ConfigError> {
+    fn document(mut self) -> Result<Reading, ConfigError> {
         let mut root = None;
         while let Some((event, at)) = self.next()? {
             match event {
@@ -402,7 +219,13 @@ impl<'text> Builder<'text> {
                 }
             }
         }
-        Ok(root.unwrap_or_else(|| Node::new(Tree::Null)))
+        Ok(Reading {
+            root: root.unwrap_or_else(|| Node {
+                tree: Tree::Null,
+                at: Some(position(1, 1)),
+            }),
+            mistakes: self.mistakes,
+        })
     }
 
     /// The node that starts with this event, `depth` levels down.
@@ -488,7 +311,9 @@ impl<'text> Builder<'text> {
             if matches!(next.0, Event::SequenceEnd) {
                 return Ok(Tree::List(items));
             }
+            self.path.push(format!("[{}]", items.len()));
             items.push(self.node(next, depth + 1)?);
+            self.path.pop();
         }
     }
 
@@ -504,15 +329,22 @@ impl<'text> Builder<'text> {
                 matches!(&next.0, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
             let (key, at) = self.key(next)?;
             let value = self.expect_next()?;
+            self.path.push(format!(".{key}"));
             let mut node = self.node(value, depth + 1)?;
             node.at = Some(at.clone());
-            if is_merge {
-                if merged.replace(node).is_some() {
-                    return Err(duplicate("<<", &at));
+            let first = if is_merge {
+                merged.as_ref()
+            } else {
+                members.get(&key)
+            };
+            match first {
+                Some(first) => self.mistakes.push(self.duplicate(&at, first.at.as_ref())),
+                None if is_merge => merged = Some(node),
+                None => {
+                    members.insert(key, node);
                 }
-            } else if members.insert(key.clone(), node).is_some() {
-                return Err(duplicate(&key, &at));
             }
+            self.path.pop();
         }
         if let Some(source) = merged {
             for map in merge_sources(source)? {
@@ -522,6 +354,17 @@ impl<'text> Builder<'text> {
             }
         }
         Ok(Tree::Map(members))
+    }
+
+    /// The key at the current path stands there a second time.
+    fn duplicate(&self, at: &Position, first: Option<&Position>) -> ConfigError {
+        let path = self.path.concat();
+        let path = path.strip_prefix('.').unwrap_or(&path);
+        let error = ConfigError::new(path, Some(at), "is given twice");
+        match first {
+            Some(first) => error.with_hint(format!("the first one is on line {}", first.line)),
+            None => error,
+        }
     }
 
     /// A key of a map: scalars count as their text.
@@ -570,10 +413,6 @@ fn merge_sources(node: Node) -> Result<Vec<BTreeMap<String, Node>>, ConfigError>
             .collect(),
         _ => Err(wrong()),
     }
-}
-
-fn duplicate(key: &str, at: &Position) -> ConfigError {
-    ConfigError::new("", Some(at), format!("key \"{key}\" is given twice"))
 }
 
 fn bad_key(at: &Position) -> ConfigError {
@@ -649,104 +488,6 @@ fn scalar_tree(
             Some(at),
             format!("\"{text}\" is not what its tag \"{}\" says", tag.original()),
         )),
-    }
-}
-
-/// Reads JSON, without places; `None` when it is not JSON, an error when it is but has a duplicate key.
-fn json(text: &str) -> Option<Result<Node, ConfigError>> {
-    if !text.trim_start().starts_with(['{', '[']) {
-        return None;
-    }
-    let mut reader = serde_json::Deserializer::from_str(text);
-    match JsonNode(0).deserialize(&mut reader) {
-        Ok(node) => reader.end().is_ok().then_some(Ok(node)),
-        Err(error) if error.is_data() => {
-            let at = position(error.line(), error.column());
-            let message = error.to_string();
-            let message = message
-                .split(" at line ")
-                .next()
-                .unwrap_or(&message)
-                .to_owned();
-            Some(Err(ConfigError::new("", Some(&at), message)))
-        }
-        Err(_) => None,
-    }
-}
-
-/// Reads one JSON value at a depth, refusing duplicate keys.
-struct JsonNode(usize);
-
-impl<'de> DeserializeSeed<'de> for JsonNode {
-    type Value = Node;
-    fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<Node, D::Error> {
-        reader.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for JsonNode {
-    type Value = Node;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
-        Ok(Node::new(Tree::Null))
-    }
-
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
-        Ok(Node::new(Tree::Bool(value)))
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
-        Ok(Node::new(Tree::Number(value.into())))
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Node, E> {
-        Ok(Node::new(Tree::Number(value.into())))
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
-        Number::from_f64(value)
-            .map(|number| Node::new(Tree::Number(number)))
-            .ok_or_else(|| E::custom("a number must be finite"))
-    }
-
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
-        Ok(Node::new(Tree::Text(value.to_owned())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
-        let depth = self.deeper()?;
-        let mut items = Vec::new();
-        while let Some(item) = access.next_element_seed(JsonNode(depth))? {
-            items.push(item);
-        }
-        Ok(Node::new(Tree::List(items)))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
-        let depth = self.deeper()?;
-        let mut members = BTreeMap::new();
-        while let Some(key) = access.next_key::<String>()? {
-            let node = access.next_value_seed(JsonNode(depth))?;
-            if members.insert(key.clone(), node).is_some() {
-                return Err(de::Error::custom(format!("key \"{key}\" is given twice")));
-            }
-        }
-        Ok(Node::new(Tree::Map(members)))
-    }
-}
-
-impl JsonNode {
-    fn deeper<E: de::Error>(&self) -> Result<usize, E> {
-        if self.0 + 1 >= MAX_DEPTH {
-            return Err(E::custom(format!(
-                "is nested more than {MAX_DEPTH} levels deep"
-            )));
-        }
-        Ok(self.0 + 1)
     }
 }
 

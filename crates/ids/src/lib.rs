@@ -13,6 +13,18 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// Text that is no number of an experiment, a trial or another thing that is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotANumber;
+
+impl fmt::Display for NotANumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("must be its number, a whole number such as 12, as the lists show it")
+    }
+}
+
+impl std::error::Error for NotANumber {}
+
 /// Defines an identifier that is a positive row number.
 macro_rules! number_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -28,9 +40,9 @@ macro_rules! number_id {
         }
 
         impl FromStr for $name {
-            type Err = std::num::ParseIntError;
+            type Err = NotANumber;
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                text.parse().map(Self)
+                text.parse().map(Self).map_err(|_| NotANumber)
             }
         }
     };

@@ -104,6 +104,7 @@ fn queue(priorities: u32, slots: impl Fn(u32) -> u32, waited_seconds: i64) -> Qu
         max_slots: None,
         submitted_at: Micros(i64::from(n)),
         position: None,
+        moved: false,
     };
     let running = (JobId::from("job-running"), job(0));
     let mut queue = Queue {
@@ -162,6 +163,7 @@ fn full(preemption: bool) -> PoolSnapshot {
             pool.running.push(RunningAllocation {
                 request,
                 placement: vec![(agent.id.clone(), vec![slot.id])],
+                started_at: NOW,
                 progress: Progress::Active,
             });
         }

@@ -1,5 +1,7 @@
 //! What the runs of a rule share, and how their outcome is told.
 
+use std::collections::BTreeMap;
+
 use det_ids::AllocationId;
 
 use crate::capacity::{Ask, Fate, fate};
@@ -23,18 +25,42 @@ pub(crate) struct Decided {
     pub(crate) reservations: Vec<Reservation>,
 }
 
-/// Why a request waits, before the numbers are known.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What becomes of a request, before the numbers are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    Fate(WaitReason),
-    OverCap { max_slots: u32 },
-    Behind { request: usize, because: Behind },
+    /// Nothing has been decided.
+    Open,
+    Starts,
+    /// The agents in service cannot hold it; its shape's fate says why.
+    Fate,
+    OverCap,
+    Behind {
+        request: usize,
+        because: Behind,
+    },
     ReservedFor(usize),
-    Freeing(Vec<usize>),
+    /// Its room is being freed; [`Shared::freeing`] says by whom.
+    Freeing,
     NoRoom,
+    OverShare,
+    /// An earlier request of its own job waits for room.
+    InTurn(usize),
 }
 
-/// What both runs share.
+/// A job's part under fair share, in slots.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Standing {
+    /// What it could use at a time.
+    pub(crate) demand: u64,
+    /// What it is entitled to.
+    pub(crate) share: u64,
+    /// What its work holds that is not stopping, placements of this plan included.
+    pub(crate) active: u64,
+    /// What waiting requests of it count on: room that is being freed, or reserved because of age.
+    pub(crate) booked: u64,
+}
+
+/// What the runs of a rule share.
 pub(crate) struct Shared<'a> {
     pub(crate) prepared: &'a Prepared<'a>,
     /// By shape, once asked.
@@ -43,8 +69,14 @@ pub(crate) struct Shared<'a> {
     pub(crate) in_use: Vec<u64>,
     /// By running allocation: whether it stops, by an earlier plan or this one.
     pub(crate) stopping: Vec<bool>,
-    /// By request; `None` = placed.
-    pub(crate) waits: Vec<Option<Wait>>,
+    /// By request.
+    pub(crate) waits: Vec<Wait>,
+    /// Running allocations that stop for a request, or whose end it waits for; ascending.
+    pub(crate) freeing: BTreeMap<usize, Vec<usize>>,
+    /// By job; empty unless shares are what decides.
+    pub(crate) standings: Vec<Standing>,
+    /// Slots that are shared out.
+    pub(crate) capacity: u64,
 }
 
 impl<'a> Shared<'a> {
@@ -62,8 +94,27 @@ impl<'a> Shared<'a> {
                 .iter()
                 .map(|active| active.running.progress != Progress::Active)
                 .collect(),
-            waits: vec![None; prepared.requests.len()],
+            waits: vec![Wait::Open; prepared.requests.len()],
+            freeing: BTreeMap::new(),
+            standings: Vec::new(),
+            capacity: 0,
         }
+    }
+
+    /// Whether a request would take its job above its cap.
+    pub(crate) fn is_over_cap(&self, request: usize) -> bool {
+        let waiting = &self.prepared.requests[request];
+        let slots = u64::from(waiting.request.slots);
+        slots > 0
+            && self.prepared.jobs[waiting.job]
+                .max_slots
+                .is_some_and(|max| self.in_use[waiting.job] + slots > u64::from(max))
+    }
+
+    /// A request waits for the end of these running allocations.
+    pub(crate) fn wait_for(&mut self, request: usize, ends: Vec<usize>) {
+        self.waits[request] = Wait::Freeing;
+        self.freeing.insert(request, ends);
     }
 
     /// Where a job has more slots than its cap allows, stops its newest preemptible work until it has not.
@@ -124,41 +175,11 @@ impl<'a> Shared<'a> {
         let prepared = self.prepared;
         let holders = self.holders(decided);
         let mut no_room: Vec<Option<WaitReason>> = vec![None; prepared.shapes.len()];
-        let id = |request: usize| prepared.requests[request].request.allocation_id.clone();
         for (request, wait) in std::mem::take(&mut self.waits).into_iter().enumerate() {
-            let Some(wait) = wait else { continue };
             let waiting = &prepared.requests[request];
             let reason = match wait {
-                Wait::Fate(reason) => reason,
-                Wait::OverCap { max_slots } => WaitReason::OverJobCap {
-                    needed: waiting.request.slots,
-                    max_slots,
-                    in_use: u32::try_from(self.in_use[waiting.job]).unwrap_or(u32::MAX),
-                },
-                Wait::Behind {
-                    request: ahead,
-                    because,
-                } => WaitReason::BehindHigherPriority {
-                    allocation: id(ahead),
-                    priority: prepared.jobs[prepared.requests[ahead].job].priority,
-                    because,
-                },
-                Wait::ReservedFor(ahead) => WaitReason::ReservedFor {
-                    allocation: id(ahead),
-                },
-                Wait::Freeing(victims) => WaitReason::WaitingForPreemption {
-                    victims: victims
-                        .into_iter()
-                        .map(|victim| {
-                            prepared.running[victim]
-                                .running
-                                .request
-                                .allocation_id
-                                .clone()
-                        })
-                        .collect(),
-                },
-                Wait::NoRoom => no_room[waiting.shape]
+                Wait::Starts => continue,
+                Wait::Open | Wait::NoRoom => no_room[waiting.shape]
                     .get_or_insert_with(|| {
                         let space = if waiting.request.slots == 0 {
                             aux
@@ -168,8 +189,86 @@ impl<'a> Shared<'a> {
                         self.no_room(waiting.shape, space, &holders)
                     })
                     .clone(),
+                Wait::Fate => self.fated(waiting.shape),
+                Wait::OverCap | Wait::OverShare => self.over_limit(request, wait),
+                Wait::Behind {
+                    request: ahead,
+                    because,
+                } => WaitReason::BehindHigherPriority {
+                    allocation: self.id(ahead),
+                    priority: prepared.jobs[prepared.requests[ahead].job].priority,
+                    because,
+                },
+                Wait::ReservedFor(ahead) => WaitReason::ReservedFor {
+                    allocation: self.id(ahead),
+                },
+                Wait::InTurn(ahead) => WaitReason::BehindOwnJob {
+                    allocation: self.id(ahead),
+                },
+                Wait::Freeing => WaitReason::WaitingForPreemption {
+                    victims: self.ends(request),
+                },
             };
-            decided.waiting.push((id(request), reason));
+            decided.waiting.push((self.id(request), reason));
+        }
+    }
+
+    fn id(&self, request: usize) -> AllocationId {
+        self.prepared.requests[request]
+            .request
+            .allocation_id
+            .clone()
+    }
+
+    /// The allocations whose end a request waits for.
+    fn ends(&self, request: usize) -> Vec<AllocationId> {
+        self.freeing
+            .get(&request)
+            .into_iter()
+            .flatten()
+            .map(|victim| {
+                self.prepared.running[*victim]
+                    .running
+                    .request
+                    .allocation_id
+                    .clone()
+            })
+            .collect()
+    }
+
+    /// Why the agents in service cannot hold a shape.
+    fn fated(&mut self, shape: usize) -> WaitReason {
+        match self.fate(shape) {
+            Fate::Returning(reason) | Fate::NeedsPerson(reason) | Fate::Never(reason) => {
+                reason.clone()
+            }
+            Fate::Usable => {
+                unreachable!(
+                    "a request waits for its fate only if agents in service cannot hold it"
+                )
+            }
+        }
+    }
+
+    /// The numbers of a request's job that its cap, or its share, holds against it.
+    fn over_limit(&self, request: usize, wait: Wait) -> WaitReason {
+        let waiting = &self.prepared.requests[request];
+        let number = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
+        let max_slots = self.prepared.jobs[waiting.job].max_slots;
+        match (wait, max_slots, self.standings.get(waiting.job)) {
+            (Wait::OverShare, _, Some(standing)) => WaitReason::OverFairShare {
+                needed: waiting.request.slots,
+                share: number(standing.share),
+                in_use: number(standing.active),
+                reserved: number(standing.booked),
+                demand: standing.demand,
+                capacity: number(self.capacity),
+            },
+            (_, max_slots, _) => WaitReason::OverJobCap {
+                needed: waiting.request.slots,
+                max_slots: max_slots.unwrap_or(u32::MAX),
+                in_use: number(self.in_use[waiting.job]),
+            },
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::order::Prepared;
-use crate::space::{Parts, Space, spread_of};
+use crate::space::{AgentRank, Parts, Space, spread_of};
 
 /// Shapes known not to fit a space, until room is added to it.
 pub(crate) struct Misfits {
@@ -68,6 +68,29 @@ impl Future {
             .flat_map(|(agent, _)| self.stopping_on[*agent as usize].iter().copied())
             .collect();
         numbers.into_iter().collect()
+    }
+
+    /// Where a request fits for which `victims` stop: where they make room, else anywhere.
+    pub(crate) fn fit_with(
+        &mut self,
+        prepared: &Prepared<'_>,
+        request: usize,
+        victims: &[usize],
+    ) -> Option<Parts> {
+        if victims.is_empty() {
+            return self.fit(prepared, request);
+        }
+        let waiting = &prepared.requests[request];
+        let near: BTreeSet<AgentRank> = victims
+            .iter()
+            .flat_map(|victim| &prepared.running[*victim].parts)
+            .map(|part| part.agent)
+            .collect();
+        let spread = spread_of(waiting.request.allocation_id.as_str());
+        let shape = &prepared.shapes[waiting.shape].shape;
+        self.space
+            .fit_near(shape, spread, &near)
+            .or_else(|| self.fit(prepared, request))
     }
 
     pub(crate) fn fit(&mut self, prepared: &Prepared<'_>, request: usize) -> Option<Parts> {

@@ -7,7 +7,8 @@
 //! The room is pure: it knows no clock, no agents' connection, no rows, and nothing of what a task does. The same input
 //! gives the same plan: ties are broken by identifiers, never by the order in which things were handed in.
 //!
-//! Read [`PoolSnapshot`], [`Request`] and [`Plan`] first, then `priority` (the rule) and `space` (the fit).
+//! Read [`PoolSnapshot`], [`Request`] and [`Plan`] first, then the rules (`priority`, `fair_share`, `round_robin`) and
+//! `space` (the fit).
 //!
 //! # How a caller uses it
 //!
@@ -19,21 +20,29 @@
 
 mod capacity;
 mod decision;
+mod estimate;
+mod fair_share;
 mod future;
 mod gang;
 mod model;
+mod moves;
 mod order;
 mod plan;
 mod priority;
 mod reason;
 mod reserve;
+mod room;
+mod round_robin;
+mod shares;
 mod space;
 mod victims;
 
 pub use capacity::{NeverFits, can_ever_fit};
+pub use estimate::{Estimate, estimate};
 pub use model::{
     AgentSnapshot, AgentState, Fitting, Job, Policy, PoolSettings, PoolSnapshot, Progress,
     Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState,
 };
+pub use moves::{MoveRefused, Side, Standing, move_job};
 pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};
 pub use reason::{AgentGroup, Behind, Holder, Holders, WaitReason};

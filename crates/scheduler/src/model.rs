@@ -48,7 +48,7 @@ impl Default for PoolSettings {
     }
 }
 
-/// The rule of a pool. Fair share and round robin are not built; a caller configured for them must say so at start.
+/// The rule of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// Strict priorities, 1 (most important) to 99.
@@ -58,6 +58,11 @@ pub enum Policy {
         /// Priority of a job that is missing from [`Queue::jobs`].
         default_priority: u8,
     },
+    /// Slots are divided among jobs by weight times demand. Running work of a job above its share makes room for one
+    /// below it; what nobody is entitled to is handed out until somebody is.
+    FairShare,
+    /// Jobs start one task each in turn, those with the fewest slots first. Nothing is preempted.
+    RoundRobin,
 }
 
 /// Which of several agents that fit is taken.
@@ -136,6 +141,9 @@ pub struct RunningAllocation {
     /// What it still holds: slots by agent. A zero-slot allocation has one part without slots. Containers that have
     /// exited are not in it any more.
     pub placement: Vec<(AgentId, Vec<SlotId>)>,
+    /// When it was given its slots; of one plan's, later for those that stand later in it. Of equally good victims the one
+    /// started last is stopped: it loses least.
+    pub started_at: Micros,
     /// Whether it has been asked to stop.
     pub progress: Progress,
 }
@@ -145,7 +153,8 @@ pub struct RunningAllocation {
 pub enum Progress {
     /// It runs (or still starts).
     Active,
-    /// A plan asked it to stop so that this allocation can start. Its room belongs to that one until it has exited.
+    /// A plan asked it to stop so that this allocation can start. Its room belongs to that one until it has exited, as
+    /// long as that one waits (and, under fair share, is within its job's share).
     PreemptedFor(AllocationId),
     /// It stops for another reason: pause, kill, a lowered cap, a disabled agent. Its room is for anybody.
     Stopping,
@@ -185,15 +194,17 @@ pub struct Request {
 /// An entry of the job queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// 1 to 99, **lower is more important**.
+    /// 1 to 99, **lower is more important**. Only the priority rule looks at it.
     pub priority: u8,
-    /// Share weight, above 0. The priority rule does not look at it.
+    /// Share weight, above 0 and finite; anything else counts as 1. Only fair share looks at it.
     pub weight: f64,
     /// Most slots in use at a time by all its allocations; `None` = no cap.
     pub max_slots: Option<u32>,
     /// When the job was submitted.
     pub submitted_at: Micros,
-    /// Place in the queue after an explicit move, on the scale of submission times in microseconds, smaller is earlier.
-    /// `None` = never moved: the submission time counts.
+    /// Place in the queue if it is another one than that of its submission: on the scale of submission times in
+    /// microseconds, smaller is earlier. Set by [`crate::move_job`].
     pub position: Option<i64>,
+    /// Whether somebody moved it. Only then may it stop, or be stopped for, a job of the same priority.
+    pub moved: bool,
 }

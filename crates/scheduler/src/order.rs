@@ -2,12 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use det_ids::{AgentId, JobId, Micros, SlotId};
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId};
 
 use crate::model::{
-    AgentSnapshot, AgentState, Job, PoolSnapshot, Queue, Request, RunningAllocation, SlotState,
+    AgentSnapshot, AgentState, Job, Policy, PoolSnapshot, Queue, Request, RunningAllocation,
+    SlotState,
 };
+use crate::plan::Reservation;
 use crate::space::{AgentRank, Cell, Score, Shape, Space};
+
+/// Priority of jobs that the queue does not know, under rules that do not look at it.
+const NO_PRIORITY: u8 = 42;
 
 /// Everything the rules look at, by number instead of by name.
 pub(crate) struct Prepared<'a> {
@@ -33,20 +38,33 @@ pub(crate) struct AgentView<'a> {
 /// A slot.
 pub(crate) struct SlotView {
     pub(crate) id: SlotId,
-    /// Whether it may be given out once nobody has it.
-    pub(crate) offered: bool,
+    pub(crate) service: Service,
     pub(crate) busy: bool,
     /// Whether a running allocation has been credited with it.
     claimed: bool,
 }
 
+/// Whether a slot is given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Once nobody has it.
+    Offered,
+    /// Not any more.
+    Draining,
+    /// Not at all; what has it is about to be killed.
+    Disabled,
+}
+
 /// A job.
 pub(crate) struct JobView {
     pub(crate) priority: u8,
+    /// Above 0 and finite.
+    pub(crate) weight: f64,
     pub(crate) max_slots: Option<u32>,
     pub(crate) submitted_at: Micros,
     pub(crate) moved: bool,
-    /// Place in the queue; equal for jobs that the rule does not tell apart.
+    /// Place in the queue. Under the priority rule equal for jobs that it does not tell apart; under the others, which
+    /// go from job to job, every job has its own, and the requests of a job stand together.
     pub(crate) order: u32,
 }
 
@@ -64,6 +82,14 @@ pub(crate) struct Active<'a> {
     pub(crate) parts: Vec<Part>,
     /// Slots it holds; 0 for zero-slot allocations.
     pub(crate) slots: u32,
+    /// Whether it is on an agent or a slot that is out of service, and so is about to be killed.
+    pub(crate) dying: bool,
+}
+
+impl SlotView {
+    fn is_offered(&self) -> bool {
+        self.service == Service::Offered
+    }
 }
 
 impl Active<'_> {
@@ -91,7 +117,7 @@ pub(crate) struct ShapeView<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    pub(crate) fn new(pool: &'a PoolSnapshot, queue: &'a Queue, default_priority: u8) -> Self {
+    pub(crate) fn new(pool: &'a PoolSnapshot, queue: &'a Queue) -> Self {
         let mut agents: Vec<AgentView<'a>> = pool.agents.iter().map(AgentView::new).collect();
         agents.sort_by(|a, b| a.agent.id.cmp(&b.agent.id));
         let ranks: HashMap<&AgentId, AgentRank> = agents
@@ -99,7 +125,7 @@ impl<'a> Prepared<'a> {
             .zip(0..)
             .map(|(view, rank)| (&view.agent.id, rank))
             .collect();
-        let mut jobs = Jobs::new(queue, default_priority);
+        let mut jobs = Jobs::new(queue, pool.settings.policy);
         let mut shapes = Shapes::default();
         let mut requests: Vec<Waiting<'a>> = queue
             .requests
@@ -118,6 +144,7 @@ impl<'a> Prepared<'a> {
                 job: jobs.of(&running.request),
                 parts: Vec::new(),
                 slots: 0,
+                dying: false,
             })
             .collect();
         let jobs = jobs.ordered();
@@ -151,12 +178,10 @@ impl<'a> Prepared<'a> {
     /// Auxiliary places of all agents as room. On an agent whose slots are in use, the slots decide the score;
     /// `slots` is the room that slot requests left.
     pub(crate) fn aux_space(&self, slots: &Space) -> Space {
-        let fitting = self.pool.settings.fitting;
         let mut rank = 0;
         self.space(|view| {
-            let cell = slots.cell(rank);
+            let fixed_score = self.aux_score(slots.cell(rank));
             rank += 1;
-            let fixed_score = (cell.used > 0).then(|| Score::new(fitting, cell.free(), cell.total));
             let busy = view.agent.aux_used.max(view.aux_known);
             Cell {
                 open: view.open(),
@@ -169,15 +194,35 @@ impl<'a> Prepared<'a> {
         })
     }
 
+    /// The score of an agent for zero-slot requests, where its slots decide it.
+    pub(crate) fn aux_score(&self, slots: &Cell) -> Option<Score> {
+        let fitting = self.pool.settings.fitting;
+        (slots.used > 0).then(|| Score::new(fitting, slots.free(), slots.total))
+    }
+
     /// Free slots of each agent, lowest number first.
     pub(crate) fn free_slots(&self) -> Vec<std::vec::IntoIter<SlotId>> {
         self.agents
             .iter()
             .map(|view| {
-                let free = view.slots.iter().filter(|slot| slot.offered && !slot.busy);
+                let free = view
+                    .slots
+                    .iter()
+                    .filter(|slot| slot.is_offered() && !slot.busy);
                 free.map(|slot| slot.id).collect::<Vec<_>>().into_iter()
             })
             .collect()
+    }
+
+    /// The agents that a request has reserved, by name.
+    pub(crate) fn reservation(&self, request: usize, agents: &[AgentRank]) -> Reservation {
+        Reservation {
+            allocation_id: self.requests[request].request.allocation_id.clone(),
+            agents: agents
+                .iter()
+                .map(|agent| self.agents[*agent as usize].agent.id.clone())
+                .collect(),
+        }
     }
 
     fn space(&self, cell: impl FnMut(&AgentView<'a>) -> Cell) -> Space {
@@ -193,16 +238,15 @@ impl<'a> AgentView<'a> {
             .slots
             .iter()
             .map(|slot| {
-                let (offered, busy) = match &slot.state {
-                    SlotState::Free => (true, false),
-                    SlotState::Held(_) => (true, true),
-                    SlotState::Draining(holder) | SlotState::Disabled(holder) => {
-                        (false, holder.is_some())
-                    }
+                let (service, busy) = match &slot.state {
+                    SlotState::Free => (Service::Offered, false),
+                    SlotState::Held(_) => (Service::Offered, true),
+                    SlotState::Draining(holder) => (Service::Draining, holder.is_some()),
+                    SlotState::Disabled(holder) => (Service::Disabled, holder.is_some()),
                 };
                 SlotView {
                     id: slot.id,
-                    offered,
+                    service,
                     busy,
                     claimed: false,
                 }
@@ -227,8 +271,8 @@ impl<'a> AgentView<'a> {
         };
         Cell {
             open: self.open(),
-            capacity: count(|slot| slot.offered),
-            busy: count(|slot| slot.offered && slot.busy),
+            capacity: count(SlotView::is_offered),
+            busy: count(|slot| slot.is_offered() && slot.busy),
             used: count(|slot| slot.busy),
             total: count(|_| true),
             fixed_score: None,
@@ -249,6 +293,7 @@ fn claim(
             continue;
         };
         let view = &mut agents[rank as usize];
+        active.dying |= view.agent.state == AgentState::Disabled;
         let mut part = Part {
             agent: rank,
             usable: 0,
@@ -267,8 +312,9 @@ fn claim(
             if !slot.claimed && !zero_slots {
                 slot.claimed = true;
                 slot.busy = true;
+                active.dying |= slot.service == Service::Disabled;
                 part.held += 1;
-                part.usable += u32::from(slot.offered);
+                part.usable += u32::from(slot.is_offered());
             }
         }
         if part.held > 0 {
@@ -283,52 +329,80 @@ fn claim(
 /// Jobs as they are met.
 struct Jobs<'a> {
     numbers: HashMap<&'a JobId, usize>,
-    list: Vec<(Job, Micros)>,
-    default_priority: u8,
+    list: Vec<KnownJob<'a>>,
+    policy: Policy,
+}
+
+struct KnownJob<'a> {
+    job: Job,
+    name: &'a JobId,
+    /// The one request of a job that the queue does not know.
+    only: Option<&'a AllocationId>,
 }
 
 impl<'a> Jobs<'a> {
-    fn new(queue: &'a Queue, default_priority: u8) -> Self {
+    fn new(queue: &'a Queue, policy: Policy) -> Self {
         let mut numbers = HashMap::with_capacity(queue.jobs.len());
         let mut list = Vec::with_capacity(queue.jobs.len());
         for (id, job) in &queue.jobs {
             numbers.insert(id, list.len());
-            list.push((job.clone(), job.submitted_at));
+            list.push(KnownJob {
+                job: job.clone(),
+                name: id,
+                only: None,
+            });
         }
         Self {
             numbers,
             list,
-            default_priority,
+            policy,
         }
     }
 
     /// The job of a request. One that the queue does not know is a job of its own: without a cap nothing is shared.
-    fn of(&mut self, request: &Request) -> usize {
+    fn of(&mut self, request: &'a Request) -> usize {
         if let Some(number) = self.numbers.get(&request.job_id) {
             return *number;
         }
-        let job = Job {
-            priority: self.default_priority,
-            weight: 1.0,
-            max_slots: None,
-            submitted_at: request.requested_at,
-            position: None,
+        let priority = match self.policy {
+            Policy::Priority {
+                default_priority, ..
+            } => default_priority,
+            Policy::FairShare | Policy::RoundRobin => NO_PRIORITY,
         };
-        self.list.push((job, request.requested_at));
+        self.list.push(KnownJob {
+            job: Job {
+                priority,
+                weight: 1.0,
+                max_slots: None,
+                submitted_at: request.requested_at,
+                position: None,
+                moved: false,
+            },
+            name: &request.job_id,
+            only: Some(&request.allocation_id),
+        });
         self.list.len() - 1
     }
 
     fn ordered(self) -> Vec<JobView> {
-        let key = |job: &Job| {
-            let position = job.position.unwrap_or(job.submitted_at.0);
-            (job.priority, position, job.submitted_at)
+        let by_priority = matches!(self.policy, Policy::Priority { .. });
+        // Rules that go from job to job need every job to have a place of its own, wherever it was handed in.
+        let key = |known: &KnownJob<'a>| {
+            let job = &known.job;
+            (
+                if by_priority { job.priority } else { 0 },
+                job.position.unwrap_or(job.submitted_at.0),
+                job.submitted_at,
+                (!by_priority).then_some((known.name, known.only)),
+            )
         };
         let mut by_order: Vec<usize> = (0..self.list.len()).collect();
-        by_order.sort_by_key(|&number| key(&self.list[number].0));
+        by_order.sort_by(|a, b| key(&self.list[*a]).cmp(&key(&self.list[*b])));
         let mut orders = vec![0; self.list.len()];
         let mut order = 0;
         for pair in by_order.windows(2) {
-            if key(&self.list[pair[0]].0) != key(&self.list[pair[1]].0) {
+            if key(&self.list[pair[0]]) != key(&self.list[pair[1]]) {
                 order += 1;
             }
             orders[pair[1]] = order;
@@ -336,11 +410,16 @@ impl<'a> Jobs<'a> {
         self.list
             .into_iter()
             .zip(orders)
-            .map(|((job, submitted_at), order)| JobView {
+            .map(|(KnownJob { job, .. }, order)| JobView {
                 priority: job.priority,
+                weight: if job.weight.is_finite() && job.weight > 0.0 {
+                    job.weight
+                } else {
+                    1.0
+                },
                 max_slots: job.max_slots,
-                submitted_at,
-                moved: job.position.is_some(),
+                submitted_at: job.submitted_at,
+                moved: job.moved,
                 order,
             })
             .collect()

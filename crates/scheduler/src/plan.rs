@@ -1,13 +1,15 @@
 //! The decision, and the one function that makes it.
 
+use std::fmt;
+
 use det_ids::{AgentId, AllocationId, Micros, SlotId};
 use serde::Serialize;
 
 use crate::model::{Policy, PoolSnapshot, Queue};
 use crate::order::Prepared;
-use crate::priority;
 use crate::reason::WaitReason;
 use crate::space::Parts;
+use crate::{fair_share, priority, round_robin};
 
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -41,7 +43,7 @@ pub struct Placement {
 pub struct Preemption {
     /// Which.
     pub allocation_id: AllocationId,
-    /// The waiting request it makes room for; `None` when its job is over its cap.
+    /// The waiting request that it makes room for; `None` when its job is over its cap.
     pub for_allocation: Option<AllocationId>,
     /// Why.
     pub reason: PreemptReason,
@@ -76,6 +78,37 @@ pub enum PreemptReason {
         /// Slots of the job's allocations that had not been asked to stop before.
         in_use: u32,
     },
+    /// Its job has more slots than its fair share, and a job below its own needs room.
+    OverFairShare {
+        /// The job's fair share in slots.
+        share: u32,
+        /// Slots of the job's allocations that had not been asked to stop before.
+        in_use: u32,
+    },
+}
+
+impl fmt::Display for PreemptReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HigherPriority {
+                priority,
+                own_priority,
+            } => write!(
+                f,
+                "work of priority {priority} needs its slots (its own is {own_priority}; lower goes first)"
+            ),
+            Self::MovedAhead => {
+                f.write_str("a job that was moved ahead in the queue needs its slots")
+            }
+            Self::OverJobCap { max_slots, in_use } => {
+                write!(f, "its job uses {in_use} slots and may use {max_slots}")
+            }
+            Self::OverFairShare { share, in_use } => write!(
+                f,
+                "its job uses {in_use} slots, its fair share is {share}, and a job below its own share needs room"
+            ),
+        }
+    }
 }
 
 /// Agents held back for a request that has waited too long, or whose victims are stopping.
@@ -83,7 +116,8 @@ pub enum PreemptReason {
 pub struct Reservation {
     /// The request that waits.
     pub allocation_id: AllocationId,
-    /// The agents, in id order; later requests of the same priority do not start on what is held there.
+    /// The agents, in id order; requests behind it (of the same priority, where priorities decide) do not start on what
+    /// is held there.
     pub agents: Vec<AgentId>,
 }
 
@@ -91,12 +125,12 @@ pub struct Reservation {
 ///
 /// `now` is compared with [`crate::Request::requested_at`] for the age limit; nothing else depends on time.
 pub fn plan(pool: &PoolSnapshot, queue: &Queue, now: Micros) -> Plan {
-    let Policy::Priority {
-        preemption,
-        default_priority,
-    } = pool.settings.policy;
-    let prepared = Prepared::new(pool, queue, default_priority);
-    let decided = priority::decide(&prepared, preemption, now);
+    let prepared = Prepared::new(pool, queue);
+    let decided = match pool.settings.policy {
+        Policy::Priority { preemption, .. } => priority::decide(&prepared, preemption, now),
+        Policy::FairShare => fair_share::decide(&prepared, now),
+        Policy::RoundRobin => round_robin::decide(&prepared, now),
+    };
     let mut free = prepared.free_slots();
     let place = decided
         .placed

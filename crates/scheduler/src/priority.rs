@@ -25,17 +25,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, Micros};
+use det_ids::Micros;
 
 use crate::capacity::Fate;
 use crate::decision::{Decided, Shared, Wait};
-use crate::future::{Future, Misfits};
-use crate::model::Progress;
+use crate::future::Future;
 use crate::order::Prepared;
-use crate::plan::{HandOver, PreemptReason, Preemption, Reservation};
+use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::reason::Behind;
-use crate::reserve::Reserver;
-use crate::space::{AgentRank, Parts, Space, spread_of};
+use crate::reserve::{Reserver, reserve_before};
+use crate::room::{Room, Stopping};
+use crate::space::{AgentRank, Parts, Space};
 use crate::victims;
 
 /// Decides for slot requests, then for zero-slot requests.
@@ -48,7 +48,7 @@ pub(crate) fn decide(prepared: &Prepared<'_>, preemption: bool, now: Micros) -> 
 
     let mut run = Run::new(&mut state, prepared.slot_space(), preemption, now, false);
     run.all(&slots, &mut decided);
-    let slot_space = run.free;
+    let slot_space = run.room.free;
     let mut run = Run::new(
         &mut state,
         prepared.aux_space(&slot_space),
@@ -57,7 +57,7 @@ pub(crate) fn decide(prepared: &Prepared<'_>, preemption: bool, now: Micros) -> 
         true,
     );
     run.all(&zero, &mut decided);
-    let aux_space = run.free;
+    let aux_space = run.room.free;
 
     state.explain(&slot_space, &aux_space, &mut decided);
     decided
@@ -70,13 +70,10 @@ struct Run<'a, 'b> {
     zero_slots: bool,
     /// Requests made at or before this time reserve.
     reserve_before: Option<i64>,
-    /// What is free now.
-    free: Space,
-    misfits: Misfits,
-    /// What will be free when stopping work has ended, less what is booked. Only with preemption.
-    future: Option<Future>,
-    /// Running allocations that were preempted for a request that still waits, by request.
-    ties: BTreeMap<usize, Vec<usize>>,
+    /// With a future if the pool preempts.
+    room: Room<'a>,
+    /// Priorities of jobs that were moved in the queue.
+    moved: BTreeSet<u8>,
     /// First request of a finished class that did not fit.
     blocked: Option<usize>,
     /// First request for which room is being freed.
@@ -88,21 +85,25 @@ struct Class {
     priority: u8,
     /// Requests that did not fit, or were held while room is being freed, in order.
     wishes: Vec<usize>,
-    blocked: Option<usize>,
-    /// Jobs of requests that did not fit.
+    /// Requests that close the class if nothing else holds them back in the end, in order.
+    unfit: Vec<usize>,
+    /// Jobs of requests that did not fit; only where one may stop another of the class.
     blocked_jobs: BTreeSet<usize>,
     /// Requests that an earlier one of the class may stop: they come last.
     deferred: Vec<usize>,
-    /// Units held back by agent.
-    held_back: BTreeMap<AgentRank, u32>,
     /// Requests that reserve, with the agents, in order.
     holders: Vec<(usize, Vec<AgentRank>)>,
     /// Agents reserved because of age, by request.
     aged: BTreeMap<usize, Vec<AgentRank>>,
+    /// Those of them on which nobody else's room is booked.
+    closed: BTreeSet<AgentRank>,
     reserver: Reserver,
-    /// Slots reserved because of age, by job: a job reserves no more than its cap lets it use.
-    reserved: BTreeMap<usize, u64>,
-    /// Whether running work of this class belongs to a job that was moved.
+    /// Slots reserved because of age, by job with a cap, and the first request that reserves: a job reserves no more
+    /// than its cap lets it use, and later requests of it do not take that.
+    reserved: BTreeMap<usize, (u64, usize)>,
+    /// Those later requests, with the first one that reserves.
+    capped: BTreeMap<usize, usize>,
+    /// Whether a job of this class was moved.
     moved: bool,
     /// Room by agent held by work that this class may preempt by its priority; made when first needed.
     preemptible: Option<Vec<u32>>,
@@ -119,63 +120,26 @@ impl<'a, 'b> Run<'a, 'b> {
         zero_slots: bool,
     ) -> Self {
         let prepared = shared.prepared;
-        let reserve_before = prepared.pool.settings.reserve_after.map(|patience| {
-            let patience = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
-            now.0.saturating_sub(patience)
-        });
-        let mut run = Self {
-            misfits: Misfits::new(prepared.shapes.len()),
-            future: preemption.then(|| Future {
-                space: free.clone(),
-                misfits: Misfits::new(prepared.shapes.len()),
-                in_use: shared.in_use.clone(),
-                stopping_on: vec![Vec::new(); prepared.agents.len()],
-            }),
-            shared,
+        let room = if preemption {
+            let stopping = Stopping {
+                stops: &shared.stopping,
+                asked: &BTreeMap::new(),
+            };
+            let in_use = shared.in_use.clone();
+            Room::with_future(prepared, free, in_use, stopping, zero_slots)
+        } else {
+            Room::of_now(prepared, free)
+        };
+        let moved = prepared.jobs.iter().filter(|job| job.moved);
+        Self {
             preemption,
             zero_slots,
-            reserve_before,
-            free,
-            ties: BTreeMap::new(),
+            reserve_before: reserve_before(&prepared.pool.settings, now),
+            room,
+            moved: moved.map(|job| job.priority).collect(),
             blocked: None,
             freeing: None,
-        };
-        run.find_ties();
-        run
-    }
-
-    /// Sorts stopping work into that which belongs to a waiting request and that which anybody may count on.
-    fn find_ties(&mut self) {
-        let prepared = self.shared.prepared;
-        let stopping: Vec<usize> = (0..prepared.running.len())
-            .filter(|number| {
-                self.shared.stopping[*number]
-                    && prepared.running[*number].zero_slots() == self.zero_slots
-            })
-            .collect();
-        let mut owners: BTreeMap<&AllocationId, Vec<usize>> = BTreeMap::new();
-        let mut unowned = Vec::new();
-        for number in stopping {
-            match &prepared.running[number].running.progress {
-                Progress::PreemptedFor(owner) => owners.entry(owner).or_default().push(number),
-                Progress::Active | Progress::Stopping => unowned.push(number),
-            }
-        }
-        if !owners.is_empty() {
-            for (number, waiting) in prepared.requests.iter().enumerate() {
-                let same_run = (waiting.request.slots == 0) == self.zero_slots;
-                if same_run && let Some(victims) = owners.remove(&waiting.request.allocation_id) {
-                    self.ties.insert(number, victims);
-                }
-            }
-        }
-        unowned.extend(owners.into_values().flatten());
-        if let Some(future) = &mut self.future {
-            for victims in self.ties.values() {
-                future.note_stopping(prepared, victims);
-            }
-            future.note_stopping(prepared, &unowned);
-            future.release(prepared, &unowned);
+            shared,
         }
     }
 
@@ -188,22 +152,19 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 
     fn class(&mut self, priority: u8, members: &[usize], decided: &mut Decided) {
-        let prepared = self.shared.prepared;
         let mut class = Class {
             priority,
             wishes: Vec::new(),
-            blocked: None,
+            unfit: Vec::new(),
             blocked_jobs: BTreeSet::new(),
             deferred: Vec::new(),
-            held_back: BTreeMap::new(),
             holders: Vec::new(),
             aged: BTreeMap::new(),
-            reserver: Reserver::new(prepared.agents.len()),
+            closed: BTreeSet::new(),
+            reserver: Reserver::new(self.shared.prepared.agents.len()),
             reserved: BTreeMap::new(),
-            moved: prepared.running.iter().any(|active| {
-                let job = &prepared.jobs[active.job];
-                job.moved && job.priority == priority
-            }),
+            capped: BTreeMap::new(),
+            moved: self.moved.contains(&priority),
             preemptible: None,
             victimless: BTreeSet::new(),
         };
@@ -221,10 +182,12 @@ impl<'a, 'b> Run<'a, 'b> {
             }
         }
         self.make_room(&mut class, decided);
+        self.open_again(&class);
         self.tell_reserved_from_full(&class, members);
-        self.blocked = self.blocked.or(class.blocked);
+        self.close(&class);
         for (request, agents) in class.holders {
-            decided.reservations.push(self.reservation(request, agents));
+            let reservation = self.shared.prepared.reservation(request, &agents);
+            decided.reservations.push(reservation);
         }
     }
 
@@ -232,7 +195,8 @@ impl<'a, 'b> Run<'a, 'b> {
     fn defer(&self, class: &mut Class, request: usize) -> bool {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
-        let defer = self.preemption
+        let defer = class.moved
+            && self.preemption
             && waiting.request.preemptible
             && self.freeing.is_none()
             && class
@@ -249,63 +213,68 @@ impl<'a, 'b> Run<'a, 'b> {
     fn wait_for_room(&mut self, class: &mut Class, request: usize, ahead: usize) {
         let prepared = self.shared.prepared;
         let shape = &prepared.shapes[prepared.requests[request].shape].shape;
-        self.shared.waits[request] = Some(if self.free.fit(shape, 0).is_some() {
+        self.shared.waits[request] = if self.room.free.fit(shape, 0).is_some() {
             Wait::ReservedFor(ahead)
         } else {
             Wait::NoRoom
-        });
-        class.blocked.get_or_insert(request);
+        };
+        class.unfit.push(request);
+    }
+
+    /// Step 3: the first request that did not fit closes the class. A later one of its job may have started meanwhile
+    /// and filled the job's cap: then it is the cap that holds it back.
+    fn close(&mut self, class: &Class) {
+        for &request in &class.unfit {
+            let freeing = self.shared.waits[request] == Wait::Freeing;
+            if !freeing && self.shared.is_over_cap(request) {
+                self.shared.waits[request] = Wait::OverCap;
+            } else {
+                self.blocked.get_or_insert(request);
+            }
+        }
     }
 
     /// Step 1 for one request.
     fn offer(&mut self, class: &mut Class, request: usize, decided: &mut Decided) {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
-        let slots = u64::from(waiting.request.slots);
-        if let Some(max_slots) = prepared.jobs[waiting.job].max_slots
-            && slots > 0
-            && self.shared.in_use[waiting.job] + slots > u64::from(max_slots)
-        {
-            self.shared.waits[request] = Some(Wait::OverCap { max_slots });
+        if self.shared.is_over_cap(request) {
+            self.shared.waits[request] = Wait::OverCap;
+            self.room.disown(request);
             return;
         }
-        match self.shared.fate(waiting.shape) {
-            Fate::Usable => {}
-            Fate::Returning(reason) => {
-                let wait = Wait::Fate(reason.clone());
-                self.shared.waits[request] = Some(wait);
-                class.blocked.get_or_insert(request);
-                return;
+        let fate = self.shared.fate(waiting.shape);
+        if *fate != Fate::Usable {
+            if matches!(fate, Fate::Returning(_)) {
+                class.unfit.push(request);
             }
-            Fate::NeedsPerson(reason) | Fate::Never(reason) => {
-                let wait = Wait::Fate(reason.clone());
-                self.shared.waits[request] = Some(wait);
-                return;
-            }
+            self.shared.waits[request] = Wait::Fate;
+            self.room.disown(request);
+            return;
         }
         if let Some((ahead, because)) = self.gate(waiting.request.preemptible) {
-            self.shared.waits[request] = Some(Wait::Behind {
+            self.shared.waits[request] = Wait::Behind {
                 request: ahead,
                 because,
-            });
+            };
             if because == Behind::RoomBeingFreed {
                 class.wishes.push(request);
             }
             return;
         }
-        let shape = &prepared.shapes[waiting.shape].shape;
-        if !self.misfits.contains(waiting.shape) {
-            let spread = spread_of(waiting.request.allocation_id.as_str());
-            if let Some(parts) = self.free.fit(shape, spread) {
-                self.place(request, parts, decided);
-                return;
-            }
-            self.misfits.insert(waiting.shape);
+        if let Some(holder) = self.job_reserves(class, request) {
+            self.shared.waits[request] = Wait::NoRoom;
+            class.capped.insert(request, holder);
+            return;
         }
-        self.shared.waits[request] = Some(Wait::NoRoom);
-        class.blocked.get_or_insert(request);
+        if let Some(parts) = self.room.fit(request) {
+            self.place(request, parts, decided);
+            return;
+        }
+        self.shared.waits[request] = Wait::NoRoom;
+        class.unfit.push(request);
         class.wishes.push(request);
-        if self.preemption {
+        if self.preemption && class.moved {
             class.blocked_jobs.insert(waiting.job);
         }
         self.hold_back(class, request);
@@ -325,23 +294,10 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 
     fn place(&mut self, request: usize, parts: Parts, decided: &mut Decided) {
-        let prepared = self.shared.prepared;
-        let waiting = &prepared.requests[request];
-        let slots = u64::from(waiting.request.slots);
-        self.shared.in_use[waiting.job] += slots;
-        for &(agent, units) in &parts {
-            self.free.take(agent, units);
-        }
-        if let Some(future) = &mut self.future {
-            for &(agent, units) in &parts {
-                future.space.take(agent, units);
-            }
-            future.in_use[waiting.job] += slots;
-            // It did not need what was still being freed for it.
-            if let Some(victims) = self.ties.remove(&request) {
-                future.release(prepared, &victims);
-            }
-        }
+        let waiting = &self.shared.prepared.requests[request];
+        self.shared.in_use[waiting.job] += u64::from(waiting.request.slots);
+        self.shared.waits[request] = Wait::Starts;
+        self.room.take(request, &parts);
         decided.placed.push((request, parts));
     }
 
@@ -358,14 +314,15 @@ impl<'a, 'b> Run<'a, 'b> {
             && let Some(closest) = self.closest(class, waiting.shape)
         {
             for &agent in &closest {
-                self.hold(class, agent, u32::MAX);
+                self.room.hold(agent, u32::MAX);
             }
             agents.extend(&closest);
-            *class.reserved.entry(waiting.job).or_default() += u64::from(waiting.request.slots);
+            let reserved = class.reserved.entry(waiting.job).or_insert((0, request));
+            reserved.0 += u64::from(waiting.request.slots);
             class.aged.insert(request, closest);
         }
-        for (agent, units) in self.own_room(request) {
-            self.hold(class, agent, units);
+        for (agent, units) in self.room.own_room(request) {
+            self.room.hold(agent, units);
             agents.insert(agent);
         }
         if !agents.is_empty() {
@@ -379,12 +336,16 @@ impl<'a, 'b> Run<'a, 'b> {
         let old = self
             .reserve_before
             .is_some_and(|limit| waiting.request.requested_at.0 <= limit);
-        let Some(max_slots) = self.shared.prepared.jobs[waiting.job].max_slots else {
-            return old;
-        };
-        let reserved = class.reserved.get(&waiting.job).copied().unwrap_or(0);
+        old && self.job_reserves(class, request).is_none()
+    }
+
+    /// The request that reserves what is left of its job's cap, so that `request` would take from it.
+    fn job_reserves(&self, class: &Class, request: usize) -> Option<usize> {
+        let waiting = &self.shared.prepared.requests[request];
+        let max_slots = self.shared.prepared.jobs[waiting.job].max_slots?;
+        let &(reserved, first) = class.reserved.get(&waiting.job)?;
         let wanted = self.shared.in_use[waiting.job] + reserved + u64::from(waiting.request.slots);
-        old && wanted <= u64::from(max_slots)
+        (wanted > u64::from(max_slots)).then_some(first)
     }
 
     fn closest(&mut self, class: &mut Class, shape: usize) -> Option<Vec<AgentRank>> {
@@ -395,19 +356,13 @@ impl<'a, 'b> Run<'a, 'b> {
         let preemptible = class
             .preemptible
             .get_or_insert_with(|| self.preemptible_below(class.priority));
-        let within_reach: Vec<u32> = self
-            .free
-            .cells()
+        let within_reach: Vec<u32> = preemptible
             .iter()
             .zip(0..)
-            .zip(preemptible.iter())
-            .map(|((cell, agent), below)| {
-                let held_back = class.held_back.get(&agent).copied().unwrap_or(0);
-                cell.free().saturating_add(held_back).saturating_add(*below)
-            })
+            .map(|(below, agent)| self.room.within_reach(agent).saturating_add(*below))
             .collect();
         class.reserver.closest(
-            &self.free,
+            &self.room.free,
             &within_reach,
             shape,
             &prepared.shapes[shape].shape,
@@ -434,79 +389,35 @@ impl<'a, 'b> Run<'a, 'b> {
         room
     }
 
-    /// The room on which a request counts beside that of its own stopping victims: by agent, units that are free now.
-    fn own_room(&mut self, request: usize) -> Parts {
-        let prepared = self.shared.prepared;
-        let Some(victims) = self.ties.get(&request) else {
-            return Parts::new();
-        };
-        let mut freed: BTreeMap<AgentRank, u32> = BTreeMap::new();
-        for part in victims
-            .iter()
-            .flat_map(|victim| &prepared.running[*victim].parts)
-        {
-            *freed.entry(part.agent).or_default() += part.usable;
-            self.free.give(part.agent, part.usable, part.held);
-        }
-        let waiting = &prepared.requests[request];
-        let spread = spread_of(waiting.request.allocation_id.as_str());
-        let fit = self.free.fit(&prepared.shapes[waiting.shape].shape, spread);
-        for part in victims
-            .iter()
-            .flat_map(|victim| &prepared.running[*victim].parts)
-        {
-            self.free.take_again(part.agent, part.usable, part.held);
-        }
-        match fit {
-            Some(parts) => parts
-                .into_iter()
-                .map(|(agent, units)| {
-                    let own = freed.get(&agent).copied().unwrap_or(0);
-                    (agent, units.saturating_sub(own))
-                })
-                .collect(),
-            // Something took the room in between. What is left of it is still the best hope.
-            None => freed.into_keys().map(|agent| (agent, u32::MAX)).collect(),
-        }
-    }
-
-    /// Holds back up to `units` on an agent, as far as they are free.
-    fn hold(&mut self, class: &mut Class, agent: AgentRank, units: u32) {
-        let cell = self.free.cell(agent);
-        let held = class.held_back.entry(agent).or_default();
-        let more = units.saturating_sub(*held).min(cell.free());
-        if more > 0 && cell.open {
-            *held += more;
-            self.free.take(agent, more);
-        }
-    }
-
     /// Step 2 for the class.
     fn make_room(&mut self, class: &mut Class, decided: &mut Decided) {
-        // What was held back keeps the order of the class; the future keeps its own books.
-        for (agent, units) in std::mem::take(&mut class.held_back) {
-            self.free.give(agent, units, units);
-            self.misfits.clear();
-        }
-        let Some(mut future) = self.future.take() else {
+        let Some(mut future) = self.room.future.take() else {
             return;
         };
-        let mut closed: BTreeSet<AgentRank> = BTreeSet::new();
         for request in std::mem::take(&mut class.wishes) {
             if !self.book(&mut future, class, request, decided)
                 && let Some(agents) = class.aged.get(&request)
             {
                 // Nobody after it counts on its agents, or stops work there only to find them reserved.
-                for &agent in agents.iter().filter(|agent| closed.insert(**agent)) {
-                    future.space.set_open(agent, false);
+                for &agent in agents {
+                    if class.closed.insert(agent) {
+                        future.space.set_open(agent, false);
+                    }
                 }
             }
         }
-        for agent in closed {
-            future.space.set_open(agent, true);
-            future.misfits.clear();
+        self.room.future = Some(future);
+    }
+
+    /// What the class has reserved binds no other.
+    fn open_again(&mut self, class: &Class) {
+        self.room.give_back();
+        if let Some(future) = &mut self.room.future {
+            for &agent in &class.closed {
+                future.space.set_open(agent, true);
+                future.misfits.clear();
+            }
         }
-        self.future = Some(future);
     }
 
     /// Books room in the future for a request, asking others to stop if need be. Whether it has any.
@@ -519,7 +430,7 @@ impl<'a, 'b> Run<'a, 'b> {
     ) -> bool {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
-        let mut own = self.ties.remove(&request).unwrap_or_default();
+        let mut own = self.room.ties.remove(&request).unwrap_or_default();
         if !own.is_empty() {
             future.release(prepared, &own);
             class.victimless.clear();
@@ -531,7 +442,7 @@ impl<'a, 'b> Run<'a, 'b> {
         {
             return false;
         }
-        let mut parts = future.fit(prepared, request);
+        let mut parts = future.fit_with(prepared, request, &own);
         if parts.is_none()
             && let Some(victims) = self.find_victims(future, class, request)
         {
@@ -540,24 +451,24 @@ impl<'a, 'b> Run<'a, 'b> {
             future.note_stopping(prepared, &asked);
             future.release(prepared, &victims);
             own.extend(victims);
-            parts = future.fit(prepared, request);
+            parts = future.fit_with(prepared, request, &own);
         }
         let Some(parts) = parts else {
             return false;
         };
-        let behind = matches!(self.shared.waits[request], Some(Wait::Behind { .. }));
+        let behind = matches!(self.shared.waits[request], Wait::Behind { .. });
         if own.is_empty() && !behind {
             own = future.stopping_among(&parts);
         }
         if !own.is_empty() {
             own.sort_unstable();
-            self.shared.waits[request] = Some(Wait::Freeing(own));
+            self.shared.wait_for(request, own);
+            self.freeing.get_or_insert(request);
         }
         for (agent, units) in parts {
             future.space.take(agent, units);
         }
         future.in_use[waiting.job] += slots;
-        self.freeing.get_or_insert(request);
         true
     }
 
@@ -576,11 +487,17 @@ impl<'a, 'b> Run<'a, 'b> {
         }
         // What already stops for less important requests costs nobody anything.
         let stopping = self
+            .room
             .ties
             .range(request + 1..)
             .rev()
-            .flat_map(|(_, victims)| victims.iter().rev().copied())
-            .filter(|victim| may_preempt(prepared, waiting.job, prepared.running[*victim].job));
+            .flat_map(|(owner, victims)| victims.iter().rev().map(|victim| (*owner, *victim)))
+            .filter(|(owner, victim)| {
+                let owner = &prepared.jobs[prepared.requests[*owner].job];
+                owner.priority > class.priority
+                    || may_preempt(prepared, waiting.job, prepared.running[*victim].job)
+            })
+            .map(|(_, victim)| victim);
         let active = (0..prepared.running.len())
             .rev()
             .take_while(|number| {
@@ -613,7 +530,7 @@ impl<'a, 'b> Run<'a, 'b> {
         let (stopping, active): (Vec<usize>, Vec<usize>) = victims
             .iter()
             .partition(|victim| self.shared.stopping[**victim]);
-        for tied in self.ties.values_mut() {
+        for tied in self.room.ties.values_mut() {
             tied.retain(|victim| !stopping.contains(victim));
         }
         decided.hand_over.extend(stopping.into_iter().map(|victim| {
@@ -660,33 +577,24 @@ impl<'a, 'b> Run<'a, 'b> {
         let prepared = self.shared.prepared;
         let mut fits: BTreeMap<usize, bool> = BTreeMap::new();
         for &request in members {
-            if self.shared.waits[request] != Some(Wait::NoRoom) {
+            if self.shared.waits[request] != Wait::NoRoom {
                 continue;
             }
             let waiting = &prepared.requests[request];
             let shape = &prepared.shapes[waiting.shape].shape;
             let fits = *fits
                 .entry(waiting.shape)
-                .or_insert_with(|| self.free.fit(shape, 0).is_some());
+                .or_insert_with(|| self.room.free.fit(shape, 0).is_some());
             let ahead = class
                 .holders
                 .iter()
                 .take_while(|(holder, _)| *holder < request)
-                .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)));
-            if let (true, Some((holder, _))) = (fits, ahead) {
-                self.shared.waits[request] = Some(Wait::ReservedFor(*holder));
+                .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)))
+                .map(|(holder, _)| *holder);
+            let ahead = class.capped.get(&request).copied().or(ahead);
+            if let (true, Some(holder)) = (fits, ahead) {
+                self.shared.waits[request] = Wait::ReservedFor(holder);
             }
-        }
-    }
-
-    fn reservation(&self, request: usize, agents: Vec<AgentRank>) -> Reservation {
-        let prepared = self.shared.prepared;
-        Reservation {
-            allocation_id: prepared.requests[request].request.allocation_id.clone(),
-            agents: agents
-                .into_iter()
-                .map(|agent| prepared.agents[agent as usize].agent.id.clone())
-                .collect(),
         }
     }
 }

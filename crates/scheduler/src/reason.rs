@@ -71,6 +71,26 @@ pub enum WaitReason {
         /// Slots the job has, those of stopping allocations included.
         in_use: u32,
     },
+    /// Starting it would take its job above its fair share, and nothing is left over to be handed out.
+    OverFairShare {
+        /// Slots asked for.
+        needed: u32,
+        /// Slots that the job is entitled to.
+        share: u32,
+        /// Slots of the job's work that is not stopping.
+        in_use: u32,
+        /// Slots that are being freed, or reserved, for other requests of the job.
+        reserved: u32,
+        /// Slots that the job could use at a time: what its work has and asks for, at most its cap.
+        demand: u64,
+        /// Slots of the pool that are shared out.
+        capacity: u32,
+    },
+    /// An earlier request of the same job waits for room, and the pool starts the tasks of a job in order.
+    BehindOwnJob {
+        /// The earlier request.
+        allocation: AllocationId,
+    },
     /// A more important request waits.
     BehindHigherPriority {
         /// The more important request.
@@ -80,8 +100,8 @@ pub enum WaitReason {
         /// Why this one cannot pass it.
         because: Behind,
     },
-    /// It would fit, but the room is kept for another request of the same priority: one that has waited too long, or
-    /// one for which running work is being stopped.
+    /// It would fit, but the room is kept for another request with the better claim (of the same priority, where
+    /// priorities decide): one that has waited too long, or one for which running work is being stopped.
     ReservedFor {
         /// The other request.
         allocation: AllocationId,
@@ -166,6 +186,25 @@ impl Serialize for Holders {
 }
 
 impl WaitReason {
+    /// The names of all reasons.
+    pub const KINDS: [&'static str; 15] = [
+        "no_agents",
+        "all_agents_excluded",
+        "no_agent_large_enough",
+        "pool_too_small",
+        "gang_does_not_divide",
+        "agents_unavailable",
+        "waiting_for_instances",
+        "over_job_cap",
+        "over_fair_share",
+        "behind_own_job",
+        "behind_higher_priority",
+        "reserved_for",
+        "waiting_for_preemption",
+        "not_enough_free_slots",
+        "aux_full",
+    ];
+
     /// The reason's stable name, the same as the field `kind` of its serialised form.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -177,6 +216,8 @@ impl WaitReason {
             Self::AgentsUnavailable { .. } => "agents_unavailable",
             Self::WaitingForInstances { .. } => "waiting_for_instances",
             Self::OverJobCap { .. } => "over_job_cap",
+            Self::OverFairShare { .. } => "over_fair_share",
+            Self::BehindOwnJob { .. } => "behind_own_job",
             Self::BehindHigherPriority { .. } => "behind_higher_priority",
             Self::ReservedFor { .. } => "reserved_for",
             Self::WaitingForPreemption { .. } => "waiting_for_preemption",
@@ -199,6 +240,8 @@ impl WaitReason {
             } => needed > max_slots,
             Self::AgentsUnavailable { .. }
             | Self::WaitingForInstances { .. }
+            | Self::OverFairShare { .. }
+            | Self::BehindOwnJob { .. }
             | Self::BehindHigherPriority { .. }
             | Self::ReservedFor { .. }
             | Self::WaitingForPreemption { .. }
@@ -277,6 +320,19 @@ impl fmt::Display for WaitReason {
                  other tasks end, or raise max_slots",
                 count(*needed, "slot")
             ),
+            Self::OverFairShare {
+                needed,
+                share,
+                in_use,
+                reserved,
+                demand,
+                capacity,
+            } => share_sentence(f, *needed, *share, (*in_use, *reserved), (*demand, *capacity)),
+            Self::BehindOwnJob { allocation } => write!(
+                f,
+                "'{allocation}' of the same job is before it and waits for room; the pool starts the tasks of a job in \
+                 order"
+            ),
             Self::BehindHigherPriority {
                 allocation,
                 priority,
@@ -284,8 +340,8 @@ impl fmt::Display for WaitReason {
             } => behind_sentence(f, allocation, *priority, *because),
             Self::ReservedFor { allocation } => write!(
                 f,
-                "the room it fits is reserved for '{allocation}' of the same priority; it starts after that one, or \
-                 give it a more important priority"
+                "the room it fits is kept for '{allocation}', which has waited too long or has work stopped for it; it \
+                 starts after that one"
             ),
             Self::WaitingForPreemption { victims } => {
                 f.write_str("its slots are being freed: waits for ")?;
@@ -342,6 +398,26 @@ fn gang_sentence(
         [one] => write!(f, "; ask for {one}"),
         [first, .., last] => write!(f, "; ask for {first} or {last}"),
     }
+}
+
+fn share_sentence(
+    f: &mut fmt::Formatter<'_>,
+    needed: u32,
+    share: u32,
+    (in_use, reserved): (u32, u32),
+    (demand, capacity): (u64, u32),
+) -> fmt::Result {
+    write!(
+        f,
+        "needs {}, and its job's fair share is {share} of {capacity} (it asks for {demand}) with {in_use} in use",
+        count(needed, "slot")
+    )?;
+    if reserved > 0 {
+        write!(f, " and {reserved} on the way")?;
+    }
+    f.write_str(
+        "; it starts when the job's other tasks end, when other jobs ask for less, or raise the job's weight",
+    )
 }
 
 fn behind_sentence(

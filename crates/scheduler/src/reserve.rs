@@ -3,10 +3,21 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_ids::Micros;
+
 use crate::gang::{Group, divide};
+use crate::model::PoolSettings;
 use crate::space::{AgentRank, Shape, Space};
 
-/// Reservations of one priority class.
+/// Requests made at or before this time have waited so long that they reserve; `None` = nobody ever does.
+pub(crate) fn reserve_before(settings: &PoolSettings, now: Micros) -> Option<i64> {
+    settings.reserve_after.map(|patience| {
+        let patience = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
+        now.0.saturating_sub(patience)
+    })
+}
+
+/// Reservations of requests that pass each other: of one priority class, or of a whole run.
 pub(crate) struct Reserver {
     /// Units of each agent's capacity that earlier reservations count on.
     booked: Vec<u32>,
@@ -28,7 +39,7 @@ impl Reserver {
     }
 
     /// Chooses the agents on which the request has least to wait for, and books them. `within_reach` is, by agent, the
-    /// room that is free, held back, or held by work the request could preempt.
+    /// room that is free, held back, or (under the priority rule) held by work the request could preempt.
     ///
     /// The choice is stable: work that starts beside the chosen agents only makes the others less attractive.
     pub(crate) fn closest(

@@ -162,6 +162,11 @@ impl Space {
         self.change(agent, |cell| cell.open = open);
     }
 
+    /// Whether the agent's score is given by something else than its room.
+    pub(crate) fn set_fixed_score(&mut self, agent: AgentRank, score: Option<Score>) {
+        self.change(agent, |cell| cell.fixed_score = score);
+    }
+
     /// Where `shape` fits now: one agent if any holds it all, else whole agents if it may span them. `spread` varies
     /// which of several equal agents is taken.
     pub(crate) fn fit(&self, shape: &Shape, spread: u64) -> Option<Parts> {
@@ -169,9 +174,36 @@ impl Space {
             return Some(vec![(agent, shape.units)]);
         }
         if shape.spans() {
-            self.fit_gang(shape, spread)
+            self.fit_gang(shape, spread, &BTreeSet::new())
         } else {
             None
+        }
+    }
+
+    /// Where `shape` fits on the agents on which room was made for it: one of them, or whole agents, all of these among
+    /// them.
+    pub(crate) fn fit_near(
+        &self,
+        shape: &Shape,
+        spread: u64,
+        near: &BTreeSet<AgentRank>,
+    ) -> Option<Parts> {
+        let one = near
+            .iter()
+            .copied()
+            .filter(|agent| shape.allows(*agent))
+            .filter(|agent| {
+                let cell = self.cell(*agent);
+                cell.open && cell.free() >= shape.units
+            })
+            .min_by(|a, b| self.score(*b).by_value(self.score(*a)));
+        match one {
+            Some(agent) => Some(vec![(agent, shape.units)]),
+            None if shape.spans() => self.fit_gang(shape, spread, near).filter(|parts| {
+                let taken = parts.iter().filter(|(agent, _)| near.contains(agent));
+                taken.count() == near.len()
+            }),
+            None => None,
         }
     }
 
@@ -194,9 +226,9 @@ impl Space {
         best.map(|(_, agent)| agent)
     }
 
-    fn fit_gang(&self, shape: &Shape, spread: u64) -> Option<Parts> {
-        let groups: Vec<Group> = self
-            .idle
+    /// Unused agents that a shape may take, by size, largest first.
+    pub(crate) fn idle_groups(&self, shape: &Shape) -> Vec<Group> {
+        self.idle
             .iter()
             .rev()
             .map(|(size, agents)| {
@@ -204,8 +236,12 @@ impl Space {
                 let count = agents.len() - barred;
                 (*size, u32::try_from(count).unwrap_or(u32::MAX))
             })
-            .collect();
-        let chosen = divide(&groups, shape.units, self.heterogeneous)?;
+            .collect()
+    }
+
+    /// Whole unused agents that make up `shape`, those in `first` before others.
+    fn fit_gang(&self, shape: &Shape, spread: u64, first: &BTreeSet<AgentRank>) -> Option<Parts> {
+        let chosen = divide(&self.idle_groups(shape), shape.units, self.heterogeneous)?;
         let mut parts = Parts::new();
         for (size, count) in chosen {
             let agents = self.idle.get(&size)?;
@@ -213,7 +249,12 @@ impl Space {
                 .filter(|agent| shape.allows(*agent))
                 .collect();
             // A stable sort, so that the rotation decides between equals.
-            ranked.sort_by(|a, b| self.score(*b).by_value(self.score(*a)));
+            ranked.sort_by(|a, b| {
+                let is_first = |agent| first.contains(agent);
+                is_first(b)
+                    .cmp(&is_first(a))
+                    .then_with(|| self.score(*b).by_value(self.score(*a)))
+            });
             parts.extend(ranked.into_iter().take(count as usize).map(|a| (a, size)));
         }
         Some(parts)

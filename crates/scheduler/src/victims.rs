@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::gang::{Group, divide};
 use crate::order::{Active, Part};
-use crate::space::{Shape, Space};
+use crate::space::{AgentRank, Shape, Space};
 
-/// Looks for victims among `candidates`, which come least important first. Answers with their numbers, least important
-/// first, or `None` if `shape` does not fit even without all of them.
+/// Looks for victims among `candidates`, which come least important first, for a `shape` that does not fit `space`.
+/// Answers with their numbers, least important first, or `None` if it does not fit even without all of them.
 ///
 /// Candidates are removed one by one until the request fits. Then, most important first, each is given back if the
 /// request still fits: what was removed on agents that do not matter goes on running.
@@ -48,100 +48,86 @@ enum Change {
     Hold,
 }
 
-/// Room of the agents that a shape may use, with the two counts that answer whether it fits.
+/// What becomes of the space without some work, with the two counts that answer whether a shape fits.
 struct Trial<'a> {
     space: &'a Space,
     shape: &'a Shape,
-    /// Free room and units in use, by rank; room of agents that are out of question stays 0.
-    agents: Vec<Room>,
-    /// Agents that hold the whole request.
+    /// Agents where something was changed.
+    changed: BTreeMap<AgentRank, Room>,
+    /// Agents that hold the whole request; none without a change.
     roomy: u32,
     /// Unused agents by size; empty for a request that may not span agents.
     idle: BTreeMap<u32, u32>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Room {
-    eligible: bool,
     free: u32,
     used: u32,
 }
 
 impl<'a> Trial<'a> {
     fn new(space: &'a Space, shape: &'a Shape) -> Self {
-        let agents = space
-            .cells()
-            .iter()
-            .zip(0..)
-            .map(|(cell, rank)| {
-                if cell.open && shape.allows(rank) {
-                    Room {
-                        eligible: true,
-                        free: cell.free(),
-                        used: cell.used,
-                    }
-                } else {
-                    Room::default()
-                }
-            })
-            .collect();
-        let mut trial = Self {
+        let idle = if shape.spans() {
+            space.idle_groups(shape).into_iter().collect()
+        } else {
+            BTreeMap::new()
+        };
+        Self {
             space,
             shape,
-            agents,
+            changed: BTreeMap::new(),
             roomy: 0,
-            idle: BTreeMap::new(),
-        };
-        for rank in 0..trial.agents.len() {
-            trial.count(rank, true);
+            idle,
         }
-        trial
     }
 
     fn matters(&self, part: &Part) -> bool {
-        self.agents[part.agent as usize].eligible
+        self.space.cell(part.agent).open && self.shape.allows(part.agent)
     }
 
     fn change(&mut self, parts: &[Part], change: Change) {
-        for part in parts
-            .iter()
-            .filter(|part| self.matters(part))
-            .copied()
-            .collect::<Vec<_>>()
-        {
-            let rank = part.agent as usize;
-            self.count(rank, false);
-            let room = &mut self.agents[rank];
-            match change {
-                Change::Free => {
-                    room.free = room.free.saturating_add(part.usable);
-                    room.used = room.used.saturating_sub(part.held);
-                }
-                Change::Hold => {
-                    room.free = room.free.saturating_sub(part.usable);
-                    room.used = room.used.saturating_add(part.held);
-                }
+        for part in parts {
+            if !self.matters(part) {
+                continue;
             }
-            self.count(rank, true);
+            let cell = self.space.cell(part.agent);
+            let before = *self.changed.entry(part.agent).or_insert(Room {
+                free: cell.free(),
+                used: cell.used,
+            });
+            let after = match change {
+                Change::Free => Room {
+                    free: before.free.saturating_add(part.usable),
+                    used: before.used.saturating_sub(part.held),
+                },
+                Change::Hold => Room {
+                    free: before.free.saturating_sub(part.usable),
+                    used: before.used.saturating_add(part.held),
+                },
+            };
+            self.changed.insert(part.agent, after);
+            self.count(before, false);
+            self.count(after, true);
         }
     }
 
     /// Adds an agent to the counts, or takes it out of them.
-    fn count(&mut self, rank: usize, present: bool) {
-        let room = self.agents[rank];
-        if !room.eligible {
-            return;
-        }
+    fn count(&mut self, room: Room, present: bool) {
         if room.free >= self.shape.units {
             self.roomy = if present {
                 self.roomy + 1
             } else {
-                self.roomy - 1
+                self.roomy.saturating_sub(1)
             };
         }
         if self.shape.spans() && room.used == 0 && room.free > 0 {
             let agents = self.idle.entry(room.free).or_default();
-            *agents = if present { *agents + 1 } else { *agents - 1 };
+            *agents = if present {
+                *agents + 1
+            } else {
+                agents.saturating_sub(1)
+            };
         }
     }
 

@@ -28,6 +28,10 @@ enum Event {
         job: u8,
         cap: Option<u32>,
     },
+    Weight {
+        job: u8,
+        halves: u8,
+    },
     Move {
         job: u8,
         position: i8,
@@ -57,9 +61,17 @@ enum Kind {
 struct Start {
     sizes: Vec<u32>,
     aux: u32,
-    preemption: bool,
+    rule: Rule,
     worst: bool,
     uneven: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Rule {
+    Priority,
+    Preemption,
+    FairShare,
+    RoundRobin,
 }
 
 fn starts() -> impl Strategy<Value = Start> {
@@ -67,14 +79,19 @@ fn starts() -> impl Strategy<Value = Start> {
     (
         prop::collection::vec(size, 0..6),
         0_u32..3,
-        any::<bool>(),
+        prop_oneof![
+            1 => Just(Rule::Priority),
+            3 => Just(Rule::Preemption),
+            3 => Just(Rule::FairShare),
+            1 => Just(Rule::RoundRobin),
+        ],
         any::<bool>(),
         any::<bool>(),
     )
-        .prop_map(|(sizes, aux, preemption, worst, uneven)| Start {
+        .prop_map(|(sizes, aux, rule, worst, uneven)| Start {
             sizes,
             aux,
-            preemption,
+            rule,
             worst,
             uneven,
         })
@@ -101,6 +118,7 @@ fn events() -> impl Strategy<Value = Event> {
         1 => any::<u8>().prop_map(Event::Withdraw),
         1 => (job.clone(), priority).prop_map(|(job, priority)| Event::Priority { job, priority }),
         1 => (job.clone(), prop::option::of(0_u32..9)).prop_map(|(job, cap)| Event::Cap { job, cap }),
+        1 => (job.clone(), 1_u8..7).prop_map(|(job, halves)| Event::Weight { job, halves }),
         1 => (job, any::<i8>()).prop_map(|(job, position)| Event::Move { job, position }),
         1 => (any::<u8>(), state).prop_map(|(agent, state)| Event::Agent { agent, state }),
         1 => (any::<u8>(), any::<u8>()).prop_map(|(agent, slot)| Event::Slot { agent, slot }),
@@ -115,9 +133,12 @@ fn build(start: &Start) -> World {
     for (number, size) in start.sizes.iter().enumerate() {
         world = world.agent_in(&format!("a{number}"), *size, start.aux, AgentState::Enabled);
     }
-    if start.preemption {
-        world = world.preemption();
-    }
+    world = match start.rule {
+        Rule::Priority => world,
+        Rule::Preemption => world.preemption(),
+        Rule::FairShare => world.fair_share(),
+        Rule::RoundRobin => world.round_robin(),
+    };
     if start.worst {
         world = world.worst_fit();
     }
@@ -168,6 +189,7 @@ fn happen(mut world: World, number: usize, event: &Event) -> World {
             if let Some(job) = world.queue.jobs.get_mut(&job_name(*job).into()) {
                 job.priority = *priority;
                 job.position = None;
+                job.moved = false;
             }
         }
         Event::Cap { job, cap } => {
@@ -175,10 +197,16 @@ fn happen(mut world: World, number: usize, event: &Event) -> World {
                 job.max_slots = *cap;
             }
         }
+        Event::Weight { job, halves } => {
+            if let Some(job) = world.queue.jobs.get_mut(&job_name(*job).into()) {
+                job.weight = f64::from(*halves) / 2.0;
+            }
+        }
         Event::Move { job, position } => {
             let now = world.now.0;
             if let Some(job) = world.queue.jobs.get_mut(&job_name(*job).into()) {
                 job.position = Some(now + i64::from(*position) * 1_000_000);
+                job.moved = true;
             }
         }
         Event::Agent { agent, state } => {
@@ -249,7 +277,7 @@ proptest! {
         for (number, event) in history.iter().enumerate() {
             world = happen(world, number, event);
             if matches!(event, Event::Plan) {
-                judge::check_settled(&world);
+                judge::check_settled(&world.state());
             }
         }
     }

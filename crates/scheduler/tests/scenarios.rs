@@ -11,7 +11,7 @@ use det_scheduler::{
 /// Sizes of the parts a request was placed in, largest first.
 fn parts_of(world: &World, task: &str) -> Vec<usize> {
     let plan = world.decide();
-    common::judge::check(world, &plan);
+    common::judge::check(&world.state(), &plan);
     let placed = plan.place.iter().find(|p| p.allocation_id.as_str() == task);
     let mut sizes: Vec<usize> = placed
         .map(|p| p.parts.iter().map(|(_, slots)| slots.len()).collect())
@@ -471,7 +471,8 @@ fn within_a_priority_only_a_move_preempts() {
         .queued("late", 2, &prio(42))
         .expect(&[wait("late", "not_enough_free_slots")]);
     let mut moved = world.clone();
-    moved.job_mut("job of late").position = Some(0);
+    let late = moved.job_mut("job of late");
+    (late.position, late.moved) = (Some(0), true);
     let plan = moved.decide();
     assert_eq!(plan.preempt[0].reason, PreemptReason::MovedAhead);
     moved.expect(&[preempt("early"), wait("late", "waiting_for_preemption")]);
@@ -486,7 +487,9 @@ fn a_move_that_changes_nothing_between_two_jobs_preempts_nothing() {
         .running("early", 1, &prio(42).job("E"))
         .running("late", 2, &prio(42).job("L"))
         .queued("early2", 1, &prio(42).job("E"));
-    world.job_mut("L").position = Some(world.now.0);
+    let now = world.now.0;
+    let moved = world.job_mut("L");
+    (moved.position, moved.moved) = (Some(now), true);
     world.expect(&[wait("early2", "not_enough_free_slots")]);
 }
 

@@ -1,6 +1,6 @@
 //! What a use case answers when it cannot do what was asked. The one place that maps this to a status is `http::error`.
 
-use det_store::StoreError;
+use det_store::{ChangeError, StoreError};
 
 /// A refusal or failure, written for the person who reads it.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,23 @@ impl AppError {
 
     /// No such thing.
     pub fn not_found(what: &str, which: impl std::fmt::Display) -> Self {
-        Self::new(ErrorKind::NotFound, format!("{what} \"{which}\" not found"))
+        let error = Self::new(ErrorKind::NotFound, format!("{what} \"{which}\" not found"));
+        let listing = match what {
+            "experiment" => "`det experiment list --all` shows the experiments there are",
+            "trial" => "`det experiment list-trials EXPERIMENT` shows the trials of an experiment",
+            "task" => {
+                "`det task list` shows the tasks that run; `det experiment list-trials` those of trials that have ended"
+            }
+            "job" => "`det job list` shows the jobs that wait or run",
+            "agent" => "`det agent list` shows the agents there are",
+            "slot" => "`det slot list` shows the slots there are",
+            "user" => "`det user list` shows the users there are",
+            "checkpoint" => {
+                "`det experiment list-checkpoints EXPERIMENT` shows the checkpoints of an experiment"
+            }
+            _ => return error,
+        };
+        error.hint(listing)
     }
 
     /// Our defect, with its cause for the log.
@@ -94,6 +110,13 @@ impl AppError {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+}
+
+impl ChangeError for AppError {
+    fn is_full(&self) -> bool {
+        let cause = self.cause.as_ref().and_then(|c| c.downcast_ref());
+        matches!(cause, Some(StoreError::Full))
     }
 }
 

@@ -23,7 +23,7 @@ mod tls;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use det_config::master::{MasterConfig, SchedulerKind};
+use det_config::master::MasterConfig;
 use det_config::storage::{CheckpointStorage, StorageLocation};
 use det_store::users::UserRow;
 use det_store::{Store, StoreError, StoreUrl, agents, settings, users};
@@ -153,7 +153,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     if config.checkpoint_storage.is_none() {
         config.checkpoint_storage = Some(default_storage(&data_dir)?);
     }
-    warn_of_unbuilt_schedulers(&config);
+    tell_schedulers(&config);
     let url = match config.db.postgres_url() {
         Some(url) => StoreUrl::Postgres(url),
         None => StoreUrl::Sqlite(data_dir.join("det.db")),
@@ -176,7 +176,8 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     }
     let agent_token = agent_token(&config, &data_dir)?;
     let live = live::Live::default();
-    live.follow(&store);
+    let told = hub.clone();
+    live.follow(&store, move || told.notify(&hub::Topic::Events));
     let tls = tls::acceptor(&config)?;
     let master = Master::new(Inner {
         store,
@@ -191,6 +192,9 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         agent_token_hash: token_hash(&agent_token),
         searches: app::searches::Searches::default(),
         catalogue: det_store::catalogue::Catalogue::new(),
+        listings: tokio::sync::Semaphore::new(
+            std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
+        ),
         series: app::series::Work::default(),
         configs: app::pools::Configs::default(),
         gatherings: app::allocations::Gatherings::default(),
@@ -252,16 +256,11 @@ fn default_storage(data_dir: &std::path::Path) -> Result<CheckpointStorage, Star
     })
 }
 
-fn warn_of_unbuilt_schedulers(config: &MasterConfig) {
+/// Says of each pool what its queue runs with: blocks of pools replace the cluster's whole, which is easily missed.
+fn tell_schedulers(config: &MasterConfig) {
     for pool in &config.resource_pools {
         let scheduler = config.effective_scheduler(pool);
         tracing::info!(resource_pool = pool.pool_name, scheduler = %scheduler, "scheduler in force");
-        if scheduler.kind != SchedulerKind::Priority {
-            tracing::warn!(
-                resource_pool = pool.pool_name,
-                "this scheduler is not built in this version; the pool uses the priority scheduler instead"
-            );
-        }
     }
 }
 

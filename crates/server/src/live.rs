@@ -126,10 +126,16 @@ impl Live {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the commits of this store from now on.
-    pub(crate) fn follow(&self, store: &Store) {
+    /// Follows the commits of this store from now on. `news` is called when the store has recorded an event of its own;
+    /// it must not block.
+    pub(crate) fn follow(&self, store: &Store, news: impl Fn() + Send + Sync + 'static) {
         let live = self.clone();
-        let followed = store.observe(move |changes| live.changed(changes));
+        let followed = store.observe(move |changes| {
+            if changes.news {
+                news();
+            }
+            live.changed(changes);
+        });
         assert!(
             followed,
             "a store that was just opened is followed by nobody else"
@@ -440,9 +446,50 @@ impl Image {
             }
             if let Some(job) = self.jobs.get(&allocation.row.job_id) {
                 let id = JobId(job.id.clone());
-                queue.jobs.entry(id).or_insert_with(|| entry(job));
+                queue
+                    .jobs
+                    .entry(id)
+                    .or_insert_with(|| self.job_entry(job, pool));
             }
         }
+    }
+
+    /// A job as the queue of one pool has it: of its cap, what it uses in other pools is taken.
+    pub(crate) fn job_entry(&self, job: &JobRow, pool: &str) -> Job {
+        let mut entry = entry(job);
+        if let Some(max_slots) = &mut entry.max_slots
+            && job.fallback.is_some()
+        {
+            let elsewhere: i64 = self
+                .allocations
+                .values()
+                .map(|allocation| &allocation.row)
+                .filter(|row| row.job_id == job.id && row.resource_pool != pool)
+                .filter(|row| row.placed_at.is_some())
+                .map(|row| row.slots)
+                .sum();
+            *max_slots = max_slots.saturating_sub(u32::try_from(elsewhere).unwrap_or(u32::MAX));
+        }
+        entry
+    }
+
+    /// Requests that wait and whose jobs name several pools, the earliest first.
+    pub(crate) fn with_fallback(&self) -> Vec<(Arc<AllocationRow>, &JobRow)> {
+        if self.jobs.values().all(|job| job.fallback.is_none()) {
+            return Vec::new();
+        }
+        let mut waiting: Vec<(Arc<AllocationRow>, &JobRow)> = self
+            .allocations
+            .values()
+            .filter(|allocation| allocation.row.placed_at.is_none())
+            .filter_map(|allocation| {
+                let job = self.jobs.get(&allocation.row.job_id)?;
+                job.fallback.as_ref()?;
+                Some((allocation.row.clone(), job))
+            })
+            .collect();
+        waiting.sort_by(|(a, _), (b, _)| (a.requested_at, &a.id).cmp(&(b.requested_at, &b.id)));
+        waiting
     }
 }
 
@@ -475,6 +522,7 @@ fn running(allocation: &Allocation) -> RunningAllocation {
             .iter()
             .map(|c| (AgentId(c.row.agent_id.clone()), c.slots.clone()))
             .collect(),
+        started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
         progress: match (&row.preempted_for, row.preempt_deadline, row.state.as_str()) {
             (Some(other), _, _) => Progress::PreemptedFor(AllocationId(other.clone())),
             (None, Some(_), _) | (None, None, "TERMINATING") => Progress::Stopping,
@@ -483,7 +531,8 @@ fn running(allocation: &Allocation) -> RunningAllocation {
     }
 }
 
-fn request(row: &AllocationRow) -> Request {
+/// What a row asks for.
+pub(crate) fn request(row: &AllocationRow) -> Request {
     Request {
         allocation_id: AllocationId(row.id.clone()),
         task_id: TaskId(row.task_id.clone()),
@@ -491,9 +540,20 @@ fn request(row: &AllocationRow) -> Request {
         slots: u32::try_from(row.slots).unwrap_or(u32::MAX),
         single_agent: row.single_agent,
         preemptible: row.preemptible,
-        excluded_agents: BTreeSet::new(),
+        excluded_agents: excluded(row),
         requested_at: Micros(row.requested_at),
     }
+}
+
+/// Agents that an allocation must not run on. A list that cannot be read excludes none.
+fn excluded(row: &AllocationRow) -> BTreeSet<AgentId> {
+    row.excluded_agents
+        .as_deref()
+        .and_then(|text| serde_json::from_str::<BTreeSet<String>>(text).ok())
+        .into_iter()
+        .flatten()
+        .map(AgentId)
+        .collect()
 }
 
 fn entry(job: &JobRow) -> Job {
@@ -503,6 +563,7 @@ fn entry(job: &JobRow) -> Job {
         max_slots: job.max_slots.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         submitted_at: Micros(job.submitted_at),
         position: job.position,
+        moved: job.moved,
     }
 }
 
@@ -539,7 +600,7 @@ mod tests {
             .await
             .unwrap();
         let live = Live::default();
-        live.follow(&store);
+        live.follow(&store, || ());
         for round in 0..300 {
             live.changed(Changes {
                 everything: true,

@@ -12,6 +12,7 @@ const OURS: &[&str] = &[
     "DownloadCheckpoint",
     "DownloadModelDef",
     "DownloadModelDefFile",
+    "ExplainJob",
     "GetEvents",
     "Info",
     "PlainLogin",

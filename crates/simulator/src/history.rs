@@ -16,12 +16,28 @@ use crate::rows::{SECOND, Time};
 pub struct History {
     /// Luck of everything that is not in the list: delays, and what users' code does.
     pub seed: u64,
+    /// How the pool decides.
+    #[serde(default)]
+    pub rule: Rule,
     /// Slots of each agent.
     pub agents: Vec<u32>,
     /// In order of time, which is in microseconds.
     pub steps: Vec<(Time, What)>,
     /// When all faults end: agents are there and in service, whatever was paused is activated.
     pub heal_at: Time,
+}
+
+/// How the pool decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// By priority, with preemption.
+    #[default]
+    Priority,
+    /// By weight and demand.
+    FairShare,
+    /// Job by job in turn.
+    RoundRobin,
 }
 
 /// Something that happens from outside.
@@ -38,6 +54,8 @@ pub enum What {
     KillTrial(usize, usize),
     /// A person gives a job another priority.
     Priority(usize, u8),
+    /// A person gives a job another weight, in halves.
+    Weight(usize, u8),
     /// A person caps a job.
     MaxSlots(usize, Option<u32>),
     /// A person takes an agent out of service, drains it, or puts it into service.
@@ -281,9 +299,24 @@ impl History {
         for _ in 0..hours * [3, 8, 20][luck.index(3)] {
             steps.push((luck.between(0, heal_at), fault(&mut luck, &agents)));
         }
+        // Luck of its own, so that what else a seed leads to is what it always was.
+        let mut luck = Stream::of(seed, "rule");
+        let rule = [
+            Rule::Priority,
+            Rule::Priority,
+            Rule::FairShare,
+            Rule::FairShare,
+            Rule::RoundRobin,
+        ][luck.index(5)];
+        for _ in 0..hours {
+            let weight = [1, 2, 4, 6][luck.index(4)];
+            let at = luck.between(0, heal_at);
+            steps.push((at, What::Weight(luck.index(1000), weight)));
+        }
         steps.sort_by_key(|(at, _)| *at);
         Self {
             seed,
+            rule,
             agents,
             steps,
             heal_at,

@@ -20,7 +20,7 @@ mod rows;
 mod shrink;
 mod world;
 
-pub use history::{History, Host, Service, Submission, Ways, What, Wish};
+pub use history::{History, Host, Rule, Service, Submission, Ways, What, Wish};
 pub use mutant::Mutant;
 pub use random::Stream;
 pub use rows::{SECOND, Time};

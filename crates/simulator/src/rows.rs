@@ -24,6 +24,8 @@ pub(crate) struct Experiment {
     pub(crate) state: ExperimentState,
     pub(crate) submission: Rc<Submission>,
     pub(crate) priority: u8,
+    /// Share weight in halves.
+    pub(crate) weight: u8,
     pub(crate) max_slots: Option<u32>,
     pub(crate) submitted_at: Time,
     pub(crate) ended_at: Option<Time>,

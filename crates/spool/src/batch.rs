@@ -44,13 +44,27 @@ pub struct BatchIds {
 /// The request body for `POST` [`LOGS_PATH`].
 ///
 /// Beside the log records of the wire contract §10.3 it says with `spool` which records of which spool they are, so
-/// that the master can drop what it has.
+/// that the master can drop what it has, and which of them tell of an [`Outage`](crate::Outage).
 pub fn batch_body(batch: &Batch, ids: &BatchIds) -> Value {
     let logs: Vec<Value> = batch.records.iter().map(|r| log_entry(r, ids)).collect();
-    json!({
-        "logs": logs,
-        "spool": {"id": ids.container_id, "first": batch.first},
-    })
+    let mut spool = json!({"id": ids.container_id, "first": batch.first});
+    let outages: Vec<Value> = (batch.first..)
+        .zip(&batch.records)
+        .filter_map(|(sequence, record)| {
+            let outage = record.outage.as_ref()?;
+            Some(json!({
+                "sequence": sequence,
+                "since": rfc3339(outage.since_micros),
+                "until": rfc3339(outage.until_micros),
+                "lost": outage.lost,
+                "cause": outage.cause,
+            }))
+        })
+        .collect();
+    if !outages.is_empty() {
+        spool["outages"] = outages.into();
+    }
+    json!({"logs": logs, "spool": spool})
 }
 
 fn log_entry(record: &Record, ids: &BatchIds) -> Value {
@@ -76,7 +90,7 @@ fn log_entry(record: &Record, ids: &BatchIds) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Level, Stdtype};
+    use crate::{Level, Outage, Stdtype};
 
     #[test]
     fn a_batch_reads_as_the_wire_contract_says() {
@@ -86,11 +100,18 @@ mod tests {
             rank_id: None,
             level: None,
             log: "hello".into(),
+            outage: None,
         };
         let marked = Record {
             stdtype: Stdtype::Stderr,
             rank_id: Some(3),
             level: Some(Level::Error),
+            outage: Some(Outage {
+                since_micros: 1_646_187_310_000_000,
+                until_micros: 1_646_187_318_000_000,
+                lost: 2,
+                cause: "No space left on device (os error 28)".into(),
+            }),
             ..plain.clone()
         };
         let batch = Batch {
@@ -114,7 +135,10 @@ mod tests {
                      "timestamp": "2022-03-02T02:15:18.299569Z", "level": "LOG_LEVEL_ERROR", "log": "hello\n",
                      "source": "task", "stdtype": "stderr"},
                 ],
-                "spool": {"id": "c1", "first": 41},
+                "spool": {"id": "c1", "first": 41, "outages": [
+                    {"sequence": 42, "since": "2022-03-02T02:15:10.000000Z", "until": "2022-03-02T02:15:18.000000Z",
+                     "lost": 2, "cause": "No space left on device (os error 28)"},
+                ]},
             })
         );
     }

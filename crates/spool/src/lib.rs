@@ -36,5 +36,5 @@ pub use ack::{acknowledge, acknowledged};
 pub use batch::{Batch, BatchIds, LOGS_PATH, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, batch_body};
 pub use error::SpoolError;
 pub use reader::Reader;
-pub use record::{Level, Record, Stdtype};
+pub use record::{Level, Outage, Record, Stdtype};
 pub use writer::{DEFAULT_CAPACITY_BYTES, Writer};

@@ -20,6 +20,26 @@ pub struct Record {
     /// The text without its line end.
     #[serde(rename = "l")]
     pub log: String,
+    /// What this line tells people, for the master: the disk had not taken what the task wrote.
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    pub outage: Option<Outage>,
+}
+
+/// A time in which the spool's disk took no records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outage {
+    /// When the first record was refused, in microseconds since 1970 UTC.
+    #[serde(rename = "f")]
+    pub since_micros: i64,
+    /// When it was over, or when the task's end did not wait for that any longer.
+    #[serde(rename = "t")]
+    pub until_micros: i64,
+    /// Lines that are missing.
+    #[serde(rename = "n")]
+    pub lost: u64,
+    /// What the disk said.
+    #[serde(rename = "c")]
+    pub cause: String,
 }
 
 /// A standard stream.

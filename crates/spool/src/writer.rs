@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::frame::{self, Decoded};
-use crate::{Record, SpoolError, ack, segment};
+use crate::{Batch, Record, SpoolError, ack, segment};
 
 /// Bytes on disk at which [`Writer::is_full`] says so, unless told otherwise: 1 GiB.
 pub const DEFAULT_CAPACITY_BYTES: u64 = 1 << 30;
@@ -88,22 +88,34 @@ impl Writer {
         })
     }
 
+    /// Writes to another file from now on, and gives back the one before: for tests, which want a disk that is full.
+    #[doc(hidden)]
+    pub fn swap_file(&mut self, file: File) -> File {
+        std::mem::replace(&mut self.current.file, file)
+    }
+
     /// Adds a record and gives its sequence number. It is in the file after the next [`Writer::flush`] at the latest.
     ///
     /// On an error the record has not been added and may be tried again; earlier ones that could not be written wait in
     /// memory for the next call that succeeds.
     pub fn append(&mut self, record: &Record) -> Result<u64, SpoolError> {
+        if self.current.bytes + self.buffer.len() as u64 >= self.segment_bytes {
+            self.rotate()?;
+        } else if self.buffer.len() >= BUFFER_BYTES {
+            self.flush()?;
+        }
+        self.hold(record)
+    }
+
+    /// [`Writer::append`] without a look at the disk: the record stays in memory, however much there is, until the next
+    /// call that writes succeeds. For last words beside a disk that takes nothing.
+    pub fn hold(&mut self, record: &Record) -> Result<u64, SpoolError> {
         let sequence = self.next;
         self.payload.clear();
         serde_json::to_writer(&mut self.payload, record).map_err(|_| SpoolError::Encode {
             sequence,
             bytes: self.payload.len(),
         })?;
-        if self.current.bytes + self.buffer.len() as u64 >= self.segment_bytes {
-            self.rotate()?;
-        } else if self.buffer.len() >= BUFFER_BYTES {
-            self.flush()?;
-        }
         frame::encode(sequence, &self.payload, &mut self.buffer)?;
         self.next += 1;
         Ok(sequence)
@@ -146,6 +158,31 @@ impl Writer {
         self.next - 1
     }
 
+    /// Bytes that are in memory only.
+    pub fn held_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The records that are in memory only, for who can do without the disk; `None` when there are none.
+    pub fn held(&self) -> Option<Batch> {
+        let mut records = Vec::new();
+        let (mut first, mut used) = (0, 0);
+        while let Decoded::Frame {
+            sequence,
+            payload,
+            bytes,
+        } = frame::decode(self.buffer.get(used..)?)
+        {
+            // The frames are our own, and so are the records in them.
+            records.push(serde_json::from_slice(payload).ok()?);
+            if used == 0 {
+                first = sequence;
+            }
+            used += bytes;
+        }
+        (!records.is_empty()).then_some(Batch { first, records })
+    }
+
     /// Whether the spool holds its capacity. Whoever feeds it should wait for an acknowledgement, and may go on: the
     /// bound is a request, not a refusal.
     pub fn is_full(&self) -> bool {
@@ -153,9 +190,14 @@ impl Writer {
         closed + self.current.bytes + self.buffer.len() as u64 >= self.capacity_bytes
     }
 
-    /// Notes that the master has all records up to `sequence` and removes the segments that hold nothing else.
+    /// Notes that the master has all records up to `sequence` and removes the segments that hold nothing else, also where
+    /// a full disk does not take the note: that makes room.
     pub fn acknowledge(&mut self, sequence: u64) -> Result<(), SpoolError> {
-        ack::acknowledge(&self.dir, sequence)?;
+        let noted = ack::acknowledge(&self.dir, sequence);
+        self.remove_up_to(sequence).and(noted)
+    }
+
+    fn remove_up_to(&mut self, sequence: u64) -> Result<(), SpoolError> {
         let large = self.current.bytes > self.segment_bytes / 2;
         if sequence >= self.last() && self.current.bytes > 0 && (large || self.is_full()) {
             // Everything is acknowledged: begin anew rather than keep a large segment of old lines, or a small one that
@@ -241,5 +283,66 @@ fn resume(dir: &Path, first: u64) -> Result<(Segment, u64), SpoolError> {
             next,
         )),
         Err(source) => Err(SpoolError::Write { path, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Reader, Stdtype};
+
+    fn line(text: &str) -> Record {
+        Record {
+            timestamp_micros: 1,
+            stdtype: Stdtype::Stdout,
+            rank_id: None,
+            level: None,
+            log: text.to_owned(),
+            outage: None,
+        }
+    }
+
+    fn full() -> File {
+        OpenOptions::new().append(true).open("/dev/full").unwrap()
+    }
+
+    #[test]
+    fn what_a_full_disk_does_not_take_is_held_and_written_when_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(dir.path(), 1 << 20).unwrap();
+        writer.append(&line("one")).unwrap();
+        writer.flush().unwrap();
+        assert_eq!(writer.held(), None);
+        let disk = writer.swap_file(full());
+        for text in ["two", "three"] {
+            writer.append(&line(text)).unwrap();
+            assert!(writer.flush().is_err());
+        }
+        let held = Batch {
+            first: 2,
+            records: vec![line("two"), line("three")],
+        };
+        assert_eq!(writer.held(), Some(held.clone()));
+        assert!(writer.held_bytes() > 0);
+        writer.swap_file(disk);
+        writer.flush().unwrap();
+        let mut reader = Reader::after(dir.path(), 1);
+        assert_eq!(reader.next_batch(10, 1 << 20).unwrap(), Some(held));
+        assert_eq!(writer.held(), None);
+    }
+
+    #[test]
+    fn last_words_are_held_where_no_line_is_taken_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open(dir.path(), 1 << 20).unwrap();
+        writer.swap_file(full());
+        let long = line(&"x".repeat(1000));
+        let taken = (0..1000).take_while(|_| writer.append(&long).is_ok());
+        let taken = u64::try_from(taken.count()).unwrap();
+        assert!(taken < 100, "the memory is bounded: {taken} lines");
+        assert_eq!(writer.hold(&line("the last word")).unwrap(), taken + 1);
+        let held = writer.held().unwrap();
+        assert_eq!((held.first, held.last()), (1, taken + 1));
+        assert_eq!(held.records.last().unwrap().log, "the last word");
     }
 }

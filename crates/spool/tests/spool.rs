@@ -17,6 +17,7 @@ fn line(text: &str) -> Record {
         rank_id: None,
         level: None,
         log: text.to_owned(),
+        outage: None,
     }
 }
 

@@ -20,6 +20,25 @@ CREATE TABLE users (
     last_auth_at BIGINT
 );
 
+-- Configurations that others are laid over, as JSON.
+CREATE TABLE templates (
+    name TEXT PRIMARY KEY,
+    workspace_id BIGINT NOT NULL,
+    owner_id BIGINT NOT NULL REFERENCES users (id),
+    config TEXT NOT NULL,
+    created_at BIGINT NOT NULL,
+    modified_at BIGINT NOT NULL
+);
+
+-- Policies over configurations, as JSON; workspace 0 = the whole cluster; workload EXPERIMENT or NTSC.
+CREATE TABLE config_policies (
+    workspace_id BIGINT NOT NULL,
+    workload TEXT NOT NULL,
+    document TEXT NOT NULL,
+    modified_at BIGINT NOT NULL,
+    PRIMARY KEY (workspace_id, workload)
+);
+
 -- Logins. Only the SHA-256 of a token is kept.
 CREATE TABLE sessions (
     token_hash {BLOB} PRIMARY KEY,
@@ -30,7 +49,7 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_by_user ON sessions (user_id);
 
 -- What is queued: one row for each experiment (later also for each interactive task).
--- position null = natural order by submission; set by a move.
+-- position null = natural order by submission; set by a move, also of another job that needed room (then not moved).
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY,
     kind TEXT NOT NULL,
@@ -40,6 +59,8 @@ CREATE TABLE jobs (
     weight {REAL} NOT NULL,
     max_slots BIGINT,
     position BIGINT,
+    moved BOOLEAN NOT NULL,
+    fallback TEXT,
     submitted_at BIGINT NOT NULL
 );
 
@@ -144,6 +165,7 @@ CREATE TABLE trials (
     checkpoint_count BIGINT NOT NULL,
     checkpoint_bytes BIGINT NOT NULL,
     notice TEXT,
+    log_findings TEXT,
     created_at BIGINT NOT NULL,
     ended_at BIGINT,
     UNIQUE (experiment_id, request_id)
@@ -191,12 +213,22 @@ CREATE TABLE allocations (
     preempted_for TEXT,
     exit_reason TEXT,
     status_code BIGINT,
+    excluded_agents TEXT,
     wait_reason TEXT,
     wait_since BIGINT
 );
 CREATE INDEX allocations_by_task ON allocations (task_id);
 CREATE INDEX allocations_live ON allocations (ended_at, id);
 CREATE INDEX allocations_due ON allocations (preempt_deadline) WHERE ended_at IS NULL AND preempt_deadline IS NOT NULL;
+
+-- What tasks waited for slots, by the day (since 1970) on which they got them; waited in microseconds.
+CREATE TABLE queue_days (
+    resource_pool TEXT NOT NULL,
+    day BIGINT NOT NULL,
+    placed BIGINT NOT NULL,
+    waited BIGINT NOT NULL,
+    PRIMARY KEY (resource_pool, day)
+);
 
 -- One container of an allocation. desired: run, stop, kill. observed = last report of the agent as JSON.
 -- forgotten = the agent may remove everything of it.

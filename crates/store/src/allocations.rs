@@ -73,6 +73,8 @@ pub struct AllocationRow {
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
     pub status_code: Option<i64>,
+    /// Agents that it must not run on, a JSON list; `None` = it may run on any.
+    pub excluded_agents: Option<String>,
     /// Why it waits, JSON.
     pub wait_reason: Option<String>,
     /// Since when for that reason.
@@ -280,6 +282,7 @@ pub(crate) async fn save_allocations(
             preempted_for: "text" = |row| row.preempted_for.as_deref(),
             exit_reason: "text" = |row| row.exit_reason.as_deref(),
             status_code: "bigint" = |row| row.status_code,
+            excluded_agents: "text" = |row| row.excluded_agents.as_deref(),
             wait_reason: "text" = |row| row.wait_reason.as_deref(),
             wait_since: "bigint" = |row| row.wait_since,
         ),
@@ -287,7 +290,8 @@ pub(crate) async fn save_allocations(
          resource_pool = excluded.resource_pool, placed_at = excluded.placed_at, started_at = excluded.started_at, \
          ended_at = excluded.ended_at, preempt_deadline = excluded.preempt_deadline, \
          preempted_for = excluded.preempted_for, exit_reason = excluded.exit_reason, \
-         status_code = excluded.status_code, wait_reason = excluded.wait_reason, wait_since = excluded.wait_since"
+         status_code = excluded.status_code, excluded_agents = excluded.excluded_agents, \
+         wait_reason = excluded.wait_reason, wait_since = excluded.wait_since"
     );
     Ok(())
 }

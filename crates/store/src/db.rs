@@ -359,7 +359,19 @@ pub(crate) enum OwnedConn {
     Pg(PgConnection),
 }
 
+/// Names of the databases.
+const SQLITE: &str = "sqlite";
+const POSTGRES: &str = "postgres";
+
 impl OwnedConn {
+    /// See [`Store::kind`].
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Lite(_) => SQLITE,
+            Self::Pg(_) => POSTGRES,
+        }
+    }
+
     pub(crate) fn link(&mut self) -> Link<'_> {
         match self {
             Self::Lite(c) => Link::Lite(c),
@@ -410,6 +422,11 @@ pub(crate) enum Connector {
 
 /// One master per database: the key of PostgreSQL's advisory lock.
 const ADVISORY_LOCK: i64 = 0x6465_7465_726d_696e;
+/// A master that was killed holds its lock until the server has noticed, which a busy server does only at the end of the
+/// statement at hand.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// PostgreSQL's code of a `lock_timeout` that has passed.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 impl Connector {
     /// Opens the writer's connection and, on PostgreSQL, takes the lock that keeps a second master out.
@@ -423,18 +440,53 @@ impl Connector {
                     .connect()
                     .await
                     .map_err(|e| StoreError::Unavailable(e.into()))?;
-                let (held,): (bool,) = sqlx::query_as("SELECT pg_try_advisory_lock($1)")
-                    .bind(ADVISORY_LOCK)
-                    .fetch_one(&mut conn)
-                    .await?;
-                if !held {
+                if let Err(error) = take_lock(&mut conn).await {
                     let _ = conn.close().await;
-                    return Err(StoreError::DatabaseInUse);
+                    return Err(error);
                 }
                 Ok(OwnedConn::Pg(conn))
             }
         }
     }
+}
+
+/// Takes the lock, or waits [`LOCK_PATIENCE`] for it.
+async fn take_lock(conn: &mut PgConnection) -> Result<(), StoreError> {
+    let (held,): (bool,) = sqlx::query_as("SELECT pg_try_advisory_lock($1)")
+        .bind(ADVISORY_LOCK)
+        .fetch_one(&mut *conn)
+        .await?;
+    if held {
+        return Ok(());
+    }
+    let seconds = LOCK_PATIENCE.as_secs();
+    tracing::warn!(
+        "another master holds the database, or has not let go of it yet: waiting for {seconds} s at most"
+    );
+    set_lock_timeout(conn, LOCK_PATIENCE).await?;
+    let taken = sqlx::query("SELECT pg_advisory_lock($1)")
+        .bind(ADVISORY_LOCK)
+        .execute(&mut *conn)
+        .await;
+    if let Err(error) = taken {
+        let code = error
+            .as_database_error()
+            .and_then(sqlx::error::DatabaseError::code);
+        return Err(match code.as_deref() {
+            Some(LOCK_NOT_AVAILABLE) => StoreError::DatabaseInUse,
+            _ => error.into(),
+        });
+    }
+    set_lock_timeout(conn, Duration::ZERO).await
+}
+
+/// How long the connection's statements wait for a lock; zero is for ever.
+async fn set_lock_timeout(conn: &mut PgConnection, timeout: Duration) -> Result<(), StoreError> {
+    sqlx::query("SELECT set_config('lock_timeout', $1, false)")
+        .bind(timeout.as_millis().to_string())
+        .execute(conn)
+        .await?;
+    Ok(())
 }
 
 enum Pool {
@@ -511,7 +563,6 @@ impl Store {
             .application_name("det master")
             .disable_statement_logging();
         let connector = Connector::Pg(Box::new(options.clone()));
-        // A master that was killed a moment ago holds its lock until the server has noticed.
         let mut first = connect_patiently(&connector).await?;
         migrate::run(&mut first.conn()).await?;
         let pool = PgPoolOptions::new()
@@ -531,8 +582,8 @@ impl Store {
     /// `sqlite` or `postgres`, for `/health` and log lines.
     pub fn kind(&self) -> &'static str {
         match self.inner.pool {
-            Pool::Lite(_) => "sqlite",
-            Pool::Pg(_) => "postgres",
+            Pool::Lite(_) => SQLITE,
+            Pool::Pg(_) => POSTGRES,
         }
     }
 

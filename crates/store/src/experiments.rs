@@ -23,8 +23,12 @@ pub struct JobRow {
     pub weight: f64,
     /// Most slots in use at once; `None` = no cap.
     pub max_slots: Option<i64>,
-    /// Place set by a move; `None` = by submission.
+    /// Place set by a move, of this job or of one that needed room beside it; `None` = by submission.
     pub position: Option<i64>,
+    /// Whether it was moved itself.
+    pub moved: bool,
+    /// Other pools that its requests may go on to, JSON; `None` = they stay in `resource_pool`.
+    pub fallback: Option<String>,
     /// Microseconds.
     pub submitted_at: i64,
 }
@@ -412,8 +416,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
     let job = &new.job;
     execute!(
         conn,
-        "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, submitted_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, submitted_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         job.id.as_str(),
         job.kind.as_str(),
         job.owner_id,
@@ -422,6 +426,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         job.weight,
         job.max_slots,
         job.position,
+        job.moved,
+        job.fallback.as_deref(),
         job.submitted_at
     )?;
     let (id,) = fetch_one!(
@@ -646,12 +652,15 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
     unit.job_changed(&job.id);
     execute!(
         conn,
-        "UPDATE jobs SET resource_pool = $1, priority = $2, weight = $3, max_slots = $4, position = $5 WHERE id = $6",
+        "UPDATE jobs SET resource_pool = $1, priority = $2, weight = $3, max_slots = $4, position = $5, moved = $6, \
+         fallback = $7 WHERE id = $8",
         job.resource_pool.as_str(),
         job.priority,
         job.weight,
         job.max_slots,
         job.position,
+        job.moved,
+        job.fallback.as_deref(),
         job.id.as_str()
     )?;
     execute!(

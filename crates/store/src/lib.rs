@@ -28,6 +28,7 @@ mod db;
 pub mod lite;
 mod migrate;
 mod query;
+mod room;
 pub mod unit;
 pub mod writer;
 
@@ -37,21 +38,25 @@ pub mod bulk;
 pub mod catalogue;
 pub mod checkpoints;
 pub mod chunk;
+pub mod config_policies;
 pub mod events;
 pub mod experiments;
 pub mod journal;
 pub mod logs;
 pub mod metrics;
 pub mod plans;
+pub mod queue_days;
 pub mod searches;
 pub mod series;
 pub mod settings;
+pub mod templates;
 pub mod trials;
 pub mod users;
 
 pub use db::{Conn, DriverError, ReadConn, Store, StoreError, StoreUrl};
 pub(crate) use det_store_derive::Row;
 pub use migrate::MigrateError;
+pub use room::ChangeError;
 pub use writer::WriteTx;
 
 /// The present, in microseconds since 1970. The one place of this room that reads the clock.

@@ -147,6 +147,16 @@ impl Packed {
         Ok(all)
     }
 
+    /// Whether any of the chunks' texts, one line behind the other, are as asked for.
+    pub fn any_text(&self, mut asked: impl FnMut(&[u8]) -> bool) -> Result<bool, StoreError> {
+        for chunk in &self.chunks {
+            if lines::with_texts(&chunk.data, &mut asked)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The chunks at their places in a task's log, in which the last of these lines has the number `last`.
     pub(crate) fn placed<'a>(
         &'a self,
@@ -264,7 +274,7 @@ pub async fn advance_spool(
         spool_id
     )?
     .map_or(1, |(n,)| n);
-    let end = first + count;
+    let end = first.saturating_add(count);
     if end > next {
         execute!(
             conn,

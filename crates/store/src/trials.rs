@@ -58,6 +58,8 @@ pub struct TrialRow {
     pub checkpoint_bytes: i64,
     /// Something people should know, such as reports without the searcher's metric.
     pub notice: Option<String>,
+    /// What log policies found in its logs, JSON; `None` = nothing yet.
+    pub log_findings: Option<String>,
     /// Microseconds.
     pub created_at: i64,
     /// Microseconds; `None` while live.
@@ -139,6 +141,7 @@ impl NewTrial {
             checkpoint_count: 0,
             checkpoint_bytes: 0,
             notice: None,
+            log_findings: None,
             created_at: self.created_at,
             ended_at: None,
         }
@@ -178,6 +181,7 @@ pub(crate) async fn save_changed(
             checkpoint_count: "bigint" = |row| row.checkpoint_count,
             checkpoint_bytes: "bigint" = |row| row.checkpoint_bytes,
             notice: "text" = |row| row.notice.as_deref(),
+            log_findings: "text" = |row| row.log_findings.as_deref(),
             created_at: "bigint" = |row| row.created_at,
             ended_at: "bigint" = |row| row.ended_at,
         ),
@@ -189,7 +193,7 @@ pub(crate) async fn save_changed(
          best_metric = excluded.best_metric, best_validation = excluded.best_validation, \
          latest_metric = excluded.latest_metric, latest_validation = excluded.latest_validation, \
          checkpoint_count = excluded.checkpoint_count, checkpoint_bytes = excluded.checkpoint_bytes, \
-         notice = excluded.notice, ended_at = excluded.ended_at"
+         notice = excluded.notice, log_findings = excluded.log_findings, ended_at = excluded.ended_at"
     );
     Ok(())
 }
@@ -520,6 +524,15 @@ pub async fn set_notice(
     notice: Option<&str>,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| row.notice = notice.map(str::to_owned)).await
+}
+
+/// Stores what log policies found.
+pub async fn set_log_findings(
+    conn: &mut Conn<'_>,
+    id: i64,
+    findings: &str,
+) -> Result<(), StoreError> {
+    edit(conn, id, |row| row.log_findings = Some(findings.to_owned())).await
 }
 
 /// Stores best and latest validation. A metric that is not a number is stored as none (the databases disagree on NaN);

@@ -47,6 +47,8 @@ pub struct Changes {
     pub jobs: Vec<String>,
     /// More may have changed than is listed here: an image must be made anew from the rows.
     pub everything: bool,
+    /// The store itself has recorded an event, of which nobody else can tell those who follow events.
+    pub news: bool,
 }
 
 impl Changes {
@@ -56,6 +58,7 @@ impl Changes {
             && self.removed_agents.is_empty()
             && self.jobs.is_empty()
             && !self.everything
+            && !self.news
     }
 }
 
@@ -113,6 +116,7 @@ pub struct Unit {
     removed_agents: Appended<String>,
     jobs: Appended<String>,
     everything: Appended<()>,
+    news: bool,
 }
 
 impl Unit {
@@ -175,6 +179,7 @@ impl Unit {
             removed_agents: std::mem::take(&mut self.removed_agents.items),
             jobs: std::mem::take(&mut self.jobs.items),
             everything: !self.everything.items.is_empty(),
+            news: std::mem::take(&mut self.news),
             ..Changes::default()
         };
         for cell in self.allocations.settled(|cell| cell.row.ended_at.is_some()) {
@@ -395,6 +400,11 @@ impl Unit {
 
     pub(crate) fn append_event(&mut self, event: StoredEvent) {
         self.events.items.push(event);
+    }
+
+    /// The store itself records an event with the commit that comes now.
+    pub(crate) fn note_news(&mut self) {
+        self.news = true;
     }
 
     pub(crate) fn append_line(&mut self, task_id: &str, line: LogLine) {

@@ -15,8 +15,9 @@ use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::db::{Connector, DriverError, Link, OwnedConn};
+use crate::room::{ChangeError, News, Room};
 use crate::unit::{Changes, Unit};
-use crate::{Conn, Store, StoreError};
+use crate::{Conn, Store, StoreError, events};
 
 /// Most changes in one transaction. Bounds how long the first one waits for its answer.
 const GROUP: usize = 256;
@@ -29,6 +30,8 @@ pub struct WriteTx {
     unit: Unit,
     after_commit: Vec<(When, Box<dyn FnOnce() + Send>)>,
     on_rollback: Vec<Box<dyn FnOnce() + Send>>,
+    /// Changes of this group that were refused by themselves, since there was no room for them.
+    refused_full: u64,
 }
 
 /// When an effect runs.
@@ -57,6 +60,12 @@ impl WriteTx {
         Ok(())
     }
 
+    /// Runs statements as they stand: for tests that make a database refuse what it is asked.
+    #[doc(hidden)]
+    pub async fn run_script(&mut self, sql: &str) -> Result<(), StoreError> {
+        Ok(self.conn().execute_script(sql).await?)
+    }
+
     /// Runs `effect` right after the commit, before the caller has its answer; must not block. Never runs if the change is
     /// refused or the commit fails for certain.
     ///
@@ -83,6 +92,8 @@ impl WriteTx {
 pub(crate) trait Job: Send {
     /// Makes the change; `true` when it is to be committed.
     fn run<'t>(&'t mut self, tx: &'t mut WriteTx) -> BoxFuture<'t, bool>;
+    /// Whether it was refused because the database had no room.
+    fn met_full(&self) -> bool;
     /// Gives the caller its answer. `failed` = the commit failed and the change did not happen.
     fn answer(self: Box<Self>, failed: Option<StoreError>);
 }
@@ -99,7 +110,7 @@ impl<F, T, E> Job for TypedJob<F, T, E>
 where
     F: for<'t> FnOnce(&'t mut WriteTx) -> BoxFuture<'t, Result<T, E>> + Send,
     T: Send,
-    E: From<StoreError> + Send,
+    E: ChangeError + Send,
 {
     fn run<'t>(&'t mut self, tx: &'t mut WriteTx) -> BoxFuture<'t, bool> {
         Box::pin(async move {
@@ -116,6 +127,10 @@ where
             self.outcome = Some(outcome);
             commit
         })
+    }
+
+    fn met_full(&self) -> bool {
+        matches!(&self.outcome, Some(Err(error)) if error.is_full())
     }
 
     fn answer(self: Box<Self>, failed: Option<StoreError>) {
@@ -138,7 +153,7 @@ impl Store {
     where
         F: for<'t> FnOnce(&'t mut WriteTx) -> BoxFuture<'t, Result<T, E>> + Send + 'static,
         T: Send + 'static,
-        E: From<StoreError> + Send + 'static,
+        E: ChangeError + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let permit = self.write_permit().await?;
@@ -234,6 +249,7 @@ async fn run(
 ) {
     let mut conn = Some(conn);
     let mut unit = Unit::default();
+    let mut room = Room::default();
     let mut closing = None;
     let mut gathered = Vec::with_capacity(GROUP);
     while inbox.recv_many(&mut gathered, GROUP).await > 0 {
@@ -246,7 +262,8 @@ async fn run(
             }
         }
         if !jobs.is_empty() {
-            conn = commit_group(&connector, conn, &mut unit, &observer, jobs).await;
+            let memory = (&mut unit, &mut room);
+            conn = commit_group(&connector, conn, memory, &observer, jobs).await;
         }
         if closing.is_some() {
             break;
@@ -326,6 +343,7 @@ async fn make(
     }
     match undo(tx, before).await {
         Ok(()) => {
+            tx.refused_full += u64::from(job.met_full());
             job.answer(None);
             Ok(None)
         }
@@ -423,7 +441,7 @@ async fn settle_one(
 async fn commit_group(
     connector: &Connector,
     conn: Option<OwnedConn>,
-    unit: &mut Unit,
+    (unit, room): (&mut Unit, &mut Room),
     observer: &OnceLock<Observer>,
     jobs: Vec<Box<dyn Job>>,
 ) -> Option<OwnedConn> {
@@ -443,22 +461,28 @@ async fn commit_group(
         unit: std::mem::take(unit),
         after_commit: Vec::new(),
         on_rollback: Vec::new(),
+        refused_full: 0,
     };
     let (mut kept, open, lost) = make_all(&mut tx, jobs).await;
+    room.refused(tx.refused_full, crate::now());
+    let news = room.news(crate::now());
     failpoint!("store::writer::before_commit");
     let outcome = match (lost, open) {
         (Some(error), open) => {
             kept.extend(open.map(|last| last.job));
             Err(error)
         }
-        (None, Some(last)) => commit(&mut tx, last, &mut kept).await,
-        (None, None) => commit_settled(&mut tx).await,
+        (None, Some(last)) => commit(&mut tx, last, &mut kept, news.as_ref()).await,
+        (None, None) => commit_settled(&mut tx, news.as_ref()).await,
     };
     match outcome {
         Ok(()) => {
             failpoint!("store::writer::after_commit");
             if let OwnedConn::Lite(conn) = &mut tx.conn {
                 conn.after_commit();
+            }
+            if let Some(news) = &news {
+                room.told(news);
             }
             if let (Some(changes), Some(observer)) = (tx.unit.committed(), observer.get()) {
                 observer(changes);
@@ -486,6 +510,9 @@ async fn commit_group(
                 }
                 other => (matches!(other, StoreError::Unavailable(_)), other),
             };
+            if matches!(error, StoreError::Full) {
+                room.refused(kept.len() as u64, crate::now());
+            }
             for job in kept {
                 job.answer(Some(same(&error)));
             }
@@ -494,7 +521,10 @@ async fn commit_group(
                 drop(conn);
                 return connect_and_wake(connector, observer, tx.after_commit).await;
             }
-            // A connection whose transaction cannot even be rolled back is replaced.
+            // SQLite may have rolled back by itself. A connection whose transaction cannot even be rolled back is replaced.
+            if matches!(&conn, OwnedConn::Lite(conn) if conn.undone_by().is_some()) {
+                return Some(conn);
+            }
             statement(&mut conn, Statement::Rollback)
                 .await
                 .is_ok()
@@ -508,8 +538,9 @@ async fn commit(
     tx: &mut WriteTx,
     last: Open,
     kept: &mut Vec<Box<dyn Job>>,
+    news: Option<&News>,
 ) -> Result<(), StoreError> {
-    let at_once = matches!(tx.conn, OwnedConn::Pg(_)) && !tx.unit.has_unwritten();
+    let at_once = matches!(tx.conn, OwnedConn::Pg(_)) && !tx.unit.has_unwritten() && news.is_none();
     let with = if at_once {
         Statement::ReleaseAndCommit
     } else {
@@ -521,10 +552,10 @@ async fn commit(
             if at_once {
                 Ok(())
             } else {
-                commit_settled(tx).await
+                commit_settled(tx, news).await
             }
         }
-        Ok(None) => commit_settled(tx).await,
+        Ok(None) => commit_settled(tx, news).await,
         Err((job, error)) => {
             kept.push(job);
             Err(error)
@@ -532,7 +563,13 @@ async fn commit(
     }
 }
 
-async fn commit_settled(tx: &mut WriteTx) -> Result<(), StoreError> {
+/// `news` go into the same commit, when no change can be undone any more.
+async fn commit_settled(tx: &mut WriteTx, news: Option<&News>) -> Result<(), StoreError> {
+    if let Some(news) = news {
+        let database = tx.conn.kind();
+        events::append(tx, news.event(database)).await?;
+        tx.unit.note_news();
+    }
     tx.conn().settle().await?;
     Ok(statement(&mut tx.conn, Statement::Commit).await?)
 }
@@ -584,6 +621,8 @@ pub(crate) async fn connect_patiently(connector: &Connector) -> Result<OwnedConn
     loop {
         match connector.connect().await {
             Ok(conn) => return Ok(conn),
+            // That has been waited for already.
+            Err(StoreError::DatabaseInUse) => return Err(StoreError::DatabaseInUse),
             Err(error) if pause > Duration::from_secs(1) => return Err(error),
             Err(_) => tokio::time::sleep(pause).await,
         }

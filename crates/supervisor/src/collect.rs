@@ -217,5 +217,6 @@ fn record(stdtype: Stdtype, line: &[u8]) -> Record {
         rank_id: line.rank_id,
         level: line.level,
         log: line.text,
+        outage: None,
     }
 }

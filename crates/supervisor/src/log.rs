@@ -1,10 +1,16 @@
 //! The task's log on its way through the spool: who writes waits for room, who ships waits for lines.
+//!
+//! A disk that takes nothing makes the task wait, too, and is tried again until it does. A line of the log then tells
+//! since when, and goes to the master with its particulars, which become an event of the task. After the task's end
+//! nobody waits: what comes then is held in memory, [`MAX_HELD`] of it, and shipped from there if need be.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use det_spool::{Level, Reader, Record, SpoolError, Stdtype, Writer};
+use det_spool::{
+    Batch, Level, MAX_BATCH_BYTES, Outage, Reader, Record, SpoolError, Stdtype, Writer,
+};
 
 use crate::clock::now_micros;
 use crate::failure::chain;
@@ -12,6 +18,8 @@ use crate::report::Diagnostics;
 
 /// How long to wait before trying a disk again that took no line.
 const DISK_RETRY: Duration = Duration::from_millis(500);
+/// Bytes held in memory, after the task's end, for a disk that takes nothing. One batch.
+const MAX_HELD: usize = MAX_BATCH_BYTES;
 
 /// The log of the task. Clones are the same log.
 #[derive(Debug, Clone)]
@@ -31,6 +39,8 @@ struct State {
     /// Sequence number of the last record that a reader finds.
     flushed: u64,
     phase: Phase,
+    /// Since when the disk takes nothing; its end is not known yet.
+    outage: Option<Outage>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +68,7 @@ impl Log {
                 writer,
                 flushed,
                 phase: Phase::Running,
+                outage: None,
             }),
             changed: Condvar::new(),
             diagnostics,
@@ -71,10 +82,9 @@ impl Log {
             while state.phase == Phase::Running && state.writer.is_full() {
                 state = self.wait(state);
             }
-            state = self.insist(state, |writer| writer.append(record).map(drop));
+            state = self.store(state, record);
         }
-        state = self.insist(state, Writer::flush);
-        state.flushed = state.writer.last();
+        drop(self.flush(state));
         self.0.changed.notify_all();
     }
 
@@ -88,6 +98,7 @@ impl Log {
                 rank_id: None,
                 level: Some(level),
                 log: line.replace('\0', ""),
+                outage: None,
             })
             .collect();
         self.append(&records);
@@ -105,10 +116,21 @@ impl Log {
         state.phase = Phase::Closed {
             deadline: Instant::now() + patience,
         };
-        if let Err(error) = state.writer.sync() {
-            self.0.diagnostics.note(chain(&error));
+        state = self.flush(state);
+        if let Some(outage) = state.outage.take() {
+            // Its end is not waited for: what is held in memory now tells of it.
+            self.note(state.writer.hold(&telling(outage)).map(drop));
         }
+        self.note(state.writer.sync());
         self.0.changed.notify_all();
+    }
+
+    /// What the disk has not taken to the last, once nothing more comes.
+    pub(crate) fn unwritten(&self) -> Option<Batch> {
+        let state = self.lock();
+        // It may have room by now, and then the spool is as good as ever for whoever ships the rest.
+        let state = self.flush(state);
+        state.writer.held()
     }
 
     /// A reader of everything that the master does not have.
@@ -173,21 +195,75 @@ impl Log {
         }
     }
 
-    /// Does `write` until it succeeds; after the task's end, once.
-    fn insist<'a>(
+    /// Adds a record, however often that takes. After the task's end nobody waits: memory takes it, or it is lost.
+    fn store<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        mut write: impl FnMut(&mut Writer) -> Result<(), SpoolError>,
+        record: &Record,
     ) -> MutexGuard<'a, State> {
         loop {
-            let Err(error) = write(&mut state.writer) else {
+            let Err(error) = state.writer.append(record) else {
                 return state;
             };
-            self.0.diagnostics.note(chain(&error));
+            if let SpoolError::Encode { .. } = error {
+                // It will never be taken.
+                self.note(Err(error));
+                return state;
+            }
+            self.refused(&mut state, &error);
+            if state.phase != Phase::Running {
+                let is_held =
+                    state.writer.held_bytes() < MAX_HELD && state.writer.hold(record).is_ok();
+                if let Some(outage) = &mut state.outage {
+                    outage.lost += u64::from(!is_held);
+                }
+                return state;
+            }
+            state = self.wait_for(state, DISK_RETRY);
+        }
+    }
+
+    /// Puts everything where readers find it, however often that takes; after the task's end it is tried once. The end
+    /// of an outage is told then and there.
+    fn flush<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        loop {
+            match state.writer.flush() {
+                Ok(()) => match state.outage.take() {
+                    None => break,
+                    Some(outage) => {
+                        // Nothing else is in memory: this waits for nothing.
+                        self.note(state.writer.hold(&telling(outage)).map(drop));
+                        continue;
+                    }
+                },
+                Err(error) => self.refused(&mut state, &error),
+            }
             if state.phase != Phase::Running {
                 return state;
             }
             state = self.wait_for(state, DISK_RETRY);
+        }
+        state.flushed = state.writer.last();
+        state
+    }
+
+    /// The disk takes nothing.
+    fn refused(&self, state: &mut State, error: &SpoolError) {
+        if state.outage.is_none() {
+            self.0.diagnostics.note(chain(error));
+            let now = now_micros();
+            state.outage = Some(Outage {
+                since_micros: now,
+                until_micros: now,
+                lost: 0,
+                cause: root_cause(error),
+            });
+        }
+    }
+
+    fn note(&self, outcome: Result<(), SpoolError>) {
+        if let Err(error) = outcome {
+            self.0.diagnostics.note(chain(&error));
         }
     }
 
@@ -210,6 +286,40 @@ impl Log {
     }
 }
 
+/// The line that tells of an outage, which ends now.
+fn telling(outage: Outage) -> Record {
+    let outage = Outage {
+        until_micros: now_micros(),
+        ..outage
+    };
+    #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
+    let seconds = (outage.until_micros - outage.since_micros) as f64 / 1e6;
+    let missing = match outage.lost {
+        0 => "its output waited meanwhile, and nothing of it is missing".to_owned(),
+        lines => format!("{lines} lines of it are missing"),
+    };
+    Record {
+        timestamp_micros: outage.until_micros,
+        stdtype: Stdtype::Stderr,
+        rank_id: None,
+        level: Some(Level::Warning),
+        log: format!(
+            "the log of this task could not be written to its agent's disk for {seconds:.1} s ({}): {missing}",
+            outage.cause
+        ),
+        outage: Some(outage),
+    }
+}
+
+/// What the operating system said.
+fn root_cause(error: &SpoolError) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,7 +338,116 @@ mod tests {
             rank_id: None,
             level: None,
             log: text.to_owned(),
+            outage: None,
         }
+    }
+
+    fn full() -> std::fs::File {
+        let mut options = std::fs::File::options();
+        options.append(true).open("/dev/full").unwrap()
+    }
+
+    /// Waits until the disk has refused something.
+    fn refused_something(log: &Log) {
+        while log.lock().outage.is_none() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn all(log: &Log) -> Vec<Record> {
+        let batch = log.reader_after(0).next_batch(100, 1 << 20).unwrap();
+        batch.map(|batch| batch.records).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_full_disk_makes_the_task_wait_and_is_told_of_when_it_has_room() {
+        let (_dir, log) = log(1 << 20);
+        log.append(&[record("first")]);
+        let disk = log.lock().writer.swap_file(full());
+        let writer = std::thread::spawn({
+            let log = log.clone();
+            move || log.append(&[record("second")])
+        });
+        refused_something(&log);
+        assert_eq!(
+            log.lock().flushed,
+            1,
+            "what is on no disk is not said to be there"
+        );
+        log.lock().writer.swap_file(disk);
+        writer.join().unwrap();
+        let records = all(&log);
+        let texts: Vec<&str> = records.iter().map(|r| r.log.as_str()).collect();
+        assert_eq!(texts[..2], ["first", "second"]);
+        assert!(
+            texts[2].starts_with("the log of this task could not be written")
+                && texts[2].ends_with(
+                    "(No space left on device (os error 28)): its output waited meanwhile, and nothing of it is missing"
+                ),
+            "{texts:?}"
+        );
+        let outage = records[2].outage.clone().unwrap();
+        assert_eq!(
+            (outage.lost, outage.cause.as_str()),
+            (0, "No space left on device (os error 28)")
+        );
+        assert!(outage.since_micros <= outage.until_micros);
+        assert_eq!(
+            (log.wait_for_records(0), records.len()),
+            (Some(3), 3),
+            "told once"
+        );
+    }
+
+    #[test]
+    fn last_lines_beside_a_full_disk_are_held_and_told_of() {
+        let (_dir, log) = log(1 << 20);
+        log.append(&[record("first")]);
+        log.lock().writer.swap_file(full());
+        log.begin_drain();
+        log.append(&[record("second")]);
+        log.append(&[record("third")]);
+        log.close(Duration::from_secs(30));
+        assert_eq!(log.wait_for_records(0), Some(1));
+        assert_eq!(log.wait_for_records(1), None);
+        let held = log.unwritten().unwrap();
+        assert_eq!(held.first, 2);
+        let texts: Vec<&str> = held.records.iter().map(|r| r.log.as_str()).collect();
+        assert_eq!(texts[..2], ["second", "third"]);
+        assert!(texts[2].contains("nothing of it is missing"), "{texts:?}");
+        assert_eq!(texts.len(), 3);
+    }
+
+    #[test]
+    fn what_not_even_memory_takes_is_counted() {
+        let (_dir, log) = log(1 << 20);
+        log.lock().writer.swap_file(full());
+        log.begin_drain();
+        let long = record(&"x".repeat(100_000));
+        log.append(&vec![long; 60]);
+        log.close(Duration::from_secs(30));
+        let held = log.unwritten().unwrap();
+        let outage = held.records.last().unwrap().outage.clone().unwrap();
+        assert!(outage.lost > 0);
+        assert_eq!(
+            outage.lost + held.last() - 1,
+            60,
+            "each line is there or counted"
+        );
+    }
+
+    #[test]
+    fn last_lines_are_in_the_spool_when_the_disk_has_room_in_the_end() {
+        let (_dir, log) = log(1 << 20);
+        let disk = log.lock().writer.swap_file(full());
+        log.begin_drain();
+        log.append(&[record("first")]);
+        log.lock().writer.swap_file(disk);
+        log.close(Duration::from_secs(30));
+        assert_eq!(log.unwritten(), None);
+        let records = all(&log);
+        assert_eq!(records.len(), 2);
+        assert!(records[1].outage.is_some());
     }
 
     #[test]

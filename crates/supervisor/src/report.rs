@@ -13,9 +13,9 @@ use serde::Serialize;
 use crate::clock::now_micros;
 
 /// Writes the exit report; it is there whole or not at all, also after a power cut.
-pub(crate) fn write_exit(run_dir: &Path, exit: ContainerExit) -> io::Result<()> {
+pub(crate) fn write_exit(run_dir: &Path, exit: &ContainerExit) -> io::Result<()> {
     let report = ExitReport {
-        exit,
+        exit: exit.clone(),
         ended_at: now_micros(),
     };
     let file = replace(run_dir, EXIT_FILE, &report)?;
@@ -116,7 +116,7 @@ mod tests {
         for name in ["exit.json", ".exit.json.tmp"] {
             std::os::unix::fs::symlink(&precious, dir.path().join(name)).unwrap();
         }
-        write_exit(dir.path(), ContainerExit::Exited { code: 3 }).unwrap();
+        write_exit(dir.path(), &ContainerExit::Exited { code: 3 }).unwrap();
         assert_eq!(fs::read_to_string(&precious).unwrap(), "keep");
         let report: ExitReport =
             serde_json::from_slice(&fs::read(dir.path().join("exit.json")).unwrap()).unwrap();

@@ -39,6 +39,8 @@ use crate::ship::{Route, Shipper};
 const RENDEZVOUS_WARNING: Duration = Duration::from_mins(10);
 /// How long shipping may go on after the task's end, unless `DET_LOG_WAIT_TIME` says otherwise.
 const LOG_WAIT: Duration = Duration::from_secs(30);
+/// Pause before a disk that took no exit report is tried again.
+const REPORT_AGAIN: Duration = Duration::from_millis(200);
 /// Reading what is left of the output takes a second at most; this is for a disk that is slower than that.
 const SHIP_SLACK: Duration = Duration::from_millis(200);
 
@@ -87,12 +89,12 @@ pub(crate) fn run(surroundings: Surroundings) -> ExitCode {
         Ok(task) => task,
         Err(error) => {
             diagnostics.note(&error);
-            return finish(&run_dir, error.into_exit(), &diagnostics);
+            return finish(&run_dir, &error.into_exit(), LOG_WAIT, &diagnostics);
         }
     };
     let (log, shipper, patience) = (task.log.clone(), task.shipper.take(), task.log_wait());
     let exit = task.live();
-    let status = finish(&run_dir, exit, &diagnostics);
+    let status = finish(&run_dir, &exit, patience, &diagnostics);
     log.close(patience);
     if let Some(shipper) = shipper {
         shipper.wait(patience + SHIP_SLACK);
@@ -100,11 +102,30 @@ pub(crate) fn run(surroundings: Surroundings) -> ExitCode {
     status
 }
 
-/// Writes the exit report.
-fn finish(run_dir: &Path, exit: ContainerExit, diagnostics: &Diagnostics) -> ExitCode {
-    let status = report::exit_status(&exit);
-    if let Err(error) = report::write_exit(run_dir, exit) {
-        diagnostics.note(format!("could not write the exit report: {error}"));
+/// Writes the exit report. A disk that is full is tried again for `patience`: without a report nobody knows how the task
+/// ended, and it would be started again.
+fn finish(
+    run_dir: &Path,
+    exit: &ContainerExit,
+    patience: Duration,
+    diagnostics: &Diagnostics,
+) -> ExitCode {
+    let status = report::exit_status(exit);
+    let deadline = Instant::now() + patience;
+    let mut said = false;
+    while let Err(error) = report::write_exit(run_dir, exit) {
+        if !said {
+            diagnostics.note(format!("could not write the exit report: {error}"));
+            said = true;
+        }
+        let is_full = matches!(
+            error.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        );
+        if !is_full || Instant::now() + REPORT_AGAIN > deadline {
+            break;
+        }
+        thread::sleep(REPORT_AGAIN);
     }
     ExitCode::from(status)
 }

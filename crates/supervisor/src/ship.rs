@@ -89,6 +89,10 @@ fn ship(log: &Log, route: &Route) {
             }
         }
     }
+    // Past a disk that took no more. Whatever is before it has been delivered, or there is no time left.
+    if let Some(batch) = log.unwritten() {
+        deliver(&batch, log, route);
+    }
 }
 
 fn note_loss(reader: &Reader, available: u64, route: &Route) {

@@ -332,6 +332,7 @@ async fn the_rest_of_a_log_reaches_the_master_before_the_end_does() {
                 rank_id: None,
                 level: None,
                 log: text.into(),
+                outage: None,
             })
             .unwrap();
     }
@@ -377,6 +378,7 @@ async fn a_log_that_the_master_does_not_take_is_given_up_with_a_line() {
             rank_id: None,
             level: None,
             log: "one".into(),
+            outage: None,
         })
         .unwrap();
     writer.flush().unwrap();

@@ -148,6 +148,8 @@ pub(super) fn experiment(
                 weight: 1.0,
                 max_slots: None,
                 position: None,
+                moved: false,
+                fallback: None,
                 submitted_at: created_at,
             },
             project_id: 1,

@@ -1,4 +1,4 @@
-//! `det job list`: the queue.
+//! `det job`: the queue, and changes of it.
 
 use clap::{Args, Subcommand};
 use det_client::{Query, api_path};
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, Listing};
-use crate::values::{items, state, text, time, wait_reason};
+use crate::values::{items, joined, state, text, time, wait_reason};
 
 /// Options of `det job`.
 #[derive(Debug, Args)]
@@ -25,6 +25,57 @@ enum JobAction {
     /// List the jobs of a resource pool in the order of the queue (the default)
     #[command(visible_alias = "ls")]
     List(ListArgs),
+    /// Tell why a job runs or waits
+    Why(WhyArgs),
+    /// Change the place or the share of a job
+    #[command(visible_aliases = ["u", "set"])]
+    Update(UpdateArgs),
+    /// Change several jobs: all of them or, if one change is refused, none
+    UpdateBatch(BatchArgs),
+}
+
+#[derive(Debug, Args)]
+struct WhyArgs {
+    /// Id of the job, or number of the experiment
+    id: String,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct UpdateArgs {
+    /// Id of the job
+    job_id: String,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct ChangeArgs {
+    /// New priority, 1 to 99: lower runs first on agents, higher on Kubernetes
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
+    priority: Option<i64>,
+    /// New weight in fair share, above 0
+    #[arg(short, long, value_name = "X", allow_negative_numbers = true)]
+    weight: Option<f64>,
+    /// Pool to move the job to: its trials save, stop and go on there
+    #[arg(long, value_name = "POOL")]
+    resource_pool: Option<String>,
+    /// Serve it directly before this job, with that one's priority
+    #[arg(long, value_name = "JOB_ID")]
+    ahead_of: Option<String>,
+    /// Serve it directly after this job, with that one's priority
+    #[arg(long, value_name = "JOB_ID")]
+    behind_of: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct BatchArgs {
+    /// Changes as `JOB_ID.OPERATION=VALUE`; operations are priority, weight, resource-pool, ahead-of and behind-of
+    #[arg(required = true, value_name = "OPERATION")]
+    operations: Vec<String>,
 }
 
 #[derive(Debug, Default, Args)]
@@ -67,10 +118,202 @@ const OMITTED: &str = "***";
 
 /// Carries out `det job …`.
 pub(crate) async fn run(args: JobArgs, context: &Context) -> Result<(), CliError> {
-    let args = match args.action {
-        None => ListArgs::default(),
-        Some(JobAction::List(args)) => args,
+    match args.action {
+        None => list(ListArgs::default(), context).await,
+        Some(JobAction::List(args)) => list(args, context).await,
+        Some(JobAction::Why(args)) => why(&args, context).await,
+        Some(JobAction::Update(args)) => {
+            let UpdateArgs { job_id, change } = args;
+            let update = json!({
+                "jobId": job_id,
+                "priority": change.priority,
+                "weight": change.weight,
+                "resourcePool": change.resource_pool,
+                "aheadOf": change.ahead_of,
+                "behindOf": change.behind_of,
+            });
+            send(vec![update], context).await?;
+            output::line(format_args!("Updated job {job_id}"))
+        }
+        Some(JobAction::UpdateBatch(args)) => {
+            let updates: Vec<Value> = args
+                .operations
+                .iter()
+                .map(|operation| parse_operation(operation).map_err(CliError::usage))
+                .collect::<Result<_, _>>()?;
+            let count = updates.len();
+            send(updates, context).await?;
+            output::line(format_args!("Made {count} changes of the queue"))
+        }
+    }
+}
+
+async fn why(args: &WhyArgs, context: &Context) -> Result<(), CliError> {
+    let client = context.session().await?.client;
+    let job_id = match args.id.parse::<i64>() {
+        Ok(number) => {
+            let path = api_path(["experiments", &number.to_string()]);
+            let answer = client.get(&path, &Query::new()).await?;
+            text(&answer["experiment"], "jobId")
+        }
+        Err(_) => args.id.clone(),
     };
+    let story = client
+        .get(&api_path(["job-queues", &job_id, "why"]), &Query::new())
+        .await?;
+    if args.json {
+        return output::json(&story);
+    }
+    output::write(tell(&story))
+}
+
+/// The story of a job for people.
+fn tell(story: &Value) -> String {
+    let mut lines = Vec::new();
+    let (job, pool) = (&story["job"], &story["pool"]);
+    lines.push(format!(
+        "Experiment {} ({}) of {}, job {}: {}",
+        text(job, "entityId"),
+        text(job, "name"),
+        text(job, "username"),
+        text(job, "jobId"),
+        text(story, "situation"),
+    ));
+    let out = match pool["agentsOutOfService"].as_i64() {
+        Some(out @ 1..) => format!(", and {out} that take no work now"),
+        _ => String::new(),
+    };
+    lines.push(format!(
+        "Resource pool {}: {} of {} slots free on {} agents{out}; {}",
+        text(pool, "name"),
+        text(pool, "freeSlots"),
+        text(pool, "slots"),
+        text(pool, "agents"),
+        text(pool, "scheduling"),
+    ));
+    if items(&story["waiting"]).next().is_some() {
+        lines.push("Waiting:".to_owned());
+    }
+    for task in items(&story["waiting"]) {
+        let reason = match wait_reason(task) {
+            reason if reason.is_empty() => "the scheduler has not looked at it yet".to_owned(),
+            reason => reason,
+        };
+        lines.push(format!(
+            "  {} ({} slots, in resource pool {} since {}): {reason}",
+            text(task, "allocationId"),
+            text(task, "slots"),
+            text(task, "resourcePool"),
+            time(task, "since"),
+        ));
+        lines.push(match time(task, "estimatedStart") {
+            at if at.is_empty() => format!("    no estimate: {}", text(task, "estimateBasis")),
+            at => format!("    may start at {at}, {}", text(task, "estimateBasis")),
+        });
+    }
+    for (title, member) in [("Running:", "running"), ("Others hold:", "heldBy")] {
+        if items(&story[member]).next().is_some() {
+            lines.push(title.to_owned());
+        }
+        lines.extend(items(&story[member]).map(|holder| held(holder, member == "heldBy")));
+    }
+    let count = story["aheadCount"].as_i64().unwrap_or(0);
+    if count > 0 {
+        lines.push(format!(
+            "Served before it ({count}; a lower priority goes first):"
+        ));
+    }
+    for ahead in items(&story["ahead"]) {
+        lines.push(format!(
+            "  experiment {} ({}) of {}: priority {}, has {} of {} slots, job {}",
+            text(ahead, "entityId"),
+            text(ahead, "name"),
+            text(ahead, "username"),
+            text(ahead, "priority"),
+            text(ahead, "allocatedSlots"),
+            text(ahead, "requestedSlots"),
+            text(ahead, "jobId"),
+        ));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn held(holder: &Value, with_owner: bool) -> String {
+    let owner = if with_owner {
+        format!(
+            " of {} ({}, priority {})",
+            text(holder, "username"),
+            text(holder, "name"),
+            text(holder, "priority")
+        )
+    } else {
+        String::new()
+    };
+    let stays = match (&holder["isStopping"], &holder["isPreemptible"]) {
+        (Value::Bool(true), _) => ", has been asked to stop",
+        (_, Value::Bool(false)) => ", cannot be asked to make room",
+        _ => "",
+    };
+    format!(
+        "  {}{owner}: {} slots on {} since {}{stays}",
+        text(holder, "allocationId"),
+        text(holder, "slots"),
+        joined(holder, "agents"),
+        time(holder, "since"),
+    )
+}
+
+async fn send(updates: Vec<Value>, context: &Context) -> Result<(), CliError> {
+    let client = context.session().await?.client;
+    let body = json!({ "updates": updates });
+    client.post(&api_path(["job-queues"]), Some(&body)).await?;
+    Ok(())
+}
+
+/// A change such as `JOB_ID.priority=3`.
+fn parse_operation(text: &str) -> Result<Value, String> {
+    let shape = || {
+        format!(
+            "\"{text}\" is no change of a job: write JOB_ID.OPERATION=VALUE, such as {}.priority=3",
+            text.split('.')
+                .next()
+                .filter(|id| !id.is_empty())
+                .unwrap_or("JOB_ID")
+        )
+    };
+    let (job_id, rest) = text.split_once('.').ok_or_else(shape)?;
+    let (operation, value) = rest.split_once('=').ok_or_else(shape)?;
+    if job_id.is_empty() || value.is_empty() {
+        return Err(shape());
+    }
+    let number = |what: &str| format!("\"{text}\": {what}, found \"{value}\"");
+    let (member, value) = match operation.replace('_', "-").as_str() {
+        "priority" => {
+            let priority: i64 = value
+                .parse()
+                .map_err(|_| number("a priority is a whole number from 1 to 99"))?;
+            ("priority", json!(priority))
+        }
+        "weight" => {
+            let weight: f64 = value
+                .parse()
+                .map_err(|_| number("a weight is a number above 0"))?;
+            ("weight", json!(weight))
+        }
+        "resource-pool" => ("resourcePool", json!(value)),
+        "ahead-of" => ("aheadOf", json!(value)),
+        "behind-of" => ("behindOf", json!(value)),
+        other => {
+            return Err(format!(
+                "\"{text}\": there is no operation \"{other}\"; there are priority, weight, resource-pool, ahead-of and behind-of"
+            ));
+        }
+    };
+    Ok(json!({"jobId": job_id, member: value}))
+}
+
+async fn list(args: ListArgs, context: &Context) -> Result<(), CliError> {
     let client = context.session().await?.client;
     let pools = client
         .get(&api_path(["resource-pools"]), &Query::new())
@@ -190,4 +433,38 @@ fn rows(jobs: &[Value], by_priority: bool) -> Listing {
         ]);
     }
     listing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_names_job_operation_and_value() {
+        assert_eq!(
+            parse_operation("j-1.priority=3"),
+            Ok(json!({"jobId": "j-1", "priority": 3}))
+        );
+        assert_eq!(
+            parse_operation("j.resource_pool=a.b"),
+            Ok(json!({"jobId": "j", "resourcePool": "a.b"}))
+        );
+        assert_eq!(
+            parse_operation("j.ahead-of=k"),
+            Ok(json!({"jobId": "j", "aheadOf": "k"}))
+        );
+        for (wrong, why) in [
+            ("j", "write JOB_ID.OPERATION=VALUE, such as j.priority=3"),
+            ("j.priority", "write JOB_ID.OPERATION=VALUE"),
+            ("j.priority=", "write JOB_ID.OPERATION=VALUE"),
+            (
+                "j.priority=high",
+                "whole number from 1 to 99, found \"high\"",
+            ),
+            ("j.size=3", "no operation \"size\""),
+        ] {
+            let told = parse_operation(wrong).unwrap_err();
+            assert!(told.contains(why), "{told}");
+        }
+    }
 }

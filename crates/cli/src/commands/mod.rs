@@ -3,13 +3,16 @@
 pub(crate) mod agents;
 pub(crate) mod checkpoint;
 pub(crate) mod completion;
+pub(crate) mod config;
 pub(crate) mod experiment;
 pub(crate) mod jobs;
 pub(crate) mod logs;
 pub(crate) mod masters;
+pub(crate) mod policies;
 pub(crate) mod preview;
 pub(crate) mod slots;
 pub(crate) mod tasks;
+pub(crate) mod templates;
 pub(crate) mod trial;
 pub(crate) mod user;
 pub(crate) mod version;
@@ -40,7 +43,10 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Slot(args) => done(slots::run(args, &context()?).await),
         Command::Task(args) => done(tasks::run(args, &context()?).await),
         Command::Job(args) => done(jobs::run(args, &context()?).await),
+        Command::ConfigPolicies(args) => done(policies::run(args, &context()?).await),
+        Command::Template(args) => done(templates::run(args, &context()?).await),
         Command::User(args) => done(user::run(args, &context()?).await),
+        Command::Config(args) => config::run(args),
         Command::PreviewSearch(args) => done(preview::run(args, &context()?).await),
         Command::Version => done(version::run(&context()?).await),
         Command::Completion(args) => done(completion::run(&args)),

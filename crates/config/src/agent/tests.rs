@@ -6,7 +6,7 @@ fn load(
     text: &str,
     env: &[(&str, &str)],
     flags: &[(&str, &str)],
-) -> Result<(AgentConfig, Vec<String>), ConfigErrors> {
+) -> Result<(AgentConfig, Vec<ConfigWarning>), ConfigErrors> {
     let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
         pairs
             .iter()
@@ -23,7 +23,7 @@ fn load(
 #[test]
 fn only_the_masters_host_is_needed() {
     let (config, warnings) = load("master_host: m", &[], &[]).unwrap();
-    assert_eq!(warnings, Vec::<String>::new());
+    assert_eq!(warnings, Vec::new());
     assert_eq!(config.effective_master_port(), 80);
     assert_eq!(config.resource_pool, "default");
     assert_eq!(
@@ -42,7 +42,7 @@ fn only_the_masters_host_is_needed() {
     crate::schema::assert_defaults_are_json(&AGENT);
     let message = load("", &[], &[]).unwrap_err().to_string();
     assert!(
-        message.contains("<config>.master_host: is required"),
+        message.contains("agent.yaml:1:1: master_host: is required"),
         "{message}"
     );
 }
@@ -81,11 +81,11 @@ fn older_forms_and_visible_gpus() {
     assert_eq!(config.slot_type, SlotType::Cuda);
     assert_eq!(config.visible_gpus.as_deref(), Some("1,2"));
     assert_eq!(config.effective_master_port(), 443);
-    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert_eq!(warnings.len(), 4, "{warnings:?}");
     assert!(
         warnings
             .iter()
-            .any(|warning| warning == "label: is ignored; use \"resource_pool\"")
+            .any(|warning| warning.to_string() == "label: is ignored; use \"resource_pool\"")
     );
     let (config, _) = load(
         "master_host: m",
@@ -101,7 +101,7 @@ fn wrong_configurations_are_refused() {
     for (text, expected) in [
         (
             "slot_type: tpu",
-            "<config>.slot_type: must be one of \"auto\", \"none\", \"cuda\", \"rocm\", \"cpu\", not \"tpu\" (line 2 of agent.yaml)",
+            "agent.yaml:2:1: slot_type: must be one of \"auto\", \"none\", \"cuda\", \"rocm\", \"cpu\", not \"tpu\"",
         ),
         (
             "container_runtime: singularity",
@@ -109,25 +109,25 @@ fn wrong_configurations_are_refused() {
         ),
         (
             "security: {tls: {skip_verify: true, master_cert: x}}",
-            "<config>.security.tls.master_cert: cannot be combined with \"skip_verify\"",
+            ": security.tls.master_cert: cannot be combined with \"skip_verify\"",
         ),
         (
             "security: {tls: {client_cert: x}}",
-            "<config>.security.tls.client_key: is required beside \"client_cert\"",
+            ": security.tls.client_key: is required beside \"client_cert\"",
         ),
         (
             "tls: true\napi_enabled: true",
-            "<config>.tls_cert: is required for TLS on the debug server",
+            ": tls_cert: is required for TLS on the debug server",
         ),
         ("master_port: 65536", "must be at most 65535"),
         ("agent_reconnect_attempts: -1", "must be at least 0"),
         (
             "agent_token: a\nagent_token_file: b",
-            "<config>.agent_token_file: cannot be combined with \"agent_token\"",
+            ": agent_token_file: cannot be combined with \"agent_token\"",
         ),
         (
             "hooks: {on_connection_lost: reboot}",
-            "must be a list, not a string",
+            "must be a list, not the string \"reboot\"; hint: write [reboot]",
         ),
         ("resource_pol: x", "hint: did you mean \"resource_pool\"?"),
     ] {

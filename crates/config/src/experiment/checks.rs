@@ -8,7 +8,10 @@ use crate::yaml::{Node, Tree};
 /// Rules of the whole document.
 pub(super) fn document(checker: &mut Checker, root: &Node) {
     space_for_searcher(checker, root);
-    if checker.stage == Stage::Complete {
+    if checker.stage != Stage::Stored {
+        crate::container::schema::mounts(checker, root);
+    }
+    if checker.stage.is_complete() {
         let text = |key| root.get(key).and_then(Node::text).unwrap_or_default();
         for (given, missing) in [("workspace", "project"), ("project", "workspace")] {
             if !text(given).is_empty() && text(missing).is_empty() {
@@ -17,17 +20,20 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
                 checker.error_in(missing, at.as_ref(), message);
             }
         }
+        if checker.stage == Stage::Complete {
+            epochs_of_trial_class(checker, root);
+        }
         return;
     }
-    if let Some(length) = root
-        .get("description")
-        .and_then(Node::text)
-        .map(|text| text.chars().count())
+    if let Some(description) = root.get("description")
+        && let Some(length) = description.text().map(|text| text.chars().count())
         && length > 255
     {
-        checker.within("description", |checker| {
-            checker.warn(&format!("has {length} characters; lists show 255"));
-        });
+        checker.warn_in(
+            "description",
+            description.at.as_ref(),
+            format!("has {length} characters; lists show 255"),
+        );
     }
     let slots = root
         .find("resources.slots_per_trial")
@@ -35,25 +41,36 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
     if slots.is_some_and(|slots| slots > 1)
         && root.find("hyperparameters.global_batch_size").is_none()
     {
-        checker.within("hyperparameters", |checker| {
-            checker.warn(
-                "has no \"global_batch_size\", which distributed training with a trial class needs",
-            );
-        });
+        let at = root.get("hyperparameters").and_then(|node| node.at.clone());
+        checker.warn_in(
+            "hyperparameters",
+            at.as_ref(),
+            "has no \"global_batch_size\", which distributed training with a trial class needs",
+        );
     }
     entrypoint(checker, root);
 }
 
 fn entrypoint(checker: &mut Checker, root: &Node) {
-    let Some(text) = root.get("entrypoint").and_then(Node::text) else {
+    let Some(entrypoint) = root.get("entrypoint") else {
         return;
     };
-    if !super::is_trial_class(text) {
+    if !entrypoint.text().is_some_and(super::is_trial_class) {
         return;
     }
-    checker.within("entrypoint", |checker| {
-        checker.warn("names a trial class, which is deprecated; use \"python3 -m determined.launch.torch_distributed\" or a script");
-    });
+    checker.warn_in(
+        "entrypoint",
+        entrypoint.at.as_ref(),
+        "names a trial class, which is deprecated; use \"python3 -m determined.launch.torch_distributed\" or a script",
+    );
+}
+
+/// A trial class that counts epochs must be told how long one is.
+fn epochs_of_trial_class(checker: &mut Checker, root: &Node) {
+    let entrypoint = root.get("entrypoint").and_then(Node::text);
+    if !entrypoint.is_some_and(super::is_trial_class) {
+        return;
+    }
     let epochs = |path: &str| {
         root.find(path)
             .is_some_and(|length| length.get("epochs").is_some())
@@ -72,9 +89,12 @@ fn entrypoint(checker: &mut Checker, root: &Node) {
             .unwrap_or(0)
             == 0
     {
-        checker.within("records_per_epoch", |checker| {
-            checker.warn(&format!("is not given although \"{path}\" counts epochs; the trial class must know its epoch"));
-        });
+        checker.error_hint_in(
+            "records_per_epoch",
+            root.find(path).and_then(|length| length.at.as_ref()),
+            format!("is required: \"{path}\" counts epochs, and a trial class does not know how long one is"),
+            "give the number of records in the training data",
+        );
     }
 }
 
@@ -159,10 +179,13 @@ pub(super) fn resources(checker: &mut Checker, node: &Node) {
     let one = node
         .get("resource_pool")
         .and_then(Node::text)
-        .is_some_and(|pool| !pool.is_empty());
+        .filter(|pool| !pool.is_empty());
+    // A complete configuration names the pool that was chosen of them.
     if let Some(several) = node.get("resource_pools")
-        && matches!(&several.tree, Tree::List(items) if !items.is_empty())
-        && one
+        && let Tree::List(items) = &several.tree
+        && let Some(one) = one
+        && !items.is_empty()
+        && items.iter().all(|item| item.text() != Some(one))
     {
         checker.error_in(
             "resource_pools",
@@ -173,14 +196,14 @@ pub(super) fn resources(checker: &mut Checker, node: &Node) {
 }
 
 pub(super) fn reproducibility(checker: &mut Checker, node: &Node) {
-    if node
-        .get("experiment_seed")
-        .and_then(Node::integer)
-        .is_some_and(|seed| seed >= 1 << 31)
+    if let Some(seed) = node.get("experiment_seed")
+        && seed.integer().is_some_and(|seed| seed >= 1 << 31)
     {
-        checker.within("experiment_seed", |checker| {
-            checker.warn("is 2147483648 or more, which some libraries refuse as a seed");
-        });
+        checker.warn_in(
+            "experiment_seed",
+            seed.at.as_ref(),
+            "is 2147483648 or more, which some libraries refuse as a seed",
+        );
     }
 }
 
@@ -195,14 +218,5 @@ pub(super) fn profiling(checker: &mut Checker, node: &Node) {
             end.at.as_ref(),
             format!("must not be below \"begin_on_batch\", which is {begin}"),
         );
-    }
-    if matches!(
-        node.get("enabled"),
-        Some(Node {
-            tree: Tree::Bool(true),
-            ..
-        })
-    ) {
-        checker.warn("is accepted and kept but not acted on yet");
     }
 }

@@ -9,14 +9,6 @@ use crate::errors::Position;
 use crate::schema::Checker;
 use crate::yaml::{Node, Tree};
 
-/// Searchers that no longer exist.
-const RETIRED: [&str; 5] = [
-    "adaptive",
-    "adaptive_simple",
-    "sync_halving",
-    "custom",
-    "pbt",
-];
 const LENGTHS: [&str; 3] = ["batches", "records", "epochs"];
 
 /// Rewrites what can be rewritten, with a warning each, and records the rest as mistakes.
@@ -33,7 +25,6 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
     if let Some(searcher) = root.get_mut("searcher").filter(|_| has_searcher) {
         checker.within("searcher", |checker| {
             steps(checker, searcher, batches_per_step.as_ref());
-            retired(checker, searcher);
             halving_length(checker, searcher);
         });
     } else if let Some(step) = batches_per_step {
@@ -47,15 +38,8 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
     }
 }
 
-/// Removes a member that is refused; gives its place.
-fn take(node: &mut Node, key: &str) -> Option<Node> {
-    node.members_mut()?
-        .remove(key)
-        .filter(|member| !matches!(member.tree, Tree::Null))
-}
-
 fn refuse(checker: &mut Checker, node: &mut Node, key: &str, message: &str, hint: &str) {
-    if let Some(member) = take(node, key) {
+    if let Some(member) = node.take(key) {
         checker.within(key, |checker| {
             checker.error_hint(member.at.as_ref(), message, hint);
         });
@@ -63,7 +47,7 @@ fn refuse(checker: &mut Checker, node: &mut Node, key: &str, message: &str, hint
 }
 
 fn version(checker: &mut Checker, root: &mut Node) {
-    if let Some(version) = take(root, "version")
+    if let Some(version) = root.take("version")
         && version.integer() != Some(0)
     {
         checker.error_in(
@@ -107,6 +91,9 @@ fn removed(checker: &mut Checker, root: &mut Node) {
     refuse(checker, root, "internal", "was removed", "remove it");
     if let Some(resources) = root.get_mut("resources") {
         checker.within("resources", |checker| {
+            if resources.get("slots").is_some() {
+                checker.belongs_at("slots", "resources.slots_per_trial");
+            }
             refuse(
                 checker,
                 resources,
@@ -127,39 +114,21 @@ fn removed(checker: &mut Checker, root: &mut Node) {
             );
         });
     }
-    let hdfs = root
-        .get("checkpoint_storage")
-        .and_then(|storage| storage.get("type"))
-        .filter(|kind| kind.text() == Some("hdfs"))
-        .map(|kind| kind.at.clone());
-    if let Some(at) = hdfs {
-        checker.within("checkpoint_storage", |checker| {
-            checker.within("type", |checker| {
-                checker.error_hint(
-                    at.as_ref(),
-                    "\"hdfs\" was removed",
-                    "mount it and use \"shared_fs\"",
-                );
-            });
-        });
-        take(root, "checkpoint_storage");
-    }
 }
 
 /// The oldest lengths, in steps of batches.
 fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&Node>) {
     let per_step = batches_per_step.map_or(Some(100), |node| node.integer().filter(|n| *n >= 1));
-    if let Some(max_steps) = take(searcher, "max_steps") {
+    if let Some(max_steps) = searcher.take("max_steps") {
         let total = match (batches_per_step, max_steps.integer(), per_step) {
             (Some(_), Some(steps), Some(batches)) if steps >= 1 => steps.checked_mul(batches),
             _ => None,
         };
         match total {
             Some(total) => {
-                checker.within("max_steps", |checker| {
-                    checker.warn(&format!("is read as \"max_length: {{batches: {total}}}\""));
-                });
-                put_length(searcher, "batches", total.into(), max_steps.at);
+                let message = format!("is read as \"max_length: {{batches: {total}}}\"");
+                checker.warn_in("max_steps", max_steps.at.as_ref(), message);
+                put_length(searcher, "batches", total.into(), max_steps.at.clone());
             }
             None => checker.within("max_steps", |checker| {
                 checker.error_hint(
@@ -196,26 +165,6 @@ fn put_length(searcher: &mut Node, unit: &str, amount: Number, at: Option<Positi
     }
 }
 
-fn retired(checker: &mut Checker, searcher: &mut Node) {
-    let Some(name) = searcher.get("name") else {
-        return;
-    };
-    if name.text().is_some_and(|name| RETIRED.contains(&name)) {
-        let message = format!(
-            "searcher \"{}\" was removed",
-            name.text().unwrap_or_default()
-        );
-        let at = name.at.clone();
-        checker.within("name", |checker| {
-            checker.error_hint(at.as_ref(), message, "use \"adaptive_asha\" or \"random\"");
-        });
-        // The keys of a removed searcher are not worth a second complaint.
-        if let Some(members) = searcher.members_mut() {
-            members.clear();
-        }
-    }
-}
-
 /// `max_length` of the halving searchers, from before they had a time metric.
 fn halving_length(checker: &mut Checker, searcher: &mut Node) {
     if !matches!(
@@ -228,14 +177,16 @@ fn halving_length(checker: &mut Checker, searcher: &mut Node) {
         return;
     };
     if searcher.get("max_time").is_some() {
-        take(searcher, "max_length");
-        return checker.within("max_length", |checker| {
-            checker.warn("is ignored beside \"max_time\"");
-        });
+        searcher.take("max_length");
+        return checker.warn_in(
+            "max_length",
+            length.at.as_ref(),
+            "is ignored beside \"max_time\"",
+        );
     }
     if length.integer().is_some() {
         if searcher.get("time_metric").is_none() {
-            take(searcher, "max_length");
+            searcher.take("max_length");
             return checker.within("max_length", |checker| {
                 checker.error_hint(
                     length.at.as_ref(),
@@ -244,11 +195,10 @@ fn halving_length(checker: &mut Checker, searcher: &mut Node) {
                 );
             });
         }
-        take(searcher, "max_length");
+        searcher.take("max_length");
+        let at = length.at.clone();
         put(searcher, "max_time", length);
-        return checker.within("max_length", |checker| {
-            checker.warn("is read as \"max_time\"");
-        });
+        return checker.warn_in("max_length", at.as_ref(), "is read as \"max_time\"");
     }
     let single = length.members().filter(|members| members.len() == 1);
     let Some((unit, amount)) = single
@@ -257,17 +207,17 @@ fn halving_length(checker: &mut Checker, searcher: &mut Node) {
     else {
         return;
     };
-    checker.within("max_length", |checker| {
-        checker.warn(&format!(
-            "is read as \"time_metric: {unit}\" and \"max_time\""
-        ));
-    });
+    checker.warn_in(
+        "max_length",
+        length.at.as_ref(),
+        format!("is read as \"time_metric: {unit}\" and \"max_time\""),
+    );
     let metric = Node {
         tree: Tree::Text(unit.clone()),
         at: length.at.clone(),
     };
     let amount = amount.clone();
-    take(searcher, "max_length");
+    searcher.take("max_length");
     if searcher.get("time_metric").is_none() {
         put(searcher, "time_metric", metric);
     }

@@ -1,8 +1,11 @@
 //! `--config key=value`: `experiment-config` reference §15.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::errors::{ConfigError, ConfigErrors};
+use crate::errors::{ConfigError, ConfigErrors, Position};
+use crate::origin::{Layer, Source};
+use crate::schema::cut;
 use crate::yaml::{self, Node, Tree, parse_scalar, to_yaml};
 
 /// Applies overrides to a document, in order, later ones over earlier ones, and gives back the new text. Without overrides
@@ -15,32 +18,53 @@ pub fn apply_overrides<S: AsRef<str>>(text: &str, overrides: &[S]) -> Result<Str
         return Ok(text.to_owned());
     }
     let mut root = yaml::parse(text)?;
+    ConfigErrors::check(apply_all(&mut root, overrides))?;
+    Ok(to_yaml(&root.to_value()))
+}
+
+/// Applies overrides to a tree, in order; what they bring says so by its place. Gives the mistakes.
+pub(crate) fn apply_all<S: AsRef<str>>(root: &mut Node, overrides: &[S]) -> Vec<ConfigError> {
+    if overrides.is_empty() {
+        return Vec::new();
+    }
     if matches!(root.tree, Tree::Null) {
         root.tree = Tree::Map(BTreeMap::new());
     }
     if root.members().is_none() {
         let message = format!("must be a map, not {}", root.kind());
-        return Err(ConfigError::new("", root.at.as_ref(), message).into());
+        return vec![ConfigError::new("", root.at.as_ref(), message)];
     }
-    for text in overrides {
-        apply(&mut root, text.as_ref())?;
-    }
-    Ok(to_yaml(&root.to_value()))
+    overrides
+        .iter()
+        .filter_map(|text| apply(root, text.as_ref()).err())
+        .collect()
 }
 
 fn apply(root: &mut Node, text: &str) -> Result<(), ConfigError> {
-    let wrong = |message: String| ConfigError::new("", None, message);
-    let (key, value) = text.split_once('=').ok_or_else(|| {
-        wrong(format!(
-            "override \"{text}\" must have the form \"key.path=value\""
-        ))
-    })?;
+    // The value may be a secret: mistakes and origins name the key alone.
+    let key = text.split_once('=').map_or(text, |(key, _)| key);
+    let place = Position {
+        source: Some(Arc::new(Source::of(
+            Layer::Override,
+            format!("--config {}", cut(key)),
+        ))),
+        line: 0,
+        column: 0,
+    };
+    let wrong = |message: String| ConfigError::new("", Some(&place), message);
+    let Some((key, value)) = text.split_once('=') else {
+        return Err(wrong(format!(
+            "override \"{}\" must have the form \"key.path=value\"",
+            cut(text)
+        )));
+    };
     let segments: Vec<&str> = key.split('.').collect();
     if segments.iter().any(|segment| segment.is_empty()) {
-        return Err(wrong(format!("override \"{text}\" has an empty key")));
+        return Err(wrong(format!("override \"{}\" has an empty key", cut(key))));
     }
-    let value = parse_value(key, value)
-        .map_err(|reason| ConfigError::new(key, None, format!("override \"{value}\" {reason}")))?;
+    let mut value = parse_value(key, value)
+        .map_err(|reason| ConfigError::new(key, Some(&place), format!("the value {reason}")))?;
+    value.each_place(&mut |at| *at = place.clone());
     set(root, &segments, value);
     Ok(())
 }
@@ -86,9 +110,10 @@ fn set(node: &mut Node, segments: &[&str], value: Node) {
         node.tree = Tree::Map(BTreeMap::new());
     }
     if let Some(members) = node.members_mut() {
-        let member = members
-            .entry((*first).to_owned())
-            .or_insert_with(|| Node::new(Tree::Null));
+        let member = members.entry((*first).to_owned()).or_insert_with(|| Node {
+            tree: Tree::Null,
+            at: value.at.clone(),
+        });
         set(member, rest, value);
     }
 }
@@ -103,6 +128,9 @@ fn merge(node: &mut Node, value: Node) {
                 );
             }
         }
-        (ours, theirs) => *ours = theirs,
+        (ours, theirs) => {
+            *ours = theirs;
+            node.at = value.at;
+        }
     }
 }

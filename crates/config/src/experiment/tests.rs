@@ -31,11 +31,14 @@ fn complete(text: &str) -> ExperimentConfig {
     complete_with(text, &TaskContainerDefaults::default()).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-/// The mistakes of a document, whichever step finds them.
+/// The mistakes of a document, whichever step finds them. Columns have tests of their own.
 fn failure(text: &str) -> String {
     match complete_with(text, &TaskContainerDefaults::default()) {
         Ok(_) => panic!("accepted: {text}"),
-        Err(errors) => errors.to_string(),
+        Err(mut errors) => {
+            errors.0.iter_mut().for_each(|error| error.column = None);
+            errors.to_string()
+        }
     }
 }
 
@@ -116,10 +119,7 @@ fn a_minimal_document_gets_every_default() {
             "records_per_epoch": 0,
         })
     );
-    assert_eq!(
-        Submitted::parse(MINIMAL).unwrap().warnings,
-        Vec::<String>::new()
-    );
+    assert_eq!(Submitted::parse(MINIMAL).unwrap().warnings, Vec::new());
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn older_forms_are_translated_with_a_warning() {
             submitted
                 .warnings
                 .iter()
-                .any(|warning| warning.contains(expected)),
+                .any(|warning| warning.to_string().contains(expected)),
             "{text}: {:?} lacks {expected}",
             submitted.warnings
         );
@@ -454,10 +454,6 @@ fn what_nothing_acts_on_yet_is_said() {
             "checkpoint_storage.type: \"azure\"",
         ),
         (
-            "log_policies: [{name: x, pattern: y, action: exclude_node}]",
-            "log_policies[0].action: \"exclude_node\"",
-        ),
-        (
             "retention_policy: {log_retention_days: 3}",
             "retention_policy:",
         ),
@@ -472,12 +468,13 @@ fn what_nothing_acts_on_yet_is_said() {
             "environment: {proxy_ports: [{proxy_port: 80}]}",
             "environment.proxy_ports:",
         ),
-        ("profiling: {enabled: true}", "profiling:"),
+        ("profiling: {enabled: true}", "profiling.enabled:"),
     ] {
         let warnings = Submitted::parse(&with(text)).unwrap().warnings;
         assert!(
             warnings
                 .iter()
+                .map(ToString::to_string)
                 .any(|w| w.starts_with(path)
                     && w.ends_with("is accepted and kept but not acted on yet")),
             "{text}: {warnings:?}"
@@ -601,7 +598,11 @@ fn overrides_change_the_document() {
         ),
     ] {
         let out = apply_overrides(text, &overrides).unwrap();
-        assert_eq!(yaml::parse(&out).unwrap().to_value(), expected, "{name}");
+        assert_eq!(
+            crate::yaml::parse(&out).unwrap().to_value(),
+            expected,
+            "{name}"
+        );
     }
     assert_eq!(
         apply_overrides::<&str>("a: 1 # kept\n", &[]).unwrap(),

@@ -134,7 +134,7 @@ pub struct Resources {
     /// Most slots of the whole experiment at once; `None` = no limit.
     pub max_slots: Option<u32>,
     /// Weight of the experiment in fair share, above 0.
-    #[serde(serialize_with = "short")]
+    #[serde(serialize_with = "crate::space::short_number")]
     pub weight: f64,
     /// 1 to 99; on agents a lower number goes first. `None` = as the pool says.
     pub priority: Option<u8>,
@@ -143,6 +143,9 @@ pub struct Resources {
     /// Pools to try in order, instead of `resource_pool`; empty = just that one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resource_pools: Vec<String>,
+    /// Seconds that a trial waits in each of `resource_pools` before the next one counts as well; `None` = 600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_pool_wait: Option<u32>,
     /// Whether all slots of a trial must be on one agent; `None` = no.
     pub is_single_node: Option<bool>,
     /// Size of `/dev/shm` in bytes.
@@ -157,11 +160,6 @@ pub struct Resources {
 
 fn default_shm_size() -> u64 {
     crate::container::DEFAULT_SHM_SIZE_BYTES
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-fn short<S: serde::Serializer>(value: &f64, out: S) -> Result<S::Ok, S::Error> {
-    crate::space::short(*value).serialize(out)
 }
 
 /// Seeds.

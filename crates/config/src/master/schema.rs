@@ -1,70 +1,210 @@
-//! The keys of the master.
+//! The keys of the master: `master-config` reference.
 
-use crate::container::{TASK_CONTAINER_DEFAULTS, not_empty};
+mod manager;
+mod pools;
+mod provider;
+mod sso;
+mod translate;
+
+use serde_json::json;
+
+use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::schema::{
-    Checker, Field, Kind, NATURAL, NATURAL_32, PORT, Section, Stage, Union, field, section, variant,
+    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, cut, field,
+    section, special, text_by, union, variant,
 };
 use crate::storage::STORAGE;
+use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
+
+pub use provider::aws_slots;
 
 const LEVELS: Kind = Kind::Choice(&["trace", "debug", "info", "warn", "error", "fatal"]);
 const IGNORED: &str = "is ignored";
+const NOBODY: &str = "is ignored; nothing is reported to anybody";
 
 pub(crate) static LOG: Section = section(&[
-    field("level", LEVELS).or("\"info\""),
-    field("color", Kind::Bool).or("true"),
+    field("level", LEVELS, "Least important lines that are logged").or("\"info\""),
+    field(
+        "color",
+        Kind::Bool,
+        "Whether the log is coloured on a terminal",
+    )
+    .or("true"),
 ]);
 
+pub(super) static DOCUMENT: Document = Document {
+    root: &MASTER,
+    places: PLACES,
+    slots_key: "resources.slots_per_trial",
+    translate: translate::translate,
+};
+
+/// What this document is made of.
+pub(crate) fn document() -> &'static Document {
+    &DOCUMENT
+}
+
+/// Keys that people put in the wrong place.
+const PLACES: &[(&str, &str)] = &[
+    (".user", "db.user"),
+    (".password", "db.password"),
+    (".name", "cluster_name"),
+    (".image", "task_container_defaults.image"),
+    (
+        ".environment_variables",
+        "task_container_defaults.environment_variables",
+    ),
+    (".bind_mounts", "task_container_defaults.bind_mounts"),
+    (".registry_auth", "task_container_defaults.registry_auth"),
+    (".startup_hook", "task_container_defaults.startup_hook"),
+    (".tls", "security.tls"),
+    (".level", "log.level"),
+    ("resource_manager.resource_pools", "resource_pools"),
+];
+
 pub(super) static MASTER: Section = section(&[
-    field("config_file", Kind::Text).or("\"\""),
-    field("log", Kind::Section(&LOG)).or("{}"),
-    field("db", Kind::Section(&DB)).or("{}"),
-    field("tensorboard_timeout", NATURAL_32).or("300"),
-    field("notebook_timeout", NATURAL_32),
-    field("security", Kind::Section(&SECURITY)).or("{}"),
-    field("checkpoint_storage", Kind::Union(&STORAGE)),
+    field("config_file", Kind::Text, "The file that this was read from").or("\"\""),
+    field("log", Kind::Section(&LOG), "Log of the master itself").or("{}"),
+    field(
+        "db",
+        Kind::Section(&DB),
+        "Database; without one the embedded store in `data_dir`",
+    )
+    .or("{}"),
+    field(
+        "tensorboard_timeout",
+        NATURAL_32,
+        "Seconds until an idle TensorBoard ends; 0 = never",
+    )
+    .or("300")
+    .kept(),
+    field(
+        "notebook_timeout",
+        NATURAL_32,
+        "Seconds until an idle notebook ends; without it never",
+    )
+    .kept(),
+    field("security", Kind::Section(&SECURITY), "Identities, TLS, passwords").or("{}"),
+    field(
+        "checkpoint_storage",
+        Kind::Union(&STORAGE),
+        "Checkpoint storage of experiments that name none",
+    ),
     field(
         "task_container_defaults",
         Kind::Section(&TASK_CONTAINER_DEFAULTS),
+        "What tasks get unless they or their pool say otherwise",
     )
     .or("{}"),
-    field("host", Kind::TextBy(not_empty)).or("\"0.0.0.0\""),
-    field("port", PORT).or("0"),
-    field("data_dir", Kind::TextBy(not_empty)),
-    field("root", Kind::Text)
+    field("host", Kind::Special(&NOT_EMPTY), "Address to listen on").or("\"0.0.0.0\""),
+    field(
+        "port",
+        PORT,
+        "Port to listen on; 0 = 8443 with TLS, 8080 without",
+    )
+    .or("0"),
+    field(
+        "data_dir",
+        Kind::Special(&NOT_EMPTY),
+        "Directory of the embedded store and of files",
+    ),
+    field("root", Kind::Text, "Older key")
         .warn("is ignored; the web pages and migrations are part of the executable"),
-    field("cache", Kind::Section(&CACHE)).kept(),
-    field("launch_error", Kind::Bool).or("true"),
-    field("cluster_name", Kind::Text).or("\"\""),
-    field("ui_customization", Kind::AnyMap).kept(),
-    field("enable_cors", Kind::Bool).or("false"),
-    field("feature_switches", Kind::List(&Kind::Text)).or("[]"),
-    field("reserved_ports", Kind::List(&Kind::Int(1, 65_535))).or("[]"),
-    field("logging", Kind::Custom(logging)),
-    field("retention_policy", Kind::Section(&RETENTION)).or("{}"),
-    field("telemetry", Kind::Section(&TELEMETRY)).or("{}"),
-    field("observability", Kind::Section(&OBSERVABILITY)).or("{}"),
-    field("webhooks", Kind::Section(&WEBHOOKS)).or("{}"),
-    field("integrations", Kind::AnyMap).kept(),
-    field("resource_manager", Kind::Union(&RESOURCE_MANAGER)).or("{}"),
-    field("resource_pools", Kind::List(&Kind::Section(&POOL))).or("[{\"pool_name\": \"default\"}]"),
-    field("additional_resource_managers", Kind::List(&Kind::AnyMap)).kept(),
-    field("scim", Kind::AnyMap).kept(),
-    field("saml", Kind::AnyMap).kept(),
-    field("oidc", Kind::AnyMap).kept(),
-    field("det_cloud", Kind::AnyMap).kept(),
-    field("__internal", Kind::AnyMap).kept(),
-    field("hasura", Kind::Any).warn(IGNORED),
+    field("cache", Kind::Section(&CACHE), "Older key")
+        .warn("is ignored; the master keeps no cache on disk"),
+    field(
+        "launch_error",
+        Kind::Bool,
+        "Whether work larger than the cluster is refused at submit; otherwise it waits, with a reason",
+    )
+    .or("true"),
+    field("cluster_name", Kind::Text, "Name for people").or("\"\""),
+    field(
+        "ui_customization",
+        Kind::Section(&UI_CUSTOMIZATION),
+        "Looks of the web pages",
+    )
+    .kept(),
+    field(
+        "enable_cors",
+        Kind::Bool,
+        "Whether other origins may call the API from a browser",
+    )
+    .or("false"),
+    field(
+        "feature_switches",
+        Kind::List(&Kind::Text),
+        "Switches; a leading `-` turns one off",
+    )
+    .or("[]"),
+    field(
+        "reserved_ports",
+        Kind::List(&REAL_PORT),
+        "Ports never given to traffic between containers",
+    )
+    .or("[]"),
+    field("logging", Kind::Union(&LOGGING), "Where logs of tasks go"),
+    field(
+        "retention_policy",
+        Kind::Section(&RETENTION),
+        "How long logs of tasks are kept",
+    )
+    .or("{}")
+    .kept(),
+    field("telemetry", Kind::Section(&TELEMETRY), "What is reported to whom").or("{}"),
+    field(
+        "observability",
+        Kind::Section(&OBSERVABILITY),
+        "Metrics for operators",
+    )
+    .or("{}"),
+    field("webhooks", Kind::Section(&WEBHOOKS), "Outgoing webhooks")
+        .or("{}")
+        .kept(),
+    field(
+        "integrations",
+        Kind::Section(&INTEGRATIONS),
+        "Other systems that tasks are told of",
+    )
+    .kept(),
+    field(
+        "resource_manager",
+        Kind::Union(&manager::RESOURCE_MANAGER),
+        "Who runs containers",
+    )
+    .or("{}"),
+    field("resource_pools", pools::POOLS, "Pools of agents")
+        .or("[{\"pool_name\": \"default\"}]")
+        .also("{\"type\": \"object\"}"),
+    field(
+        "additional_resource_managers",
+        Kind::List(&Kind::Section(&pools::ADDITIONAL)),
+        "Further managers with their pools",
+    )
+    .kept(),
+    field("scim", Kind::Section(&sso::SCIM), "Provisioning of users").kept(),
+    field("saml", Kind::Section(&sso::SAML), "Single sign-on by SAML").kept(),
+    field("oidc", Kind::Section(&sso::OIDC), "Single sign-on by OpenID Connect").kept(),
+    field("det_cloud", Kind::Section(&sso::DET_CLOUD), "Hosted service").kept(),
+    field("__internal", Kind::Section(&sso::INTERNAL), "Hosted service").kept(),
+    field("hasura", Kind::Any, "Older key").warn(IGNORED),
 ])
-.check(document);
+.old(&translate::OLD_KEYS)
+.check(pools::document);
 
 static DB: Section = section(&[
-    field("url", Kind::TextBy(postgres_url)).secret(),
-    field("user", Kind::Text),
-    field("password", Kind::Text).secret(),
-    field("host", Kind::Text),
-    field("port", Kind::TextBy(text_port)).or("5432"),
-    field("name", Kind::Text),
+    field(
+        "url",
+        Kind::Special(&POSTGRES_URL),
+        "Address of a PostgreSQL database, `postgres://…`, in place of its parts",
+    )
+    .secret(),
+    field("user", Kind::Text, "Account"),
+    field("password", Kind::Text, "Secret of the account").secret(),
+    field("host", Kind::Text, "Host"),
+    field("port", Kind::Special(&TEXT_PORT), "Port").or("5432"),
+    field("name", Kind::Text, "Name of the database"),
     field(
         "ssl_mode",
         Kind::Choice(&[
@@ -75,435 +215,407 @@ static DB: Section = section(&[
             "verify-ca",
             "verify-full",
         ]),
+        "sslmode of libpq",
     )
     .or("\"disable\""),
-    field("ssl_root_cert", Kind::Text),
-    field("migrations", Kind::Text).warn(IGNORED),
-    field("views_and_triggers", Kind::Text).warn(IGNORED),
+    field(
+        "ssl_root_cert",
+        Kind::Text,
+        "File with the certificate authority; without one libpq's default",
+    ),
+    field("migrations", Kind::Text, "Older key").warn(IGNORED),
+    field("views_and_triggers", Kind::Text, "Older key").warn(IGNORED),
 ])
 .check(database);
 
 static SECURITY: Section = section(&[
-    field("default_task", Kind::Section(&DEFAULT_TASK)).or("{}"),
-    field("tls", Kind::Section(&TLS)).or("{}"),
-    field("ssh", Kind::Section(&SSH)).kept(),
-    field("authz", Kind::Section(&AUTHZ)).or("{}"),
-    field("initial_user_password", Kind::TextBy(strong_password))
-        .or("\"\"")
-        .secret(),
-    field("token", Kind::Section(&TOKEN)).or("{}"),
-    field("agent_token", Kind::Text).secret(),
+    field(
+        "default_task",
+        Kind::Section(&DEFAULT_TASK),
+        "Identity of tasks of users without a linked one",
+    )
+    .or("{}"),
+    field(
+        "tls",
+        Kind::Section(&TLS),
+        "TLS is on when both files are given",
+    )
+    .or("{}"),
+    field("ssh", Kind::Section(&SSH), "Keys of shells").kept(),
+    field("authz", Kind::Section(&AUTHZ), "Who may do what").or("{}"),
+    field(
+        "initial_user_password",
+        Kind::Special(&STRONG_PASSWORD),
+        "Password of `admin` and `determined` on the first start; without one both are blank",
+    )
+    .or("\"\"")
+    .secret(),
+    field(
+        "token",
+        Kind::Section(&TOKEN),
+        "How long access tokens live",
+    )
+    .or("{}")
+    .kept(),
+    field(
+        "agent_token",
+        Kind::Text,
+        "What an agent must present to join; without it one is made and kept in `data_dir`",
+    )
+    .secret(),
 ]);
 
 static DEFAULT_TASK: Section = section(&[
-    field("user", Kind::TextBy(not_empty)).or("\"root\""),
-    field("uid", NATURAL_32).or("0"),
-    field("group", Kind::TextBy(not_empty)).or("\"root\""),
-    field("gid", NATURAL_32).or("0"),
+    field("user", Kind::Special(&NOT_EMPTY), "User name").or("\"root\""),
+    field("uid", NATURAL_32, "User id").or("0"),
+    field("group", Kind::Special(&NOT_EMPTY), "Group name").or("\"root\""),
+    field("gid", NATURAL_32, "Group id").or("0"),
 ]);
 
 static TLS: Section = section(&[
-    field("cert", Kind::Text).or("\"\""),
-    field("key", Kind::Text).or("\"\""),
+    field("cert", Kind::Text, "File with the certificate chain").or("\"\""),
+    field("key", Kind::Text, "File with the private key").or("\"\""),
 ])
 .check(tls_pair);
 
 static SSH: Section = section(&[
-    field("key_type", Kind::Choice(&["RSA", "ECDSA", "ED25519"])).or("\"ED25519\""),
-    field("rsa_key_size", Kind::Int(0, 16_384)).or("0"),
-]);
+    field(
+        "key_type",
+        Kind::Choice(&["RSA", "ECDSA", "ED25519"]),
+        "Kind of key",
+    )
+    .or("\"ED25519\""),
+    field(
+        "rsa_key_size",
+        Kind::Int(0, 16_384),
+        "Bits of an RSA key, at least 2048; 0 = 3072",
+    )
+    .or("0"),
+])
+.check(ssh_keys);
 
 const MODEL: Kind = Kind::Choice(&["basic", "rbac"]);
 
 static AUTHZ: Section = section(&[
-    field("type", MODEL).or("\"basic\""),
-    field("fallback", MODEL).or("\"basic\""),
-    field("rbac_ui_enabled", Kind::Bool).kept(),
-    field("workspace_creator_assign_role", Kind::AnyMap).kept(),
-    field("strict_job_queue_control", Kind::Bool)
-        .or("false")
+    field("type", MODEL, "Model of authorisation")
+        .or("\"basic\"")
         .kept(),
-    field("_strict_ntsc_enabled", Kind::Any).warn(IGNORED),
-])
-.check(authz);
+    field("fallback", MODEL, "Model when `type` is not known")
+        .or("\"basic\"")
+        .kept(),
+    field(
+        "rbac_ui_enabled",
+        Kind::Bool,
+        "Whether the web pages show roles",
+    )
+    .kept(),
+    field(
+        "workspace_creator_assign_role",
+        Kind::Section(&CREATOR_ROLE),
+        "Role that the creator of a workspace gets",
+    )
+    .kept(),
+    field(
+        "strict_job_queue_control",
+        Kind::Bool,
+        "Whether moving jobs needs a permission of its own",
+    )
+    .or("false")
+    .kept(),
+    field("_strict_ntsc_enabled", Kind::Any, "Older key").warn(IGNORED),
+]);
+
+static CREATOR_ROLE: Section = section(&[
+    field("enabled", Kind::Bool, "Whether the creator gets one").or("true"),
+    field("role_id", Kind::Int(1, i64::MAX), "Number of the role").or("2"),
+]);
 
 static TOKEN: Section = section(&[
-    field("default_lifespan_days", Kind::Int(-1, 106_751)).or("30"),
-    field("max_lifespan_days", Kind::Int(-1, 106_751)).or("-1"),
+    field(
+        "default_lifespan_days",
+        Kind::Int(-1, 106_751),
+        "Days unless asked otherwise; -1 = as long as can be",
+    )
+    .or("30"),
+    field(
+        "max_lifespan_days",
+        Kind::Int(-1, 106_751),
+        "Days at most; -1 = as long as can be",
+    )
+    .or("-1"),
 ])
 .check(lifespans);
 
-static CACHE: Section = section(&[field("cache_dir", Kind::Text)]);
+static CACHE: Section =
+    section(&[field("cache_dir", Kind::Text, "Older key").built_in("\"/var/cache/determined\"")]);
 
-static RETENTION: Section = section(&[
-    field("log_retention_days", Kind::Int(-1, 32_767)),
-    field("schedule", Kind::Text),
-])
-.check(crate::container::not_acted_on);
-
-static TELEMETRY: Section = section(&[
-    field("enabled", Kind::Bool).or("false"),
-    field("segment_master_key", Kind::Text).or("\"\"").secret(),
-    field("segment_webui_key", Kind::Text).or("\"\"").secret(),
-    field("otel_enabled", Kind::Bool).or("false").kept(),
-    field("otel_endpoint", Kind::Text).or("\"localhost:4317\""),
-    field("cluster_id", Kind::Text),
-]);
-
-static OBSERVABILITY: Section = section(&[field("enable_prometheus", Kind::Bool).or("true")]);
-
-static WEBHOOKS: Section = section(&[
-    field("signing_key", Kind::Text).secret(),
-    field("base_url", Kind::Text).or("\"\""),
-]);
-
-pub(super) static SCHEDULER: Section = section(&[
-    field(
-        "type",
-        Kind::Choice(&["fair_share", "priority", "round_robin"]),
-    ),
-    field("fitting_policy", Kind::Choice(&["best", "worst"])),
-    field("allow_heterogeneous_fits", Kind::Bool),
-    field("preemption", Kind::Bool),
-    field("default_priority", Kind::Int(1, 99)),
-])
-.check(scheduler);
-
-const RM_ALIASES: &[(&str, &str, bool)] = &[
-    (
-        "default_cpu_resource_pool",
-        "default_aux_resource_pool",
-        true,
-    ),
-    (
-        "default_gpu_resource_pool",
-        "default_compute_resource_pool",
-        true,
-    ),
-    ("name", "cluster_name", true),
-    ("namespace", "default_namespace", true),
-    ("determined_master_ip", "determined_master_host", true),
-];
-
-static RESOURCE_MANAGER: Union = Union {
-    tag: "type",
-    default_tag: Some("agent"),
-    common: &[
-        field("cluster_name", Kind::Text).or("\"default\""),
-        field("metadata", Kind::Map(&Kind::Text)).or("{}"),
-        field("default_aux_resource_pool", Kind::Text),
-        field("default_compute_resource_pool", Kind::Text),
-        field("no_default_resource_pools", Kind::Bool).or("false"),
-    ],
-    variants: &[
-        variant(
-            "agent",
-            &[
-                field("scheduler", Kind::Section(&SCHEDULER)),
-                field("require_authentication", Kind::Bool)
-                    .or("false")
-                    .kept(),
-                field("client_ca", Kind::Text).or("\"\"").kept(),
-            ],
-        ),
-        variant("kubernetes", KUBERNETES).kept(),
-        variant("slurm", HPC).kept(),
-        variant("pbs", HPC).kept(),
-    ],
-    check: None,
-    aliases: RM_ALIASES,
-};
-
-/// Kept as they are until the manager exists.
-const KUBERNETES: &[Field] = &[
-    field("default_namespace", Kind::Any),
-    field("max_slots_per_pod", Kind::Any),
-    field("master_service_name", Kind::Any),
-    field("slot_type", Kind::Any),
-    field("slot_resource_requests", Kind::Any),
-    field("default_scheduler", Kind::Any),
-    field("kubeconfig_path", Kind::Any),
-    field("determined_master_scheme", Kind::Any),
-    field("determined_master_host", Kind::Any),
-    field("determined_master_port", Kind::Any),
-    field("leave_kubernetes_resources", Kind::Any),
-    field("internal_task_gateway", Kind::Any),
-    field("fluent", Kind::Any).warn(IGNORED),
-];
-
-/// Kept as they are until the manager exists.
-const HPC: &[Field] = &[
-    field("master_host", Kind::Any),
-    field("master_port", Kind::Any),
-    field("host", Kind::Any),
-    field("port", Kind::Any),
-    field("protocol", Kind::Any),
-    field("security", Kind::Any),
-    field("container_run_type", Kind::Any),
-    field("auth_file", Kind::Any),
-    field("slot_type", Kind::Any),
-    field("rendezvous_network_interface", Kind::Any),
-    field("proxy_network_interface", Kind::Any),
-    field("user_name", Kind::Any),
-    field("group_name", Kind::Any),
-    field("sudo_authorized", Kind::Any),
-    field("apptainer_image_root", Kind::Any),
-    field("singularity_image_root", Kind::Any),
-    field("job_storage_root", Kind::Any),
-    field("path", Kind::Any),
-    field("ld_library_path", Kind::Any),
-    field("launcher_jvm_args", Kind::Any),
-    field("tres_supported", Kind::Any),
-    field("gres_supported", Kind::Any),
-    field("job_project_source", Kind::Any),
-    field("partition_overrides", Kind::Any),
-];
-
-static POOL: Section = section(&[
-    field("pool_name", Kind::TextBy(not_empty)).always(),
-    field("description", Kind::Text).or("\"\""),
-    field("provider", Kind::AnyMap).kept(),
-    field("scheduler", Kind::Section(&SCHEDULER)),
-    field("max_aux_containers_per_agent", NATURAL_32).or("100"),
-    field(
-        "task_container_defaults",
-        Kind::Section(&TASK_CONTAINER_DEFAULTS),
-    ),
-    field("agent_reconnect_wait", Kind::Duration).or("\"10m\""),
-    field("agent_reattach_enabled", Kind::Any)
-        .warn("is ignored; agents always find their tasks again"),
-    field("kubernetes_namespace", Kind::Text).kept(),
-])
-.aliases(&[(
-    "max_cpu_containers_per_agent",
-    "max_aux_containers_per_agent",
-    true,
+static UI_CUSTOMIZATION: Section = section(&[field(
+    "logo_paths",
+    Kind::Section(&LOGO_PATHS),
+    "Files with the logo; all four or none",
 )]);
 
-/// Older forms: `master-config` reference §11.
-pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
-    single_pool(checker, root);
-    oldest(checker, root);
-    blank_types(root);
+static LOGO_PATHS: Section = section(&[
+    field("dark_horizontal", Kind::Text, "For dark pages, wide"),
+    field("dark_vertical", Kind::Text, "For dark pages, tall"),
+    field("light_horizontal", Kind::Text, "For light pages, wide"),
+    field("light_vertical", Kind::Text, "For light pages, tall"),
+])
+.check(logos);
+
+static LOGGING: Union = union(
+    "type",
+    "Where logs of tasks go",
+    &[field("additional_fluent_outputs", Kind::Any, "Older key").warn(IGNORED)],
+    &[
+        variant("default", &[]),
+        variant(
+            "elastic",
+            &[
+                field("host", Kind::Text, "Host of Elasticsearch").finally(),
+                field("port", REAL_PORT, "Port of Elasticsearch").finally(),
+                field(
+                    "security",
+                    Kind::Section(&ELASTIC_SECURITY),
+                    "Account and TLS",
+                ),
+            ],
+        )
+        .kept(),
+    ],
+)
+.default_tag("default");
+
+static ELASTIC_SECURITY: Section = section(&[
+    field("username", Kind::Text, "Account; both or neither"),
+    field("password", Kind::Text, "Secret of the account").secret(),
+    field(
+        "tls",
+        Kind::Section(&CLIENT_TLS),
+        "TLS towards Elasticsearch",
+    ),
+])
+.check(elastic_account);
+
+/// TLS towards another service.
+pub(super) static CLIENT_TLS: Section = section(&[
+    field("enabled", Kind::Bool, "Whether TLS is spoken").or("false"),
+    field(
+        "skip_verify",
+        Kind::Bool,
+        "Whether any certificate is believed",
+    )
+    .or("false"),
+    field(
+        "certificate",
+        Kind::Text,
+        "File with the certificate authority",
+    )
+    .or("\"\""),
+    field(
+        "certificate_name",
+        Kind::Text,
+        "Name expected in the certificate",
+    )
+    .or("\"\""),
+])
+.check(client_tls);
+
+static RETENTION: Section = section(&[
+    field(
+        "log_retention_days",
+        Kind::Int(-1, 32_767),
+        "Days after the end of a task; -1, and without it, for ever",
+    ),
+    field(
+        "schedule",
+        Kind::Special(&SCHEDULE),
+        "When logs are swept; without it only when asked",
+    ),
+]);
+
+static TELEMETRY: Section = section(&[
+    field("enabled", Kind::Bool, "Whether anything is reported")
+        .or("false")
+        .warn(NOBODY),
+    field("segment_master_key", Kind::Text, "Older key")
+        .or("\"\"")
+        .secret()
+        .warn(NOBODY),
+    field("segment_webui_key", Kind::Text, "Older key")
+        .or("\"\"")
+        .secret()
+        .warn(NOBODY),
+    field("otel_enabled", Kind::Bool, "Whether traces are sent")
+        .or("false")
+        .kept(),
+    field("otel_endpoint", Kind::Text, "Where traces are sent")
+        .or("\"localhost:4317\"")
+        .kept(),
+    field(
+        "cluster_id",
+        Kind::Text,
+        "Identity of the cluster on its first start; made then unless given",
+    ),
+]);
+
+static OBSERVABILITY: Section = section(&[field(
+    "enable_prometheus",
+    Kind::Bool,
+    "Whether the Prometheus routes answer",
+)
+.or("true")
+.kept()]);
+
+static WEBHOOKS: Section = section(&[
+    field(
+        "signing_key",
+        Kind::Text,
+        "Key that signs them; made on the first start unless given",
+    )
+    .secret(),
+    field("base_url", Kind::Text, "Address of the master in links").or("\"\""),
+]);
+
+static INTEGRATIONS: Section = section(&[field(
+    "pachyderm",
+    Kind::Section(&PACHYDERM),
+    "Pachyderm server",
+)]);
+
+static PACHYDERM: Section =
+    section(&[field("address", Kind::Text, "Given to tasks as PACHD_ADDRESS").or("\"\"")]);
+
+/// The member, unless it is an empty text.
+fn filled<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+    node.get(key).filter(|member| member.text() != Some(""))
 }
 
-/// One pool given as a map instead of a list.
-fn single_pool(checker: &mut Checker, root: &mut Node) {
-    let Some(pools) = root.get_mut("resource_pools") else {
+fn is_true(node: &Node, key: &str) -> bool {
+    matches!(
+        node.get(key).map(|member| &member.tree),
+        Some(Tree::Bool(true))
+    )
+}
+
+/// Keys that are given together or not at all.
+fn together(checker: &mut Checker, node: &Node, keys: &[&str]) {
+    if !checker.stage.is_complete() {
+        return;
+    }
+    let Some(given) = keys
+        .iter()
+        .find_map(|key| filled(node, key).map(|n| (key, n)))
+    else {
         return;
     };
-    if pools.members().is_some() {
-        let pool = pools.clone();
-        pools.tree = Tree::List(vec![pool]);
-        checker.within("resource_pools", |checker| {
-            checker.warn("is a list; the one map is read as its only element");
-        });
+    for key in keys {
+        if filled(node, key).is_none() {
+            let message = format!("is required beside \"{}\"", given.0);
+            checker.error_in(key, given.1.at.as_ref(), message);
+        }
     }
 }
 
-/// `scheduler` and `provisioner` at top level, from before resource managers.
-fn oldest(checker: &mut Checker, root: &mut Node) {
-    let has_new = root.get("resource_manager").is_some() || root.get("resource_pools").is_some();
-    let Some(members) = root.members_mut() else {
+fn logos(checker: &mut Checker, node: &Node) {
+    let keys = [
+        "dark_horizontal",
+        "dark_vertical",
+        "light_horizontal",
+        "light_vertical",
+    ];
+    together(checker, node, &keys);
+}
+
+fn elastic_account(checker: &mut Checker, node: &Node) {
+    together(checker, node, &["username", "password"]);
+}
+
+fn client_tls(checker: &mut Checker, node: &Node) {
+    if let (Some(file), true) = (filled(node, "certificate"), is_true(node, "skip_verify")) {
+        checker.error_in(
+            "certificate",
+            file.at.as_ref(),
+            "cannot be combined with \"skip_verify\"",
+        );
+    }
+}
+
+fn ssh_keys(checker: &mut Checker, node: &Node) {
+    let size = node.get("rsa_key_size");
+    let Some(bits) = size.and_then(Node::integer).filter(|bits| *bits != 0) else {
         return;
     };
-    let (scheduler, provisioner) = (members.remove("scheduler"), members.remove("provisioner"));
-    let old = [("scheduler", &scheduler), ("provisioner", &provisioner)];
-    if has_new {
-        for (key, node) in old {
-            if let Some(node) = node {
-                checker.within(key, |checker| {
-                    checker.error_hint(
-                        node.at.as_ref(),
-                        "is an old form that cannot stand beside \"resource_manager\" or \"resource_pools\"",
-                        "move it to \"resource_manager.scheduler\" or the pool's \"provider\"",
-                    );
-                });
-            }
-        }
-        return;
-    }
-    for (key, node) in old {
-        if node.is_some() {
-            checker.within(key, |checker| {
-                checker.warn(
-                    "is an old form; it is read as \"resource_manager\" and one pool \"default\"",
-                );
-            });
-        }
-    }
-    let map = |members| Node::new(Tree::Map(members));
-    if let Some(mut scheduler) = scheduler {
-        let mut manager = std::collections::BTreeMap::new();
-        if let Some(inner) = scheduler.members_mut() {
-            if let Some(fit) = inner.remove("fit") {
-                inner.insert("fitting_policy".into(), fit);
-            }
-            if let Some(Node {
-                tree: Tree::Map(provider),
-                ..
-            }) = inner.remove("resource_provider")
-            {
-                manager.extend(provider);
-            }
-        }
-        if let Some(kind) = manager
-            .get_mut("type")
-            .filter(|kind| kind.text() == Some("default"))
-        {
-            kind.tree = Tree::Text("agent".into());
-        }
-        let has_keys = scheduler
-            .members()
-            .is_none_or(|members| !members.is_empty());
-        if has_keys {
-            manager.insert("scheduler".into(), scheduler);
-        }
-        members.insert("resource_manager".into(), map(manager));
-    }
-    if let Some(mut provisioner) = provisioner {
-        if let Some(inner) = provisioner.members_mut()
-            && let Some(kind) = inner.remove("provider")
-        {
-            inner.insert("type".into(), kind);
-        }
-        let pool = map([
-            (
-                "pool_name".to_owned(),
-                Node::new(Tree::Text("default".into())),
-            ),
-            ("provider".to_owned(), provisioner),
-        ]
-        .into());
-        members.insert("resource_pools".into(), Node::new(Tree::List(vec![pool])));
+    let at = size.and_then(|size| size.at.as_ref());
+    if node.get("key_type").and_then(Node::text) != Some("RSA") {
+        checker.warn_in(
+            "rsa_key_size",
+            at,
+            "means something only for key type \"RSA\"",
+        );
+    } else if bits < 2048 {
+        let message = format!("must be at least 2048, not {bits}");
+        checker.error_in("rsa_key_size", at, message);
     }
 }
 
-/// A blank scheduler type is the same as none.
-fn blank_types(root: &mut Node) {
-    let blank = |block: &mut Node| {
-        if let Some(members) = block.get_mut("scheduler").and_then(Node::members_mut)
-            && members
-                .get("type")
-                .is_some_and(|kind| kind.text() == Some("") || matches!(kind.tree, Tree::Null))
-        {
-            // Kept as a key: a present block with a blank type is not an absent block.
-            members.insert("type".into(), Node::new(Tree::Null));
-            members
-                .entry("allow_heterogeneous_fits".into())
-                .or_insert_with(|| Node::new(Tree::Bool(false)));
-        }
+/// A duration, or five fields of cron.
+static SCHEDULE: Special = text_by(
+    "duration, or five cron fields",
+    || json!({"type": "string", "minLength": 1}),
+    schedule,
+);
+
+fn schedule(checker: &mut Checker, node: &mut Node) {
+    let Some(text) = node.text() else {
+        return checker.value(node, Kind::Text);
     };
-    if let Some(manager) = root.get_mut("resource_manager") {
-        blank(manager);
-    }
-    if let Some(Tree::List(pools)) = root.get_mut("resource_pools").map(|pools| &mut pools.tree) {
-        pools.iter_mut().for_each(blank);
-    }
-}
-
-fn scheduler(checker: &mut Checker, node: &Node) {
-    if let Some(kind @ ("fair_share" | "round_robin")) = node.get("type").and_then(Node::text) {
-        for key in ["preemption", "default_priority"] {
-            if node.get(key).is_some() {
-                let text =
-                    format!("means something only for scheduler \"priority\", not \"{kind}\"");
-                checker.within(key, |checker| checker.warn(&text));
-            }
-        }
-    }
-}
-
-fn document(checker: &mut Checker, root: &Node) {
-    if checker.stage != Stage::Complete {
+    if parse_duration(text).is_ok() {
         return;
     }
-    let pools: Vec<&Node> = match root.get("resource_pools").map(|node| &node.tree) {
-        Some(Tree::List(items)) => items
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let bounds = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 7)];
+    let is_cron = fields.len() == bounds.len()
+        && fields
             .iter()
-            .filter_map(|pool| pool.get("pool_name"))
-            .collect(),
-        _ => Vec::new(),
+            .zip(bounds)
+            .all(|(field, (low, high))| cron_field(field, low, high));
+    if !is_cron {
+        let message = format!(
+            "must be a duration like \"24h\" or five cron fields like \"0 3 * * *\", not \"{}\"",
+            cut(text)
+        );
+        checker.error(node.at.as_ref(), message);
+    }
+}
+
+/// A field of a cron line: `*`, numbers, ranges, steps, lists of them; months and days of the week also by name.
+fn cron_field(field: &str, low: u32, high: u32) -> bool {
+    const NAMES: [&str; 19] = [
+        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec", "sun",
+        "mon", "tue", "wed", "thu", "fri", "sat",
+    ];
+    let number = |text: &str| {
+        text.parse::<u32>()
+            .is_ok_and(|value| (low..=high).contains(&value))
+            || NAMES.contains(&text.to_ascii_lowercase().as_str())
     };
-    for (index, pool) in pools.iter().enumerate() {
-        if pools[..index].iter().any(|other| other.tree == pool.tree) {
-            let message = format!(
-                "\"{}\" names two resource pools",
-                pool.text().unwrap_or_default()
-            );
-            checker.within("resource_pools", |checker| {
-                checker.within_index(index, |checker| {
-                    checker.error_in("pool_name", pool.at.as_ref(), message);
-                });
-            });
-        }
-    }
-    let manager = root.get("resource_manager");
-    if manager
-        .and_then(|manager| manager.get("type"))
-        .and_then(Node::text)
-        .is_some_and(|kind| kind != "agent")
-    {
-        return;
-    }
-    let mut names: Vec<&str> = pools.iter().filter_map(|pool| pool.text()).collect();
-    if root.get("resource_pools").is_none() {
-        names.push("default");
-    }
-    let none = manager.and_then(|manager| manager.get("no_default_resource_pools"));
-    let none = matches!(none.map(|node| &node.tree), Some(Tree::Bool(true)));
-    for key in ["default_aux_resource_pool", "default_compute_resource_pool"] {
-        let given = manager
-            .and_then(|manager| manager.get(key))
-            .filter(|node| node.text() != Some(""));
-        let (name, at) = match given {
-            Some(node) => (node.text().unwrap_or_default(), node.at.as_ref()),
-            None if none => continue,
-            // One pool leaves no choice.
-            None if names.len() == 1 => continue,
-            None => ("default", manager.and_then(|manager| manager.at.as_ref())),
-        };
-        checker.within("resource_manager", |checker| {
-            if none {
-                checker.error_in(
-                    key,
-                    at,
-                    "must be left out beside \"no_default_resource_pools\"",
-                );
-            } else if !names.contains(&name) {
-                let known: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
-                let message = format!(
-                    "names no resource pool: \"{name}\"; there are {}",
-                    known.join(", ")
-                );
-                checker.error_in(key, at, message);
-            }
-        });
-    }
+    field.split(',').all(|part| {
+        let (range, step) = part
+            .split_once('/')
+            .map_or((part, None), |(range, step)| (range, Some(step)));
+        let good_step = step.is_none_or(|step| step.parse::<u32>().is_ok_and(|step| step >= 1));
+        let good_range = matches!(range, "*" | "?")
+            || match range.split_once('-') {
+                Some((from, to)) => number(from) && number(to),
+                None => number(range),
+            };
+        good_step && good_range
+    })
 }
 
 fn tls_pair(checker: &mut Checker, node: &Node) {
-    if checker.stage != Stage::Complete {
-        return;
-    }
-    let given = |key| node.get(key).filter(|node| node.text() != Some(""));
-    match (given("cert"), given("key")) {
-        (Some(cert), None) => {
-            checker.error_in("key", cert.at.as_ref(), "is required beside \"cert\"");
-        }
-        (None, Some(key)) => {
-            checker.error_in("cert", key.at.as_ref(), "is required beside \"key\"");
-        }
-        _ => {}
-    }
-}
-
-fn authz(checker: &mut Checker, node: &Node) {
-    if node.get("type").and_then(Node::text) == Some("rbac") {
-        checker.within("type", |checker| {
-            checker.warn("\"rbac\" is accepted and kept but not acted on yet");
-        });
-    }
+    together(checker, node, &["cert", "key"]);
 }
 
 fn lifespans(checker: &mut Checker, node: &Node) {
@@ -527,7 +639,7 @@ fn lifespans(checker: &mut Checker, node: &Node) {
 }
 
 fn database(checker: &mut Checker, node: &Node) {
-    if checker.stage != Stage::Complete {
+    if !checker.stage.is_complete() {
         return;
     }
     let parts = ["user", "password", "host", "name"];
@@ -549,6 +661,12 @@ fn database(checker: &mut Checker, node: &Node) {
     }
 }
 
+static POSTGRES_URL: Special = text_by(
+    "address of PostgreSQL",
+    || json!({"type": "string", "pattern": "^postgres(ql)?://"}),
+    postgres_url,
+);
+
 fn postgres_url(checker: &mut Checker, node: &mut Node) {
     match node.text() {
         Some(url) if url.starts_with("postgres://") || url.starts_with("postgresql://") => {}
@@ -562,12 +680,29 @@ fn postgres_url(checker: &mut Checker, node: &mut Node) {
 }
 
 /// A port, also as text.
+pub(super) static TEXT_PORT: Special = special(
+    "integer, 1 to 65535, also as string",
+    || {
+        json!({"anyOf": [
+            {"type": "integer", "minimum": 1, "maximum": 65535},
+            {"type": "string", "pattern": "^[0-9]+$"},
+        ]})
+    },
+    text_port,
+);
+
 fn text_port(checker: &mut Checker, node: &mut Node) {
     if let Some(number) = node.text().and_then(|text| text.parse::<u16>().ok()) {
         node.tree = Tree::Number(number.into());
     }
     checker.value(node, Kind::Int(1, 65_535));
 }
+
+static STRONG_PASSWORD: Special = text_by(
+    "string of at least 8 characters with an upper case letter, a lower case letter and a digit, or empty",
+    || json!({"type": "string", "pattern": "^$|.{8,}"}),
+    strong_password,
+);
 
 fn strong_password(checker: &mut Checker, node: &mut Node) {
     let Some(text) = node.text() else {
@@ -583,21 +718,5 @@ fn strong_password(checker: &mut Checker, node: &mut Node) {
             node.at.as_ref(),
             "must have at least 8 characters, among them an upper case letter, a lower case letter and a digit",
         );
-    }
-}
-
-/// Where task logs go. Only the built-in place exists.
-fn logging(checker: &mut Checker, node: &mut Node) {
-    checker.value(node, Kind::AnyMap);
-    if node
-        .get("type")
-        .and_then(Node::text)
-        .is_some_and(|kind| kind != "default")
-    {
-        checker.warn("is accepted and kept but not acted on yet; logs are kept by the master");
-    }
-    if let Some(host) = node.get("port") {
-        let mut port = host.clone();
-        checker.within("port", |checker| checker.value(&mut port, NATURAL));
     }
 }

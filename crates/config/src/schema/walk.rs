@@ -8,7 +8,7 @@ use super::{Field, Kind, Section};
 use crate::yaml::{Node, Tree};
 
 /// Reads a built-in default.
-fn default_value(json: &str) -> Value {
+pub(crate) fn default_value(json: &str) -> Value {
     serde_json::from_str(json).expect("defaults of the schema are JSON; a test reads each")
 }
 
@@ -69,6 +69,26 @@ fn fill_kind(node: &mut Node, kind: Kind) {
             }
         }
         _ => {}
+    }
+}
+
+/// Whether a given value says no more than its absence: empty, or the default.
+pub(crate) fn says_nothing(node: &Node, field: &Field) -> bool {
+    let is_default = || {
+        field
+            .default
+            .is_some_and(|json| default_value(json) == node.to_value())
+    };
+    match (&node.tree, field.kind) {
+        (Tree::Null, _) => true,
+        (Tree::List(items), _) if items.is_empty() => true,
+        (Tree::Map(members), Kind::Section(section)) => members.iter().all(|(key, member)| {
+            section
+                .field(key)
+                .is_some_and(|field| says_nothing(member, field))
+        }),
+        (Tree::Map(members), _) if members.is_empty() => true,
+        _ => is_default(),
     }
 }
 
@@ -173,7 +193,7 @@ fn collect(fields: &'static [Field], prefix: &str, found: &mut BTreeMap<String, 
             Kind::Union(union) => {
                 found.insert(format!("{path}.{}", union.tag), Kind::Text);
                 collect(union.common, &path, found);
-                for variant in union.variants {
+                for variant in union.variants.iter().filter(|v| !v.is_retired()) {
                     collect(variant.fields, &path, found);
                 }
                 found.insert(path, field.kind);
@@ -189,13 +209,20 @@ fn collect(fields: &'static [Field], prefix: &str, found: &mut BTreeMap<String, 
 pub(crate) fn assert_defaults_are_json(section: &'static Section) {
     fn visit(fields: &'static [Field]) {
         for field in fields {
-            if let Some(json) = field.default {
+            for json in [field.default, field.built_in].into_iter().flatten() {
                 assert!(
                     serde_json::from_str::<Value>(json).is_ok(),
                     "default of {}: {json}",
                     field.name
                 );
             }
+            assert!(
+                !field.about.ends_with('.'),
+                "{}: {}",
+                field.name,
+                field.about
+            );
+            assert!(!field.about.is_empty(), "{} says nothing", field.name);
             visit_kind(field.kind);
         }
     }

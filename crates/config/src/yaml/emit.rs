@@ -28,7 +28,16 @@ fn block(value: &Value, indent: usize, out: &mut String) {
             for item in items {
                 pad(indent, out);
                 out.push('-');
-                after_marker(item, indent, out);
+                match item {
+                    // The first key stands beside the hyphen.
+                    Value::Object(members) if !members.is_empty() => {
+                        let mut inner = String::new();
+                        block(item, indent + 2, &mut inner);
+                        out.push(' ');
+                        out.push_str(&inner[indent + 2..]);
+                    }
+                    item => after_marker(item, indent, out),
+                }
             }
         }
         other => {

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -7,8 +7,11 @@ fn value(text: &str) -> Value {
     parse(text).unwrap().to_value()
 }
 
+/// The mistakes of a text, without columns, which have tests of their own.
 fn failure(text: &str) -> String {
-    parse(text).unwrap_err().to_string()
+    let mut errors = parse(text).unwrap_err();
+    errors.0.iter_mut().for_each(|error| error.column = None);
+    errors.to_string()
 }
 
 #[test]
@@ -100,7 +103,10 @@ fn json_is_read_too() {
         value("{\n\t\"a\":\t1,\n\t\"b\": [\n\t]\n}"),
         json!({"a": 1, "b": []})
     );
-    assert!(failure("{\n\t\"a\": 1,\n\t\"a\": 2}").contains("key \"a\" is given twice"));
+    assert!(failure("{\n\t\"a\": 1,\n\t\"a\": 2}").contains("a: is given twice (line 3)"));
+    let node = parse("{\n\t\"a\": {\"b\":\t1}\n}").unwrap();
+    let at = node.find("a.b").unwrap().at.clone().unwrap();
+    assert_eq!((at.line, at.column), (2, 8), "tabs count as one column");
 }
 
 #[test]
@@ -108,7 +114,7 @@ fn what_cannot_be_read_is_refused_with_its_line() {
     for (text, expected) in [
         (
             "a: 1\na: 2\n",
-            "<config>: key \"a\" is given twice (line 2)",
+            "<config>.a: is given twice (line 2); hint: the first one is on line 1",
         ),
         (
             "a: 1\n---\nb: 2\n",

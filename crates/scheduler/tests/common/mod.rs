@@ -128,6 +128,14 @@ impl World {
         };
         self
     }
+    pub fn fair_share(mut self) -> Self {
+        self.pool.settings.policy = Policy::FairShare;
+        self
+    }
+    pub fn round_robin(mut self) -> Self {
+        self.pool.settings.policy = Policy::RoundRobin;
+        self
+    }
     pub fn worst_fit(mut self) -> Self {
         self.pool.settings.fitting = Fitting::Worst;
         self
@@ -210,6 +218,7 @@ impl World {
             max_slots: traits.cap,
             submitted_at: requested_at,
             position: traits.position,
+            moved: traits.position.is_some(),
         });
         Request {
             allocation_id: AllocationId::from(task),
@@ -281,6 +290,7 @@ impl World {
         self.pool.running.push(RunningAllocation {
             request,
             placement,
+            started_at: self.now,
             progress: Progress::Active,
         });
     }
@@ -306,9 +316,17 @@ impl World {
     /// Decides, has the judge look at it, and applies it.
     pub fn step(&mut self) -> Plan {
         let plan = self.decide();
-        judge::check(self, &plan);
+        judge::check(&self.state(), &plan);
         self.apply(&plan);
         plan
+    }
+
+    pub fn state(&self) -> judge::State {
+        judge::State {
+            pool: self.pool.clone(),
+            queue: self.queue.clone(),
+            now: self.now,
+        }
     }
 
     pub fn apply(&mut self, plan: &Plan) {
@@ -323,6 +341,7 @@ impl World {
                 .requests
                 .remove(at.expect("only waiting requests start"));
             self.occupy(request, placement.parts.clone());
+            self.now.0 += 1;
         }
         for stop in &plan.preempt {
             let running = self

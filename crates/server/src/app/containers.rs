@@ -6,8 +6,8 @@ use det_agent_proto::{ContainerReport, ContainerState};
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId};
 use det_lifecycle::allocation::{AllocationEvent, Member, MemberProgress};
-use det_scheduler::{HandOver, Placement, PreemptReason, Preemption};
-use det_store::allocations::ContainerRow;
+use det_scheduler::{HandOver, Placement, Preemption};
+use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations};
 use det_taskspec::ContainerExit;
@@ -58,23 +58,23 @@ fn status_code(exit: &ContainerExit) -> Option<i64> {
 }
 
 impl Master {
-    /// Stores a placement of the scheduler, if its request still waits and its agents still take work.
+    /// Stores a placement of the scheduler, if its request still waits and its agents still take work; gives what was placed.
     pub(crate) async fn place_allocation(
         &self,
         tx: &mut WriteTx,
         placement: Placement,
-    ) -> AppResult<()> {
+    ) -> AppResult<Option<AllocationRow>> {
         let id = placement.allocation_id.0;
         let Some(mut row) = allocations::find(&mut tx.conn(), &id).await? else {
-            return Ok(());
+            return Ok(None);
         };
         if row.placed_at.is_some() || row.ended_at.is_some() {
-            return Ok(());
+            return Ok(None);
         }
         let mut held: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         for (agent, slots) in &placement.parts {
             let Some(agent) = det_store::agents::find(&mut tx.conn(), agent.as_str()).await? else {
-                return Ok(());
+                return Ok(None);
             };
             let (disabled, draining) = (
                 slot_set(&agent.disabled_slots)?,
@@ -87,7 +87,7 @@ impl Master {
                     .iter()
                     .any(|s| disabled.contains(&s.0) || draining.contains(&s.0))
             {
-                return Ok(());
+                return Ok(None);
             }
         }
         for (member, (agent, slots)) in placement.parts.iter().enumerate() {
@@ -148,7 +148,8 @@ impl Master {
             AllocationEvent::Place,
             &Cause::master("it was given slots"),
         )
-        .await
+        .await?;
+        Ok(Some(row))
     }
 
     /// Asks an allocation to make room, as the scheduler decided.
@@ -166,22 +167,7 @@ impl Master {
         }
         row.preempted_for = preemption.for_allocation.map(|a| a.0);
         allocations::update(&mut tx.conn(), &row).await?;
-        let reason = match preemption.reason {
-            PreemptReason::HigherPriority {
-                priority,
-                own_priority,
-            } => {
-                format!(
-                    "work of priority {priority} needs its slots (its own is {own_priority}; lower goes first)"
-                )
-            }
-            PreemptReason::MovedAhead => {
-                "a job that was moved ahead in the queue needs its slots".to_owned()
-            }
-            PreemptReason::OverJobCap { max_slots, in_use } => {
-                format!("its job uses {in_use} slots and may use {max_slots}")
-            }
-        };
+        let reason = preemption.reason.to_string();
         self.allocation_event(tx, &id, AllocationEvent::Preempt, &Cause::master(reason))
             .await
     }

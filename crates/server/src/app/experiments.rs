@@ -1,8 +1,9 @@
 //! Experiments: creating, steering, changing, ending them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use det_config::experiment::{CompletionDefaults, Submitted};
+use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
 use det_config::hyperparameters::SearchMethod;
 use det_failpoints::failpoint;
 use det_ids::JobId;
@@ -19,6 +20,7 @@ use crate::app::lifecycle::{Cause, experiment_state, machine_text, trial_state};
 use crate::app::model_archive::{self, ContextFile};
 use crate::app::submission::config_error;
 use crate::auth::Actor;
+use crate::background::fallback::{DEFAULT_WAIT, Fallback};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// A submission.
@@ -34,8 +36,8 @@ pub struct NewExperimentRequest {
     pub project_id: Option<i64>,
     /// Experiment it is forked from; without files, its files are used.
     pub parent_id: Option<i64>,
-    /// Template to lay the configuration over.
-    pub template: Option<String>,
+    /// Templates to lay the configuration over; a later one is stronger than an earlier one.
+    pub templates: Vec<String>,
     /// Check only.
     pub validate_only: bool,
     /// Whether it only reports, and something else runs it.
@@ -80,6 +82,27 @@ pub struct ExperimentPatch {
     pub save_trial_latest: Option<i64>,
 }
 
+/// The other pools that requests of an experiment may go on to, as its job's row has them.
+fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>> {
+    let pools = &config.resources.resource_pools;
+    if pools.len() < 2 {
+        return Ok(None);
+    }
+    let wait = config
+        .resources
+        .resource_pool_wait
+        .map_or(DEFAULT_WAIT, |seconds| {
+            Duration::from_secs(u64::from(seconds))
+        });
+    let fallback = Fallback {
+        pools: pools.clone(),
+        wait: i64::try_from(wait.as_micros()).unwrap_or(i64::MAX).max(1),
+    };
+    serde_json::to_string(&fallback)
+        .map(Some)
+        .map_err(AppError::internal)
+}
+
 impl Master {
     /// Checks a submission and, unless only that is asked, stores it with its search and first trials.
     pub async fn create_experiment(
@@ -92,15 +115,6 @@ impl Master {
                 ErrorKind::NotBuilt,
                 "experiments that run outside the cluster are not built in this version",
             ));
-        }
-        if let Some(template) = &request.template
-            && !template.is_empty()
-        {
-            return Err(AppError::new(
-                ErrorKind::NotBuilt,
-                format!("template \"{template}\": templates are not built in this version"),
-            )
-            .hint("put the template's keys into the configuration"));
         }
         if let Some(project) = request.project_id.filter(|p| *p > 1) {
             return Err(AppError::not_found("project", project)
@@ -147,6 +161,8 @@ impl Master {
                 weight: config.resources.weight,
                 max_slots: config.resources.max_slots.map(i64::from),
                 position: None,
+                moved: false,
+                fallback: fallback_of(config)?,
                 submitted_at: det_store::now(),
             },
             project_id: 1,

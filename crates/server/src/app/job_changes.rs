@@ -1,16 +1,19 @@
 //! Changes of a job's place in the queue or its share of slots; effective at once, on waiting and running work.
 
+use det_ids::JobId;
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::experiment::ExperimentState;
+use det_scheduler::{Policy, Side, move_job};
 use det_store::events::NewEvent;
-use det_store::experiments::ExperimentRow;
+use det_store::experiments::{ExperimentRow, JobRow};
 use det_store::{WriteTx, allocations, experiments, trials};
 use serde_json::{Value, json};
 
 use crate::app::Master;
+use crate::app::jobs::standing;
 use crate::app::lifecycle::{Cause, experiment_state};
 use crate::auth::Actor;
-use crate::error::{AppError, AppResult};
+use crate::error::{AppError, AppResult, ErrorKind};
 
 /// A change of a job's place or share.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,25 +26,29 @@ pub enum JobChange {
     ResourcePool(String),
     /// Most slots in use at once; `None` = no cap.
     MaxSlots(Option<i64>),
+    /// Directly ahead of or behind another job of the same pool, whose priority it takes.
+    Move(Side, String),
 }
 
 impl Master {
-    /// Changes a job's place or share; effective at once.
-    pub async fn update_job(
+    /// Changes places or shares of jobs, in order; effective at once. Where one is refused nothing changes.
+    pub(crate) async fn update_jobs(
         &self,
         actor: &Actor,
-        job_id: &str,
-        change: JobChange,
+        changes: Vec<(String, JobChange)>,
     ) -> AppResult<()> {
-        let (master, job_id, actor) = (self.clone(), job_id.to_owned(), actor.name());
+        let (master, actor) = (self.clone(), actor.name());
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    let row = experiments::find_by_job(&mut tx.conn(), &job_id)
-                        .await?
-                        .filter(|r| experiment_state(r).is_ok_and(ExperimentState::is_live))
-                        .ok_or_else(|| AppError::not_found("job", &job_id))?;
-                    master.change_job_in(tx, &row, change, &actor).await
+                    for (job_id, change) in changes {
+                        let row = experiments::find_by_job(&mut tx.conn(), &job_id)
+                            .await?
+                            .filter(|r| experiment_state(r).is_ok_and(ExperimentState::is_live))
+                            .ok_or_else(|| AppError::not_found("job", &job_id))?;
+                        master.change_job_in(tx, &row, change, &actor).await?;
+                    }
+                    Ok(())
                 })
             })
             .await
@@ -54,6 +61,7 @@ impl Master {
         change: JobChange,
         actor: &str,
     ) -> AppResult<()> {
+        self.require_allowed(&change).await?;
         let mut job = experiments::job(&mut tx.conn(), &row.job_id)
             .await?
             .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
@@ -70,7 +78,7 @@ impl Master {
                 }
                 if job.priority != *priority {
                     job.priority = *priority;
-                    job.position = None;
+                    (job.position, job.moved) = (None, false);
                 }
                 config["resources"]["priority"] = json!(priority);
             }
@@ -95,6 +103,10 @@ impl Master {
                 job.max_slots = *slots;
                 config["resources"]["max_slots"] = json!(slots);
             }
+            JobChange::Move(side, anchor) => {
+                job = self.move_in_queue(tx, &job, *side, anchor).await?;
+                config["resources"]["priority"] = json!(job.priority);
+            }
             JobChange::ResourcePool(pool) => {
                 if !self.pool_names().contains(pool) {
                     return Err(AppError::invalid(format!(
@@ -108,7 +120,12 @@ impl Master {
                     )));
                 }
                 job.resource_pool.clone_from(pool);
-                job.position = None;
+                job.fallback = None;
+                if let Some(resources) = config["resources"].as_object_mut() {
+                    resources.remove("resource_pools");
+                    resources.remove("resource_pool_wait");
+                }
+                (job.position, job.moved) = (None, false);
                 config["resources"]["resource_pool"] = json!(pool);
             }
         }
@@ -132,13 +149,63 @@ impl Master {
                 subject_kind: "job",
                 subject_id: job.id.clone(),
                 kind: "changed",
-                detail: Some(json!({"priority": job.priority, "weight": job.weight, "maxSlots": job.max_slots, "resourcePool": job.resource_pool}).to_string()),
+                detail: Some(json!({"priority": job.priority, "weight": job.weight, "maxSlots": job.max_slots, "position": job.position, "resourcePool": job.resource_pool}).to_string()),
                 ..Default::default()
             },
         )
         .await?;
         self.wake_scheduler(tx);
         Ok(())
+    }
+
+    /// Gives the job as it stands after a move; others that had to make room are stored.
+    async fn move_in_queue(
+        &self,
+        tx: &mut WriteTx,
+        job: &JobRow,
+        side: Side,
+        anchor: &str,
+    ) -> AppResult<JobRow> {
+        let pool = &job.resource_pool;
+        match self.pool_settings(pool).policy {
+            Policy::Priority { .. } => {}
+            policy @ (Policy::FairShare | Policy::RoundRobin) => {
+                return Err(no_order(pool, policy));
+            }
+        }
+        let queue: Vec<JobRow> = experiments::live_jobs(&mut tx.conn())
+            .await?
+            .into_iter()
+            .filter(|other| other.resource_pool == *pool)
+            .collect();
+        let standings: Vec<_> = queue.iter().map(standing).collect();
+        let (moving, anchor) = (JobId(job.id.clone()), JobId(anchor.to_owned()));
+        let changed = move_job(&standings, &moving, &anchor, side).map_err(|refused| {
+            AppError::new(
+                ErrorKind::NotFound,
+                format!(
+                    "job \"{moving}\" cannot be moved beside job \"{anchor}\" in resource pool \"{pool}\": {refused}"
+                ),
+            )
+            .hint(format!("`det job list -p {pool}` shows the jobs there"))
+        })?;
+        let mut moved = job.clone();
+        for standing in changed {
+            let known = queue.iter().find(|row| row.id == standing.job_id.0);
+            let Some(row) = known else { continue };
+            let row = JobRow {
+                priority: i64::from(standing.priority),
+                position: standing.position,
+                moved: standing.moved,
+                ..row.clone()
+            };
+            if row.id == moved.id {
+                moved = row;
+            } else {
+                experiments::update_job(&mut tx.conn(), &row).await?;
+            }
+        }
+        Ok(moved)
     }
 
     /// Running trials save, exit and ask again in the pool that the job is in now; waiting ones ask again at once.
@@ -156,4 +223,25 @@ impl Master {
         }
         Ok(())
     }
+}
+
+/// Pools that share slots out have no order in which a job could have a place.
+fn no_order(pool: &str, policy: Policy) -> AppError {
+    let (policy, instead) = match policy {
+        Policy::FairShare => (
+            "fair share",
+            "give the job another weight: `det job update JOB --weight X`",
+        ),
+        Policy::RoundRobin | Policy::Priority { .. } => (
+            "round robin",
+            "limit other jobs with `det experiment set max-slots ID N`",
+        ),
+    };
+    AppError::new(
+        ErrorKind::Precondition,
+        format!(
+            "resource pool \"{pool}\" serves jobs by {policy}: there is no order to move them in"
+        ),
+    )
+    .hint(instead)
 }

@@ -1,7 +1,10 @@
 //! The job queue as it is now: which jobs hold or want slots, in which order they are served.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use det_ids::{JobId, Micros};
+use det_scheduler::{Side, Standing};
 use det_store::allocations::{self, AllocationRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 
@@ -52,13 +55,15 @@ impl QueuedJob {
     }
 }
 
-/// A change of the queue as it was asked for: exactly one of the last three must be given.
+/// A change of the queue as it was asked for: exactly one of all but the job must be given.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct QueueChange {
     /// The job.
     pub job_id: String,
-    /// Whether a place before or behind another job was asked for.
-    pub moves: bool,
+    /// To be served directly before this job.
+    pub ahead_of: Option<String>,
+    /// To be served directly after this job.
+    pub behind_of: Option<String>,
     /// New priority.
     pub priority: Option<i64>,
     /// New share.
@@ -75,34 +80,40 @@ impl QueueChange {
                 "field \"updates[{index}].jobId\" must name a job"
             )));
         }
-        if self.moves {
-            return Err(AppError::new(
-                ErrorKind::Invalid,
-                format!("job \"{}\" cannot be moved ahead of or behind another job: moves are not built", self.job_id),
-            )
-            .hint("give it another priority; lower numbers are served first"));
+        let given = [
+            self.priority.map(JobChange::Priority),
+            self.weight.map(JobChange::Weight),
+            self.resource_pool.map(JobChange::ResourcePool),
+            self.ahead_of
+                .map(|anchor| JobChange::Move(Side::Ahead, anchor)),
+            self.behind_of
+                .map(|anchor| JobChange::Move(Side::Behind, anchor)),
+        ];
+        let mut given = given.into_iter().flatten();
+        match (given.next(), given.next()) {
+            (Some(change), None) => Ok((self.job_id, change)),
+            _ => Err(AppError::invalid(format!(
+                "field \"updates[{index}]\" must have exactly one of priority, weight, resourcePool, aheadOf and behindOf"
+            ))),
         }
-        let change = match (self.priority, self.weight, self.resource_pool) {
-            (Some(priority), None, None) => JobChange::Priority(priority),
-            (None, Some(weight), None) => JobChange::Weight(weight),
-            (None, None, Some(pool)) => JobChange::ResourcePool(pool),
-            _ => {
-                return Err(AppError::invalid(format!(
-                    "field \"updates[{index}]\" must have exactly one of priority, weight and resourcePool"
-                )));
-            }
-        };
-        Ok((self.job_id, change))
     }
 }
 
-/// The order in which jobs of one pool are served: lower priority numbers first, then by place.
-fn rank(job: &JobRow) -> (i64, i64, &str) {
-    (
-        job.priority,
-        job.position.unwrap_or(job.submitted_at),
-        &job.id,
-    )
+/// Where a job stands in the queue of its pool.
+pub(crate) fn standing(job: &JobRow) -> Standing {
+    Standing {
+        job_id: JobId(job.id.clone()),
+        priority: u8::try_from(job.priority).unwrap_or(99),
+        submitted_at: Micros(job.submitted_at),
+        position: job.position,
+        moved: job.moved,
+    }
+}
+
+/// Orders jobs pool by pool, each as it is served.
+fn in_order(a: &JobRow, b: &JobRow) -> Ordering {
+    let (first, second) = (standing(a), standing(b));
+    (&a.resource_pool, first.key()).cmp(&(&b.resource_pool, second.key()))
 }
 
 impl Master {
@@ -120,35 +131,34 @@ impl Master {
                 experiments::live_jobs(&mut conn.conn()).await?,
             )
         };
-        let mut of_job: BTreeMap<String, Vec<AllocationRow>> = BTreeMap::new();
+        // A job without work at present, such as a paused one, is in no queue. One that names several pools may be in
+        // the queue of each.
+        let mut of_job: BTreeMap<(String, String), Vec<AllocationRow>> = BTreeMap::new();
         for allocation in live {
-            of_job
-                .entry(allocation.job_id.clone())
-                .or_default()
-                .push(allocation);
+            if pool.is_none_or(|pool| allocation.resource_pool == pool) {
+                let key = (allocation.job_id.clone(), allocation.resource_pool.clone());
+                of_job.entry(key).or_default().push(allocation);
+            }
         }
-        let mut experiment_of: BTreeMap<String, ExperimentRow> = experiments
+        let experiment_of: BTreeMap<&str, &ExperimentRow> =
+            experiments.iter().map(|e| (e.job_id.as_str(), e)).collect();
+        let job_of: BTreeMap<&str, &JobRow> = jobs.iter().map(|j| (j.id.as_str(), j)).collect();
+        let mut queue: Vec<QueuedJob> = of_job
             .into_iter()
-            .map(|e| (e.job_id.clone(), e))
-            .collect();
-        let mut queue: Vec<QueuedJob> = jobs
-            .into_iter()
-            .filter(|job| pool.is_none_or(|pool| job.resource_pool == pool))
-            .filter_map(|job| {
-                // A job without work at present, such as a paused one, is in no queue.
-                let allocations = of_job.remove(&job.id)?;
-                let experiment = experiment_of.remove(&job.id)?;
+            .filter_map(|((job_id, resource_pool), allocations)| {
+                let job = (*job_of.get(job_id.as_str())?).clone();
                 Some(QueuedJob {
-                    job,
-                    experiment,
+                    job: JobRow {
+                        resource_pool,
+                        ..job
+                    },
+                    experiment: (*experiment_of.get(job_id.as_str())?).clone(),
                     allocations,
                     ahead: 0,
                 })
             })
             .collect();
-        queue.sort_by(|a, b| {
-            (&a.job.resource_pool, rank(&a.job)).cmp(&(&b.job.resource_pool, rank(&b.job)))
-        });
+        queue.sort_by(|a, b| in_order(&a.job, &b.job));
         let mut before: BTreeMap<String, i64> = BTreeMap::new();
         for entry in &mut queue {
             let ahead = before.entry(entry.job.resource_pool.clone()).or_default();
@@ -158,7 +168,7 @@ impl Master {
         Ok(queue)
     }
 
-    /// Makes changes of the queue in order. All are checked before the first is made.
+    /// Makes changes of the queue in order: all of them or, if one is refused, none.
     pub async fn change_queue(&self, actor: &Actor, changes: Vec<QueueChange>) -> AppResult<()> {
         let checked: Vec<(String, JobChange)> = changes
             .into_iter()
@@ -168,10 +178,7 @@ impl Master {
         for (job_id, _) in &checked {
             self.require_steering_of_job(actor, job_id).await?;
         }
-        for (job_id, change) in checked {
-            self.update_job(actor, &job_id, change).await?;
-        }
-        Ok(())
+        self.update_jobs(actor, checked).await
     }
 
     /// The pool that a listing is about: the one named, else the default one for work with slots.
@@ -215,6 +222,14 @@ mod tests {
             priority.clone().check(0).unwrap(),
             ("j".into(), JobChange::Priority(3))
         );
+        let ahead = QueueChange {
+            ahead_of: Some("k".into()),
+            ..change()
+        };
+        assert_eq!(
+            ahead.check(0).unwrap(),
+            ("j".into(), JobChange::Move(Side::Ahead, "k".into()))
+        );
         let two = QueueChange {
             weight: Some(1.0),
             ..priority
@@ -230,22 +245,6 @@ mod tests {
     }
 
     #[test]
-    fn a_move_is_refused_with_what_to_do_instead() {
-        let error = QueueChange {
-            moves: true,
-            ..change()
-        }
-        .check(0)
-        .unwrap_err();
-        assert!(
-            error.message.contains("moves are not built"),
-            "{}",
-            error.message
-        );
-        assert!(error.hint.unwrap().contains("priority"));
-    }
-
-    #[test]
     fn lower_priorities_and_earlier_places_go_first() {
         let job = |id: &str, priority, position, submitted_at| JobRow {
             id: id.into(),
@@ -256,6 +255,8 @@ mod tests {
             weight: 1.0,
             max_slots: None,
             position,
+            moved: position.is_some(),
+            fallback: None,
             submitted_at,
         };
         let mut jobs = [
@@ -264,7 +265,7 @@ mod tests {
             job("early", 42, None, 10),
             job("urgent", 1, None, 50),
         ];
-        jobs.sort_by(|a, b| rank(a).cmp(&rank(b)));
+        jobs.sort_by(in_order);
         let order: Vec<&str> = jobs.iter().map(|j| j.id.as_str()).collect();
         assert_eq!(order, ["urgent", "moved", "early", "late"]);
     }

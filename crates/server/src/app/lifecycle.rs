@@ -22,6 +22,7 @@ use serde::de::DeserializeOwned;
 
 use crate::app::Master;
 use crate::app::containers::members;
+use crate::app::log_policies::{LogFindings, excluded_text};
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
@@ -212,9 +213,19 @@ impl Master {
                 .ok_or_else(|| AppError::not_found("experiment", row.experiment_id))?;
             let config = self.config_for(&experiment)?;
             let before = trial_state(&row)?;
+            let restarts = u32::try_from(row.restarts).unwrap_or(u32::MAX);
+            let no_restart = match &event {
+                TrialEvent::AllocationEnded(_) => {
+                    self.no_restart_because(&experiment, &row).await?
+                }
+                _ => None,
+            };
             let history = History {
-                restarts: u32::try_from(row.restarts).unwrap_or(u32::MAX),
-                max_restarts: config.max_restarts,
+                restarts,
+                max_restarts: match &no_restart {
+                    Some(_) => restarts.min(config.max_restarts),
+                    None => config.max_restarts,
+                },
                 experiment_stops: matches!(
                     experiment_state(&experiment)?,
                     ExperimentState::Stopping(_)
@@ -223,6 +234,13 @@ impl Master {
             let step = before
                 .on(event, history)
                 .map_err(|refused| AppError::precondition(refused.message))?;
+            if let Some(why) = &no_restart
+                && restarts < config.max_restarts
+                && step.effects.contains(&TrialEffect::TellErrored)
+            {
+                let text = format!("Not started again after {restarts} restarts: {why}");
+                self.log_line(tx, &row.task_id, None, &text)?;
+            }
             row.restarts += i64::try_from(
                 step.effects
                     .iter()
@@ -322,6 +340,8 @@ impl Master {
                 let trial_id = row.id;
                 self.metric_intake.forget(trial_id);
                 tx.after_commit(move || {
+                    // Stored, and those who wait for it do not know.
+                    failpoint!("server::lifecycle::end_trial::after_commit");
                     hub.notify(&topic);
                     hub.notify(&Topic::Trial(trial_id));
                 });
@@ -614,6 +634,7 @@ impl Master {
             preempted_for: None,
             exit_reason: None,
             status_code: None,
+            excluded_agents: excluded_text(&LogFindings::of(trial)?)?,
             wait_reason: None,
             wait_since: None,
         };
@@ -698,6 +719,8 @@ impl Master {
         let why = cause.reason.as_deref().unwrap_or("a person asked for it");
         let text = format!("Asked to save and exit within {timeout} s: {why}");
         self.log_line(tx, &row.task_id, Some(&row.id), &text)?;
+        // Before the deadlines are woken, and after whoever asked for it has woken the task.
+        tx.after_commit(|| failpoint!("server::lifecycle::preempt::after_commit"));
         self.wake_deadlines(tx);
         failpoint!("server::lifecycle::preempt::before_commit");
         Ok(())

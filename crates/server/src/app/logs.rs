@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine, Packed};
 use det_store::{Store, StoreError, WriteTx};
+use serde_json::json;
 
 use crate::app::Master;
 use crate::error::{AppError, AppResult};
@@ -16,24 +18,43 @@ pub struct SpoolBatch {
     pub id: String,
     /// Sequence number of the first line.
     pub first: i64,
+    /// What some of these lines tell.
+    pub outages: Vec<Outage>,
+}
+
+/// A time in which a spool's disk took no lines; times in microseconds since 1970.
+#[derive(Debug, Clone)]
+pub struct Outage {
+    /// Sequence number of the line that tells of it.
+    pub sequence: i64,
+    /// When the first line was refused.
+    pub since: i64,
+    /// When that was over, or was not waited for any longer.
+    pub until: i64,
+    /// Lines that are missing.
+    pub lost: u64,
+    /// What the disk said.
+    pub cause: String,
 }
 
 impl Master {
-    /// Stores lines of one task. Lines that a spool has delivered before are dropped.
+    /// Stores lines of one task. Lines that a spool has delivered before are dropped. A line that tells of a full disk
+    /// leaves an event of the task, once like the line itself.
     pub async fn append_logs(
         &self,
         task_id: String,
         packed: Packed,
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
-        let hub = self.hub.clone();
+        let found = self.match_log(&task_id, &packed).await?;
+        let master = self.clone();
         self.store
             .write(move |tx| {
                 Box::pin(async move {
                     let mut packed = packed;
-                    if let Some(spool) = spool {
-                        let count = packed.count();
-                        let known = logs::advance_spool(
+                    let (count, mut known) = (packed.count(), 0);
+                    if let Some(spool) = &spool {
+                        known = logs::advance_spool(
                             &mut tx.conn(),
                             &spool.id,
                             &task_id,
@@ -51,11 +72,52 @@ impl Master {
                     if !logs::append(&mut tx.conn(), &task_id, &packed).await? {
                         return Err(AppError::not_found("task", &task_id));
                     }
-                    tx.after_commit(move || hub.notify(&Topic::TaskLog(task_id)));
+                    if !found.is_empty() {
+                        master.note_found(tx, &task_id, found).await?;
+                    }
+                    if let Some(spool) = spool {
+                        let new = (spool.first + known)..spool.first.saturating_add(count);
+                        for outage in spool.outages {
+                            if new.contains(&outage.sequence) {
+                                master.record_outage(tx, &task_id, &outage).await?;
+                            }
+                        }
+                    }
+                    tx.after_commit(move || master.hub.notify(&Topic::TaskLog(task_id)));
                     Ok(())
                 })
             })
             .await
+    }
+
+    /// The event of an outage.
+    async fn record_outage(
+        &self,
+        tx: &mut WriteTx,
+        task_id: &str,
+        outage: &Outage,
+    ) -> AppResult<()> {
+        #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
+        let seconds = outage.until.saturating_sub(outage.since) as f64 / 1e6;
+        let missing = match outage.lost {
+            0 => "its output waited meanwhile, and nothing of it is missing".to_owned(),
+            lines => format!("{lines} lines of it are missing"),
+        };
+        let reason = format!(
+            "its log could not be written to its agent's disk for {seconds:.1} s ({}): {missing}",
+            outage.cause
+        );
+        let detail = json!({"since": outage.since, "until": outage.until, "lost": outage.lost});
+        let event = NewEvent {
+            actor: &format!("task:{task_id}"),
+            subject_kind: "task",
+            subject_id: task_id.to_owned(),
+            kind: "log_held",
+            reason: Some(&reason),
+            detail: Some(detail.to_string()),
+            ..NewEvent::default()
+        };
+        Ok(self.record(tx, event).await?)
     }
 
     /// Writes a line of the master's own into a task's log, in the transaction of what it tells.

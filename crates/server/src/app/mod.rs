@@ -6,11 +6,13 @@
 pub mod agents;
 pub mod allocations;
 pub mod checkpoints;
+pub mod config_policies;
 pub mod containers;
 pub mod experiments;
 pub mod job_changes;
 pub mod jobs;
 pub mod lifecycle;
+pub(crate) mod log_policies;
 pub mod log_reading;
 pub mod logs;
 pub mod metrics;
@@ -22,8 +24,10 @@ pub mod searches;
 pub mod series;
 pub mod specs;
 pub mod submission;
+pub mod templates;
 pub mod trials;
 pub mod users;
+pub mod why;
 
 use std::sync::Arc;
 
@@ -31,6 +35,7 @@ use det_config::master::MasterConfig;
 use det_store::catalogue::Catalogue;
 use det_store::events::{self, NewEvent};
 use det_store::{Store, StoreError, WriteTx};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Auth;
@@ -82,6 +87,9 @@ pub struct Inner {
     pub searches: searches::Searches,
     /// What lists of experiments are filtered and sorted by.
     pub catalogue: Catalogue,
+    /// Who makes a list of experiments: as many at once as there are cores, first come, first served. Shared out in
+    /// small turns among more, each of the lists would be as late as the last one.
+    pub listings: Semaphore,
     /// Groups whose series are being brought up to date.
     pub series: series::Work,
     /// Parsed configurations of live experiments.

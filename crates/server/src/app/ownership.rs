@@ -192,7 +192,7 @@ impl Master {
         )
     }
 
-    fn not_yours(&self, actor: &Actor, to_do: &str, owner: i64) -> AppError {
+    pub(crate) fn not_yours(&self, actor: &Actor, to_do: &str, owner: i64) -> AppError {
         let owner = self.name_of(owner);
         AppError::new(
             ErrorKind::Forbidden,

@@ -1,7 +1,7 @@
 //! Resource pools as configured.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use det_config::container::TaskContainerDefaults;
 use det_config::experiment::ExperimentConfig;
@@ -11,6 +11,7 @@ use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 
 use crate::app::Master;
+use crate::app::log_policies::LogPolicies;
 use crate::app::searches::config_of;
 
 /// Parsed configurations of live experiments, each with the text it was read from: a row with another text, be it newer,
@@ -23,11 +24,37 @@ pub struct Configs {
 struct Parsed {
     text: String,
     config: Arc<ExperimentConfig>,
+    /// Its log policies, once they have been asked for.
+    log_policies: OnceLock<Option<Arc<LogPolicies>>>,
 }
 
 impl Configs {
     fn lock(&self) -> MutexGuard<'_, HashMap<i64, Parsed>> {
         self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The log policies of an experiment, if they are known.
+    #[expect(
+        clippy::option_option,
+        reason = "not known is not the same as known to be none"
+    )]
+    pub(crate) fn log_policies(&self, experiment_id: i64) -> Option<Option<Arc<LogPolicies>>> {
+        let parsed = self.lock();
+        parsed.get(&experiment_id)?.log_policies.get().cloned()
+    }
+
+    /// Keeps the log policies of a live experiment.
+    pub(crate) fn keep_log_policies(
+        &self,
+        row: &ExperimentRow,
+        policies: Option<Arc<LogPolicies>>,
+    ) {
+        if let Some(known) = self.lock().get(&row.id)
+            && known.text == row.config
+        {
+            // Who was first has found the same.
+            let _ = known.log_policies.set(policies);
+        }
     }
 
     /// Forgets an experiment that has ended: nobody asks again and again.
@@ -49,6 +76,7 @@ impl Master {
             let parsed = Parsed {
                 text: row.config.clone(),
                 config: config.clone(),
+                log_policies: OnceLock::new(),
             };
             self.configs.lock().insert(row.id, parsed);
         }
@@ -71,11 +99,13 @@ impl Master {
         };
         let scheduler = self.config.effective_scheduler(configured);
         PoolSettings {
-            policy: Policy::Priority {
-                // Kinds that are not built are named in a warning at start and use this one; fair share, which makes
-                // room for others, with preemption.
-                preemption: scheduler.preemption || scheduler.kind == SchedulerKind::FairShare,
-                default_priority: scheduler.default_priority,
+            policy: match scheduler.kind {
+                SchedulerKind::Priority => Policy::Priority {
+                    preemption: scheduler.preemption,
+                    default_priority: scheduler.default_priority,
+                },
+                SchedulerKind::FairShare => Policy::FairShare,
+                SchedulerKind::RoundRobin => Policy::RoundRobin,
             },
             fitting: match scheduler.fitting_policy {
                 FittingPolicy::Best => Fitting::Best,

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
+use det_config::policies::Workload;
 use det_ids::{AllocationId, JobId, Micros, TaskId};
 use det_scheduler::{Request, can_ever_fit};
 use det_searcher::Search;
-use serde_json::json;
 
 use crate::app::experiments::NewExperimentRequest;
+use crate::app::jobs::DEFAULT_WORKSPACE_ID;
 use crate::app::{Master, beside};
 use crate::error::{AppError, AppResult};
 
@@ -28,10 +29,13 @@ impl Master {
     /// Parses, completes and checks a submission against the cluster.
     pub(crate) async fn check(&self, request: &NewExperimentRequest) -> AppResult<Checked> {
         let (text, long) = (request.config.clone(), request.config.len() >= LONG_CONFIG);
-        let submitted = beside(long, move || Submitted::parse(&text))
+        // Mistakes are told all at once, together with those that show when the layers have come together.
+        let submitted = beside(long, move || Submitted::read(&text))
             .await?
             .map_err(config_error)?;
-        let mut warnings = submitted.warnings.clone();
+        let submitted = self.over_templates(submitted, &request.templates).await?;
+        let mut warnings: Vec<String> =
+            submitted.warnings.iter().map(ToString::to_string).collect();
         let placement = submitted.placement();
         for (what, given) in [
             ("workspace", &placement.workspace),
@@ -45,9 +49,22 @@ impl Master {
                 )));
             }
         }
-        let pool = match &placement.resource_pool {
-            Some(pool) => pool.clone(),
-            None => {
+        let policies = self
+            .policies_over(DEFAULT_WORKSPACE_ID, Workload::Experiment)
+            .await?;
+        let fixed_pool = policies.iter().rev().find_map(|policies| {
+            let invariants = policies.invariant_config()?;
+            let pool = invariants["resources"]["resource_pool"].as_str()?;
+            (!pool.is_empty()).then(|| pool.to_owned())
+        });
+        let several = match fixed_pool {
+            Some(_) => &Vec::new(),
+            None => &placement.resource_pools,
+        };
+        let chosen = fixed_pool.as_ref().or(placement.resource_pool.as_ref());
+        let pool = match (chosen, several.first()) {
+            (Some(pool), _) | (None, Some(pool)) => pool.clone(),
+            (None, None) => {
                 let default = if placement.slots_per_trial == 0 {
                     self.default_aux_pool()
                 } else {
@@ -62,7 +79,7 @@ impl Master {
             }
         };
         // Said together with what is wrong in the rest.
-        let no_such_pool = !self.pool_names().contains(&pool);
+        let no_such_pools = self.unknown_pools(&pool, several);
         let container_defaults = self.container_defaults(&pool);
         let storage = self
             .config
@@ -73,7 +90,7 @@ impl Master {
         let storage = storage.map_err(AppError::internal)?;
         let default_priority = Some(self.default_priority(&pool));
         let completed = beside(long, move || {
-            submitted.complete(&CompletionDefaults {
+            let defaults = CompletionDefaults {
                 name: generated_name(),
                 experiment_seed: u32::try_from(
                     (det_store::now() / 1_000_000) & i64::from(u32::MAX),
@@ -83,27 +100,21 @@ impl Master {
                 task_container_defaults: &container_defaults,
                 default_priority,
                 managed: true,
-            })
+            };
+            submitted.complete_under(&defaults, &policies)
         })
         .await?;
-        let mut config = match (completed, no_such_pool) {
-            (Ok(config), false) => config,
-            (completed, no_such_pool) => {
+        let mut config = match completed {
+            Ok(config) if no_such_pools.is_empty() => config,
+            completed => {
                 let mut errors = completed.err().unwrap_or_else(|| ConfigErrors(Vec::new()));
-                if no_such_pool {
-                    let message = format!("pool \"{pool}\" does not exist");
-                    let hint = format!("choose one of: {}", self.pool_names().join(", "));
-                    errors.0.push(
-                        ConfigError::new("resources.resource_pool", None, message).with_hint(hint),
-                    );
-                }
+                errors.0.extend(no_such_pools);
                 return Err(config_error(errors));
             }
         };
-        config.resources.resource_pool.clone_from(&pool);
         check_size(&config)?;
-        check_mounts(&config)?;
-        let slots_exceeded = self.check_capacity(&pool, &config, &mut warnings).await?;
+        config.resources.resource_pool.clone_from(&pool);
+        let slots_exceeded = self.check_pools(&mut config, &mut warnings).await?;
         let seed = config.reproducibility.experiment_seed;
         let (config, search) = beside(long, move || {
             let search = Search::new(&config.searcher, &config.hyperparameters, seed);
@@ -117,6 +128,66 @@ impl Master {
             slots_exceeded,
             search,
         })
+    }
+
+    /// A mistake for each pool that does not exist: the one chosen, and those to fall back to.
+    fn unknown_pools(&self, chosen: &str, several: &[String]) -> Vec<ConfigError> {
+        let known = self.pool_names();
+        let mistake = |path: &str, pool: &str| {
+            let hint = format!("choose one of: {}", known.join(", "));
+            ConfigError::new(path, None, format!("pool \"{pool}\" does not exist")).with_hint(hint)
+        };
+        let is_known = |pool: &str| known.iter().any(|name| name == pool);
+        let mut mistakes = Vec::new();
+        for (index, pool) in several.iter().enumerate().filter(|(_, p)| !is_known(p)) {
+            mistakes.push(mistake(&format!("resources.resource_pools[{index}]"), pool));
+        }
+        if several.is_empty() && !is_known(chosen) {
+            mistakes.push(mistake("resources.resource_pool", chosen));
+        }
+        mistakes
+    }
+
+    /// [`Self::check_capacity`] for all pools that a configuration names. Those that could never run it are left out;
+    /// only if that is all of them the submission is refused.
+    async fn check_pools(
+        &self,
+        config: &mut ExperimentConfig,
+        warnings: &mut Vec<String>,
+    ) -> AppResult<bool> {
+        if config.resources.resource_pools.len() < 2 {
+            let pool = config.resources.resource_pool.clone();
+            return self.check_capacity(&pool, config, warnings).await;
+        }
+        let (mut usable, mut refusals) = (Vec::new(), Vec::new());
+        let mut slots_exceeded = true;
+        for pool in config.resources.resource_pools.clone() {
+            match self.check_capacity(&pool, config, warnings).await {
+                Ok(exceeded) => {
+                    slots_exceeded &= exceeded;
+                    usable.push(pool);
+                }
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        let Some(first) = usable.first() else {
+            let messages: Vec<&str> = refusals.iter().map(|r| r.message.as_str()).collect();
+            let refusal = AppError::invalid(messages.join("\n"));
+            return Err(
+                match refusals.into_iter().find_map(|refusal| refusal.hint) {
+                    Some(hint) => refusal.hint(hint),
+                    None => refusal,
+                },
+            );
+        };
+        warnings.extend(
+            refusals
+                .into_iter()
+                .map(|refusal| format!("{}; this pool is left out", refusal.message)),
+        );
+        config.resources.resource_pool.clone_from(first);
+        config.resources.resource_pools = usable;
+        Ok(slots_exceeded)
     }
 
     /// Refuses what no present or provisionable capacity can ever hold (design, settled point 9); with
@@ -155,7 +226,7 @@ impl Master {
                 error
             } else {
                 let sizes: Vec<String> = never.nearest.iter().map(u32::to_string).collect();
-                error.hint(format!("sizes that fit: {}", sizes.join(", ")))
+                error.hint(format!("nearest sizes that fit: {}", sizes.join(", ")))
             });
         }
         warnings.push(message);
@@ -178,47 +249,6 @@ fn check_size(config: &ExperimentConfig) -> AppResult<()> {
     .hint("put large values into a file of the context directory and name the file in the configuration"))
 }
 
-/// Mounts that cannot work in any container.
-fn check_mounts(config: &ExperimentConfig) -> AppResult<()> {
-    let mut targets = BTreeSet::new();
-    for (index, mount) in config.bind_mounts.iter().enumerate() {
-        let refuse = |key: &str, value: &str, why: &str| {
-            Err(AppError::invalid(format!(
-                "bind_mounts[{index}].{key}: \"{value}\" {why}"
-            )))
-        };
-        let climbs = |path: &str| path.split('/').any(|part| part == "..");
-        if climbs(&mount.host_path) {
-            return refuse("host_path", &mount.host_path, "must not contain \"..\"");
-        }
-        if climbs(&mount.container_path) {
-            return refuse(
-                "container_path",
-                &mount.container_path,
-                "must not contain \"..\"",
-            );
-        }
-        let target = mount.container_path.trim_end_matches('/');
-        if target == det_taskspec::RUN_DIR
-            || target.starts_with(&format!("{}/", det_taskspec::RUN_DIR))
-        {
-            return refuse(
-                "container_path",
-                &mount.container_path,
-                "is where the task's own files lie",
-            );
-        }
-        if !targets.insert(target.to_owned()) {
-            return refuse(
-                "container_path",
-                &mount.container_path,
-                "is used by another bind mount already",
-            );
-        }
-    }
-    Ok(())
-}
-
 /// Mistakes in a configuration as one answer: the text lists all, and each is there by itself.
 #[expect(
     clippy::needless_pass_by_value,
@@ -228,11 +258,7 @@ pub fn config_error(errors: ConfigErrors) -> AppError {
     let mut error = AppError::invalid(format!(
         "the experiment's configuration cannot be used:\n{errors}"
     ));
-    error.details = errors
-        .0
-        .iter()
-        .map(|e| json!({"path": e.path, "message": e.message, "line": e.line, "column": e.column, "hint": e.hint}))
-        .collect();
+    error.details = errors.0.iter().map(ConfigError::to_json).collect();
     error
 }
 

@@ -5,4 +5,5 @@
 
 pub mod clean_up;
 pub mod deadlines;
+pub(crate) mod fallback;
 pub mod schedule;

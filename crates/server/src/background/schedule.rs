@@ -2,14 +2,17 @@
 //!
 //! Woken by every change that may matter; passes never overlap, and changes during a pass lead to one more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, Micros};
 use det_scheduler::{Plan, PoolSnapshot, Queue, WaitReason, plan};
+use det_store::allocations::AllocationRow;
+use det_store::queue_days::{self, QueueDay};
 
 use crate::app::Master;
+use crate::background::fallback;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 use crate::live::Image;
@@ -75,8 +78,8 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
         .catch_up(&master.store, &mut state.image)
         .await?;
     state.thought = Duration::ZERO;
+    let mut next = fallback::send_on(master, &state.image).await?;
     let mut earlier = std::mem::take(&mut state.reasons);
-    let mut next: Option<Duration> = None;
     let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
     for pool in master.pool_names() {
         let began = Instant::now();
@@ -126,7 +129,7 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
 
 impl Master {
     /// A pool and its queue as an image shows them.
-    fn pool_in(&self, image: &Image, pool: &str) -> (PoolSnapshot, Queue) {
+    pub(super) fn pool_in(&self, image: &Image, pool: &str) -> (PoolSnapshot, Queue) {
         let mut snapshot = PoolSnapshot {
             settings: self.pool_settings(pool),
             ..PoolSnapshot::default()
@@ -135,6 +138,12 @@ impl Master {
         let aux_limit = self.aux_limit(pool);
         image.pool(pool, aux_limit, &mut snapshot, &mut queue);
         (snapshot, queue)
+    }
+
+    /// A pool and its queue as they are now, for estimates.
+    pub(crate) async fn pool_and_queue(&self, pool: &str) -> AppResult<(PoolSnapshot, Queue)> {
+        let look = |image: &Image| self.pool_in(image, pool);
+        Ok(self.live.look(&self.store, look).await?)
     }
 
     /// The pool as it is now, for questions such as whether a request can ever fit.
@@ -182,8 +191,14 @@ impl Master {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
+                    let mut waits: BTreeMap<(String, i64), QueueDay> = BTreeMap::new();
                     for placement in decided.place {
-                        master.place_allocation(tx, placement).await?;
+                        if let Some(placed) = master.place_allocation(tx, placement).await? {
+                            note_wait(&mut waits, placed);
+                        }
+                    }
+                    for ((pool, _), day) in waits {
+                        queue_days::add(&mut tx.conn(), &pool, day).await?;
                     }
                     for preemption in decided.preempt {
                         master.preempt_for_scheduler(tx, preemption).await?;
@@ -214,6 +229,16 @@ impl Master {
         }
         Ok(())
     }
+}
+
+/// Adds what an allocation has waited to the day on which it was placed.
+fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: AllocationRow) {
+    let Some(at) = placed.placed_at else { return };
+    let day = queue_days::day_of(at);
+    let entry = waits.entry((placed.resource_pool, day)).or_default();
+    entry.day = day;
+    entry.placed += 1;
+    entry.waited += (at - placed.requested_at).max(0);
 }
 
 /// A stored waiting reason: the structured reason and the sentence.

@@ -136,6 +136,7 @@ async fn get_experiments(
     _caller: Caller,
     WireQuery(query): WireQuery<GetExperimentsQuery>,
 ) -> Answer {
+    let _turn = master.listings.acquire().await;
     let (rows, pagination) = listing::page(&master, &query).await?;
     message(&GetExperimentsResponse {
         experiments: show_all(&master, &rows).await?,
@@ -191,7 +192,12 @@ async fn create_experiment(
         activate: body.activate,
         project_id: Some(body.project_id).filter(|id| *id > 1),
         parent_id: body.parent_id.filter(|id| *id != 0),
-        template: body.template.filter(|name| !name.is_empty()),
+        templates: body
+            .template
+            .into_iter()
+            .chain(body.templates)
+            .filter(|name| !name.is_empty())
+            .collect(),
         validate_only: body.validate_only,
         unmanaged: body.unmanaged,
     };

@@ -94,20 +94,20 @@ impl FromRequestParts<Master> for Caller {
             return Ok(Self(actor));
         }
         // A client inside a task brings the task's token where people bring theirs.
-        for token in [allocation_token(&parts.headers), session]
-            .into_iter()
-            .flatten()
-        {
+        let allocation = allocation_token(&parts.headers);
+        let nothing_given = session.is_none() && allocation.is_none();
+        for token in [allocation, session].into_iter().flatten() {
             if let Some(actor) = master.auth.by_allocation_token(&token).await? {
                 return Ok(Self(actor));
             }
         }
+        let message = if nothing_given {
+            "this request has no token"
+        } else {
+            "the token of this request is not valid: it may have expired or been revoked"
+        };
         Err(ApiError(
-            AppError::new(
-                ErrorKind::Unauthenticated,
-                "this request has no valid token",
-            )
-            .hint("log in with: det user login"),
+            AppError::new(ErrorKind::Unauthenticated, message).hint("log in with: det user login"),
         ))
     }
 }

@@ -1,13 +1,13 @@
 //! The job queue and resource pools.
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use det_api_types::jobs::{
-    GetJobQueueStatsQuery, GetJobQueueStatsResponse, GetJobsQuery, GetJobsResponse,
-    GetJobsV2Response, Job, RbacJob, RpQueueStat, UpdateJobQueueRequest,
+    ExplainJobResponse, GetJobQueueStatsQuery, GetJobQueueStatsResponse, GetJobsQuery,
+    GetJobsResponse, GetJobsV2Response, Job, RbacJob, RpQueueStat, UpdateJobQueueRequest,
 };
 use det_api_types::page::{Empty, OrderBy, Pagination};
 use det_api_types::pools::{GetResourcePoolsQuery, GetResourcePoolsResponse};
-use det_store::{agents, allocations};
+use det_store::{agents, allocations, queue_days};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -20,6 +20,8 @@ use crate::http::views;
 
 /// Jobs on a page when no limit is given.
 const DEFAULT_LIMIT: i64 = 100;
+/// Days that statistics reach back.
+const DAYS_OF_STATISTICS: i64 = 30;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -27,6 +29,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(get_jobs, update_job_queue))
         .routes(routes!(get_jobs_v2))
         .routes(routes!(get_job_queue_stats))
+        .routes(routes!(explain_job))
         .routes(routes!(get_resource_pools))
 }
 
@@ -89,7 +92,7 @@ async fn get_jobs_v2(
     message(&GetJobsV2Response { pagination, jobs })
 }
 
-/// Counts over the queues of pools. Times spent in the queue by day are not built: `aggregates` is empty.
+/// Counts over the queues of pools, and what tasks waited for slots on each of the last thirty days.
 #[utoipa::path(get, path = "/api/v1/job-queues/stats", operation_id = "GetJobQueueStats", tag = "jobs",
     params(GetJobQueueStatsQuery), responses((status = 200, body = GetJobQueueStatsResponse)))]
 async fn get_job_queue_stats(
@@ -107,18 +110,36 @@ async fn get_job_queue_stats(
             .collect::<AppResult<_>>()?
     };
     let queue = master.job_queue(None).await?;
-    let results = pools
-        .into_iter()
-        .map(|pool| RpQueueStat {
+    let mut conn = master.store.read().await?;
+    let first = queue_days::day_of(det_store::now()) - DAYS_OF_STATISTICS;
+    let mut results = Vec::with_capacity(pools.len());
+    for pool in pools {
+        let days = queue_days::since(&mut conn.conn(), &pool, first).await?;
+        results.push(RpQueueStat {
             stats: views::jobs::stats(queue.iter().filter(|entry| entry.job.resource_pool == pool)),
             resource_pool: pool,
-            aggregates: Vec::new(),
-        })
-        .collect();
+            aggregates: days.iter().map(views::jobs::queue_day).collect(),
+        });
+    }
     message(&GetJobQueueStatsResponse { results })
 }
 
-/// Changes priority, share or pool of jobs.
+/// Why a job runs or waits: what its tasks wait for since when, what is served before it, and who holds the slots. An
+/// addition of ours.
+#[utoipa::path(get, path = "/api/v1/job-queues/{jobId}/why", operation_id = "ExplainJob", tag = "jobs",
+    params(("jobId" = String, Path, description = "the job's id")),
+    responses((status = 200, body = ExplainJobResponse)))]
+async fn explain_job(
+    State(master): State<Master>,
+    _caller: Caller,
+    Path(job_id): Path<String>,
+) -> Answer {
+    message(&views::why::explanation(
+        &master.explain_job(&job_id).await?,
+    )?)
+}
+
+/// Changes priority, share, pool or place of jobs.
 #[utoipa::path(post, path = "/api/v1/job-queues", operation_id = "UpdateJobQueue", tag = "jobs",
     request_body = UpdateJobQueueRequest, responses((status = 200, body = Empty)))]
 async fn update_job_queue(
@@ -126,16 +147,17 @@ async fn update_job_queue(
     Caller(actor): Caller,
     WireBody(body): WireBody<UpdateJobQueueRequest>,
 ) -> Answer {
-    let given = |text: &Option<String>| text.as_ref().is_some_and(|t| !t.is_empty());
+    let given = |text: Option<String>| text.filter(|t| !t.is_empty());
     let changes = body
         .updates
         .into_iter()
         .map(|update| QueueChange {
-            moves: given(&update.ahead_of) || given(&update.behind_of),
+            ahead_of: given(update.ahead_of),
+            behind_of: given(update.behind_of),
             job_id: update.job_id,
             priority: update.priority,
             weight: update.weight.map(|weight| weight.0),
-            resource_pool: update.resource_pool,
+            resource_pool: given(update.resource_pool),
         })
         .collect();
     master.change_queue(&actor, changes).await?;

@@ -7,8 +7,8 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use det_api_types::logs::{
     Id, IncomingLogs, LogFieldsQuery, LogLevel, LogsQuery, PlainLogs, PostTaskLogsRequest,
-    SpoolPosition, TaskLog, TaskLogsFieldsResponse, TaskLogsResponse, TrialLogsFieldsResponse,
-    TrialLogsResponse, UnmanagedLog, read_task_logs,
+    SpoolOutage, SpoolPosition, TaskLog, TaskLogsFieldsResponse, TaskLogsResponse,
+    TrialLogsFieldsResponse, TrialLogsResponse, UnmanagedLog, read_task_logs,
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{Salvaged, Timestamp};
@@ -22,7 +22,7 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::log_reading::{Encoded, LogFilter, Reading, Search, Sink};
-use crate::app::logs::{LogFields, SpoolBatch};
+use crate::app::logs::{LogFields, Outage, SpoolBatch};
 use crate::app::ownership::Reported;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
@@ -31,6 +31,8 @@ use crate::http::respond::{Answer, empty, line, message, stream};
 use crate::http::tasks::find_task;
 use crate::http::views;
 
+/// Characters kept of what a disk said.
+const LONGEST_CAUSE: usize = 200;
 /// Messages that wait to be sent.
 const MESSAGES: usize = 2;
 
@@ -174,6 +176,15 @@ fn no_records() -> AppError {
 }
 
 fn spool_batch(spool: Option<SpoolPosition>, task_id: &str) -> AppResult<Option<SpoolBatch>> {
+    let outage = |outage: SpoolOutage| {
+        Some(Outage {
+            sequence: i64::try_from(outage.sequence).ok()?,
+            since: outage.since.micros(),
+            until: outage.until.micros(),
+            lost: outage.lost,
+            cause: outage.cause.chars().take(LONGEST_CAUSE).collect(),
+        })
+    };
     spool
         .map(|spool| match i64::try_from(spool.first) {
             Ok(first @ 1..) if !spool.id.is_empty() => {
@@ -181,6 +192,7 @@ fn spool_batch(spool: Option<SpoolPosition>, task_id: &str) -> AppResult<Option<
                 Ok(SpoolBatch {
                     id: format!("{task_id}/{}", spool.id),
                     first,
+                    outages: spool.outages.into_iter().filter_map(outage).collect(),
                 })
             }
             _ => Err(AppError::invalid(
@@ -615,6 +627,7 @@ mod tests {
         body.spool = Some(SpoolPosition {
             id: "s".into(),
             first: 4,
+            outages: Vec::new(),
         });
         let batch = batch(body).unwrap().unwrap();
         let lines = batch.lines.unpack().unwrap();

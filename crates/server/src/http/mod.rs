@@ -12,6 +12,7 @@ pub mod agents;
 pub mod allocations;
 pub mod auth;
 pub mod checkpoints;
+pub mod config_policies;
 pub mod events;
 pub mod experiments;
 pub mod jobs;
@@ -23,6 +24,7 @@ pub mod openapi;
 pub mod page;
 pub mod preview;
 pub mod tasks;
+pub mod templates;
 pub mod trials;
 pub mod users;
 pub mod views;
@@ -48,6 +50,7 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(allocations::routes())
         .merge(auth::routes())
         .merge(checkpoints::routes())
+        .merge(config_policies::routes())
         .merge(events::routes())
         .merge(experiments::routes())
         .merge(jobs::routes())
@@ -57,6 +60,7 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(model_definition::routes())
         .merge(preview::routes())
         .merge(tasks::routes())
+        .merge(templates::routes())
         .merge(trials::routes())
         .merge(users::routes())
         .merge(workspaces::routes())

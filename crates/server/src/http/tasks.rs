@@ -58,6 +58,8 @@ async fn get_tasks(State(master): State<Master>, _caller: Caller) -> Answer {
     // The client knows this one by its short name.
     let scheduler = |pool: &str| match master.pool_settings(pool).policy {
         Policy::Priority { .. } => "priority".to_owned(),
+        Policy::FairShare => "fair_share".to_owned(),
+        Policy::RoundRobin => "round_robin".to_owned(),
     };
     let summaries = views::tasks::summaries(&live, &containers, &agents, &jobs, scheduler)?;
     message(&GetTasksResponse {

@@ -216,6 +216,23 @@ impl World {
         id
     }
 
+    /// The name of a template of the owner's, made for one request; `free` = there is none of that name yet.
+    async fn template(&mut self, free: bool) -> String {
+        self.made += 1;
+        let name = format!("template-{}", self.made);
+        if !free {
+            let template = json!({"config": {"max_restarts": 1}});
+            let path = format!("/api/v1/templates/{name}");
+            self.cluster
+                .user("ada")
+                .await
+                .post(&path, template)
+                .await
+                .ok();
+        }
+        name
+    }
+
     fn checkpoint_report(&mut self) -> (String, Value) {
         self.made += 1;
         let uuid = format!("00000000-0000-4000-8000-{:012}", self.made);
@@ -260,8 +277,18 @@ impl World {
         } else {
             String::new()
         };
+        let template = if operation.path.contains("{templateName}") {
+            self.template(name == "PostTemplate").await
+        } else {
+            String::new()
+        };
+        let job = self.cluster.task_of(self.experiment).await.0.job_id;
         let path = operation
             .path
+            .replace("{templateName}", &template)
+            .replace("{jobId}", &job)
+            .replace("{workloadType}", "NTSC")
+            .replace("{workspaceId}", "1")
             .replace("{agentId}", &agent)
             .replace("{slotId}", "0")
             .replace("{allocationId}", &self.allocation)
@@ -304,6 +331,15 @@ impl World {
                 let spare = self.spare(false).await;
                 let job = self.cluster.task_of_paused(spare).await.job_id;
                 json!({"updates": [{"jobId": job, "priority": 7}]})
+            }
+            "PutGlobalConfigPolicies" | "PutWorkspaceConfigPolicies" => {
+                json!({"configPolicies": "constraints: {priority_limit: 3}"})
+            }
+            "PostTemplate" | "PutTemplate" => json!({"config": {"max_restarts": 2}}),
+            "PatchTemplateConfig" => json!({"max_restarts": 3}),
+            "PatchTemplateName" => {
+                let old = self.template(false).await;
+                json!({"oldName": old, "newName": self.template(true).await})
             }
             "ReportCheckpoint" => self.checkpoint_report().1,
             "DeleteCheckpoints" => json!({"checkpointUuids": [checkpoint]}),

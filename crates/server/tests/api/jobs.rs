@@ -144,12 +144,8 @@ async fn jobs_change_places_by_priority() {
 
     let refused = [
         (
-            json!({"jobId": second, "aheadOf": "x"}),
-            "moves are not built",
-        ),
-        (
-            json!({"jobId": second, "behind_of": "x"}),
-            "moves are not built",
+            json!({"jobId": second, "aheadOf": "x", "behindOf": "y"}),
+            "exactly one",
         ),
         (json!({"jobId": second}), "exactly one"),
         (
@@ -171,7 +167,8 @@ async fn jobs_change_places_by_priority() {
             .refused(400);
         assert!(sentence.contains(named), "{update}: {sentence}");
     }
-    let unknown = json!({"updates": [{"jobId": "nothing", "priority": 3}]});
+    let unknown =
+        json!({"updates": [{"jobId": second, "priority": 9}, {"jobId": "nothing", "priority": 3}]});
     assert!(
         client
             .post("/api/v1/job-queues", unknown)
@@ -179,6 +176,163 @@ async fn jobs_change_places_by_priority() {
             .refused(404)
             .contains("nothing")
     );
+    // Where one change is refused none is made.
+    let jobs = client.get("/api/v1/job-queues").await.ok();
+    assert_eq!(jobs["jobs"][0]["priority"], 3);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn jobs_are_moved_ahead_of_and_behind_others() {
+    let cluster = waiting().await;
+    cluster.experiment("third", 1).await;
+    let client = cluster.determined().await;
+    let queue = "/api/v1/job-queues";
+    let jobs = client.get(queue).await.ok();
+    let job = |index: usize| jobs["jobs"][index]["jobId"].clone();
+    let moved = async |update: Value| {
+        let body = json!({"updates": [update]});
+        client.post(queue, body).await.ok();
+        let jobs = client.get(queue).await.ok();
+        names(&jobs).join(" ")
+    };
+    let (first, second, third) = (job(0), job(1), job(2));
+    let ahead = json!({"jobId": third, "aheadOf": second, "behindOf": null, "priority": null});
+    assert_eq!(moved(ahead).await, "first third second");
+    let behind = json!({"jobId": first, "behind_of": second});
+    assert_eq!(moved(behind).await, "third second first");
+    // A job takes the priority of the one that it is moved to, and forgets its place when it gets another one.
+    client
+        .post(
+            queue,
+            json!({"updates": [{"jobId": second, "priority": 7}]}),
+        )
+        .await
+        .ok();
+    let behind = json!({"jobId": first, "behindOf": second});
+    assert_eq!(moved(behind).await, "second first third");
+    let jobs = client.get(queue).await.ok();
+    assert_eq!(jobs["jobs"][1]["priority"], 7);
+    let id = jobs["jobs"][1]["entityId"].as_str().unwrap().to_owned();
+    let experiment = client.get(&format!("/api/v1/experiments/{id}")).await.ok();
+    assert_eq!(experiment["config"]["resources"]["priority"], 7);
+    let back = json!({"jobId": first, "priority": 42});
+    assert_eq!(moved(back).await, "second first third");
+
+    let refused = client
+        .post(
+            queue,
+            json!({"updates": [{"jobId": third, "aheadOf": "nothing"}]}),
+        )
+        .await
+        .refused(404);
+    assert!(
+        refused.contains("\"nothing\"") && refused.contains("\"default\""),
+        "{refused}"
+    );
+    // The place is there after a restart.
+    let place = json!({"jobId": third, "aheadOf": first});
+    assert_eq!(moved(place).await, "second third first");
+    let cluster = cluster.restart().await;
+    let client = cluster.determined().await;
+    assert_eq!(
+        names(&client.get(queue).await.ok()),
+        ["second", "third", "first"]
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_tells_the_whole_story_of_its_wait() {
+    let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
+    let (mut agent, spec) = cluster.running_task().await;
+    cluster.experiment("waiter", 1).await;
+    let client = cluster.determined().await;
+    let jobs = client.get("/api/v1/job-queues").await.ok();
+    let id = |index: usize| jobs["jobs"][index]["jobId"].as_str().unwrap().to_owned();
+    let why = |id: &str| format!("/api/v1/job-queues/{id}/why");
+    let waiting = why(&id(1));
+    let told = |story: &Value| !story["waiting"][0]["waitReason"].is_null();
+    let story = cluster.until(&client, &waiting, told).await;
+    assert_eq!(story["situation"], "waiting: none of its 1 task has slots");
+    let reason = &story["waiting"][0]["waitReason"];
+    assert_eq!(
+        (
+            &reason["kind"],
+            &reason["details"]["needed"],
+            &reason["details"]["free_total"]
+        ),
+        (&json!("not_enough_free_slots"), &json!(1), &json!(0))
+    );
+    assert!(reason["since"].is_string());
+    assert_eq!(
+        (&story["pool"]["slots"], &story["pool"]["freeSlots"]),
+        (&json!(1), &json!(0))
+    );
+    assert_eq!(
+        (&story["aheadCount"], &story["ahead"][0]["name"]),
+        (&json!(1), &json!("running"))
+    );
+    let holder = &story["heldBy"][0];
+    assert_eq!(
+        (
+            &holder["allocationId"],
+            &holder["agents"],
+            &holder["priority"],
+            &holder["slots"]
+        ),
+        (
+            &json!(spec.allocation_id.to_string()),
+            &json!(["a1"]),
+            &json!(42),
+            &json!(1)
+        )
+    );
+    assert!(story["waiting"][0]["estimatedStart"].is_null());
+    let basis = story["waiting"][0]["estimateBasis"].as_str().unwrap();
+    assert!(
+        basis.contains("nobody can foresee the end of '1."),
+        "{basis}"
+    );
+    let admin = cluster.admin().await;
+    let progress = json!({"progress": 0.5});
+    admin.post("/api/v1/trials/1/progress", progress).await.ok();
+    let estimated = |story: &Value| story["waiting"][0]["estimatedStart"].is_string();
+    cluster.until(&client, &waiting, estimated).await;
+    let story = client.get(&why(&id(0))).await.ok();
+    assert_eq!(story["situation"], "running: its 1 task has slots");
+    assert_eq!(
+        (&story["running"][0]["slots"], &story["waiting"]),
+        (&json!(1), &json!([]))
+    );
+
+    client
+        .post("/api/v1/experiments/2/pause", Value::Null)
+        .await
+        .ok();
+    let paused = |story: &Value| story["situation"].as_str().unwrap().starts_with("paused");
+    cluster.until(&client, &waiting, paused).await;
+    agent.exits(&spec, 0).await;
+    let ended = |story: &Value| story["situation"].as_str().unwrap().contains("COMPLETED");
+    cluster.until(&client, &why(&id(0)), ended).await;
+    let refused = client.get(&why("nothing")).await.refused(404);
+    assert!(refused.contains("nothing"), "{refused}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn the_mean_wait_of_a_day_is_known() {
+    let cluster = Cluster::start().await;
+    let (_agent, _) = cluster.running_task().await;
+    let client = cluster.determined().await;
+    let stats = client.get("/api/v1/job-queues/stats").await.ok();
+    let days = stats["results"][0]["aggregates"].as_array().unwrap();
+    assert_eq!(days.len(), 1, "{stats}");
+    assert_eq!(
+        days[0]["periodStart"].as_str().unwrap().len(),
+        "2026-01-31".len()
+    );
+    assert!(days[0]["seconds"].as_f64().unwrap() > 0.0);
     cluster.stop().await;
 }
 

@@ -150,6 +150,74 @@ async fn a_batch_that_comes_twice_is_stored_once() {
 }
 
 #[tokio::test]
+async fn a_line_that_tells_of_a_full_disk_leaves_an_event_of_the_task_once() {
+    let l = logged().await;
+    let outage = |sequence: u64, lost: u64| {
+        json!({"sequence": sequence, "since": "2022-03-02T02:15:10.5Z", "until": "2022-03-02T02:15:18Z",
+            "lost": lost, "cause": "No space left on device (os error 28)"})
+    };
+    let batch = |first: u64, logs: Value, outages: Value| json!({"logs": logs, "spool": {"id": "container", "first": first, "outages": outages}});
+    let send = async |body: Value| {
+        assert_eq!(
+            l.client.post("/api/v1/task/logs", body).await.ok(),
+            json!({})
+        );
+    };
+    let lines = json!([l.record("1"), l.record("the disk was full")]);
+    send(batch(1, lines.clone(), json!([outage(2, 0)]))).await;
+    send(batch(1, lines, json!([outage(2, 0)]))).await;
+    // Part of it is there already, and one tells of a line that is not in the batch.
+    let lines = json!([l.record("the disk was full"), l.record("again")]);
+    send(batch(
+        2,
+        lines,
+        json!([
+            outage(2, 0),
+            outage(3, 7),
+            outage(4, 1),
+            outage(u64::MAX, 1)
+        ]),
+    ))
+    .await;
+    let path = format!("/api/v1/events?subjectKind=task&subjectId={}", l.task_id);
+    let events = l.client.get(&path).await.ok()["events"].clone();
+    let told: Vec<_> = events
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| {
+            (
+                e["kind"].clone(),
+                e["reason"].clone(),
+                e["detail"]["lost"].clone(),
+            )
+        })
+        .collect();
+    let words = "its log could not be written to its agent's disk for 7.5 s (No space left on device (os error 28))";
+    let first = format!("{words}: its output waited meanwhile, and nothing of it is missing");
+    let second = format!("{words}: 7 lines of it are missing");
+    assert_eq!(
+        told,
+        [
+            (json!("log_held"), json!(first), json!(0)),
+            (json!("log_held"), json!(second), json!(7)),
+        ]
+    );
+    assert_eq!(
+        texts(&l.client.get(&l.task_logs).await.lines()),
+        ["1", "the disk was full", "again"]
+    );
+    // The last number that there is does not disturb.
+    send(batch(
+        i64::MAX.unsigned_abs(),
+        json!([l.record("the last")]),
+        json!([]),
+    ))
+    .await;
+    l.cluster.stop().await;
+}
+
+#[tokio::test]
 async fn logs_are_filtered_searched_limited_and_reversed() {
     let l = logged().await;
     let mut ranked = l.record("Loss 0.5");

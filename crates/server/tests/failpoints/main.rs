@@ -77,13 +77,36 @@ async fn every_action_is_cut_at_every_point_on_sqlite() {
 async fn every_action_is_cut_at_every_point_on_postgres() {
     match std::env::var("DET_TEST_POSTGRES_URL") {
         Ok(server) => play_all(master::Database::Postgres(server)).await,
-        Err(_) => {
-            #[expect(clippy::print_stdout, reason = "a skip must be seen")]
-            {
-                println!("SKIPPED: failpoints on PostgreSQL: DET_TEST_POSTGRES_URL is not set");
-            }
-        }
+        Err(_) => skipped("failpoints"),
     }
+}
+
+async fn blind_submissions(place: master::Database) {
+    for (arming, there) in [
+        ("server::experiments::create::before_commit@1", 1),
+        ("server::experiments::create::after_commit@1", 2),
+    ] {
+        let found = story::submit_blindly(place.clone(), arming.to_owned()).await;
+        assert_eq!(found, there, "{arming}");
+    }
+}
+
+#[tokio::test]
+async fn a_submission_repeated_blindly_is_there_as_often_as_it_was_stored_on_sqlite() {
+    blind_submissions(master::Database::Sqlite).await;
+}
+
+#[tokio::test]
+async fn a_submission_repeated_blindly_is_there_as_often_as_it_was_stored_on_postgres() {
+    match std::env::var("DET_TEST_POSTGRES_URL") {
+        Ok(server) => blind_submissions(master::Database::Postgres(server)).await,
+        Err(_) => skipped("a blind submission"),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a skip must be seen")]
+fn skipped(what: &str) {
+    println!("SKIPPED: {what} on PostgreSQL: DET_TEST_POSTGRES_URL is not set");
 }
 
 /// Not a test: the master's process.

@@ -26,7 +26,51 @@ pub(crate) async fn play(database: Database, arming: String) -> bool {
         .unwrap_or_else(|_| panic!("the story did not come to its end"))
 }
 
-async fn tell(database: Database, arming: &str) -> bool {
+/// Who submits blindly repeats the request until there is an answer. `POST /api/v1/experiments` knows no key by which a
+/// repeat could be told, so a submission that was cut behind its commit is there a second time: whole both times, and
+/// both run to their end. Gives how many there were.
+pub(crate) async fn submit_blindly(database: Database, arming: String) -> usize {
+    tokio::time::timeout(PATIENCE, tell_of_blind_submission(database, &arming))
+        .await
+        .unwrap_or_else(|_| panic!("the story did not come to its end"))
+}
+
+async fn tell_of_blind_submission(database: Database, arming: &str) -> usize {
+    let (mut teller, agents) = begin(database, arming).await;
+    let body = submission();
+    let answer = teller
+        .ask(Method::POST, "/api/v1/experiments", body, None)
+        .await;
+    let answered = answer["experiment"]["id"].as_i64().unwrap();
+    let all = loop {
+        let there = teller
+            .ask(Method::GET, "/api/v1/experiments", Value::Null, None)
+            .await;
+        let all = there["experiments"].as_array().unwrap().clone();
+        if all.iter().all(|e| e["state"] == "STATE_COMPLETED") {
+            break all;
+        }
+        for agent in &agents {
+            for container in agent.held().keys() {
+                agent.exits(container, 0);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert!(
+        all.iter().any(|e| e["id"] == answered),
+        "the one that was acknowledged is there: {all:?}"
+    );
+    for one in &all {
+        assert_eq!(one["numTrials"], 1, "{one}");
+    }
+    drop(agents);
+    assert!(teller.phoenix.stop_and_check().await, "the master was cut");
+    all.len()
+}
+
+/// A master that is cut where it is armed, two agents of one slot, and somebody who is logged in.
+async fn begin(database: Database, arming: &str) -> (Teller, [Agent; 2]) {
     let phoenix = Phoenix::start(database, arming).await;
     let agents = [
         Agent::start("a1", phoenix.port),
@@ -48,7 +92,23 @@ async fn tell(database: Database, arming: &str) -> bool {
             a["agents"].as_array().unwrap().len() == 2
         })
         .await;
+    (teller, agents)
+}
 
+/// The experiment of the story: one trial, a gang of two.
+fn submission() -> Value {
+    let config = json!({
+        "name": NAME,
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "loss"},
+        "resources": {"slots_per_trial": 2},
+        "max_restarts": 0,
+    });
+    json!({"config": config.to_string(), "activate": true, "modelDefinition": []})
+}
+
+async fn tell(database: Database, arming: &str) -> bool {
+    let (mut teller, agents) = begin(database, arming).await;
     let id = teller.create().await;
     let experiment = format!("/api/v1/experiments/{id}");
     let trials = format!("{experiment}/trials");
@@ -230,14 +290,7 @@ impl Teller {
 
     /// Submits; when there was no answer looks whether it is there, as a person does.
     async fn create(&mut self) -> i64 {
-        let config = json!({
-            "name": NAME,
-            "entrypoint": "python3 train.py",
-            "searcher": {"name": "single", "metric": "loss"},
-            "resources": {"slots_per_trial": 2},
-            "max_restarts": 0,
-        });
-        let body = json!({"config": config.to_string(), "activate": true, "modelDefinition": []});
+        let body = submission();
         loop {
             let there = self
                 .ask(Method::GET, "/api/v1/experiments", Value::Null, None)

@@ -149,6 +149,14 @@ impl Client {
             .await
     }
 
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Reply {
+        self.whole(Method::PUT, path, Some(body.to_string())).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Reply {
+        self.whole(Method::DELETE, path, None).await
+    }
+
     /// Opens a stream.
     pub(crate) async fn follow(&self, path: &str) -> Follower {
         let response = self.send(Method::GET, path, None).await;
@@ -425,7 +433,12 @@ impl Cluster {
 
     /// An agent with so many CPU slots.
     pub(crate) async fn agent(&self, id: &str, slots: u32) -> FakeAgent {
-        FakeAgent::connect(self, id, slots).await
+        self.agent_in("default", id, slots).await
+    }
+
+    /// The same in a pool.
+    pub(crate) async fn agent_in(&self, pool: &str, id: &str, slots: u32) -> FakeAgent {
+        FakeAgent::connect(self, id, slots, pool).await
     }
 
     /// A running container of a fresh experiment on a fresh agent with one slot.
@@ -479,7 +492,7 @@ pub(crate) struct FakeAgent {
 }
 
 impl FakeAgent {
-    async fn connect(cluster: &Cluster, id: &str, slots: u32) -> Self {
+    async fn connect(cluster: &Cluster, id: &str, slots: u32, pool: &str) -> Self {
         let mut request = format!("ws://{}{PATH}", cluster.running.address)
             .into_client_request()
             .unwrap();
@@ -508,7 +521,7 @@ impl FakeAgent {
                 agent_id: AgentId(id.to_owned()),
                 instance_id: format!("instance of {id}"),
                 version: "0.0.0-test".into(),
-                resource_pool: "default".into(),
+                resource_pool: pool.into(),
                 addresses: vec!["127.0.0.1".into()],
                 devices,
                 runtime: "process".into(),

@@ -11,7 +11,7 @@ use det_scheduler::{
 };
 
 use super::{Refused, Tx};
-use crate::history::Submission;
+use crate::history::{Rule, Submission};
 use crate::mutant::Mutant;
 use crate::rows::{Allocation, Rows, Time};
 
@@ -28,8 +28,8 @@ pub(crate) struct Planned {
 
 impl Planned {
     /// Asks the planner about the rows as they are.
-    pub(crate) fn of(rows: &Rows, now: Time, mutant: Option<Mutant>) -> Self {
-        let (snapshot, queue) = pool(rows, mutant);
+    pub(crate) fn of(rows: &Rows, rule: Rule, now: Time, mutant: Option<Mutant>) -> Self {
+        let (snapshot, queue) = pool(rows, rule, mutant);
         let age = i64::try_from(RESERVE_AFTER.as_micros()).unwrap_or(i64::MAX);
         let look_again = queue
             .requests
@@ -53,7 +53,7 @@ impl Planned {
     }
 }
 
-fn pool(rows: &Rows, mutant: Option<Mutant>) -> (PoolSnapshot, Queue) {
+fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue) {
     let mut held: BTreeMap<(&str, u32), AllocationId> = BTreeMap::new();
     let mut aux: BTreeMap<&str, u32> = BTreeMap::new();
     let live = || {
@@ -85,9 +85,13 @@ fn pool(rows: &Rows, mutant: Option<Mutant>) -> (PoolSnapshot, Queue) {
     }
     let mut snapshot = PoolSnapshot {
         settings: PoolSettings {
-            policy: Policy::Priority {
-                preemption: true,
-                default_priority: 42,
+            policy: match rule {
+                Rule::Priority => Policy::Priority {
+                    preemption: true,
+                    default_priority: 42,
+                },
+                Rule::FairShare => Policy::FairShare,
+                Rule::RoundRobin => Policy::RoundRobin,
             },
             reserve_after: Some(RESERVE_AFTER),
             ..PoolSettings::default()
@@ -132,6 +136,7 @@ fn pool(rows: &Rows, mutant: Option<Mutant>) -> (PoolSnapshot, Queue) {
             snapshot.running.push(RunningAllocation {
                 request: request(row),
                 placement: parts.remove(row.id.as_str()).unwrap_or_default(),
+                started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
                 progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
                     (Some(other), _, _) => Progress::PreemptedFor(AllocationId(other.clone())),
                     (None, Some(_), _) | (None, None, AllocationState::Killing { .. }) => {
@@ -157,10 +162,11 @@ fn pool(rows: &Rows, mutant: Option<Mutant>) -> (PoolSnapshot, Queue) {
             JobId(id.to_string()),
             Job {
                 priority: experiment.priority,
-                weight: 1.0,
+                weight: f64::from(experiment.weight) / 2.0,
                 max_slots: experiment.max_slots,
                 submitted_at: Micros(experiment.submitted_at),
                 position: None,
+                moved: false,
             },
         );
     }
@@ -182,7 +188,7 @@ fn request(row: &Allocation) -> Request {
 
 /// Whether a submission can ever run on the agents that there are. A pool without agents cannot say no.
 pub(crate) fn can_ever_fit(rows: &Rows, submission: &Submission) -> Result<(), NeverFits> {
-    let (snapshot, _) = pool(rows, None);
+    let (snapshot, _) = pool(rows, Rule::default(), None);
     if snapshot.agents.is_empty() {
         return Ok(());
     }

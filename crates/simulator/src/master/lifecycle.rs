@@ -48,6 +48,7 @@ impl Tx<'_> {
                 state: ExperimentState::Active,
                 submission: submission.clone(),
                 priority: submission.priority,
+                weight: 2,
                 max_slots: None,
                 submitted_at: self.now,
                 ended_at: None,

@@ -19,7 +19,7 @@ impl World {
         self.counts.checks += 1;
         let settled = self.is_settled();
         self.counts.settled += u64::from(settled);
-        let planned = settled.then(|| Planned::of(&self.rows, self.now, None));
+        let planned = settled.then(|| Planned::of(&self.rows, self.history.rule, self.now, None));
         let snapshot = self.snapshot(whole, planned.as_ref());
         let mut found = check(&snapshot);
         found.extend(self.watch.observe(&snapshot));

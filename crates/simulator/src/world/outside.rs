@@ -62,6 +62,14 @@ impl World {
                     Ok(())
                 });
             }
+            What::Weight(place, weight) => {
+                self.change_job(place, |tx, id| {
+                    if let Some(row) = tx.rows.experiment_mut(id) {
+                        row.weight = weight;
+                    }
+                    Ok(())
+                });
+            }
             What::MaxSlots(place, max_slots) => {
                 self.change_job(place, |tx, id| {
                     let Some(row) = tx.rows.experiment_mut(id) else {
@@ -166,7 +174,8 @@ impl World {
             | What::Priority(..)
             | What::MaxSlots(..)
             | What::Service(..)
-            | What::SlotService(..) => {}
+            | What::SlotService(..)
+            | What::Weight(..) => {}
         }
     }
 

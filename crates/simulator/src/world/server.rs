@@ -114,7 +114,7 @@ impl World {
             self.retry(SECOND / 2, Topic::Schedule);
             return;
         }
-        let planned = Planned::of(&self.rows, self.now, self.mutant);
+        let planned = Planned::of(&self.rows, self.history.rule, self.now, self.mutant);
         if let Some(at) = planned.look_again {
             self.again(at - self.now, Topic::Schedule);
         }

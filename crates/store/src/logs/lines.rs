@@ -168,6 +168,18 @@ fn damaged(error: impl std::fmt::Display) -> StoreError {
     }
 }
 
+/// What `look` says of all texts of a chunk, one behind the other.
+pub(super) fn with_texts<T>(data: &[u8], look: impl FnOnce(&[u8]) -> T) -> Result<T, StoreError> {
+    let bytes = chunk::unpack_bytes(data)?;
+    let mut rest = Reader(&bytes);
+    rest.size()?;
+    for _ in ["origins", "columns"] {
+        let length = rest.size()?;
+        rest.take(length)?;
+    }
+    Ok(look(rest.0))
+}
+
 /// The lines of a chunk.
 pub(super) fn unpack(data: &[u8]) -> Result<Vec<LogLine>, StoreError> {
     let lines = unpack_where(data, |_| None)?;

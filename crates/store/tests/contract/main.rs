@@ -207,6 +207,7 @@ suite! {
         a_refused_change_leaves_nothing_and_its_neighbours_stay,
         many_changes_at_once_are_all_there,
         changes_never_overlap,
+        a_database_without_room_says_so_and_tells_when_it_has_room_again,
         effects_run_after_the_commit_and_repairs_after_a_refusal,
         a_failed_statement_that_is_ignored_costs_only_its_own_change,
         a_panicking_change_costs_only_itself,

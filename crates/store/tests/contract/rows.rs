@@ -43,6 +43,8 @@ pub(crate) fn job(id: &str, owner_id: i64) -> JobRow {
         weight: 1.0,
         max_slots: None,
         position: None,
+        moved: false,
+        fallback: None,
         submitted_at: 1_000,
     }
 }
@@ -132,6 +134,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> Allo
         preempted_for: None,
         exit_reason: None,
         status_code: None,
+        excluded_agents: None,
         wait_reason: None,
         wait_since: None,
     }

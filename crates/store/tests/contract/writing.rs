@@ -257,3 +257,84 @@ pub(crate) async fn readers_see_only_what_is_committed(world: &World) {
     );
     assert_eq!(read!(world, conn => events::last_id(conn).await), 1);
 }
+
+/// Lets the database refuse what is larger than a page, as on a disk that has no room left.
+async fn without_room(world: &World) {
+    let sql = match world.store.kind() {
+        // Not below what there is.
+        "sqlite" => "PRAGMA max_page_count = 1",
+        _ => {
+            "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$; \
+             CREATE TRIGGER no_room BEFORE INSERT ON settings FOR EACH ROW WHEN (length(NEW.value) > 8192) \
+             EXECUTE FUNCTION no_room()"
+        }
+    };
+    world
+        .write(move |tx| Box::pin(tx.run_script(sql)))
+        .await
+        .unwrap();
+}
+
+async fn with_room_again(world: &World) {
+    let sql = match world.store.kind() {
+        "sqlite" => "PRAGMA max_page_count = 1073741823",
+        _ => "DROP TRIGGER no_room ON settings",
+    };
+    world
+        .write(move |tx| Box::pin(tx.run_script(sql)))
+        .await
+        .unwrap();
+}
+
+pub(crate) async fn a_database_without_room_says_so_and_tells_when_it_has_room_again(
+    world: &World,
+) {
+    let large = |key: &'static str| {
+        world.write(move |tx| {
+            Box::pin(async move {
+                settings::set(&mut tx.conn(), key, &"v".repeat(4 << 20)).await?;
+                Ok(())
+            })
+        })
+    };
+    let news = async || {
+        let all = read!(world, conn => events::list(conn, 0, None, 100).await);
+        all.into_iter()
+            .filter(|event| event.subject_kind == "database")
+            .collect::<Vec<_>>()
+    };
+    let since = det_store::now();
+    without_room(world).await;
+    for _ in 0..2 {
+        let outcome = large("refused").await;
+        assert!(matches!(outcome, Err(StoreError::Full)), "{outcome:?}");
+    }
+    assert!(news().await.is_empty(), "it has no room yet");
+    with_room_again(world).await;
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    while news().await.is_empty() {
+        large("taken").await.unwrap();
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "nothing tells that there is room again"
+        );
+    }
+    large("taken").await.unwrap();
+    let told = news().await;
+    assert_eq!(told.len(), 1, "told once: {told:?}");
+    let event = &told[0];
+    assert_eq!(event.subject_id, world.store.kind());
+    assert_eq!(
+        (event.actor.as_str(), event.kind.as_str()),
+        ("master", "had_no_room")
+    );
+    let detail: serde_json::Value = serde_json::from_str(event.detail.as_deref().unwrap()).unwrap();
+    assert_eq!(detail["refused"], 2);
+    assert!(detail["since"].as_i64().unwrap() >= since);
+    assert!(detail["until"].as_i64().unwrap() >= detail["since"].as_i64().unwrap());
+    assert_eq!(
+        read!(world, conn => settings::find(conn, "refused").await),
+        None
+    );
+}

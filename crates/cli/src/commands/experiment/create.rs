@@ -1,18 +1,19 @@
 //! Creating and continuing experiments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use det_client::{Client, Query, api_path};
 use det_config::apply_overrides;
+use det_config::document::{self, CheckOptions, DocumentKind};
 use det_ids::ExperimentId;
 use serde_json::{Value, json};
 
 use super::follow::{self, Followed};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::model_files::{ModelFiles, gather, read_config};
+use crate::model_files::{ModelFiles, gather, read_text, shown_name};
 use crate::output;
 use crate::values::{items, plain, text};
 
@@ -33,9 +34,9 @@ pub(crate) struct CreateArgs {
     /// Value that beats the configuration file's, key.path=VALUE with YAML after the = (may be repeated)
     #[arg(long = "config", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Name of a template to build upon
-    #[arg(long)]
-    template: Option<String>,
+    /// Name of a template to build upon (may be repeated: a later one is stronger)
+    #[arg(long = "template", value_name = "NAME")]
+    templates: Vec<String>,
     /// Project to put the experiment in
     #[arg(long = "project_id", alias = "project-id", value_name = "ID")]
     project_id: Option<i64>,
@@ -45,6 +46,9 @@ pub(crate) struct CreateArgs {
     /// Create the experiment without starting it
     #[arg(long)]
     paused: bool,
+    /// Send the configuration without checking it here first
+    #[arg(long)]
+    no_check: bool,
     /// Show which files are sent
     #[arg(short, long)]
     verbose: bool,
@@ -78,8 +82,13 @@ pub(crate) struct ContinueArgs {
 /// Creates an experiment.
 pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCode, CliError> {
     args.refuse_what_is_not_built()?;
-    let (text_as_written, _) = read_config(&args.config_file)?;
-    let config = with_overrides(text_as_written, &args.overrides)?;
+    let written = read_text(&args.config_file)?;
+    if !args.no_check {
+        // What a template or the cluster's policies bring may be missing.
+        let partial = !args.templates.is_empty();
+        check(&args.config_file, &written, &args.overrides, partial)?;
+    }
+    let config = apply_overrides(&written, &args.overrides)?;
     let files = gather(args.model_def.as_deref(), &args.includes)?;
     announce(&files, args.verbose);
 
@@ -90,8 +99,10 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
         "activate": !args.paused,
         "validateOnly": false,
     });
-    if let Some(template) = &args.template {
-        body["template"] = json!(template);
+    match args.templates.as_slice() {
+        [] => {}
+        [template] => body["template"] = json!(template),
+        several => body["templates"] = json!(several),
     }
     if let Some(project) = args.project_id {
         body["projectId"] = json!(project);
@@ -117,10 +128,12 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
 pub(crate) async fn go_on(args: ContinueArgs, context: &Context) -> Result<ExitCode, CliError> {
     let id = args.experiment_id;
     let written = match &args.config_file {
-        Some(path) => read_config(path)?.0,
+        Some(path) => read_text(path)?,
         None => "{}\n".to_owned(),
     };
-    let config = with_overrides(written, &args.overrides)?;
+    let named = args.config_file.as_deref().unwrap_or(Path::new("-"));
+    check(named, &written, &args.overrides, true)?;
+    let config = apply_overrides(&written, &args.overrides)?;
     let client: Client = context.session().await?.client;
     let body = json!({"id": id, "overrideConfig": config});
     let answer = client
@@ -154,12 +167,15 @@ impl CreateArgs {
     }
 }
 
-/// The configuration to send: what was written, byte for byte, unless something beats it.
-fn with_overrides(written: String, overrides: &[String]) -> Result<String, CliError> {
-    if overrides.is_empty() {
-        return Ok(written);
-    }
-    Ok(apply_overrides(&written, overrides)?)
+/// Checks a configuration as the master does, before anything is sent.
+fn check(path: &Path, text: &str, overrides: &[String], partial: bool) -> Result<(), CliError> {
+    let options = CheckOptions {
+        overrides,
+        partial,
+        ..CheckOptions::default()
+    };
+    document::check(DocumentKind::Experiment, &shown_name(path), text, options)?;
+    Ok(())
 }
 
 fn announce(files: &ModelFiles, verbose: bool) {

@@ -1,6 +1,7 @@
 //! How layers come together.
 
 use super::*;
+use crate::origin::Layer;
 
 #[test]
 fn stronger_layers_merge_over_weaker_ones() {
@@ -140,8 +141,8 @@ fn the_cluster_comes_under_the_template_under_the_document() {
         default_priority: None,
         managed: true,
     };
-    let template = Submitted::parse_from(
-        "template \"t\"",
+    let template = Submitted::read_from(
+        Source::layer(Layer::Template("t".into())),
         "environment: {environment_variables: [X=2, Y=2]}",
     )
     .unwrap();
@@ -172,9 +173,13 @@ fn the_cluster_comes_under_the_template_under_the_document() {
         config.environment.pod_spec,
         Some(json!({"spec": {"volumes": [{"name": "g", "emptyDir": {}}]}}))
     );
-    let error = Submitted::parse_from("template \"t\"", "a: 1").unwrap_err();
+    let error = Submitted::read_from(Source::layer(Layer::Template("t".into())), "a: 1")
+        .and_then(Submitted::checked)
+        .unwrap_err();
     assert!(
-        error.to_string().contains("(line 1 of template \"t\")"),
+        error
+            .to_string()
+            .starts_with("template \"t\":1:1: a: is not a known key"),
         "{error}"
     );
 }

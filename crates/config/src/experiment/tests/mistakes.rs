@@ -80,7 +80,7 @@ fn mistakes_name_their_path_line_and_remedy() {
         (
             "a key of another searcher",
             searching("  name: single\n  max_trials: 2"),
-            "<config>.searcher.max_trials: is not a known key for name \"single\"; known are \"name\", \"metric\"",
+            "<config>.searcher.max_trials: is not a known key for name \"single\" (line 5); hint: it belongs to name \"random\" or \"async_halving\" or \"adaptive_asha\"",
         ),
         (
             "no entrypoint",
@@ -110,7 +110,7 @@ fn mistakes_name_their_path_line_and_remedy() {
         (
             "removed searcher",
             searching("  name: adaptive_simple\n  max_trials: 3"),
-            "<config>.searcher.name: searcher \"adaptive_simple\" was removed (line 4); hint: use \"adaptive_asha\" or \"random\"",
+            "<config>.searcher.name: \"adaptive_simple\" was removed (line 4); hint: use \"adaptive_asha\" or \"random\"",
         ),
         (
             "random without trials",
@@ -160,7 +160,7 @@ fn mistakes_name_their_path_line_and_remedy() {
         (
             "a boolean as text",
             with("debug: \"true\""),
-            "<config>.debug: must be true or false, not a string (line 3); hint: write true without quotes",
+            "<config>.debug: must be true or false, not the string \"true\" (line 3); hint: write true without quotes",
         ),
         (
             "an old boolean",
@@ -170,7 +170,7 @@ fn mistakes_name_their_path_line_and_remedy() {
         (
             "a fraction",
             with("max_restarts: 1.5"),
-            "<config>.max_restarts: must be an integer (line 3)",
+            "<config>.max_restarts: must be an integer, not 1.5 (line 3)",
         ),
         (
             "a misspelt word",
@@ -364,7 +364,7 @@ fn mistakes_name_their_path_line_and_remedy() {
         (
             "entrypoint of numbers",
             "entrypoint: [1]\nsearcher: {name: single, metric: x}".into(),
-            "<config>.entrypoint[0]: must be a string, not a number (line 1)",
+            "<config>.entrypoint[0]: must be a string, not the number 1 (line 1); hint: put it in quotes",
         ),
         (
             "bad variable",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_api_types::agents::DeviceType;
-use det_api_types::jobs::{Job, JobState, JobSummary, JobType, QueueStats};
+use det_api_types::jobs::{AggregateQueueStats, Job, JobState, JobSummary, JobType, QueueStats};
 use det_api_types::pools::{
     FittingPolicy, ResourcePool, ResourcePoolDetail, ResourcePoolPrioritySchedulerDetail,
     ResourcePoolType, SchedulerType,
@@ -13,7 +13,9 @@ use det_scheduler::{Fitting, Policy, PoolSettings};
 use det_store::StoreError;
 use det_store::agents::AgentRow;
 use det_store::allocations::ContainerRow;
+use det_store::queue_days::QueueDay;
 use det_taskspec::DeviceKind;
+use jiff::{Span, civil};
 
 use crate::app::agents::{devices, slot_set};
 use crate::app::jobs::{DEFAULT_WORKSPACE_ID, QueuedJob};
@@ -80,10 +82,27 @@ pub fn stats<'a>(queue: impl IntoIterator<Item = &'a QueuedJob>) -> QueueStats {
     stats
 }
 
+/// The mean wait of the tasks that got their slots on one day.
+pub fn queue_day(day: &QueueDay) -> AggregateQueueStats {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a mean for people; its parts are far below 2^52"
+    )]
+    let seconds = day.waited as f64 / 1e6 / day.placed.max(1) as f64;
+    let days = Span::new().try_days(day.day).unwrap_or_default();
+    let date = civil::date(1970, 1, 1).saturating_add(days);
+    AggregateQueueStats {
+        period_start: date.to_string(),
+        seconds: Float(seconds),
+    }
+}
+
 /// The name of the scheduler that a pool really runs with.
 pub fn scheduler_type(settings: &PoolSettings) -> SchedulerType {
     match settings.policy {
         Policy::Priority { .. } => SchedulerType::Priority,
+        Policy::FairShare => SchedulerType::FairShare,
+        Policy::RoundRobin => SchedulerType::RoundRobin,
     }
 }
 
@@ -158,14 +177,16 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
         );
     let agents = i64::try_from(present.len()).unwrap_or(i64::MAX);
     let aux_each = i64::from(parts.configured.max_aux_containers_per_agent);
-    let Policy::Priority {
-        preemption,
-        default_priority,
-    } = parts.settings.policy;
-    let priority = ResourcePoolPrioritySchedulerDetail {
-        preemption,
-        default_priority: i64::from(default_priority),
-        k8_priorities: Vec::new(),
+    let priority = match parts.settings.policy {
+        Policy::Priority {
+            preemption,
+            default_priority,
+        } => Some(ResourcePoolPrioritySchedulerDetail {
+            preemption,
+            default_priority: i64::from(default_priority),
+            k8_priorities: Vec::new(),
+        }),
+        Policy::FairShare | Policy::RoundRobin => None,
     };
     Ok(ResourcePool {
         name: name.clone(),
@@ -187,7 +208,7 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
         },
         location: "on-prem".into(),
         details: ResourcePoolDetail {
-            priority_scheduler: Some(priority),
+            priority_scheduler: priority,
             ..ResourcePoolDetail::default()
         },
         accelerator,

@@ -9,4 +9,5 @@ pub mod paging;
 pub mod tasks;
 pub mod trials;
 pub mod users;
+pub mod why;
 pub mod workspaces;

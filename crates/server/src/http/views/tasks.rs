@@ -9,7 +9,7 @@ use det_api_types::tasks::{
     Address, AllocationSummary, ResourcesStarted, ResourcesSummary, ResourcesSummaryDevices, Task,
     TaskState, TaskType,
 };
-use det_api_types::wire::Timestamp;
+use det_api_types::wire::{Object, Timestamp};
 use det_lifecycle::allocation::AllocationState;
 use det_store::StoreError;
 use det_store::agents::AgentRow;
@@ -28,6 +28,8 @@ pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError
     struct Stored {
         kind: String,
         message: String,
+        #[serde(flatten)]
+        details: serde_json::Map<String, serde_json::Value>,
     }
     let Some(text) = row
         .wait_reason
@@ -44,6 +46,7 @@ pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError
         kind: stored.kind,
         message: stored.message,
         since: row.wait_since.map(Timestamp),
+        details: Object(stored.details),
     }))
 }
 
@@ -246,6 +249,7 @@ pub(crate) mod tests {
             preempted_for: None,
             exit_reason: None,
             status_code: None,
+            excluded_agents: None,
             wait_reason: Some(
                 r#"{"kind":"no_agents","message":"the resource pool has no agents"}"#.into(),
             ),
@@ -340,6 +344,8 @@ pub(crate) mod tests {
             weight: 1.0,
             max_slots: None,
             position: None,
+            moved: false,
+            fallback: None,
             submitted_at: 0,
         };
         let all = summaries(&[waiting()], &[container], &[agent], &[job], |_| {

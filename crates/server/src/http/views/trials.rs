@@ -14,6 +14,7 @@ use det_store::trials::TrialRow;
 use serde_json::{Map, Value, json};
 
 use crate::app::checkpoints::resources;
+use crate::app::log_policies::LogFindings;
 use crate::app::metrics::{TRAINING, VALIDATION};
 use crate::http::views::experiments::{Phase, object, trial_state};
 
@@ -78,9 +79,15 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         searcher_metric_value: row.best_metric.map(Float),
         log_retention_days: parts.log_retention_days,
         metadata: Some(object("metadata of trial", row.id, &row.metadata)?),
-        log_policy_matched: None,
+        log_policy_matched: log_policies_matched(row)?,
         wait_reason: parts.wait_reason,
     })
+}
+
+/// The names of all log policies that matched, the first one first.
+fn log_policies_matched(row: &TrialRow) -> Result<Option<String>, StoreError> {
+    let matched = LogFindings::of(row)?.matched;
+    Ok((!matched.is_empty()).then(|| matched.join(", ")))
 }
 
 fn stored_validation(
@@ -254,6 +261,7 @@ pub(crate) mod tests {
             checkpoint_count: 1,
             checkpoint_bytes: 26,
             notice: None,
+            log_findings: None,
             created_at: 1_000_000,
             ended_at: None,
         }

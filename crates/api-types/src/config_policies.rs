@@ -1,0 +1,26 @@
+//! Policies that administrators lay over configurations.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::wire::Object;
+
+/// Body of `PutGlobalConfigPolicies` and `PutWorkspaceConfigPolicies`. The address says whose and for what.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PutConfigPoliciesRequest {
+    /// The policies, YAML or JSON.
+    pub config_policies: String,
+    /// Kind of work; the address counts.
+    pub workload_type: String,
+    /// Workspace; the address counts.
+    pub workspace_id: Option<i64>,
+}
+
+/// Answer of the operations that get and put policies.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ConfigPoliciesResponse {
+    /// The policies; empty = there are none.
+    pub config_policies: Object,
+}

@@ -1,0 +1,77 @@
+//! Templates: configurations that others are laid over.
+
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::page::{OrderBy, Pagination};
+use crate::wire::{Object, wire_enum};
+
+wire_enum! {
+    /// What a listing of templates is sorted by.
+    pub enum TemplateSortBy("SORT_BY_") {
+        /// By name.
+        #[default]
+        Unspecified = 0 => "UNSPECIFIED",
+        /// By name.
+        Name = 1 => "NAME",
+    }
+}
+
+/// A template.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Template {
+    /// Its name, unique in the cluster.
+    pub name: String,
+    /// What it sets.
+    pub config: Object,
+    /// Workspace it is in; 0 in a request = Uncategorized.
+    pub workspace_id: i64,
+}
+
+/// Query of `GetTemplates`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetTemplatesQuery {
+    /// What to sort by.
+    pub sort_by: TemplateSortBy,
+    /// Direction.
+    pub order_by: OrderBy,
+    /// Elements to skip; negative counts from the end.
+    pub offset: i64,
+    /// Elements at most; 0 = all.
+    pub limit: i64,
+    /// Only those whose name contains this, in any case.
+    pub name: String,
+    /// Only those in these workspaces; none = all.
+    pub workspace_ids: Vec<i64>,
+}
+
+/// Answer of `GetTemplates`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTemplatesResponse {
+    /// The page's templates.
+    pub templates: Vec<Template>,
+    /// Where the page lies.
+    pub pagination: Pagination,
+}
+
+/// Answer of `GetTemplate`, `PostTemplate`, `PutTemplate`, `PatchTemplateConfig` and `PatchTemplateName`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TemplateResponse {
+    /// The template.
+    pub template: Template,
+}
+
+/// Body of `PatchTemplateName`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchTemplateNameRequest {
+    /// Its name so far.
+    pub old_name: String,
+    /// Its name from now on.
+    pub new_name: String,
+}

@@ -1,0 +1,503 @@
+//! `det config check|explain|schema|keys`: configuration files, without a cluster.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use det_config::container::TaskContainerDefaults;
+use det_config::document::{self, CheckOptions, DocumentKind, experiment_layers, task_layers};
+use det_config::errors::{ConfigErrors, ConfigWarning};
+use det_config::explain::ExplainedKey;
+use det_config::master::{LoadedMaster, Underlay};
+use det_config::origin::Layer;
+use det_config::policies::{Policies, Workload};
+use det_config::task::{TaskDefaults, TaskKind};
+use det_config::{CompletionDefaults, Sources, Status};
+use serde_json::{Value, json};
+
+use crate::error::CliError;
+use crate::model_files::{read_text, shown_name};
+use crate::output;
+use crate::serve;
+use crate::table::{Format, FormatArgs, Listing};
+
+/// Options of `det config`.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Check files; nothing is sent anywhere. Exit code 1 when there are mistakes
+    Check(CheckArgs),
+    /// Show every effective key with its value and where that comes from
+    Explain(ExplainArgs),
+    /// Print the JSON schema of a kind of document, for editors
+    Schema(SchemaArgs),
+    /// List every key of a kind of document
+    Keys(KeysArgs),
+}
+
+/// What kind of document a file is.
+#[derive(Debug, Args)]
+struct KindArg {
+    /// Kind of document; guessed from what the file holds and its name unless given
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(DocumentKind::NAMES))]
+    kind: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    /// Files to check (YAML or JSON); - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    kind: KindArg,
+    /// File of a template to build upon; may be repeated, the last one is the strongest
+    #[arg(long = "template-file", value_name = "FILE")]
+    templates: Vec<PathBuf>,
+    /// Value that beats the file's, key.path=VALUE with YAML after the = (may be repeated)
+    #[arg(long = "config", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Do not ask for keys that templates or the cluster may bring
+    #[arg(long)]
+    partial: bool,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ExplainArgs {
+    /// File to explain (YAML or JSON); - for standard input
+    file: PathBuf,
+    #[command(flatten)]
+    kind: KindArg,
+    /// File of a template to build upon; may be repeated, the last one is the strongest
+    #[arg(long = "template-file", value_name = "FILE")]
+    templates: Vec<PathBuf>,
+    /// Configuration of the master that the work would be submitted to; may be repeated, or a directory
+    #[arg(long, value_name = "FILE")]
+    master_config: Vec<PathBuf>,
+    /// Pool that the work would run in, when the file names none
+    #[arg(long, value_name = "POOL")]
+    pool: Option<String>,
+    /// File of policies over everything; may be repeated, the last one (the cluster's) is the strongest
+    #[arg(long = "policies-file", value_name = "FILE")]
+    policies: Vec<PathBuf>,
+    /// Value that beats the file's, key.path=VALUE with YAML after the = (may be repeated)
+    #[arg(long = "config", value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+struct SchemaArgs {
+    /// Kind of document
+    #[arg(value_parser = PossibleValuesParser::new(DocumentKind::NAMES))]
+    kind: String,
+}
+
+#[derive(Debug, Args)]
+struct KeysArgs {
+    /// Kind of document
+    #[arg(value_parser = PossibleValuesParser::new(DocumentKind::NAMES))]
+    kind: String,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// Carries out the command.
+pub(crate) fn run(args: ConfigArgs) -> Result<ExitCode, CliError> {
+    match args.action {
+        Action::Check(args) => check(&args),
+        Action::Explain(args) => explain(&args).map(|()| ExitCode::SUCCESS),
+        Action::Schema(args) => {
+            output::json(&kind_of(&args.kind)?.json_schema()).map(|()| ExitCode::SUCCESS)
+        }
+        Action::Keys(args) => keys(&args).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn kind_of(name: &str) -> Result<DocumentKind, CliError> {
+    DocumentKind::from_name(name).ok_or_else(|| {
+        CliError::usage(format!(
+            "\"{name}\" is not a kind of document; there are {}",
+            DocumentKind::NAMES.join(", ")
+        ))
+    })
+}
+
+/// The kind given, or a guess with a sentence about it.
+fn kind_for(
+    kind: &KindArg,
+    file: &str,
+    text: &str,
+) -> Result<(DocumentKind, Option<String>), CliError> {
+    if let Some(name) = &kind.kind {
+        return Ok((kind_of(name)?, None));
+    }
+    let guess = document::guess(file, text);
+    Ok((guess.kind, Some(guess.because)))
+}
+
+fn note_guess(file: &str, kind: DocumentKind, because: &str) {
+    output::note(format_args!(
+        "{file}: read as {}, because {because}; --kind says otherwise",
+        kind.noun()
+    ));
+}
+
+/// Templates as `(name, file, text)`; the name is that of the file without its ending.
+fn read_templates(paths: &[PathBuf]) -> Result<Vec<(String, String, String)>, CliError> {
+    paths
+        .iter()
+        .map(|path| {
+            let name = path
+                .file_stem()
+                .map_or_else(|| shown_name(path), |stem| stem.to_string_lossy().into());
+            Ok((name, shown_name(path), read_text(path)?))
+        })
+        .collect()
+}
+
+fn check(args: &CheckArgs) -> Result<ExitCode, CliError> {
+    let templates = read_templates(&args.templates)?;
+    let options = CheckOptions {
+        overrides: &args.overrides,
+        templates: &templates,
+        partial: args.partial,
+    };
+    let mut all_good = true;
+    let mut results = Vec::new();
+    for path in &args.files {
+        let (file, text) = (shown_name(path), read_text(path)?);
+        let (kind, because) = kind_for(&args.kind, &file, &text)?;
+        let outcome = document::check(kind, &file, &text, options);
+        all_good &= outcome.is_ok();
+        if args.json {
+            results.push(as_json(&file, kind, because.as_deref(), &outcome));
+            continue;
+        }
+        if let Some(because) = &because {
+            note_guess(&file, kind, because);
+        }
+        match outcome {
+            Ok(checked) => {
+                print_warnings(&checked.warnings)?;
+                let fits = match &checked.fits {
+                    Some(fits) => format!(" for {fits}"),
+                    None => String::new(),
+                };
+                let warned = match checked.warnings.len() {
+                    0 => String::new(),
+                    1 => ", 1 warning".to_owned(),
+                    n => format!(", {n} warnings"),
+                };
+                output::line(format_args!(
+                    "{file}: {}{fits}, no mistakes{warned}",
+                    kind.noun()
+                ))?;
+            }
+            Err(errors) => output::line(&errors)?,
+        }
+    }
+    if args.json {
+        output::json(&results)?;
+    }
+    Ok(if all_good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn print_warnings(warnings: &[ConfigWarning]) -> Result<(), CliError> {
+    for warning in warnings {
+        output::line(warning.located())?;
+    }
+    Ok(())
+}
+
+fn as_json(
+    file: &str,
+    kind: DocumentKind,
+    because: Option<&str>,
+    outcome: &Result<document::Checked, ConfigErrors>,
+) -> Value {
+    let warnings = |warnings: &[ConfigWarning]| -> Vec<Value> {
+        warnings.iter().map(ConfigWarning::to_json).collect()
+    };
+    let mut result = json!({"file": file, "kind": kind.name(), "guessed_because": because});
+    let rest = match outcome {
+        Ok(checked) => json!({
+            "ok": true, "mistakes": [], "warnings": warnings(&checked.warnings), "fits": checked.fits,
+            "repaired": null,
+        }),
+        Err(errors) => json!({
+            "ok": false,
+            "mistakes": errors.0.iter().map(det_config::ConfigError::to_json).collect::<Vec<_>>(),
+            "warnings": [], "fits": null, "repaired": errors.repaired(),
+        }),
+    };
+    if let (Some(result), Value::Object(rest)) = (result.as_object_mut(), rest) {
+        result.extend(rest);
+    }
+    result
+}
+
+fn explain(args: &ExplainArgs) -> Result<(), CliError> {
+    let (file, text) = (shown_name(&args.file), read_text(&args.file)?);
+    let (kind, because) = kind_for(&args.kind, &file, &text)?;
+    if let Some(because) = &because {
+        note_guess(&file, kind, because);
+    }
+    let keys = match kind {
+        DocumentKind::Experiment => explain_experiment(args, &file, &text)?,
+        DocumentKind::TaskOf(kind) => explain_task(args, kind, &file, &text)?,
+        DocumentKind::Task => {
+            return Err(CliError::usage(
+                "what a task gets depends on its kind: say --kind notebook, shell, command, tensorboard or generic",
+            ));
+        }
+        DocumentKind::Template => {
+            return Err(CliError::usage(
+                "a template is explained with what builds upon it: det config explain FILE --template-file TEMPLATE",
+            ));
+        }
+        DocumentKind::Master | DocumentKind::Agent => explain_process(args, kind, &file, text)?,
+    };
+    print_keys(&keys, args.format.format())
+}
+
+/// Prints every key with its value and origin.
+pub(crate) fn print_keys(keys: &[ExplainedKey], format: Format) -> Result<(), CliError> {
+    let mut listing = Listing::new(["Key", "Value", "From"]);
+    for key in keys {
+        let value = match key.origin.layer() {
+            // What is made at submission is not known before.
+            Layer::Generated => "-".to_owned(),
+            _ => key.value.to_string(),
+        };
+        listing.push([key.path.clone(), value, key.origin.to_string()]);
+    }
+    let objects: Vec<Value> = keys.iter().map(ExplainedKey::to_json).collect();
+    listing.print(format, &objects)
+}
+
+/// The master that the work would be submitted to; one with nothing configured unless named.
+fn master(args: &ExplainArgs) -> Result<LoadedMaster, CliError> {
+    let files = if args.master_config.is_empty() {
+        Vec::new()
+    } else {
+        serve::config_files(&args.master_config, "")?
+    };
+    let loaded = LoadedMaster::load(Sources {
+        files: &files,
+        env: &std::collections::BTreeMap::new(),
+        flags: &[],
+    })?;
+    Ok(loaded)
+}
+
+/// What the master brings to the pool that the document asks for.
+fn underlay(
+    args: &ExplainArgs,
+    master: &LoadedMaster,
+    asked: Option<String>,
+    slots: u32,
+) -> Result<Underlay, CliError> {
+    let config = &master.config;
+    let default = if slots == 0 {
+        config.default_aux_pool()
+    } else {
+        config.default_compute_pool()
+    };
+    let pool = asked
+        .or_else(|| args.pool.clone())
+        .or_else(|| default.map(str::to_owned))
+        .unwrap_or_default();
+    if !args.master_config.is_empty() && config.resource_pool(&pool).is_none() {
+        let names: Vec<&str> = config
+            .resource_pools
+            .iter()
+            .map(|pool| pool.pool_name.as_str())
+            .collect();
+        return Err(CliError::request(format!(
+            "the master's configuration has no pool \"{pool}\"; it has {}",
+            names.join(", ")
+        )));
+    }
+    Ok(master.underlay(&pool))
+}
+
+fn policies(args: &ExplainArgs, workload: Workload) -> Result<Vec<Policies>, CliError> {
+    args.policies
+        .iter()
+        .map(|path| {
+            let (file, text) = (shown_name(path), read_text(path)?);
+            let scope = format!("\"{file}\"");
+            Ok(Policies::parse(workload, &scope, Some(&file), &text)?)
+        })
+        .collect()
+}
+
+fn explain_experiment(
+    args: &ExplainArgs,
+    file: &str,
+    text: &str,
+) -> Result<Vec<ExplainedKey>, CliError> {
+    let templates = read_templates(&args.templates)?;
+    let submitted = experiment_layers(
+        file,
+        text,
+        CheckOptions {
+            overrides: &args.overrides,
+            templates: &templates,
+            partial: true,
+        },
+    )?;
+    let master = master(args)?;
+    let placement = submitted.placement();
+    let underlay = underlay(
+        args,
+        &master,
+        placement.resource_pool,
+        placement.slots_per_trial,
+    )?
+    // A master that names no storage keeps checkpoints below its own data.
+    .or_storage(&format!("{}/checkpoints", crate::master::DEFAULT_DATA_DIR));
+    let defaults = CompletionDefaults {
+        name: "Experiment (three-random-words)".into(),
+        experiment_seed: 0,
+        checkpoint_storage: None,
+        task_container_defaults: &TaskContainerDefaults::default(),
+        default_priority: None,
+        managed: true,
+    };
+    let policies = policies(args, Workload::Experiment)?;
+    let explained = submitted.explain(&defaults, &underlay, &policies)?;
+    note_warnings(&explained.warnings);
+    Ok(explained.keys)
+}
+
+fn explain_task(
+    args: &ExplainArgs,
+    kind: TaskKind,
+    file: &str,
+    text: &str,
+) -> Result<Vec<ExplainedKey>, CliError> {
+    let templates = read_templates(&args.templates)?;
+    let submitted = task_layers(
+        kind,
+        file,
+        text,
+        CheckOptions {
+            overrides: &args.overrides,
+            templates: &templates,
+            partial: true,
+        },
+    )?;
+    let master = master(args)?;
+    let placement = submitted.placement();
+    let underlay = underlay(args, &master, placement.resource_pool, placement.slots)?;
+    let defaults = TaskDefaults {
+        description: format!("{} (three-random-words)", kind.title()),
+        task_container_defaults: &TaskContainerDefaults::default(),
+        default_priority: None,
+        has_context: false,
+    };
+    let policies = policies(args, Workload::Tasks)?;
+    let explained = submitted.explain(&defaults, &underlay, &policies)?;
+    note_warnings(&explained.warnings);
+    Ok(explained.keys)
+}
+
+/// A master's or an agent's own configuration.
+fn explain_process(
+    args: &ExplainArgs,
+    kind: DocumentKind,
+    file: &str,
+    text: String,
+) -> Result<Vec<ExplainedKey>, CliError> {
+    let unused = !args.templates.is_empty()
+        || !args.overrides.is_empty()
+        || !args.policies.is_empty()
+        || !args.master_config.is_empty();
+    if unused {
+        return Err(CliError::usage(format!(
+            "{} has no layers but its own: leave --template-file, --policies-file, --master-config and --config away",
+            kind.noun()
+        )));
+    }
+    let files = [(file.to_owned(), text)];
+    let sources = Sources {
+        files: &files,
+        env: &std::collections::BTreeMap::new(),
+        flags: &[],
+    };
+    if kind == DocumentKind::Master {
+        let loaded = LoadedMaster::load(sources)?;
+        note_warnings(&loaded.warnings);
+        Ok(loaded.origins())
+    } else {
+        let loaded = det_config::agent::LoadedAgent::load(sources)?;
+        note_warnings(&loaded.warnings);
+        Ok(loaded.origins())
+    }
+}
+
+fn note_warnings(warnings: &[ConfigWarning]) {
+    for warning in warnings {
+        output::note(warning.located());
+    }
+}
+
+fn keys(args: &KeysArgs) -> Result<(), CliError> {
+    let keys = kind_of(&args.kind)?.keys();
+    let mut listing = Listing::new(["Key", "What", "Default", "Variable", "Flag", "Meaning"]);
+    let mut objects = Vec::new();
+    for key in &keys {
+        let default = key.default.as_ref().map(Value::to_string);
+        let status = match key.status {
+            Status::Acted => String::new(),
+            Status::NotYet => " (accepted, not acted on yet)".to_owned(),
+            Status::Old(why) => format!(" (older: {why})"),
+        };
+        let with = if key.goes_with.is_empty() {
+            String::new()
+        } else {
+            format!(" [{}]", key.goes_with)
+        };
+        listing.push([
+            format!("{}{with}", key.path),
+            key.kind.replace('`', ""),
+            default.clone().unwrap_or_default(),
+            key.variable.clone().unwrap_or_default(),
+            key.flag.clone().unwrap_or_default(),
+            format!("{}{status}", key.about),
+        ]);
+        objects.push(json!({
+            "key": key.path,
+            "goes_with": key.goes_with,
+            "what": key.kind,
+            "default": key.default,
+            "required": match key.required {
+                det_config::Required::No => "no",
+                det_config::Required::InSection => "in its section",
+                det_config::Required::ByAnyLayer => "by any layer",
+            },
+            "secret": key.secret,
+            "acted_on": key.status == Status::Acted,
+            "variable": key.variable,
+            "flag": key.flag,
+            "merge": key.merge,
+            "meaning": key.about,
+        }));
+    }
+    listing.print(args.format.format(), &objects)
+}

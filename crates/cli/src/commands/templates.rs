@@ -1,0 +1,209 @@
+//! `det template`: configurations that experiments and tasks are laid over.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use det_client::{Client, Query, api_path};
+use det_config::yaml::to_yaml;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::CliError;
+use crate::model_files::read_config;
+use crate::output;
+use crate::table::{FormatArgs, Listing};
+use crate::values::{items, text};
+
+/// Options of `det template`.
+#[derive(Debug, Args)]
+pub(crate) struct TemplateArgs {
+    #[command(subcommand)]
+    action: Option<TemplateAction>,
+}
+
+#[derive(Debug, Subcommand)]
+enum TemplateAction {
+    /// List templates (the default)
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Show what a template sets
+    Describe(NameArgs),
+    /// Add a template
+    Create(CreateArgs),
+    /// Add a template, or give the one of this name another content
+    Set(FileArgs),
+    /// Change a part of a template
+    SetValue(SetValueArgs),
+    /// Give a template another name
+    Rename(RenameArgs),
+    /// Remove a template; what was made of it stays as it is
+    #[command(visible_alias = "rm")]
+    Remove(NameArgs),
+}
+
+#[derive(Debug, Default, Args)]
+struct ListArgs {
+    /// Show what the templates set
+    #[arg(short, long)]
+    details: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// Name of the template
+    template_name: String,
+}
+
+#[derive(Debug, Args)]
+struct FileArgs {
+    /// Name of the template
+    template_name: String,
+    /// What it sets (YAML); - for standard input
+    template_file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct CreateArgs {
+    #[command(flatten)]
+    template: FileArgs,
+    /// Workspace to put the template in
+    #[arg(short, long, value_name = "NAME")]
+    workspace_name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct SetValueArgs {
+    #[command(subcommand)]
+    part: TemplatePart,
+}
+
+#[derive(Debug, Subcommand)]
+enum TemplatePart {
+    /// Give it another content
+    Config(FileArgs),
+}
+
+#[derive(Debug, Args)]
+struct RenameArgs {
+    /// Name of the template
+    template_name: String,
+    /// Its name from now on
+    new_name: String,
+}
+
+fn path(name: &str) -> String {
+    api_path(["templates", name])
+}
+
+/// Carries out `det template …`.
+pub(crate) async fn run(args: TemplateArgs, context: &Context) -> Result<(), CliError> {
+    let action = args
+        .action
+        .unwrap_or_else(|| TemplateAction::List(ListArgs::default()));
+    match action {
+        TemplateAction::List(args) => list(&context.session().await?.client, &args).await,
+        TemplateAction::Describe(NameArgs { template_name }) => {
+            let client = context.session().await?.client;
+            let answer = client.get(&path(&template_name), &Query::new()).await?;
+            output::write(to_yaml(&answer["template"]["config"]))
+        }
+        TemplateAction::Create(args) => {
+            let (name, config) = read(&args.template)?;
+            let client = context.session().await?.client;
+            let workspace = match &args.workspace_name {
+                Some(name) => workspace_id(&client, name).await?,
+                None => 0,
+            };
+            let body = json!({"name": name, "config": config, "workspaceId": workspace});
+            client.post(&path(name), Some(&body)).await?;
+            output::line(format_args!("Created template {name}"))
+        }
+        TemplateAction::Set(args) => {
+            let (name, config) = read(&args)?;
+            let client = context.session().await?.client;
+            let body = json!({"name": name, "config": config});
+            client.put(&path(name), &body).await?;
+            output::line(format_args!("Set template {name}"))
+        }
+        TemplateAction::SetValue(SetValueArgs {
+            part: TemplatePart::Config(args),
+        }) => {
+            let (name, config) = read(&args)?;
+            let client = context.session().await?.client;
+            client.patch(&path(name), &config).await?;
+            output::line(format_args!("Updated template {name}"))
+        }
+        TemplateAction::Rename(RenameArgs {
+            template_name,
+            new_name,
+        }) => {
+            let client = context.session().await?.client;
+            let body = json!({"oldName": template_name, "newName": new_name});
+            client
+                .patch(&api_path(["template", "rename"]), &body)
+                .await?;
+            output::line(format_args!(
+                "Renamed template {template_name} to {new_name}"
+            ))
+        }
+        TemplateAction::Remove(NameArgs { template_name }) => {
+            let client = context.session().await?.client;
+            client.delete(&path(&template_name)).await?;
+            output::line(format_args!("Removed template {template_name}"))
+        }
+    }
+}
+
+/// The name and the content of a template that is to be stored.
+fn read(args: &FileArgs) -> Result<(&str, Value), CliError> {
+    let (_, config) = read_config(&args.template_file)?;
+    Ok((&args.template_name, config))
+}
+
+async fn workspaces(client: &Client) -> Result<Vec<Value>, CliError> {
+    let answer = client.get(&api_path(["workspaces"]), &Query::new()).await?;
+    Ok(items(&answer["workspaces"]).cloned().collect())
+}
+
+/// The number of a workspace.
+pub(crate) async fn workspace_id(client: &Client, name: &str) -> Result<i64, CliError> {
+    let known = workspaces(client).await?;
+    let found = known.iter().find(|workspace| workspace["name"] == name);
+    found
+        .and_then(|workspace| workspace["id"].as_i64())
+        .ok_or_else(|| {
+            let names: Vec<String> = known.iter().map(|w| text(w, "name")).collect();
+            CliError::request(format!(
+                "there is no workspace \"{name}\"; the workspaces are: {}",
+                names.join(", ")
+            ))
+        })
+}
+
+async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
+    let answer = client.get(&api_path(["templates"]), &Query::new()).await?;
+    let names: HashMap<i64, String> = workspaces(client)
+        .await?
+        .iter()
+        .filter_map(|workspace| Some((workspace["id"].as_i64()?, text(workspace, "name"))))
+        .collect();
+    let mut headers = vec!["Name", "Workspace"];
+    if args.details {
+        headers.push("Config");
+    }
+    let mut listing = Listing::new(headers);
+    for template in items(&answer["templates"]) {
+        let workspace = template["workspaceId"]
+            .as_i64()
+            .and_then(|id| names.get(&id).cloned());
+        let mut row = vec![text(template, "name"), workspace.unwrap_or_default()];
+        if args.details {
+            row.push(to_yaml(&template["config"]).trim_end().to_owned());
+        }
+        listing.push(row);
+    }
+    listing.print(args.format.format(), &answer["templates"])
+}

@@ -1,0 +1,119 @@
+//! Commands that other clients of these clusters have and this one has not: named plainly, so that nobody takes a missing
+//! command for a slip of the pen.
+
+/// Commands and groups of commands that are not built yet, each as its words; a group stands for all that is in it.
+const NOT_BUILT: &[&str] = &[
+    "auth",
+    "checkpoint delete",
+    "checkpoint rm",
+    "cmd",
+    "command",
+    "d",
+    "deploy",
+    "dev",
+    "experiment delete-tb-files",
+    "experiment move",
+    "m",
+    "master cluster-message",
+    "master config set",
+    "model",
+    "notebook",
+    "oauth",
+    "p",
+    "project",
+    "rbac",
+    "res",
+    "resource-pool",
+    "resources",
+    "rp",
+    "shell",
+    "task cleanup-logs",
+    "task config",
+    "task create",
+    "task fork",
+    "task kill",
+    "task pause",
+    "task unpause",
+    "tensorboard",
+    "tkn",
+    "token",
+    "trial set",
+    "trial support-bundle",
+    "user activate",
+    "user deactivate",
+    "user edit",
+    "user link-with-agent-user",
+    "user rename",
+    "user-group",
+    "w",
+    "workspace",
+];
+
+/// Short names of the groups in which something is not built.
+const ALIASES: &[(&str, &str)] = &[
+    ("c", "checkpoint"),
+    ("e", "experiment"),
+    ("t", "trial"),
+    ("u", "user"),
+];
+
+/// The command that a command line asks for if it is one of those that are not built; `arguments` without the program.
+pub(crate) fn asked_for(arguments: &[String]) -> Option<&'static str> {
+    let mut words = Vec::new();
+    let mut rest = arguments.iter().map(String::as_str);
+    while let Some(word) = rest.next() {
+        match word {
+            "-m" | "--master" | "-u" | "--user" => {
+                rest.next();
+            }
+            flag if flag.starts_with('-') => {}
+            word => words.push(word),
+        }
+    }
+    let first = words.first_mut()?;
+    if let Some((_, name)) = ALIASES.iter().find(|(alias, _)| alias == first) {
+        *first = name;
+    }
+    NOT_BUILT
+        .iter()
+        .find(|command| {
+            let mut given = words.iter();
+            command.split(' ').all(|word| given.next() == Some(&word))
+        })
+        .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+    use clap::CommandFactory;
+
+    fn asked(line: &str) -> Option<&'static str> {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        asked_for(&words)
+    }
+
+    #[test]
+    fn a_missing_command_is_known_by_its_words() {
+        assert_eq!(asked("notebook start"), Some("notebook"));
+        assert_eq!(asked("-m host:8080 rp ls"), Some("rp"));
+        assert_eq!(asked("u rename ada eve"), Some("user rename"));
+        assert_eq!(asked("experiment list"), None);
+        assert_eq!(asked("-u notebook experiment list"), None);
+        assert_eq!(asked("nonsense"), None);
+    }
+
+    #[test]
+    fn what_is_built_is_not_in_the_list() {
+        for path in NOT_BUILT {
+            let mut command = Cli::command();
+            command.build();
+            let mut found = Some(&command);
+            for word in path.split(' ') {
+                found = found.and_then(|c| c.find_subcommand(word));
+            }
+            assert!(found.is_none(), "\"{path}\" is built");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The keys of log policies: `experiment-config` reference §4.1.
+
+use serde_json::json;
+
+use crate::schema::{Checker, Kind, Section, Special, cut, field, section, special, text_by};
+use crate::yaml::{Node, Tree};
+
+static LOG_POLICY: Section = section(&[
+    field("name", Kind::Text, "Label of a run whose log matched"),
+    field(
+        "pattern",
+        Kind::Special(&PATTERN),
+        "Regular expression, searched anywhere in a line; without one the policy of this name is off",
+    ),
+    field(
+        "action",
+        Kind::Special(&ACTION),
+        "What to do on a match; without one the run is only labelled",
+    ),
+])
+.check(log_policy);
+
+pub(crate) const LOG_POLICIES: Kind = Kind::Special(&LOG_POLICY_LIST);
+
+static LOG_POLICY_LIST: Special = special(
+    "list of `{name, pattern, action}`",
+    || {
+        let action = json!({"enum": ["cancel_retries", "exclude_node", null]});
+        json!({
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": ["string", "null"], "description": "Label of a run whose log matched."},
+                    "pattern": {
+                        "type": ["string", "null"],
+                        "description": "Regular expression, searched anywhere in a line; without one the policy of this name is off.",
+                    },
+                    "action": {
+                        "description": "What to do on a match; without one the run is only labelled.",
+                        "anyOf": [action, {
+                            "type": "object",
+                            "properties": {"type": action},
+                            "required": ["type"],
+                            "additionalProperties": false,
+                        }],
+                    },
+                },
+                "additionalProperties": false,
+                "anyOf": [{"required": ["name"]}, {"required": ["pattern", "action"]}],
+            },
+        })
+    },
+    log_policies,
+)
+.named("log_policies")
+.of(Kind::List(&LOG_POLICY_KIND));
+
+static LOG_POLICY_KIND: Kind = Kind::Section(&LOG_POLICY);
+
+fn log_policies(checker: &mut Checker, node: &mut Node) {
+    checker.value(node, Kind::List(&LOG_POLICY_KIND));
+    let Tree::List(items) = &node.tree else {
+        return;
+    };
+    let mut seen: Vec<&str> = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let Some(name) = item.get("name") else {
+            continue;
+        };
+        let Some(text) = name.text() else {
+            continue;
+        };
+        if seen.contains(&text) {
+            checker.within_index(index, |checker| {
+                let message = format!("\"{}\" names two log policies", cut(text));
+                checker.error_in("name", name.at.as_ref(), message);
+            });
+        }
+        seen.push(text);
+    }
+}
+
+fn log_policy(checker: &mut Checker, node: &Node) {
+    let has = |key| node.get(key).is_some();
+    let complete = has("name") || (has("pattern") && has("action"));
+    if !complete {
+        checker.error(
+            node.at.as_ref(),
+            "needs a \"name\", or both \"pattern\" and \"action\"",
+        );
+    }
+}
+
+static PATTERN: Special = text_by(
+    "regular expression (RE2)",
+    || json!({"type": "string"}),
+    pattern,
+);
+
+fn pattern(checker: &mut Checker, node: &mut Node) {
+    let Some(text) = node.text() else {
+        return checker.value(node, Kind::Text);
+    };
+    if let Err(error) = regex::Regex::new(text) {
+        let reason = error.to_string();
+        let reason = reason
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .trim_start_matches("error: ");
+        let message = format!("is not a regular expression: {reason}");
+        checker.error(node.at.as_ref(), message);
+    }
+}
+
+static ACTION: Special = special(
+    "`cancel_retries`, `exclude_node`",
+    || json!({"enum": ["cancel_retries", "exclude_node"]}),
+    action,
+);
+
+/// A word, or the old map form with `type`; becomes the word.
+fn action(checker: &mut Checker, node: &mut Node) {
+    if let Some(members) = node.members()
+        && members.len() == 1
+        && let Some(kind) = members.get("type").cloned()
+    {
+        node.tree = kind.tree;
+    }
+    checker.value(node, Kind::Choice(&["cancel_retries", "exclude_node"]));
+}

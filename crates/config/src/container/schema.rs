@@ -1,0 +1,708 @@
+//! The keys of what a container gets: environments, mounts, devices, the cluster's defaults for them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::log_policies::LOG_POLICIES;
+use crate::pod::POD;
+use crate::schema::{
+    Checker, Field, Kind, Merge, NATURAL, NATURAL_32, PORT, POSITIVE, POSITIVE_32, REAL_PORT,
+    Section, Special, cut, field, section, special, text_by,
+};
+use crate::storage::{ABSOLUTE_PATH, PROPAGATION};
+use crate::units::parse_byte_size;
+use crate::yaml::{Node, Tree};
+
+/// The kinds of device.
+const KINDS: [&str; 3] = ["cpu", "cuda", "rocm"];
+
+const STRINGS: Kind = Kind::List(&Kind::Text);
+
+const CAPABILITIES: Kind = STRINGS;
+
+pub(crate) static REGISTRY_AUTH: Section = section(&[
+    field("username", Kind::Text, "Account"),
+    field("password", Kind::Text, "Secret of the account").secret(),
+    field(
+        "serveraddress",
+        Kind::Text,
+        "Registry that the credentials are for; without it they go to whichever registry holds the image",
+    ),
+    field("email", Kind::Text, "Contact address of the account"),
+    field("auth", Kind::Text, "Account and secret, joined with a colon, as base64").secret(),
+    field("identitytoken", Kind::Text, "Token in place of a secret").secret(),
+    field("registrytoken", Kind::Text, "Bearer token for the registry").secret(),
+])
+.named("registry_auth")
+.aliases(&[("server", "serveraddress", false)])
+.check(registry);
+
+fn registry(checker: &mut Checker, node: &Node) {
+    if node.get("serveraddress").is_none() {
+        checker.warn(
+            node.at.as_ref(),
+            "names no \"serveraddress\": the credentials are sent to whichever registry holds the image",
+        );
+    }
+}
+
+pub(crate) static PROXY_PORT: Section = section(&[
+    field("proxy_port", REAL_PORT, "Port in the container").always(),
+    field("proxy_tcp", Kind::Bool, "Tunnel raw TCP instead of HTTP").or("false"),
+    field("unauthenticated", Kind::Bool, "Let anyone connect").or("false"),
+    field(
+        "default_service_id",
+        Kind::Bool,
+        "Make this the main service of the task",
+    )
+    .or("false"),
+])
+.named("proxy_port");
+
+/// Images of the published environments, which hold what the unmodified clients' training loops need.
+pub(crate) const DEFAULT_IMAGES: &str = r#"{
+    "cpu": "determinedai/pytorch-ngc-dev:0736b6d",
+    "cuda": "determinedai/pytorch-ngc-dev:0736b6d",
+    "rocm": "determinedai/environments:rocm-5.6-pytorch-1.3-tf-2.10-rocm-mpich-0736b6d"
+}"#;
+
+pub(crate) static ENVIRONMENT: Section = section(&[
+    field(
+        "image",
+        Kind::Special(&IMAGE),
+        "Container image, one for all kinds of slot or one for each",
+    )
+    .or(DEFAULT_IMAGES),
+    field(
+        "environment_variables",
+        Kind::Special(&VARIABLES),
+        "Variables, `NAME=VALUE` or `NAME`; later ones win and may refer to earlier ones (`$A`, `${B}`)",
+    )
+    .or("{}")
+    .merged(Merge::AppendByDevice),
+    field(
+        "proxy_ports",
+        Kind::List(&Kind::Section(&PROXY_PORT)),
+        "Ports of the chief container that are reachable through the master",
+    )
+    .or("[]")
+    .merged(Merge::NewBy("proxy_port"))
+    .kept(),
+    field("ports", Kind::Map(&PORT), "Named container ports, informational").or("{}"),
+    field(
+        "force_pull_image",
+        Kind::Bool,
+        "Pull the image even when it is present",
+    )
+    .or("false"),
+    field(
+        "registry_auth",
+        Kind::Section(&REGISTRY_AUTH),
+        "Credentials for the image's registry",
+    )
+    .merged(Merge::Replace),
+    field("add_capabilities", CAPABILITIES, "Linux capabilities to add")
+        .or("[]")
+        .merged(Merge::Set),
+    field("drop_capabilities", CAPABILITIES, "Linux capabilities to drop")
+        .or("[]")
+        .merged(Merge::Set),
+    field("pod_spec", Kind::Special(&POD), "Customisation of the task's Kubernetes pods")
+        .merged(Merge::Pod)
+        .kept(),
+    field("work_dir", Kind::Text, "Working directory of the trials"),
+]);
+
+/// Fills in the images that a partial map leaves out; the schema's default covers only a missing map.
+pub(crate) fn complete_images(environment: &mut Node) {
+    let Ok(Value::Object(defaults)) = serde_json::from_str::<Value>(DEFAULT_IMAGES) else {
+        return;
+    };
+    if let Some(images) = environment.get_mut("image").and_then(Node::members_mut) {
+        for (kind, image) in defaults {
+            images.entry(kind).or_insert_with(|| Node::from(&image));
+        }
+    }
+}
+
+pub(crate) const BIND_MOUNTS: Kind = Kind::List(&Kind::Section(&BIND_MOUNT));
+
+static BIND_MOUNT: Section = section(&[
+    field(
+        "host_path",
+        Kind::Special(&ABSOLUTE_PATH),
+        "Absolute path on the agent's host",
+    )
+    .always(),
+    field(
+        "container_path",
+        Kind::Special(&CONTAINER_PATH),
+        "Path in the container; a relative one is below the working directory",
+    )
+    .always(),
+    field("read_only", Kind::Bool, "Refuse writes").or("false"),
+    field("propagation", PROPAGATION, "Bind propagation of Docker").or("\"rprivate\""),
+])
+.named("bind_mount");
+
+/// Mounts that cannot work in any container: paths that climb, the directory of the task's own files, one path twice.
+pub(crate) fn mounts(checker: &mut Checker, document: &Node) {
+    let Some(Tree::List(items)) = document.get("bind_mounts").map(|node| &node.tree) else {
+        return;
+    };
+    let mut targets: Vec<&str> = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        for key in ["host_path", "container_path"] {
+            let Some(node) = item.get(key) else { continue };
+            let Some(path) = node.text() else { continue };
+            let target = path.trim_end_matches('/');
+            let inside = |directory: &str| {
+                target
+                    .strip_prefix(directory)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            let why = if path.split('/').any(|part| part == "..") {
+                "must not contain \"..\""
+            } else if key == "host_path" {
+                continue;
+            } else if inside(det_taskspec::RUN_DIR) {
+                "is where the task's own files lie"
+            } else if targets.contains(&target) {
+                "is used by another bind mount already"
+            } else {
+                targets.push(target);
+                continue;
+            };
+            checker.within("bind_mounts", |checker| {
+                checker.within_index(index, |checker| {
+                    let message = format!("\"{}\" {why}", cut(path));
+                    checker.error_in(key, node.at.as_ref(), message);
+                });
+            });
+        }
+    }
+}
+
+static CONTAINER_PATH: Special = text_by(
+    "path in the container",
+    || json!({"type": "string", "minLength": 1, "not": {"const": "."}}),
+    container_path,
+);
+
+fn container_path(checker: &mut Checker, node: &mut Node) {
+    match node.text() {
+        Some("." | "") => checker.error(
+            node.at.as_ref(),
+            "must be a path below the working directory, or absolute",
+        ),
+        Some(_) => {}
+        None => checker.value(node, Kind::Text),
+    }
+}
+
+pub(crate) static SLURM: Section = section(&[
+    field("slots_per_node", POSITIVE_32, "Slots of a node"),
+    field("gpu_type", Kind::Text, "Kind of GPU to ask for"),
+    field(
+        "sbatch_args",
+        Kind::Special(&SBATCH_ARGS),
+        "Further options of sbatch",
+    )
+    .merged(Merge::Append),
+]);
+
+pub(crate) static PBS: Section = section(&[
+    field("slots_per_node", POSITIVE_32, "Slots of a node"),
+    field(
+        "pbsbatch_args",
+        Kind::Special(&PBS_ARGS),
+        "Further options of qsub; chunk and GPU counts in `-l select` and `-l place` are ignored",
+    )
+    .merged(Merge::Append),
+]);
+
+/// Options that the system sets itself, with where a person says the same.
+const OWNED_BY_SYSTEM: &[(&str, &str)] = &[
+    ("--job-name", "use \"name\" or \"description\""),
+    ("-J", "use \"name\" or \"description\""),
+    (
+        "--nodes",
+        "use \"resources.slots_per_trial\" and \"slots_per_node\"",
+    ),
+    (
+        "-N",
+        "use \"resources.slots_per_trial\" and \"slots_per_node\"",
+    ),
+    ("--ntasks", "the system starts one task on each node"),
+    ("-n", "the system starts one task on each node"),
+    (
+        "--ntasks-per-node",
+        "the system starts one task on each node",
+    ),
+    ("--gpus", "use \"resources.slots_per_trial\""),
+    ("-G", "use \"resources.slots_per_trial\""),
+    ("--gpus-per-node", "use \"slots_per_node\""),
+    ("--gpus-per-task", "use \"slots_per_node\""),
+    ("--gpus-per-socket", "use \"slots_per_node\""),
+    ("--partition", "use \"resources.resource_pool\""),
+    ("-p", "use \"resources.resource_pool\""),
+    ("--array", "use a searcher with several trials"),
+    ("-a", "use a searcher with several trials"),
+    ("--chdir", "the working directory is set by the system"),
+    ("-D", "the working directory is set by the system"),
+    ("--output", "the system keeps the logs"),
+    ("-o", "the system keeps the logs"),
+    ("--error", "the system keeps the logs"),
+    ("-e", "the system keeps the logs"),
+    ("--requeue", "use \"max_restarts\""),
+    ("--wrap", "use \"entrypoint\""),
+];
+
+static SBATCH_ARGS: Special = special(
+    "list of strings, without what the system sets",
+    || json!({"type": "array", "items": {"type": "string"}}),
+    sbatch_args,
+);
+
+fn sbatch_args(checker: &mut Checker, node: &mut Node) {
+    checker.value(node, STRINGS);
+    let Tree::List(items) = &node.tree else {
+        return;
+    };
+    for (index, item) in items.iter().enumerate() {
+        let Some(text) = item.text() else { continue };
+        let name = text.split(['=', ' ']).next().unwrap_or_default();
+        if let Some((_, advice)) = OWNED_BY_SYSTEM.iter().find(|(option, _)| *option == name) {
+            checker.within_index(index, |checker| {
+                let message = format!("option \"{}\" is set by the system", cut(name));
+                checker.error_hint(item.at.as_ref(), message, *advice);
+            });
+        }
+    }
+}
+
+static PBS_ARGS: Special = special(
+    "list of strings",
+    || json!({"type": "array", "items": {"type": "string"}}),
+    pbs_args,
+);
+
+fn pbs_args(checker: &mut Checker, node: &mut Node) {
+    checker.value(node, STRINGS);
+    let Tree::List(items) = &node.tree else {
+        return;
+    };
+    let texts: Vec<&str> = items.iter().filter_map(Node::text).collect();
+    let joined = texts.join(" ");
+    for word in ["select=", "place="] {
+        if joined.contains(&format!("-l {word}")) {
+            let message = format!("\"-l {word}\": its chunk and GPU counts are ignored");
+            checker.warn(node.at.as_ref(), message);
+        }
+    }
+}
+
+static DEVICE: Section = section(&[
+    field(
+        "host_path",
+        Kind::Special(&ABSOLUTE_PATH),
+        "Device on the host",
+    )
+    .always(),
+    field(
+        "container_path",
+        Kind::Special(&ABSOLUTE_PATH),
+        "Device in the container",
+    )
+    .always(),
+    field(
+        "mode",
+        Kind::Special(&DEVICE_MODE),
+        "What the task may do with it",
+    )
+    .or("\"mrw\""),
+]);
+
+pub(crate) const DEVICES: Kind = Kind::List(&Kind::Special(&DEVICE_OR_TEXT));
+
+static DEVICE_OR_TEXT: Special = special(
+    "`/host:/container[:mode]` or map of `host_path`, `container_path`, `mode`",
+    || {
+        json!({"anyOf": [
+            {"type": "string", "pattern": "^/[^:]*:/[^:]*(:[mrw]+)?$"},
+            {
+                "type": "object",
+                "properties": {
+                    "host_path": {"type": "string", "pattern": "^/"},
+                    "container_path": {"type": "string", "pattern": "^/"},
+                    "mode": {"type": ["string", "null"], "pattern": "^[mrw]+$", "default": "mrw"},
+                },
+                "required": ["host_path", "container_path"],
+                "additionalProperties": false,
+            },
+        ]})
+    },
+    device,
+)
+.named("device")
+.of(Kind::Section(&DEVICE));
+
+static DEVICE_MODE: Special = text_by(
+    "some of `m`, `r`, `w`",
+    || json!({"type": "string", "pattern": "^[mrw]+$"}),
+    device_mode,
+);
+
+fn device_mode(checker: &mut Checker, node: &mut Node) {
+    match node.text() {
+        Some(mode) if !mode.is_empty() && mode.chars().all(|c| "mrw".contains(c)) => {}
+        _ => {
+            let message = format!(
+                "must be made of \"m\", \"r\" and \"w\", not {}",
+                checker.found(node)
+            );
+            checker.error(node.at.as_ref(), message);
+        }
+    }
+}
+
+/// `/host:/container[:mode]` or a map; becomes a map.
+fn device(checker: &mut Checker, node: &mut Node) {
+    if let Some(text) = node.text() {
+        let parts: Vec<&str> = text.split(':').collect();
+        let (host, container, mode) = match parts[..] {
+            [host, container] => (host, container, "mrw"),
+            [host, container, mode] => (host, container, mode),
+            _ => {
+                let message = format!("must be \"/host:/container[:mode]\", not \"{}\"", cut(text));
+                return checker.error(node.at.as_ref(), message);
+            }
+        };
+        let part = |text: &str| Node {
+            tree: Tree::Text(text.to_owned()),
+            at: node.at.clone(),
+        };
+        node.tree = Tree::Map(BTreeMap::from([
+            ("host_path".to_owned(), part(host)),
+            ("container_path".to_owned(), part(container)),
+            ("mode".to_owned(), part(mode)),
+        ]));
+    }
+    checker.value(node, Kind::Section(&DEVICE));
+    let at = node.at.clone();
+    if let Some(members) = node.members_mut() {
+        members.entry("mode".to_owned()).or_insert_with(|| Node {
+            tree: Tree::Text("mrw".to_owned()),
+            at,
+        });
+    }
+}
+
+/// Brings a value per device into its normal form: a map with `cpu`, `cuda`, `rocm`.
+fn per_device(checker: &mut Checker, node: &mut Node, spread: bool, item: Kind) {
+    if spread {
+        // The three are the same: checking one reports each mistake once.
+        let before = checker.errors.len();
+        checker.value(node, item);
+        if checker.errors.len() == before {
+            let tree = KINDS
+                .iter()
+                .map(|kind| ((*kind).to_owned(), node.clone()))
+                .collect();
+            node.tree = Tree::Map(tree);
+        }
+        return;
+    }
+    if node.members().is_none() {
+        return checker.mismatch(
+            node,
+            "one value for all devices or a map of \"cpu\", \"cuda\", \"rocm\"",
+        );
+    }
+    let Some(members) = node.members_mut() else {
+        return;
+    };
+    members.retain(|_, member| !matches!(member.tree, Tree::Null));
+    if let Some(gpu) = members.remove("gpu") {
+        checker.warn_in("gpu", gpu.at.as_ref(), "is the old name of \"cuda\"");
+        members.entry("cuda".to_owned()).or_insert(gpu);
+    }
+    for (key, member) in members {
+        checker.within(key, |checker| {
+            if KINDS.contains(&key.as_str()) {
+                checker.value(member, item);
+            } else {
+                checker.error(
+                    member.at.as_ref(),
+                    "is not a known key; known are \"cpu\", \"cuda\", \"rocm\"",
+                );
+            }
+        });
+    }
+}
+
+/// The JSON schema of a value for all devices or one for each.
+fn by_device(item: &Value) -> Value {
+    let or_null = json!({"anyOf": [item, {"type": "null"}]});
+    json!({"anyOf": [item, {
+        "type": "object",
+        "properties": {
+            "cpu": or_null,
+            "cuda": or_null,
+            "rocm": or_null,
+            "gpu": {"anyOf": [item, {"type": "null"}], "deprecated": true, "description": "Old name of cuda."},
+        },
+        "additionalProperties": false,
+    }]})
+}
+
+pub(crate) static IMAGE: Special = special(
+    "image, or map of images by `cpu`, `cuda`, `rocm`",
+    || by_device(&json!({"type": "string", "minLength": 1})),
+    image,
+)
+.named("image");
+
+fn image(checker: &mut Checker, node: &mut Node) {
+    let spread = node.text().is_some();
+    per_device(checker, node, spread, Kind::Special(&IMAGE_NAME));
+}
+
+static IMAGE_NAME: Special = text_by(
+    "image",
+    || json!({"type": "string", "minLength": 1}),
+    image_name,
+);
+
+fn image_name(checker: &mut Checker, node: &mut Node) {
+    match node.text() {
+        Some("") => checker.error(node.at.as_ref(), "must name an image"),
+        Some(_) => {}
+        None => checker.value(node, Kind::Text),
+    }
+}
+
+pub(crate) static VARIABLES: Special = special(
+    "list of `NAME=VALUE`, or map of such lists by `cpu`, `cuda`, `rocm`",
+    || by_device(&json!({"type": "array", "items": {"type": "string", "pattern": "^[^=]"}})),
+    variables,
+)
+.named("environment_variables");
+
+fn variables(checker: &mut Checker, node: &mut Node) {
+    let spread = matches!(node.tree, Tree::List(_));
+    per_device(checker, node, spread, Kind::List(&VARIABLE_KIND));
+}
+
+static VARIABLE_KIND: Kind = Kind::Special(&VARIABLE);
+
+static VARIABLE: Special = text_by(
+    "`NAME=VALUE` or `NAME`",
+    || json!({"type": "string", "pattern": "^[^=]"}),
+    variable,
+);
+
+fn variable(checker: &mut Checker, node: &mut Node) {
+    match node.text() {
+        Some(text) if text.is_empty() || text.starts_with('=') => {
+            checker.error(node.at.as_ref(), "must be \"NAME=VALUE\" or \"NAME\"");
+        }
+        Some(_) => {}
+        None => {
+            let message = format!("must be \"NAME=VALUE\" or \"NAME\", not {}", node.kind());
+            match node.members() {
+                Some(_) => checker.error_hint(
+                    node.at.as_ref(),
+                    message,
+                    "write NAME=VALUE, with an equals sign and without a colon",
+                ),
+                None => checker.error(node.at.as_ref(), message),
+            }
+        }
+    }
+}
+
+/// A size in bytes or as text; becomes bytes.
+pub(crate) static BYTE_SIZE: Special = special(
+    "size in bytes, or text like `4 GiB`",
+    || {
+        json!({"anyOf": [
+            {"type": "integer", "minimum": 0},
+            {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?( ?([kKmMgGtTpP]([iI]?[bB])?|[bB]))?$"},
+        ]})
+    },
+    byte_size,
+);
+
+fn byte_size(checker: &mut Checker, node: &mut Node) {
+    match node.text().map(parse_byte_size) {
+        None => checker.value(node, NATURAL),
+        Some(Ok(bytes)) => node.tree = Tree::Number(bytes.into()),
+        Some(Err(message)) => checker.error(node.at.as_ref(), message),
+    }
+}
+
+static PORT_RANGE: Special = text_by(
+    "range of ports like `12350:12400`",
+    || json!({"type": "string", "pattern": "^([0-9]+:[0-9]+)?$"}),
+    port_range,
+);
+
+fn port_range(checker: &mut Checker, node: &mut Node) {
+    let Some(text) = node.text() else {
+        return checker.value(node, Kind::Text);
+    };
+    let bounds = text
+        .split_once(':')
+        .and_then(|(low, high)| Some((low.parse::<u16>().ok()?, high.parse::<u16>().ok()?)));
+    if !text.is_empty() && !bounds.is_some_and(|(low, high)| low >= 1 && low <= high) {
+        let message = format!(
+            "must be a range of ports like \"12350:12400\", not \"{}\"",
+            cut(text)
+        );
+        checker.error(node.at.as_ref(), message);
+    }
+}
+
+static KUBERNETES: Section = section(&[field(
+    "max_slots_per_pod",
+    NATURAL_32,
+    "Most slots of a pod; 0 = no task of two or more slots",
+)
+.kept()]);
+
+const TCD_FIELDS: &[Field] = &[
+    field(
+        "dtrain_network_interface",
+        Kind::Text,
+        "Interface for traffic between the containers of a task; a comma-separated list is allowed",
+    )
+    .built_in("\"\""),
+    field(
+        "nccl_port_range",
+        Kind::Special(&PORT_RANGE),
+        "Ports of NCCL, `low:high`",
+    )
+    .built_in("\"\""),
+    field(
+        "gloo_port_range",
+        Kind::Special(&PORT_RANGE),
+        "Ports of GLOO, `low:high`",
+    )
+    .built_in("\"\""),
+    field("shm_size_bytes", POSITIVE, "Size of `/dev/shm` in bytes").built_in("4294967296"),
+    field(
+        "network_mode",
+        Kind::Special(&NOT_EMPTY),
+        "Docker network of containers; `host` is the host's own, also on Kubernetes",
+    )
+    .built_in("\"bridge\""),
+    field(
+        "cpu_pod_spec",
+        Kind::Special(&POD),
+        "Kubernetes pod of tasks without slots",
+    )
+    .merged(Merge::Replace)
+    .kept(),
+    field(
+        "gpu_pod_spec",
+        Kind::Special(&POD),
+        "Kubernetes pod of tasks with slots",
+    )
+    .merged(Merge::Replace)
+    .kept(),
+    field(
+        "checkpoint_gc_pod_spec",
+        Kind::Special(&POD),
+        "Kubernetes pod of the deletion of checkpoints",
+    )
+    .merged(Merge::Replace)
+    .kept(),
+    field(
+        "image",
+        Kind::Special(&IMAGE),
+        "Image of tasks that name none",
+    ),
+    field(
+        "registry_auth",
+        Kind::Section(&REGISTRY_AUTH),
+        "Credentials for the images' registry",
+    )
+    .merged(Merge::Replace),
+    field(
+        "force_pull_image",
+        Kind::Bool,
+        "Pull images even when they are present",
+    )
+    .built_in("false"),
+    field(
+        "environment_variables",
+        Kind::Special(&VARIABLES),
+        "Variables of every task, `NAME=VALUE` or `NAME`",
+    )
+    .merged(Merge::VariablesByDevice),
+    field(
+        "add_capabilities",
+        CAPABILITIES,
+        "Linux capabilities to add",
+    )
+    .merged(Merge::Set),
+    field(
+        "drop_capabilities",
+        CAPABILITIES,
+        "Linux capabilities to drop",
+    )
+    .merged(Merge::Set),
+    field("devices", DEVICES, "Host devices").merged(Merge::NewBy("container_path")),
+    field("bind_mounts", BIND_MOUNTS, "Host directories").merged(Merge::NewBy("container_path")),
+    field(
+        "work_dir",
+        Kind::Text,
+        "Working directory of tasks that name none",
+    ),
+    field("slurm", Kind::Section(&SLURM), "Options of Slurm")
+        .built_in("{}")
+        .kept(),
+    field("pbs", Kind::Section(&PBS), "Options of PBS")
+        .built_in("{}")
+        .kept(),
+    field(
+        "startup_hook",
+        Kind::Text,
+        "Shell script run before each task",
+    )
+    .built_in("\"\""),
+    field("log_policies", LOG_POLICIES, "Reactions to lines of logs").merged(Merge::LogPolicies),
+    field(
+        "preemption_timeout",
+        NATURAL_32,
+        "Seconds that a preempted task has to stop",
+    )
+    .built_in("3600"),
+    field(
+        "kubernetes",
+        Kind::Section(&KUBERNETES),
+        "Options of Kubernetes",
+    ),
+];
+
+/// `task_container_defaults` of the cluster, a pool or a partition. No defaults are filled in: unset means "inherit".
+pub(crate) static TASK_CONTAINER_DEFAULTS: Section = section(TCD_FIELDS)
+    .named("task_container_defaults")
+    .check(mounts);
+
+/// A string with something in it.
+pub(crate) static NOT_EMPTY: Special = text_by(
+    "string, not empty",
+    || json!({"type": "string", "minLength": 1}),
+    not_empty,
+);
+
+fn not_empty(checker: &mut Checker, node: &mut Node) {
+    match node.text() {
+        Some("") => checker.error(node.at.as_ref(), "must not be empty"),
+        Some(_) => {}
+        None => checker.value(node, Kind::Text),
+    }
+}

@@ -1,0 +1,353 @@
+//! What a running master can take on without a restart, and what not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde_json::Value;
+
+use super::MasterConfig;
+
+/// A key whose value differs; secrets are hidden.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// Its path; pools stand by their names: `resource_pools[gpu].description`.
+    pub path: String,
+    /// What is in force; null = nothing.
+    pub from: Value,
+    /// What was read; null = nothing.
+    pub to: Value,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} -> {}", self.path, self.from, self.to)
+    }
+}
+
+/// A change that a running master cannot take on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NotLive {
+    /// The change.
+    pub change: Change,
+    /// Why not.
+    pub why: String,
+}
+
+impl fmt::Display for NotLive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.change.path, self.why)
+    }
+}
+
+/// A configuration that can take the place of the one in force.
+#[derive(Debug, Clone)]
+pub struct Reload {
+    /// The new configuration, whole.
+    pub config: MasterConfig,
+    /// What is different, in the order of the paths.
+    pub changes: Vec<Change>,
+}
+
+/// When a change of a key takes effect.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    /// From now on.
+    Now,
+    /// It says nothing of the running master.
+    Never,
+    /// With the next start, for this reason.
+    Restart(&'static str),
+}
+
+use When::{Never, Now, Restart};
+
+/// By the begin of the path; the longest one counts.
+const RULES: &[(&str, When)] = &[
+    ("config_file", Never),
+    ("log", Now),
+    (
+        "log.color",
+        Restart("the form of the log is chosen at start"),
+    ),
+    ("db", Restart("the database is opened at start")),
+    ("tensorboard_timeout", Now),
+    ("notebook_timeout", Now),
+    ("security", Now),
+    (
+        "security.tls",
+        Restart("certificate and key are read at start"),
+    ),
+    (
+        "security.agent_token",
+        Restart("agents have joined with the token that was read at start"),
+    ),
+    (
+        "security.initial_user_password",
+        Restart("it counts on the first start only; use \"det user change-password\""),
+    ),
+    ("checkpoint_storage", Now),
+    ("task_container_defaults", Now),
+    ("host", Restart("the master listens there since its start")),
+    ("port", Restart("the master listens there since its start")),
+    (
+        "data_dir",
+        Restart("the store and the files there are open since the start"),
+    ),
+    ("root", Never),
+    ("cache", Never),
+    ("launch_error", Now),
+    ("cluster_name", Now),
+    ("ui_customization", Now),
+    ("enable_cors", Now),
+    ("feature_switches", Now),
+    ("reserved_ports", Now),
+    ("logging", Restart("where logs are kept is chosen at start")),
+    ("retention_policy", Now),
+    ("telemetry", Now),
+    (
+        "telemetry.cluster_id",
+        Restart("the cluster has had its identity since its first start"),
+    ),
+    ("observability", Now),
+    ("webhooks", Now),
+    ("integrations", Now),
+    ("resource_manager", Now),
+    (
+        "resource_manager.type",
+        Restart("who runs containers is chosen at start"),
+    ),
+    ("resource_pools", Now),
+    (
+        "additional_resource_managers",
+        Restart("who runs containers is chosen at start"),
+    ),
+    ("scim", Restart("how people log in is chosen at start")),
+    ("saml", Restart("how people log in is chosen at start")),
+    ("oidc", Restart("how people log in is chosen at start")),
+    ("det_cloud", Restart("how people log in is chosen at start")),
+    ("__internal", Restart("it is read at start")),
+    ("hasura", Never),
+];
+
+fn when(path: &str) -> When {
+    RULES
+        .iter()
+        .filter(|(prefix, _)| {
+            path.strip_prefix(prefix)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+        .max_by_key(|(prefix, _)| prefix.len())
+        .map_or(Restart("it is read at start"), |(_, when)| *when)
+}
+
+impl MasterConfig {
+    /// Compares what was read anew with what is in force. `occupied` tells why a pool cannot go: its agents, its work;
+    /// `None` = nothing is in it.
+    ///
+    /// # Errors
+    /// Every change that a running master cannot take on, with the reason. Nothing of the rest is then to be taken on
+    /// either.
+    pub fn reload(
+        &self,
+        new: Self,
+        occupied: impl Fn(&str) -> Option<String>,
+    ) -> Result<Reload, Vec<NotLive>> {
+        let (from, to) = (flat(self), flat(&new));
+        let (shown_from, shown_to) = (shown(self), shown(&new));
+        let paths: BTreeSet<&String> = from.keys().chain(to.keys()).collect();
+        let mut changes = Vec::new();
+        let mut refused = Vec::new();
+        for path in paths {
+            if from.get(path) == to.get(path) {
+                continue;
+            }
+            let change = Change {
+                path: path.clone(),
+                from: shown_from.get(path).cloned().unwrap_or_default(),
+                to: shown_to.get(path).cloned().unwrap_or_default(),
+            };
+            match when(path) {
+                Now => changes.push(change),
+                Never => {}
+                Restart(why) => refused.push(NotLive {
+                    change,
+                    why: why.to_owned(),
+                }),
+            }
+        }
+        for pool in &self.resource_pools {
+            let name = &pool.pool_name;
+            if new.resource_pool(name).is_some() {
+                continue;
+            }
+            if let Some(why) = occupied(name) {
+                refused.push(NotLive {
+                    change: Change {
+                        path: format!("resource_pools[{name}]"),
+                        from: Value::from(name.as_str()),
+                        to: Value::Null,
+                    },
+                    why,
+                });
+            }
+        }
+        if refused.is_empty() {
+            Ok(Reload {
+                config: new,
+                changes,
+            })
+        } else {
+            Err(refused)
+        }
+    }
+}
+
+/// Every leaf by its path; lists are leaves, except that of the pools, which stand by their names.
+fn flat(config: &MasterConfig) -> BTreeMap<String, Value> {
+    let value =
+        serde_json::to_value(config).expect("maps with text keys and finite numbers are JSON");
+    flattened(&value)
+}
+
+/// As [`flat`], with secrets hidden.
+fn shown(config: &MasterConfig) -> BTreeMap<String, Value> {
+    flattened(&config.to_masked_json())
+}
+
+fn flattened(value: &Value) -> BTreeMap<String, Value> {
+    let mut found = BTreeMap::new();
+    collect(value, String::new(), &mut found);
+    found
+}
+
+fn collect(value: &Value, path: String, found: &mut BTreeMap<String, Value>) {
+    let below = |key: &str| {
+        if path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{path}.{key}")
+        }
+    };
+    match value {
+        Value::Object(members) if !members.is_empty() => {
+            for (key, member) in members {
+                collect(member, below(key), found);
+            }
+        }
+        Value::Array(pools) if path == "resource_pools" => {
+            for pool in pools {
+                let name = pool["pool_name"].as_str().unwrap_or_default();
+                collect(pool, format!("{path}[{name}]"), found);
+            }
+        }
+        // What is not set is not there.
+        Value::Null => {}
+        leaf => {
+            found.insert(path, leaf.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(text: &str) -> MasterConfig {
+        MasterConfig::load(&[("m.yaml".into(), text.into())], &BTreeMap::new(), &[])
+            .unwrap_or_else(|errors| panic!("{errors}"))
+            .0
+    }
+
+    fn reload(old: &str, new: &str) -> Result<Vec<String>, Vec<String>> {
+        match config(old).reload(config(new), |pool| {
+            (pool == "busy").then(|| "2 agents are in it".to_owned())
+        }) {
+            Ok(reload) => Ok(reload.changes.iter().map(ToString::to_string).collect()),
+            Err(refused) => Err(refused.iter().map(ToString::to_string).collect()),
+        }
+    }
+
+    #[test]
+    fn every_key_at_the_top_has_a_rule() {
+        for field in super::super::schema::MASTER.fields {
+            assert!(
+                RULES.iter().any(|(prefix, _)| *prefix == field.name),
+                "{} has no rule",
+                field.name
+            );
+        }
+    }
+
+    #[test]
+    fn pools_schedulers_defaults_and_the_log_level_change_while_the_master_runs() {
+        let old = "resource_pools: [{pool_name: a}, {pool_name: gone}]\nresource_manager: {default_aux_resource_pool: a, default_compute_resource_pool: a}";
+        let new = "
+log: {level: debug}
+task_container_defaults: {image: {cuda: new/image}, shm_size_bytes: 5}
+resource_manager: {default_aux_resource_pool: a, default_compute_resource_pool: b, scheduler: {type: fair_share}}
+resource_pools:
+  - {pool_name: b}
+  - {pool_name: a, max_aux_containers_per_agent: 3, scheduler: {type: priority}}
+";
+        let changes = reload(old, new).unwrap();
+        for expected in [
+            "log.level: \"info\" -> \"debug\"",
+            "task_container_defaults.image.cuda: null -> \"new/image\"",
+            "task_container_defaults.shm_size_bytes: null -> 5",
+            "resource_manager.default_compute_resource_pool: \"a\" -> \"b\"",
+            "resource_manager.scheduler.type: null -> \"fair_share\"",
+            "resource_pools[a].max_aux_containers_per_agent: 100 -> 3",
+            "resource_pools[a].scheduler.type: null -> \"priority\"",
+            "resource_pools[b].pool_name: null -> \"b\"",
+            "resource_pools[gone].pool_name: \"gone\" -> null",
+        ] {
+            assert!(
+                changes.iter().any(|c| c == expected),
+                "{changes:?} lacks {expected}"
+            );
+        }
+        assert_eq!(reload(old, old), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_cannot_change_is_refused_with_every_reason_at_once() {
+        let refused = reload(
+            "resource_pools: [{pool_name: busy}]",
+            "port: 1\ndb: {url: \"postgres://u:hidden@h/n\"}\nsecurity: {tls: {cert: a, key: b}}\ndata_dir: /x\nlog: {level: debug}\nresource_pools: [{pool_name: default}]",
+        )
+        .unwrap_err();
+        for expected in [
+            "data_dir: the store and the files there are open since the start",
+            "db.url: the database is opened at start",
+            "port: the master listens there since its start",
+            "security.tls.cert: certificate and key are read at start",
+            "security.tls.key: certificate and key are read at start",
+            "resource_pools[busy]: 2 agents are in it",
+        ] {
+            assert!(
+                refused.iter().any(|r| r == expected),
+                "{refused:?} lacks {expected}"
+            );
+        }
+        assert_eq!(refused.len(), 6);
+    }
+
+    #[test]
+    fn changed_secrets_are_seen_and_not_shown() {
+        let old = config("webhooks: {signing_key: hidden1}");
+        let changes = old
+            .reload(config("webhooks: {signing_key: hidden2}"), |_| None)
+            .unwrap()
+            .changes;
+        assert_eq!(changes.len(), 1);
+        assert_eq!(changes[0].path, "webhooks.signing_key");
+        assert_eq!(
+            (&changes[0].from, &changes[0].to),
+            (&json!("********"), &json!("********"))
+        );
+    }
+}

@@ -1,0 +1,277 @@
+//! Pools, further managers, and what must hold between pools and managers: `master-config` reference §7, §9, §13.
+
+use super::manager::{RESOURCE_MANAGER, SCHEDULER};
+use super::provider::PROVIDER;
+use super::{filled, is_true};
+use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
+use crate::schema::{Checker, Kind, NATURAL_32, Section, closest, cut, field, section};
+use crate::yaml::{Node, Tree};
+
+pub(super) const POOLS: Kind = Kind::List(&Kind::Section(&POOL));
+
+static POOL: Section = section(&[
+    field("pool_name", Kind::Special(&NOT_EMPTY), "Unique name").always(),
+    field("description", Kind::Text, "For people").or("\"\""),
+    field(
+        "provider",
+        Kind::Union(&PROVIDER),
+        "How agents are made on demand; without it agents are started by hand",
+    )
+    .kept(),
+    field(
+        "scheduler",
+        Kind::Section(&SCHEDULER),
+        "Scheduler of this pool; with any key in it the cluster's does not count at all",
+    ),
+    field(
+        "max_aux_containers_per_agent",
+        NATURAL_32,
+        "Tasks without slots on one agent",
+    )
+    .or("100"),
+    field(
+        "task_container_defaults",
+        Kind::Section(&TASK_CONTAINER_DEFAULTS),
+        "What tasks in this pool get, over the cluster's defaults",
+    ),
+    field(
+        "agent_reconnect_wait",
+        Kind::Duration,
+        "How long a lost agent's tasks are waited for",
+    )
+    .or("\"10m\""),
+    field("agent_reattach_enabled", Kind::Any, "Older key")
+        .warn("is ignored; agents always find their tasks again"),
+    field(
+        "kubernetes_namespace",
+        Kind::Text,
+        "Namespace of the pool's tasks",
+    )
+    .kept(),
+])
+.named("resource_pool")
+.aliases(&[(
+    "max_cpu_containers_per_agent",
+    "max_aux_containers_per_agent",
+    true,
+)]);
+
+pub(super) static ADDITIONAL: Section = section(&[
+    field(
+        "resource_manager",
+        Kind::Union(&RESOURCE_MANAGER),
+        "The manager, with a `cluster_name` of its own",
+    )
+    .always(),
+    field("resource_pools", POOLS, "Its pools, at least one").always(),
+]);
+
+/// A manager with its pools.
+struct Managed<'n> {
+    manager: Option<&'n Node>,
+    pools: Vec<&'n Node>,
+    /// Index among the additional managers; `None` = the main one.
+    additional: Option<usize>,
+}
+
+fn list<'n>(node: &'n Node, key: &str) -> Vec<&'n Node> {
+    match node.get(key).map(|node| &node.tree) {
+        Some(Tree::List(items)) => items.iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+impl Managed<'_> {
+    fn within(&self, checker: &mut Checker, key: &str, work: impl FnOnce(&mut Checker)) {
+        match self.additional {
+            None => checker.within(key, work),
+            Some(index) => checker.within("additional_resource_managers", |checker| {
+                checker.within_index(index, |checker| checker.within(key, work));
+            }),
+        }
+    }
+
+    fn kind(&self) -> &str {
+        self.manager
+            .and_then(|manager| manager.get("type"))
+            .and_then(Node::text)
+            .unwrap_or("agent")
+    }
+
+    fn pool_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self
+            .pools
+            .iter()
+            .filter_map(|pool| pool.get("pool_name")?.text())
+            .collect();
+        if self.pools.is_empty() {
+            names.push("default");
+        }
+        names
+    }
+}
+
+/// Rules of the whole document.
+pub(super) fn document(checker: &mut Checker, root: &Node) {
+    if !checker.stage.is_complete() {
+        return;
+    }
+    let mut all = vec![Managed {
+        manager: root.get("resource_manager"),
+        pools: list(root, "resource_pools"),
+        additional: None,
+    }];
+    for (index, item) in list(root, "additional_resource_managers")
+        .into_iter()
+        .enumerate()
+    {
+        all.push(Managed {
+            manager: item.get("resource_manager"),
+            pools: list(item, "resource_pools"),
+            additional: Some(index),
+        });
+    }
+    unique_pools(checker, &all);
+    unique_managers(checker, &all);
+    for managed in &all {
+        if managed.kind() == "agent" || !managed.pools.is_empty() {
+            default_pools(checker, managed, root);
+        }
+        if managed.additional.is_some() && managed.pools.is_empty() {
+            managed.within(checker, "resource_pools", |checker| {
+                checker.error(None, "must hold at least one pool");
+            });
+        }
+    }
+    slots_of_pods(checker, root, &all);
+}
+
+fn unique_pools(checker: &mut Checker, all: &[Managed<'_>]) {
+    let mut seen: Vec<&str> = Vec::new();
+    for managed in all {
+        for (index, pool) in managed.pools.iter().enumerate() {
+            let Some(node) = pool.get("pool_name") else {
+                continue;
+            };
+            let Some(name) = node.text() else { continue };
+            if seen.contains(&name) {
+                let message = format!("\"{}\" names two resource pools", cut(name));
+                managed.within(checker, "resource_pools", |checker| {
+                    checker.within_index(index, |checker| {
+                        checker.error_in("pool_name", node.at.as_ref(), message);
+                    });
+                });
+            }
+            seen.push(name);
+        }
+    }
+}
+
+fn unique_managers(checker: &mut Checker, all: &[Managed<'_>]) {
+    let mut seen: Vec<&str> = Vec::new();
+    for managed in all {
+        let given = managed
+            .manager
+            .and_then(|manager| filled(manager, "cluster_name"));
+        let name = given.and_then(Node::text);
+        if managed.additional.is_some() && name.is_none() {
+            let at = managed.manager.and_then(|manager| manager.at.clone());
+            managed.within(checker, "resource_manager", |checker| {
+                checker.error_in(
+                    "cluster_name",
+                    at.as_ref(),
+                    "is required for an additional manager",
+                );
+            });
+            continue;
+        }
+        let name = name.unwrap_or("default");
+        if seen.contains(&name) {
+            let message = format!("\"{}\" names two resource managers", cut(name));
+            let at = given.and_then(|node| node.at.clone());
+            managed.within(checker, "resource_manager", |checker| {
+                checker.error_in("cluster_name", at.as_ref(), message);
+            });
+        }
+        seen.push(name);
+    }
+}
+
+/// The default pools must be there, unless there are to be none.
+fn default_pools(checker: &mut Checker, managed: &Managed<'_>, root: &Node) {
+    let names = managed.pool_names();
+    let manager = managed.manager;
+    let none = manager.is_some_and(|manager| is_true(manager, "no_default_resource_pools"));
+    for key in ["default_aux_resource_pool", "default_compute_resource_pool"] {
+        let given = manager.and_then(|manager| filled(manager, key));
+        let (name, at) = match given {
+            Some(node) => (node.text().unwrap_or_default(), node.at.as_ref()),
+            None if none => continue,
+            // One pool leaves no choice, and requests go to the main manager's pools unless they name another.
+            None if names.len() == 1 || managed.additional.is_some() => continue,
+            None => {
+                let near = manager.or_else(|| root.get("resource_pools"));
+                ("default", near.and_then(|node| node.at.as_ref()))
+            }
+        };
+        managed.within(checker, "resource_manager", |checker| {
+            if none {
+                checker.error_in(
+                    key,
+                    at,
+                    "must be left out beside \"no_default_resource_pools\"",
+                );
+            } else if !names.contains(&name) {
+                let known: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+                let message = format!(
+                    "names no resource pool: \"{}\"; there are {}",
+                    cut(name),
+                    known.join(", ")
+                );
+                match closest(name, names.iter().copied()) {
+                    Some(near) => {
+                        let hint = format!("did you mean \"{near}\"?");
+                        checker.error_hint_in(key, at, message, hint);
+                    }
+                    None => checker.error_in(key, at, message),
+                }
+            }
+        });
+    }
+}
+
+/// The size of pods on Kubernetes is said once: by the manager, or, where there is only one, by the cluster's defaults.
+fn slots_of_pods(checker: &mut Checker, root: &Node, all: &[Managed<'_>]) {
+    const KEY: &str = "max_slots_per_pod";
+    let of_cluster = root.find("task_container_defaults.kubernetes.max_slots_per_pod");
+    for managed in all.iter().filter(|managed| managed.kind() == "kubernetes") {
+        let of_manager = managed.manager.and_then(|manager| manager.get(KEY));
+        let at = managed.manager.and_then(|manager| manager.at.clone());
+        let several = all.len() > 1;
+        managed.within(checker, "resource_manager", |checker| {
+            match (of_manager, of_cluster) {
+                (None, None) => checker.error_in(
+                    KEY,
+                    at.as_ref(),
+                    "is required: the most slots that one pod gets",
+                ),
+                (None, Some(_)) if several => checker.error_in(
+                    KEY,
+                    at.as_ref(),
+                    "is required for each of several managers; that of \"task_container_defaults\" is for a single one",
+                ),
+                (Some(given), Some(_)) if several => checker.warn_in(
+                    KEY,
+                    given.at.as_ref(),
+                    "is what counts; that of \"task_container_defaults\" is ignored where there are several managers",
+                ),
+                (Some(given), Some(_)) => checker.error_in(
+                    KEY,
+                    given.at.as_ref(),
+                    "is given in \"task_container_defaults.kubernetes\" as well; choose one",
+                ),
+                _ => {}
+            }
+        });
+    }
+}

@@ -1,0 +1,336 @@
+//! Policies that administrators lay over everything: invariants, which no document can change, and constraints, which the
+//! result must keep. `experiment-config` reference §1 and §12.1, `task-config` reference §8.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::document::read_layer;
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position};
+use crate::origin::{Layer, Source};
+use crate::schema::{Checker, Document, Kind, NATURAL_32, Section, Stage, field, section};
+use crate::task::TASK_DOCUMENT;
+use crate::yaml::Node;
+
+/// The kinds of work that have policies of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    /// Experiments.
+    Experiment,
+    /// Notebooks, `TensorBoards`, shells, commands and generic tasks.
+    Tasks,
+}
+
+impl Workload {
+    fn document(self) -> &'static Document {
+        match self {
+            Self::Experiment => &crate::experiment::schema::DOCUMENT,
+            Self::Tasks => &TASK_DOCUMENT,
+        }
+    }
+}
+
+/// Which way priorities run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PriorityOrder {
+    /// Lower numbers go first: agents.
+    #[default]
+    LowerFirst,
+    /// Higher numbers go first: Kubernetes.
+    HigherFirst,
+}
+
+/// What the result must keep. `None` = no constraint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Constraints {
+    /// Most slots of an experiment at once, of a trial, and of a task.
+    pub max_slots: Option<u32>,
+    /// The best priority that may be asked for.
+    pub priority_limit: Option<u8>,
+}
+
+/// The policies of one scope for one kind of work.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policies {
+    /// Whose policies these are, as mistakes name it: `workspace "w"`, or `the cluster`.
+    pub scope: String,
+    /// What the result must keep.
+    pub constraints: Constraints,
+    /// What the person should know although it is no mistake.
+    pub warnings: Vec<ConfigWarning>,
+    /// Which way priorities run where the work is to go.
+    pub priority_order: PriorityOrder,
+    /// What lies over everything.
+    invariant_config: Option<Node>,
+}
+
+static POLICIES: Section = section(&[
+    field(
+        "invariant_config",
+        Kind::AnyMap,
+        "What lies over every configuration",
+    ),
+    field(
+        "constraints",
+        Kind::Section(&CONSTRAINTS),
+        "What every configuration must keep",
+    ),
+]);
+
+static CONSTRAINTS: Section = section(&[
+    field(
+        "resources",
+        Kind::Section(&RESOURCES),
+        "Limits of what can be asked for",
+    ),
+    field(
+        "priority_limit",
+        Kind::Int(1, 99),
+        "Best priority that may be asked for",
+    ),
+]);
+
+static RESOURCES: Section = section(&[field(
+    "max_slots",
+    NATURAL_32,
+    "Most slots of an experiment at once, of a trial, and of a task",
+)]);
+
+static DOCUMENT: Document = Document {
+    root: &POLICIES,
+    places: &[
+        ("max_slots", "constraints.resources.max_slots"),
+        (".priority_limit", "constraints.priority_limit"),
+    ],
+    slots_key: "resources.slots_per_trial",
+    translate: |_, _| {},
+};
+
+impl Policies {
+    /// Reads policies, YAML or JSON. `scope` names whose they are, `file` where they were read from, if anywhere.
+    ///
+    /// # Errors
+    /// Every mistake, those of the invariants included; also invariants that break the constraints beside them.
+    pub fn parse(
+        workload: Workload,
+        scope: &str,
+        file: Option<&str>,
+        text: &str,
+    ) -> Result<Self, ConfigErrors> {
+        let source = Source::of(Layer::Policy(scope.to_owned()), file.unwrap_or_default());
+        let (root, mistakes) = read_layer(text, Some(&Arc::new(source)))?;
+        Self::from_node(workload, scope, root, mistakes)
+    }
+
+    /// Reads policies that are stored as JSON.
+    ///
+    /// # Errors
+    /// As [`Policies::parse`], without lines.
+    pub fn from_value(
+        workload: Workload,
+        scope: &str,
+        value: &Value,
+    ) -> Result<Self, ConfigErrors> {
+        let mut root = Node::from(value);
+        root.set_source(&Arc::new(Source::layer(Layer::Policy(scope.to_owned()))));
+        Self::from_node(workload, scope, root, Vec::new())
+    }
+
+    fn from_node(
+        workload: Workload,
+        scope: &str,
+        mut root: Node,
+        mistakes: Vec<ConfigError>,
+    ) -> Result<Self, ConfigErrors> {
+        let mut checker = Checker::new(&DOCUMENT, Stage::Sane);
+        checker.errors = mistakes;
+        checker.check(&mut root);
+        let mut invariant_config = root.take("invariant_config");
+        if let Some(invariants) = &mut invariant_config {
+            let mut inner = Checker::new(workload.document(), Stage::Sane);
+            inner.check(invariants);
+            for mut error in inner.errors {
+                error.path = below("invariant_config", &error.path);
+                checker.errors.push(error);
+            }
+            for mut warning in inner.warnings {
+                warning.path = below("invariant_config", &warning.path);
+                checker.warnings.push(warning);
+            }
+        }
+        let integer = |path: &str| root.find(path).and_then(Node::integer);
+        let constraints = Constraints {
+            max_slots: integer("constraints.resources.max_slots")
+                .and_then(|slots| u32::try_from(slots).ok()),
+            priority_limit: integer("constraints.priority_limit")
+                .and_then(|limit| u8::try_from(limit).ok()),
+        };
+        let mut policies = Self {
+            scope: scope.to_owned(),
+            constraints,
+            warnings: Vec::new(),
+            priority_order: PriorityOrder::default(),
+            invariant_config,
+        };
+        if let Some(mut invariants) = policies.invariant_config.clone() {
+            let slots_key = workload.document().slots_key;
+            checker.within("invariant_config", |checker| {
+                let own = std::slice::from_ref(&policies);
+                check_constraints(checker, &mut invariants, own, slots_key);
+            });
+        }
+        policies.warnings = checker.finish()?;
+        Ok(policies)
+    }
+
+    /// The same for a manager whose priorities run this way.
+    #[must_use]
+    pub fn with_order(mut self, order: PriorityOrder) -> Self {
+        self.priority_order = order;
+        self
+    }
+
+    /// What lies over everything, in its normal form.
+    pub fn invariant_config(&self) -> Option<Value> {
+        self.invariant_config.as_ref().map(Node::to_value)
+    }
+
+    /// What lies over everything.
+    pub(crate) fn invariants(&self) -> Option<&Node> {
+        self.invariant_config.as_ref()
+    }
+
+    /// Whether a change of `path` to `value` contradicts an invariant; such a change is refused.
+    pub fn forbids(&self, path: &str, value: &Value) -> bool {
+        self.invariant_config
+            .as_ref()
+            .and_then(|invariants| invariants.find(path))
+            .is_some_and(|fixed| fixed.to_value() != *value)
+    }
+}
+
+fn below(prefix: &str, path: &str) -> String {
+    match path {
+        "" => prefix.to_owned(),
+        path if path.starts_with('[') => format!("{prefix}{path}"),
+        path => format!("{prefix}.{path}"),
+    }
+}
+
+/// A limit and whose it is.
+struct Limit<'p, T> {
+    value: T,
+    scope: &'p str,
+}
+
+/// The last policy that has a limit has it.
+fn limit<T>(policies: &[Policies], of: impl Fn(&Constraints) -> Option<T>) -> Option<Limit<'_, T>> {
+    policies.iter().rev().find_map(|policy| {
+        Some(Limit {
+            value: of(&policy.constraints)?,
+            scope: &policy.scope,
+        })
+    })
+}
+
+/// Holds the constraints against a whole configuration; the last policy's beat the others'. A limit of slots becomes the
+/// experiment's own where it has none, and a default priority is brought within its limit: only what was asked for is
+/// refused.
+pub(crate) fn check_constraints(
+    checker: &mut Checker,
+    root: &mut Node,
+    policies: &[Policies],
+    slots_path: &str,
+) {
+    slots(checker, root, policies, slots_path);
+    priority(checker, root, policies);
+}
+
+fn fixed_by(scope: &str, value: u32) -> Node {
+    let mut node = Node::from(&Value::from(value));
+    node.at = Some(Position {
+        source: Some(Arc::new(Source::layer(Layer::Policy(scope.to_owned())))),
+        line: 0,
+        column: 0,
+    });
+    node
+}
+
+fn slots(checker: &mut Checker, root: &mut Node, policies: &[Policies], slots_path: &str) {
+    let Some(Limit {
+        value: limit,
+        scope,
+    }) = limit(policies, |c| c.max_slots)
+    else {
+        return;
+    };
+    for path in [slots_path, "resources.max_slots"] {
+        let Some(node) = root.find(path) else {
+            continue;
+        };
+        if let Some(asked) = node.integer()
+            && asked > i64::from(limit)
+        {
+            let message =
+                format!("is {asked}, more than the {limit} that the policy of {scope} allows");
+            let at = node.at.clone();
+            refuse(checker, path, at.as_ref(), message);
+        }
+    }
+    let is_experiment = slots_path.ends_with("slots_per_trial");
+    if is_experiment && root.find("resources.max_slots").is_none() {
+        root.put("resources.max_slots", fixed_by(scope, limit));
+    }
+}
+
+fn priority(checker: &mut Checker, root: &mut Node, policies: &[Policies]) {
+    let Some(Limit {
+        value: limit,
+        scope,
+    }) = limit(policies, |c| c.priority_limit)
+    else {
+        return;
+    };
+    let order = policies
+        .last()
+        .map_or(PriorityOrder::default(), |policy| policy.priority_order);
+    let Some(node) = root.find("resources.priority") else {
+        return;
+    };
+    let Some(asked) = node.integer() else {
+        return;
+    };
+    let (good, words) = match order {
+        PriorityOrder::LowerFirst => (
+            asked >= i64::from(limit),
+            format!("{limit} to 99 (lower goes first)"),
+        ),
+        PriorityOrder::HigherFirst => (
+            asked <= i64::from(limit),
+            format!("1 to {limit} (higher goes first)"),
+        ),
+    };
+    if good {
+        return;
+    }
+    let by_default = node
+        .at
+        .as_ref()
+        .and_then(|at| at.source.as_ref())
+        .is_some_and(|source| matches!(source.layer, Layer::PoolPriority(_)));
+    if by_default {
+        return root.put("resources.priority", fixed_by(scope, u32::from(limit)));
+    }
+    let at = node.at.clone();
+    let message = format!("is {asked}; the policy of {scope} allows {words}");
+    refuse(checker, "resources.priority", at.as_ref(), message);
+}
+
+fn refuse(checker: &mut Checker, path: &str, at: Option<&Position>, message: String) {
+    match path.split_once('.') {
+        Some((key, rest)) => {
+            checker.within(key, |checker| refuse(checker, rest, at, message));
+        }
+        None => checker.error_in(path, at, message),
+    }
+}

@@ -1,0 +1,199 @@
+//! The right form of documents that are broken in a well-known way: indentation that got lost, keys of another kind of
+//! document, dotted keys. Errata E-16.
+//!
+//! What the checker found in the wrong place is moved, and the result is checked: only what is better than before is shown.
+
+use std::collections::BTreeMap;
+
+use crate::errors::ConfigError;
+use crate::schema::{Checker, Misplaced, Segment, Stage, mask};
+use crate::yaml::{Node, Tree, to_yaml};
+
+/// How often what was moved is looked at again: a section in its right place may show what else is not.
+const ROUNDS: usize = 4;
+
+/// Adds the right form to the mistakes, when moving what is misplaced leads to one, and the mistakes in what was moved,
+/// which show only in its right place. `written` is the layer as it was before the check.
+pub(crate) fn propose(checker: &mut Checker, written: &Node) {
+    if checker.misplaced.is_empty() || checker.errors.is_empty() {
+        return;
+    }
+    let mut repaired = written.clone();
+    let mut touched: Vec<String> = Vec::new();
+    let mut targets: Vec<String> = Vec::new();
+    let mut misplaced = checker.misplaced.clone();
+    let mut moved: Vec<ConfigError> = Vec::new();
+    let mut left = 0;
+    for _ in 0..ROUNDS {
+        if !move_all(&mut repaired, &misplaced, &mut touched, &mut targets) {
+            break;
+        }
+        let mut again = Checker::new(checker.document(), Stage::Sane);
+        again.check(&mut repaired.clone());
+        misplaced = again.misplaced;
+        let (inside, outside): (Vec<_>, Vec<_>) = again
+            .errors
+            .into_iter()
+            .partition(|error| is_inside(&targets, &error.path));
+        moved.extend(inside);
+        left = outside.len();
+    }
+    if touched.is_empty() || left >= checker.errors.len() {
+        return;
+    }
+    let shown: BTreeMap<String, Node> = repaired
+        .members()
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| touched.contains(key))
+        .map(|(key, node)| (key.clone(), node.clone()))
+        .collect();
+    let mut value = Node::new(Tree::Map(shown)).to_value();
+    mask(&mut value, checker.document().root);
+    if let Some(first) = checker.errors.first_mut() {
+        first.repaired = Some(to_yaml(&value).into());
+    }
+    checker.errors.extend(moved);
+}
+
+/// Whether a path is below one of these.
+fn is_inside(targets: &[String], path: &str) -> bool {
+    targets.iter().any(|target| {
+        path.strip_prefix(target.as_str())
+            .is_some_and(|rest| rest.starts_with(['.', '[']))
+    })
+}
+
+/// Moves what can be moved; gives whether anything was.
+fn move_all(
+    root: &mut Node,
+    misplaced: &[Misplaced],
+    touched: &mut Vec<String>,
+    targets: &mut Vec<String>,
+) -> bool {
+    let mut any = false;
+    for Misplaced { from, to } in misplaced {
+        // The source is left where the target is taken already.
+        let Some(node) = find(root, from).cloned() else {
+            continue;
+        };
+        if !put(root, to, node) {
+            continue;
+        }
+        remove(root, from);
+        any = true;
+        for path in [from, to] {
+            if let Some(Segment::Key(top)) = path.first()
+                && !touched.contains(top)
+            {
+                touched.push(top.clone());
+            }
+        }
+        let keys: Vec<&str> = to
+            .iter()
+            .filter_map(|segment| match segment {
+                Segment::Key(key) => Some(key.as_str()),
+                Segment::Index(_) | Segment::Named(_) => None,
+            })
+            .collect();
+        targets.push(keys.join("."));
+    }
+    any
+}
+
+pub(crate) fn find<'n>(root: &'n Node, path: &[Segment]) -> Option<&'n Node> {
+    path.iter()
+        .try_fold(root, |node, segment| match (segment, &node.tree) {
+            (Segment::Key(key), _) => node.get(key),
+            (Segment::Index(index), Tree::List(items)) => items.get(*index),
+            (Segment::Named(name), Tree::List(items)) => items
+                .iter()
+                .find(|item| item.get("name").and_then(Node::text) == Some(name)),
+            _ => None,
+        })
+}
+
+/// Puts a node at a path, making maps, lists and named elements on the way; gives whether there was room.
+fn put(root: &mut Node, path: &[Segment], node: Node) -> bool {
+    let Some((first, rest)) = path.split_first() else {
+        if matches!(root.tree, Tree::Null) {
+            *root = node;
+            return true;
+        }
+        // Two halves of one section come together.
+        return match (&mut root.tree, node.tree) {
+            (Tree::Map(ours), Tree::Map(theirs)) => {
+                let distinct = theirs.keys().all(|key| !ours.contains_key(key));
+                if distinct {
+                    ours.extend(theirs);
+                }
+                distinct
+            }
+            _ => false,
+        };
+    };
+    match first {
+        Segment::Key(key) => {
+            if matches!(root.tree, Tree::Null) {
+                root.tree = Tree::Map(BTreeMap::new());
+            }
+            let Some(members) = root.members_mut() else {
+                return false;
+            };
+            let mut member = members.remove(key).unwrap_or_else(|| Node::new(Tree::Null));
+            let done = put(&mut member, rest, node);
+            if done || !matches!(member.tree, Tree::Null) {
+                members.insert(key.clone(), member);
+            }
+            done
+        }
+        Segment::Index(index) => match &mut root.tree {
+            Tree::List(items) => items
+                .get_mut(*index)
+                .is_some_and(|item| put(item, rest, node)),
+            _ => false,
+        },
+        Segment::Named(name) => {
+            if matches!(root.tree, Tree::Null) {
+                root.tree = Tree::List(Vec::new());
+            }
+            let Tree::List(items) = &mut root.tree else {
+                return false;
+            };
+            let known = items
+                .iter()
+                .position(|item| item.get("name").and_then(Node::text) == Some(name));
+            let index = known.unwrap_or_else(|| {
+                let own = Node::new(Tree::Text((*name).to_owned()));
+                items.push(Node::new(Tree::Map(BTreeMap::from([(
+                    "name".to_owned(),
+                    own,
+                )]))));
+                items.len() - 1
+            });
+            put(&mut items[index], rest, node)
+        }
+    }
+}
+
+/// Removes the node at a path; a map that is then empty may say something (`emptyDir: {}`).
+fn remove(root: &mut Node, path: &[Segment]) {
+    let Some((first, rest)) = path.split_first() else {
+        return;
+    };
+    match (first, &mut root.tree) {
+        (Segment::Key(key), Tree::Map(members)) => {
+            if rest.is_empty() {
+                members.remove(key);
+            } else if let Some(member) = members.get_mut(key) {
+                remove(member, rest);
+            }
+        }
+        (Segment::Index(index), Tree::List(items)) => {
+            if let Some(item) = items.get_mut(*index) {
+                remove(item, rest);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,832 @@
+//! Holds a document against the schema: every mistake with its place, its path, what was found and what is allowed.
+
+use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant, leaves};
+use crate::errors::{
+    ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position, each_once, edit_distance,
+};
+use crate::units::parse_duration;
+use crate::yaml::{Node, Tree};
+
+/// How complete the document has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// As submitted: what other layers may bring can be missing.
+    Sane,
+    /// All layers are merged.
+    Complete,
+    /// As stored by an earlier version: complete, and what was removed since is read.
+    Stored,
+}
+
+impl Stage {
+    /// Whether everything that is needed must be there.
+    pub(crate) fn is_complete(self) -> bool {
+        self != Self::Sane
+    }
+}
+
+/// A step of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Segment {
+    /// A member of a map.
+    Key(String),
+    /// An element of a list.
+    Index(usize),
+    /// The element of a list of maps whose `name` this is.
+    Named(&'static str),
+}
+
+/// A value that stands in the wrong place, in a way that is well known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Misplaced {
+    pub(crate) from: Vec<Segment>,
+    pub(crate) to: Vec<Segment>,
+}
+
+/// Collects mistakes and warnings on a walk through a document.
+pub(crate) struct Checker {
+    pub(crate) stage: Stage,
+    pub(crate) errors: Vec<ConfigError>,
+    pub(crate) warnings: Vec<ConfigWarning>,
+    path: Vec<Segment>,
+    document: &'static Document,
+    /// What could be put right by moving it.
+    pub(crate) misplaced: Vec<Misplaced>,
+    /// Paths of keys that unknown ones most likely meant: to miss these as well would be to say it twice.
+    pub(crate) meant: Vec<String>,
+    /// Above 0 below a secret: values are not quoted.
+    hush: usize,
+}
+
+/// Mistakes of a layer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Mistakes {
+    pub(crate) errors: Vec<ConfigError>,
+    /// See [`Checker::meant`].
+    pub(crate) meant: Vec<String>,
+}
+
+impl Mistakes {
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.errors.extend(other.errors);
+        self.meant.extend(other.meant);
+    }
+}
+
+/// Characters of a value that are quoted in a mistake.
+const MAX_QUOTED: usize = 60;
+
+impl Checker {
+    pub(crate) fn new(document: &'static Document, stage: Stage) -> Self {
+        Self {
+            stage,
+            errors: Vec::new(),
+            warnings: Vec::new(),
+            path: Vec::new(),
+            document,
+            misplaced: Vec::new(),
+            meant: Vec::new(),
+            hush: 0,
+        }
+    }
+
+    /// The document that is checked.
+    pub(crate) fn document(&self) -> &'static Document {
+        self.document
+    }
+
+    /// Translates older forms and checks a whole document; on success gives back the warnings.
+    pub(crate) fn run(mut self, node: &mut Node) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+        self.check(node);
+        self.finish()
+    }
+
+    /// Translates older forms and checks a whole document.
+    pub(crate) fn check(&mut self, node: &mut Node) {
+        (self.document.translate)(self, node);
+        self.section(node, self.document.root);
+    }
+
+    /// Takes mistakes that were found before, in the layers that this document is made of, and forgets that keys are
+    /// missing which those tell of.
+    pub(crate) fn add_earlier(&mut self, earlier: Mistakes) {
+        // A document that is not even a map misses everything.
+        let is_no_map = earlier.errors.iter().any(|error| error.path.is_empty());
+        self.errors.retain(|error| {
+            let said = |meant: &String| {
+                *meant == error.path
+                    || meant
+                        .strip_prefix(error.path.as_str())
+                        .is_some_and(|rest| rest.starts_with('.'))
+            };
+            !(error.message.starts_with("is required")
+                && (is_no_map || earlier.meant.iter().any(said)))
+        });
+        self.errors.extend(earlier.errors);
+    }
+
+    /// The mistakes and the warnings so far.
+    pub(crate) fn taken(self) -> (Mistakes, Vec<ConfigWarning>) {
+        let mistakes = Mistakes {
+            errors: self.errors,
+            meant: self.meant,
+        };
+        (mistakes, each_once(self.warnings))
+    }
+
+    /// The warnings, each once, unless there are mistakes.
+    pub(crate) fn finish(self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+        ConfigErrors::check(self.errors)?;
+        Ok(each_once(self.warnings))
+    }
+
+    /// The path of the value being looked at.
+    pub(crate) fn path(&self) -> String {
+        let mut out = String::new();
+        for segment in &self.path {
+            match segment {
+                Segment::Index(index) => {
+                    out.push('[');
+                    out.push_str(&index.to_string());
+                    out.push(']');
+                }
+                Segment::Key(key) => push_key(&mut out, key),
+                Segment::Named(name) => push_key(&mut out, name),
+            }
+        }
+        out
+    }
+
+    /// Notes that the member `key` at the current path belongs elsewhere: at a dotted path from the top.
+    pub(crate) fn belongs_at(&mut self, key: &str, place: &str) {
+        let to = place
+            .split('.')
+            .map(|key| Segment::Key(key.to_owned()))
+            .collect();
+        self.belongs(key, to);
+    }
+
+    /// Notes that the member `key` at the current path belongs further down: at `steps` from the current path.
+    pub(crate) fn belongs_below(&mut self, key: &str, steps: &[Segment]) {
+        let to = self.path.iter().chain(steps).cloned().collect();
+        self.belongs(key, to);
+    }
+
+    /// Notes that the member `key` at the current path belongs one level up.
+    pub(crate) fn belongs_above(&mut self, key: &str) {
+        let mut to = self.path.clone();
+        to.pop();
+        to.push(Segment::Key(key.to_owned()));
+        self.belongs(key, to);
+    }
+
+    fn belongs(&mut self, key: &str, to: Vec<Segment>) {
+        if self.misplaced.len() < MAX_TOLD {
+            let mut from = self.path.clone();
+            from.push(Segment::Key(key.to_owned()));
+            self.misplaced.push(Misplaced { from, to });
+        }
+    }
+
+    /// Records a mistake at the current path.
+    pub(crate) fn error(&mut self, at: Option<&Position>, message: impl Into<String>) {
+        let error = ConfigError::new(self.path(), at, message);
+        self.errors.push(error);
+    }
+
+    /// Records a mistake with advice at the current path.
+    pub(crate) fn error_hint(
+        &mut self,
+        at: Option<&Position>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        let error = ConfigError::new(self.path(), at, message).with_hint(hint);
+        self.errors.push(error);
+    }
+
+    /// Records a mistake below the current path.
+    pub(crate) fn error_in(
+        &mut self,
+        key: &str,
+        at: Option<&Position>,
+        message: impl Into<String>,
+    ) {
+        self.within(key, |checker| checker.error(at, message));
+    }
+
+    /// Records a mistake with advice below the current path.
+    pub(crate) fn error_hint_in(
+        &mut self,
+        key: &str,
+        at: Option<&Position>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.within(key, |checker| checker.error_hint(at, message, hint));
+    }
+
+    /// Records a warning at the current path.
+    pub(crate) fn warn(&mut self, at: Option<&Position>, message: impl Into<String>) {
+        let warning = ConfigWarning::new(self.path(), at, message);
+        self.warnings.push(warning);
+    }
+
+    /// Records a warning below the current path.
+    pub(crate) fn warn_in(&mut self, key: &str, at: Option<&Position>, message: impl Into<String>) {
+        self.within(key, |checker| checker.warn(at, message));
+    }
+
+    /// Works one key further down.
+    pub(crate) fn within<T>(&mut self, key: &str, work: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(Segment::Key(key.to_owned()));
+        let result = work(self);
+        self.path.pop();
+        result
+    }
+
+    /// Works on one element of a list.
+    pub(crate) fn within_index<T>(&mut self, index: usize, work: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(Segment::Index(index));
+        let result = work(self);
+        self.path.pop();
+        result
+    }
+
+    /// A value for people: scalars as they are, unless they are secret.
+    pub(crate) fn found(&self, node: &Node) -> String {
+        if self.hush > 0 {
+            return node.kind().to_owned();
+        }
+        match &node.tree {
+            Tree::Text(text) => format!("the string \"{}\"", cut(text)),
+            Tree::Number(number) => format!("the number {}", cut(&number.to_string())),
+            Tree::Bool(value) => value.to_string(),
+            Tree::Null | Tree::List(_) | Tree::Map(_) => node.kind().to_owned(),
+        }
+    }
+
+    /// Records that the value is of the wrong kind.
+    pub(crate) fn mismatch(&mut self, node: &Node, expected: &str) {
+        let message = format!("must be {expected}, not {}", self.found(node));
+        match self.mismatch_hint(node, expected) {
+            Some(hint) => self.error_hint(node.at.as_ref(), message, hint),
+            None => self.error(node.at.as_ref(), message),
+        }
+    }
+
+    fn mismatch_hint(&self, node: &Node, expected: &str) -> Option<String> {
+        let text = node.text().filter(|_| self.hush == 0);
+        let number = |text: &str| {
+            crate::yaml::parse_scalar(text).is_ok_and(|tree| matches!(tree, Tree::Number(_)))
+        };
+        Some(match (expected, text) {
+            ("true or false", Some(text)) => match text.to_ascii_lowercase().as_str() {
+                "yes" | "on" | "y" | "true" => "write true without quotes".into(),
+                "no" | "off" | "n" | "false" => "write false without quotes".into(),
+                _ => return None,
+            },
+            ("an integer" | "a number", Some(text)) if number(text) => {
+                "write it without quotes".into()
+            }
+            ("a map", Some(text)) if text.contains(':') && !text.contains(": ") => {
+                "put a space behind the \":\"".into()
+            }
+            ("a list", Some(text)) if text.len() <= MAX_QUOTED => format!("write [{text}]"),
+            ("a string", None) if matches!(node.tree, Tree::Number(_) | Tree::Bool(_)) => {
+                "put it in quotes".into()
+            }
+            _ => return None,
+        })
+    }
+
+    /// Checks one value and brings it into its normal form.
+    pub(crate) fn value(&mut self, node: &mut Node, kind: Kind) {
+        match kind {
+            Kind::Any => {}
+            Kind::AnyMap => {
+                if node.members().is_none() {
+                    self.mismatch(node, "a map");
+                }
+            }
+            Kind::Bool => {
+                if !matches!(node.tree, Tree::Bool(_)) {
+                    self.mismatch(node, "true or false");
+                }
+            }
+            Kind::Int(min, max) => self.int(node, min, max),
+            Kind::Above(bound) => self.number(node, "above", |value| value > bound, bound),
+            Kind::AtLeast(bound) => self.number(node, "at least", |value| value >= bound, bound),
+            Kind::Text => {
+                if node.text().is_none() {
+                    self.mismatch(node, "a string");
+                }
+            }
+            Kind::Choice(words) => self.choice(node, words),
+            Kind::Duration => match node.text().map(parse_duration) {
+                Some(Ok(_)) => {}
+                Some(Err(message)) => self.error(node.at.as_ref(), message),
+                None => self.duration_mismatch(node),
+            },
+            Kind::List(item) => match &mut node.tree {
+                Tree::List(items) => {
+                    for (index, element) in items.iter_mut().enumerate() {
+                        self.within_index(index, |checker| checker.value(element, *item));
+                    }
+                }
+                _ => self.mismatch(node, "a list"),
+            },
+            Kind::Map(item) => match &mut node.tree {
+                Tree::Map(members) => {
+                    members.retain(|_, member| !matches!(member.tree, Tree::Null));
+                    for (key, member) in members {
+                        self.within(key, |checker| checker.value(member, *item));
+                    }
+                }
+                _ => self.mismatch(node, "a map"),
+            },
+            Kind::Section(section) => self.section(node, section),
+            Kind::Union(union) => self.union(node, union),
+            Kind::Special(special) => (special.check)(self, node),
+        }
+    }
+
+    fn int(&mut self, node: &mut Node, min: i64, max: i64) {
+        let Tree::Number(number) = &node.tree else {
+            return self.mismatch(node, "an integer");
+        };
+        let given = number.to_string();
+        match node.integer() {
+            Some(value) if (min..=max).contains(&value) => node.tree = Tree::Number(value.into()),
+            Some(value) if value < min => {
+                let message = format!("must be at least {min}, not {value}");
+                self.error(node.at.as_ref(), message);
+            }
+            Some(value) => {
+                let message = format!("must be at most {max}, not {value}");
+                self.error(node.at.as_ref(), message);
+            }
+            None => {
+                let message = format!("must be an integer, not {}", cut(&given));
+                self.error(node.at.as_ref(), message);
+            }
+        }
+    }
+
+    fn number(&mut self, node: &Node, how: &str, good: impl Fn(f64) -> bool, bound: f64) {
+        match &node.tree {
+            Tree::Number(number) if number.as_f64().is_some_and(good) => {}
+            Tree::Number(number) => {
+                let message = format!("must be {how} {bound}, not {number}");
+                self.error(node.at.as_ref(), message);
+            }
+            _ => self.mismatch(node, "a number"),
+        }
+    }
+
+    fn duration_mismatch(&mut self, node: &Node) {
+        match &node.tree {
+            Tree::Number(number) => {
+                let message = format!("must be a duration with a unit, not the number {number}");
+                let hint = format!("write \"{number}s\" for seconds");
+                self.error_hint(node.at.as_ref(), message, hint);
+            }
+            _ => self.mismatch(node, "a duration like \"25s\""),
+        }
+    }
+
+    fn choice(&mut self, node: &Node, words: &'static [&'static str]) {
+        match node.text() {
+            Some(text) if words.contains(&text) => {}
+            Some(text) => {
+                let message = format!("must be one of {}, not \"{}\"", quoted(words), cut(text));
+                match closest(text, words.iter().copied()) {
+                    Some(word) => {
+                        let hint = format!("did you mean \"{word}\"?");
+                        self.error_hint(node.at.as_ref(), message, hint);
+                    }
+                    None => self.error(node.at.as_ref(), message),
+                }
+            }
+            None => self.mismatch(node, &format!("one of {}", quoted(words))),
+        }
+    }
+
+    pub(crate) fn section(&mut self, node: &mut Node, section: &'static Section) {
+        let at = node.at.clone();
+        if node.members().is_none() {
+            return self.mismatch(node, "a map");
+        }
+        self.rename(node, section.aliases, section.fields);
+        let names: Vec<&'static str> = section.fields.iter().map(|field| field.name).collect();
+        self.unknown_keys(node, &names, "", |_| None);
+        self.fields(node, at.as_ref(), section.fields, "");
+        if let Some(check) = section.check {
+            check(self, node);
+        }
+    }
+
+    /// Gives old names their new ones and drops nulls: a null is the same as nothing, except where it takes away what a
+    /// weaker layer gives.
+    fn rename(&mut self, node: &mut Node, aliases: Aliases, fields: &'static [Field]) {
+        let Some(members) = node.members_mut() else {
+            return;
+        };
+        let clears = |key: &str| fields.iter().any(|field| field.clears && field.name == key);
+        members.retain(|key, member| !matches!(member.tree, Tree::Null) || clears(key));
+        for (old, new, warn) in aliases {
+            let Some(value) = members.remove(*old) else {
+                continue;
+            };
+            if *warn {
+                let message = format!("is the old name of \"{new}\"");
+                self.warn_in(old, value.at.as_ref(), message);
+            }
+            if let Some(given) = members.get(*new) {
+                if given.to_value() != value.to_value() {
+                    let message = format!("is another name of \"{new}\", which is given as well");
+                    self.error_in(old, value.at.as_ref(), message);
+                }
+            } else {
+                members.insert((*new).to_owned(), value);
+            }
+        }
+    }
+
+    /// Refuses keys that are not in `names`; `of` names the variant they would have to belong to, and `elsewhere` says
+    /// where a key belongs instead.
+    fn unknown_keys(
+        &mut self,
+        node: &Node,
+        names: &[&'static str],
+        of: &str,
+        elsewhere: impl Fn(&str) -> Option<String>,
+    ) {
+        for (key, member) in node.members().into_iter().flatten() {
+            if names.contains(&key.as_str()) {
+                continue;
+            }
+            // A text that is none of ours has thousands of them, and only the first mistakes are told.
+            if self.errors.len() >= MAX_TOLD {
+                let message = format!("is not a known key{of}");
+                self.error_in(key, member.at.as_ref(), message);
+                continue;
+            }
+            let hint = elsewhere(key).or_else(|| {
+                let meant = self.meaning(key, names)?;
+                if let Some(place) = meant.place(key) {
+                    self.belongs_at(key, &place);
+                    self.meant.push(place);
+                }
+                if let Meant::Sibling(sibling) = meant {
+                    self.meant.push(self.path_to(sibling));
+                }
+                Some(meant.hint(key))
+            });
+            match hint {
+                Some(hint) => {
+                    let message = format!("is not a known key{of}");
+                    self.error_hint_in(key, member.at.as_ref(), message, hint);
+                }
+                None => {
+                    let message = format!("is not a known key{of}; known are {}", quoted(names));
+                    self.error_in(key, member.at.as_ref(), message);
+                }
+            }
+        }
+    }
+
+    /// Where a key at the current path that is not known there belongs, by what people are known to misplace.
+    pub(crate) fn known_place(&self, key: &str) -> Option<&'static str> {
+        let here = self.path_to(key);
+        let places = self.document.places;
+        places
+            .iter()
+            .find(|(from, _)| match from.strip_prefix('.') {
+                Some(top) => top == here,
+                None => *from == here || (!from.contains('.') && *from == key),
+            })
+            .map(|(_, to)| *to)
+            .filter(|to| *to != here)
+    }
+
+    fn path_to(&self, key: &str) -> String {
+        let mut here = self.path();
+        push_key(&mut here, key);
+        here
+    }
+
+    /// What an unknown key may have meant.
+    fn meaning(&self, key: &str, siblings: &[&'static str]) -> Option<Meant> {
+        if let Some(place) = self.known_place(key) {
+            return Some(Meant::Place(place.to_owned()));
+        }
+        let plain = snake(key);
+        if let Some(sibling) = closest(&plain, siblings.iter().copied()) {
+            return Some(Meant::Sibling(sibling));
+        }
+        let here = self.path_to(key);
+        let known = leaves(self.document.root);
+        if self.path.is_empty() && key.contains('.') && known.iter().any(|leaf| leaf.path == key) {
+            return Some(Meant::Flat);
+        }
+        let places: Vec<String> = known
+            .into_iter()
+            .map(|leaf| leaf.path)
+            .filter(|path| path.rsplit('.').next() == Some(&*plain) && *path != here)
+            .collect();
+        match &places[..] {
+            [place] if self.path.is_empty() => Some(Meant::Place(place.clone())),
+            // A leaf name that occurs all over the schema says nothing.
+            [_, ..] if places.len() <= 3 => Some(Meant::OneOf(places)),
+            _ => None,
+        }
+    }
+
+    fn fields(
+        &mut self,
+        node: &mut Node,
+        at: Option<&Position>,
+        fields: &'static [Field],
+        of: &str,
+    ) {
+        for field in fields {
+            let given = node
+                .get_mut(field.name)
+                .filter(|member| !matches!(member.tree, Tree::Null));
+            if let Some(member) = given {
+                self.hush += usize::from(field.secret);
+                self.within(field.name, |checker| {
+                    checker.note(member, field);
+                    checker.value(member, field.kind);
+                });
+                self.hush -= usize::from(field.secret);
+                continue;
+            }
+            let needed = match field.need {
+                Need::Optional => false,
+                Need::Always => true,
+                Need::Finally => self.stage.is_complete() && field.default.is_none(),
+            };
+            if needed {
+                let hint = lower_first(field.about).replace('`', "\"");
+                self.error_hint_in(field.name, at, format!("is required{of}"), hint);
+            }
+        }
+    }
+
+    fn note(&mut self, node: &Node, field: &'static Field) {
+        let text = match field.note {
+            Note::Nothing | Note::Retired(_) => return,
+            Note::Kept => "is accepted and kept but not acted on yet",
+            Note::Warn(why) => why,
+        };
+        // The effective configuration of one experiment, given to another, says nothing by its defaults.
+        if !super::says_nothing(node, field) {
+            self.warn(node.at.as_ref(), text);
+        }
+    }
+
+    fn union(&mut self, node: &mut Node, union: &'static Union) {
+        let at = node.at.clone();
+        if node.members().is_none() {
+            return self.mismatch(node, "a map");
+        }
+        self.rename(node, union.aliases, &[]);
+        let words = || {
+            let current = union.variants.iter().filter(|v| !v.is_retired());
+            quoted_list(current.map(|variant| variant.name))
+        };
+        let tag = node.get(union.tag).cloned().or_else(|| {
+            union
+                .default_tag
+                .map(|tag| Node::new(Tree::Text(tag.to_owned())))
+        });
+        let Some(tag) = tag else {
+            if self.stage.is_complete() {
+                let message = format!("is required: one of {}", words());
+                self.error_in(union.tag, at.as_ref(), message);
+            } else {
+                // Which keys are allowed shows only when a lower layer has brought the tag.
+                let names = union_names(union, None);
+                self.unknown_keys(node, &names, "", |_| None);
+                self.fields(node, at.as_ref(), union.common, "");
+                self.variants_alike(node, union);
+            }
+            return;
+        };
+        let Some(chosen) = tag.text().and_then(|name| union.variant(name)) else {
+            let given = match tag.text() {
+                Some(text) => format!("\"{}\"", cut(text)),
+                None => self.found(&tag),
+            };
+            let message = format!("must be one of {}, not {given}", words());
+            let current = union.variants.iter().filter(|v| !v.is_retired());
+            let near = tag
+                .text()
+                .and_then(|text| closest(text, current.map(|variant| variant.name)));
+            return match near {
+                Some(word) => {
+                    let hint = format!("did you mean \"{word}\"?");
+                    self.error_hint_in(union.tag, tag.at.as_ref(), message, hint);
+                }
+                None => self.error_in(union.tag, tag.at.as_ref(), message),
+            };
+        };
+        if let (Note::Retired(advice), false) = (chosen.note, self.stage == Stage::Stored) {
+            let message = format!("\"{}\" was removed", chosen.name);
+            return self.error_hint_in(union.tag, tag.at.as_ref(), message, advice);
+        }
+        if chosen.note == Note::Kept {
+            let text = format!(
+                "\"{}\" is accepted and kept but not acted on yet",
+                chosen.name
+            );
+            self.warn_in(union.tag, tag.at.as_ref(), text);
+        }
+        let of = format!(" for {} \"{}\"", union.tag, chosen.name);
+        if !chosen.open {
+            let names = union_names(union, Some(chosen));
+            self.unknown_keys(node, &names, &of, |key| other_variant(union, key));
+        }
+        self.fields(node, at.as_ref(), union.common, "");
+        self.fields(node, at.as_ref(), chosen.fields, &of);
+        if let Some(check) = union.check {
+            check(self, node);
+        }
+    }
+
+    /// Checks the keys of variants while it is not known which variant it will be: where all that have a key agree on
+    /// what it may be, that can be checked already.
+    fn variants_alike(&mut self, node: &mut Node, union: &'static Union) {
+        let names: Vec<String> = node
+            .members()
+            .into_iter()
+            .flatten()
+            .map(|(key, _)| key.clone())
+            .collect();
+        for name in names {
+            let fields: Vec<&'static Field> = union
+                .variants
+                .iter()
+                .filter(|variant| !variant.is_retired())
+                .flat_map(|variant| variant.fields.iter())
+                .filter(|field| field.name == name)
+                .collect();
+            if let ([field], Some(member)) = (&fields[..], node.get_mut(&name)) {
+                self.hush += usize::from(field.secret);
+                self.within(&name, |checker| checker.value(member, field.kind));
+                self.hush -= usize::from(field.secret);
+            }
+        }
+    }
+}
+
+/// What an unknown key may have meant.
+enum Meant {
+    /// This key beside it.
+    Sibling(&'static str),
+    /// A key elsewhere, by its dotted path.
+    Place(String),
+    /// One of several elsewhere.
+    OneOf(Vec<String>),
+    /// The dotted path that it is.
+    Flat,
+}
+
+impl Meant {
+    /// Where its value belongs, when that is certain enough to be shown; a flat key belongs where it says.
+    fn place(&self, key: &str) -> Option<String> {
+        match self {
+            Self::Place(place) => Some(place.clone()),
+            Self::Flat => Some(key.to_owned()),
+            Self::Sibling(_) | Self::OneOf(_) => None,
+        }
+    }
+
+    fn hint(&self, key: &str) -> String {
+        match self {
+            Self::Sibling(sibling) => format!("did you mean \"{sibling}\"?"),
+            Self::Place(place) => format!("did you mean \"{place}\"?"),
+            Self::OneOf(places) => format!("did you mean {}?", quoted_or(places)),
+            Self::Flat => {
+                let nested = key.replace('.', ": {");
+                let ends = "}".repeat(key.matches('.').count());
+                format!("nest the keys: {nested}: …{ends}")
+            }
+        }
+    }
+}
+
+/// Appends a key to a path.
+pub(crate) fn push_key(path: &mut String, key: &str) {
+    if is_plain_key(key) {
+        if !path.is_empty() {
+            path.push('.');
+        }
+        path.push_str(key);
+    } else {
+        path.push_str(&format!("[{key:?}]"));
+    }
+}
+
+/// The keys of one variant of a union, or of all.
+fn union_names(union: &'static Union, only: Option<&Variant>) -> Vec<&'static str> {
+    let mut names = vec![union.tag];
+    names.extend(union.common.iter().map(|field| field.name));
+    for variant in union.variants {
+        if only.is_none_or(|only| only.name == variant.name) {
+            for field in variant.fields {
+                if !names.contains(&field.name) {
+                    names.push(field.name);
+                }
+            }
+        }
+    }
+    names
+}
+
+/// Which other variants of a union have this key.
+fn other_variant(union: &'static Union, key: &str) -> Option<String> {
+    let having: Vec<String> = union
+        .variants
+        .iter()
+        .filter(|variant| !variant.is_retired())
+        .filter(|variant| variant.fields.iter().any(|field| field.name == key))
+        .map(|variant| variant.name.to_owned())
+        .collect();
+    (!having.is_empty()).then(|| format!("it belongs to {} {}", union.tag, quoted_or(&having)))
+}
+
+/// Whether a key needs no quotes in a path.
+fn is_plain_key(key: &str) -> bool {
+    !key.is_empty()
+        && key
+            .chars()
+            .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '/' | '$'))
+}
+
+/// A text for quoting, without its end when it is long.
+pub(crate) fn cut(text: &str) -> String {
+    let short: String = text.chars().take(MAX_QUOTED).collect();
+    if short.len() < text.len() {
+        short + "…"
+    } else {
+        short
+    }
+}
+
+pub(crate) fn quoted(words: &[&str]) -> String {
+    quoted_list(words.iter().copied())
+}
+
+fn quoted_list<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    let words: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
+    words.join(", ")
+}
+
+fn quoted_or(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    words.join(" or ")
+}
+
+fn lower_first(text: &str) -> String {
+    let mut chars = text.chars();
+    match chars.next() {
+        // An abbreviation keeps its capitals.
+        Some(first) if !chars.clone().next().is_some_and(char::is_uppercase) => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// A key as this configuration writes its keys: `slotsPerTrial` and `slots-per-trial` are `slots_per_trial`.
+pub(crate) fn snake(key: &str) -> String {
+    let mut out = String::new();
+    let mut before_is_lower = false;
+    for c in key.chars() {
+        if c.is_ascii_uppercase() && before_is_lower {
+            out.push('_');
+        }
+        before_is_lower = c.is_ascii_lowercase() || c.is_ascii_digit();
+        out.push(if c == '-' {
+            '_'
+        } else {
+            c.to_ascii_lowercase()
+        });
+    }
+    out
+}
+
+/// The candidate nearest to `word`, at most two edits away and not a wholly different word.
+pub(crate) fn closest<'a>(
+    word: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    candidates
+        .filter_map(|candidate| Some((edit_distance(word, candidate, 2)?, candidate)))
+        .filter(|(distance, candidate)| *distance < candidate.chars().count())
+        .min()
+        .map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,152 @@
+//! Rules between the keys of a task: `task-config` reference §1, §5, §9.
+
+use super::TaskKind;
+use crate::schema::Checker;
+use crate::yaml::{Node, Tree};
+
+/// Older forms and keys of experiments.
+pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
+    if let Some(resources) = root.get_mut("resources") {
+        checker.within("resources", |checker| {
+            if let Some(slots) = resources.take("slots_per_trial") {
+                if resources.get("slots").is_none() {
+                    checker.belongs_at("slots_per_trial", "resources.slots");
+                }
+                checker.error_hint_in(
+                    "slots_per_trial",
+                    slots.at.as_ref(),
+                    "is a key of experiments, not of tasks",
+                    "use \"resources.slots\"",
+                );
+            }
+        });
+    }
+    if let Some(environment) = root.get_mut("environment") {
+        checker.within("environment", |checker| {
+            // The effective configuration of another task has it, empty.
+            let given = environment.get("ports").is_some_and(
+                |ports| !matches!(&ports.tree, Tree::Map(members) if members.is_empty()),
+            );
+            if let (Some(ports), true) = (environment.take("ports"), given) {
+                checker.error_hint_in(
+                    "ports",
+                    ports.at.as_ref(),
+                    "cannot be set for a task: the system gives it its ports",
+                    "use \"environment.proxy_ports\" for ports that are reached through the master",
+                );
+            }
+        });
+    }
+}
+
+/// What holds for one kind of task only.
+pub(super) fn for_kind(checker: &mut Checker, kind: TaskKind, root: &mut Node) {
+    entrypoint(checker, kind, root);
+    slots(checker, kind, root);
+    single_node(checker, kind, root);
+    let ignored = |key: &str| match key {
+        "tensorboard_args" | "inherit_mounts" => kind != TaskKind::TensorBoard,
+        "idle_timeout" => !matches!(kind, TaskKind::Notebook | TaskKind::TensorBoard),
+        "notebook_idle_type" => kind != TaskKind::Notebook,
+        _ => false,
+    };
+    for key in [
+        "tensorboard_args",
+        "inherit_mounts",
+        "idle_timeout",
+        "notebook_idle_type",
+    ] {
+        if let Some(given) = root.get(key).filter(|_| ignored(key)) {
+            let says_nothing = checker
+                .document()
+                .root
+                .field(key)
+                .is_some_and(|field| crate::schema::says_nothing(given, field));
+            if !says_nothing {
+                let message = format!("means nothing for a {}", kind.name());
+                checker.warn_in(key, given.at.as_ref(), message);
+            }
+        }
+    }
+}
+
+fn entrypoint(checker: &mut Checker, kind: TaskKind, root: &Node) {
+    let given = root.get("entrypoint");
+    let is_empty =
+        given.is_none_or(|node| matches!(&node.tree, Tree::List(items) if items.is_empty()));
+    match kind {
+        TaskKind::Command | TaskKind::Generic => {
+            if is_empty && checker.stage.is_complete() {
+                checker.error_hint_in(
+                    "entrypoint",
+                    given.and_then(|node| node.at.as_ref()),
+                    "is required: the program to run and its arguments",
+                    "for example [\"python3\", \"tool.py\"]",
+                );
+            }
+        }
+        TaskKind::Notebook | TaskKind::Shell | TaskKind::TensorBoard => {
+            if let (Some(node), false) = (given, is_empty) {
+                let message = format!("is ignored: a {} brings its own", kind.name());
+                checker.warn_in("entrypoint", node.at.as_ref(), message);
+            }
+        }
+    }
+}
+
+/// A TensorBoard has no slots.
+fn slots(checker: &mut Checker, kind: TaskKind, root: &mut Node) {
+    if kind != TaskKind::TensorBoard {
+        return;
+    }
+    let Some(slots) = root
+        .get_mut("resources")
+        .and_then(|resources| resources.get_mut("slots"))
+        .filter(|slots| slots.integer().is_some_and(|slots| slots != 0))
+    else {
+        return;
+    };
+    let at = slots.at.clone();
+    slots.tree = Tree::Number(0.into());
+    checker.within("resources", |checker| {
+        checker.warn_in(
+            "slots",
+            at.as_ref(),
+            "is read as 0: a TensorBoard uses none",
+        );
+    });
+}
+
+/// Only generic tasks may spread over nodes.
+fn single_node(checker: &mut Checker, kind: TaskKind, root: &Node) {
+    if kind == TaskKind::Generic {
+        return;
+    }
+    if let Some(node) = root.find("resources.is_single_node") {
+        checker.within("resources", |checker| {
+            let message = format!(
+                "cannot be set for a {}: it is always on one node",
+                kind.name()
+            );
+            checker.error_in("is_single_node", node.at.as_ref(), message);
+        });
+    }
+}
+
+/// Files that come along land in the working directory, so that one of the person's own is refused and the cluster's is
+/// dropped.
+pub(super) fn context(checker: &mut Checker, asked: &Node, container_defaults: &mut Node) {
+    let default = container_defaults.take("work_dir");
+    let Some(own) = asked.get("work_dir") else {
+        return;
+    };
+    if default.is_some_and(|default| default.tree == own.tree) {
+        return;
+    }
+    checker.error_hint_in(
+        "work_dir",
+        own.at.as_ref(),
+        "cannot be combined with files that come along (--context, --include): they land in a directory of their own",
+        "leave one of the two away",
+    );
+}

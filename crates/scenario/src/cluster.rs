@@ -1,0 +1,539 @@
+//! The simulated pool: agents, jobs, tasks, and what a master would have stored of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_scheduler::{
+    AgentSnapshot, AgentState, Job as PlannerJob, Plan, Policy, PoolSettings, PoolSnapshot,
+    Progress, Queue, Request, RunningAllocation, SlotSnapshot, SlotState,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::description::{AgentDescription, Service};
+
+/// Between the submission times of two jobs, so that a job fits in between.
+const JOB_GAP: i64 = 1_000;
+
+/// All that a master stores. Times are microseconds from the start.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Cluster {
+    pub(crate) now: i64,
+    /// The last moment given to anything: later ones get later moments, so that order is never left to chance.
+    stamp: i64,
+    pub(crate) agents: BTreeMap<String, Agent>,
+    pub(crate) jobs: BTreeMap<String, Job>,
+    /// In order of submission.
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) names: BTreeMap<String, usize>,
+    /// Tasks that wait or run.
+    pub(crate) live: BTreeSet<usize>,
+    /// Agents that were given up, for their return.
+    pub(crate) gone: BTreeMap<String, Agent>,
+    /// Moments of submission of all jobs.
+    job_stamps: BTreeSet<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Agent {
+    pub(crate) slots: Vec<Service>,
+    pub(crate) aux: u32,
+    pub(crate) service: Service,
+    /// Since when it is away.
+    pub(crate) lost_at: Option<i64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) priority: u8,
+    pub(crate) weight: f64,
+    pub(crate) max_slots: Option<u32>,
+    pub(crate) concurrent: Option<u32>,
+    pub(crate) submitted_at: i64,
+    pub(crate) position: Option<i64>,
+    pub(crate) paused: bool,
+    /// Tasks it has had, for their names.
+    pub(crate) tasks: u32,
+    /// Its tasks that wait or run.
+    pub(crate) live: u32,
+    /// Its tasks that wait for the job: because it is paused, or has enough of them at work.
+    pub(crate) held: BTreeSet<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) name: String,
+    pub(crate) job: String,
+    pub(crate) slots: u32,
+    pub(crate) single_node: bool,
+    pub(crate) preemptible: bool,
+    pub(crate) exclude: BTreeSet<String>,
+    /// What it has left to run.
+    pub(crate) left: Option<i64>,
+    /// What it takes to leave.
+    pub(crate) stops_in: Option<i64>,
+    pub(crate) restarts: u32,
+    /// Its attempts.
+    pub(crate) run: u32,
+    pub(crate) state: TaskState,
+    pub(crate) first_started_at: Option<i64>,
+    pub(crate) waited: i64,
+    pub(crate) preempted: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum TaskState {
+    /// Its job does not ask for it yet.
+    Held,
+    Waiting(Waiting),
+    Running(Running),
+    Ended(End, i64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Waiting {
+    /// Its moment, which is its place in the queue.
+    pub(crate) requested_at: i64,
+    pub(crate) since: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Running {
+    pub(crate) requested_at: i64,
+    pub(crate) started_at: i64,
+    pub(crate) since: i64,
+    pub(crate) parts: Vec<(String, Vec<u32>)>,
+    pub(crate) stop: Option<Stop>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Stop {
+    /// The allocation that it makes room for.
+    pub(crate) for_allocation: Option<String>,
+    /// When it leaves; `None` = when it is told to.
+    pub(crate) due: Option<i64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum End {
+    Completed,
+    Failed,
+    Killed,
+}
+
+impl Agent {
+    pub(crate) fn of(description: &AgentDescription) -> Self {
+        Self {
+            slots: vec![Service::Enabled; description.slots as usize],
+            aux: description.aux,
+            service: description.service,
+            lost_at: None,
+        }
+    }
+}
+
+impl Task {
+    pub(crate) fn allocation(&self) -> String {
+        format!("{}.{}", self.name, self.run)
+    }
+
+    pub(crate) fn running(&self) -> Option<&Running> {
+        match &self.state {
+            TaskState::Running(running) => Some(running),
+            TaskState::Held | TaskState::Waiting(_) | TaskState::Ended(..) => None,
+        }
+    }
+
+    fn request(&self, requested_at: i64) -> Request {
+        Request {
+            allocation_id: AllocationId(self.allocation()),
+            task_id: TaskId(self.name.clone()),
+            job_id: JobId(self.job.clone()),
+            slots: self.slots,
+            single_agent: self.single_node,
+            preemptible: self.preemptible,
+            excluded_agents: self.exclude.iter().cloned().map(AgentId).collect(),
+            requested_at: Micros(requested_at),
+        }
+    }
+}
+
+impl Cluster {
+    /// A moment later than all before, at or after the present.
+    pub(crate) fn next_stamp(&mut self) -> i64 {
+        self.stamp = self.now.max(self.stamp + 1);
+        self.stamp
+    }
+
+    /// A moment for a job, `waited` ago, with room for others between it and those of jobs submitted before.
+    pub(crate) fn job_stamp(&mut self, waited: i64) -> i64 {
+        let mut stamp = self.now.saturating_sub(waited);
+        while let Some(taken) = self
+            .job_stamps
+            .range(stamp.saturating_sub(JOB_GAP - 1)..stamp.saturating_add(JOB_GAP))
+            .next_back()
+        {
+            stamp = taken.saturating_add(JOB_GAP);
+        }
+        self.job_stamps.insert(stamp);
+        stamp
+    }
+
+    pub(crate) fn task(&self, name: &str) -> Option<usize> {
+        self.names.get(name).copied()
+    }
+
+    /// Numbers of the tasks of a job, or of the task of that name.
+    pub(crate) fn tasks_of(&self, name: &str) -> Vec<usize> {
+        if self.jobs.contains_key(name) {
+            let own = |number: &usize| self.tasks[*number].job == name;
+            return (0..self.tasks.len()).filter(own).collect();
+        }
+        self.task(name).into_iter().collect()
+    }
+
+    /// The pool and its queue as the planner sees them.
+    pub(crate) fn look(&self, settings: &PoolSettings) -> (PoolSnapshot, Queue) {
+        let mut held: BTreeMap<(&str, u32), AllocationId> = BTreeMap::new();
+        let mut aux: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut pool = PoolSnapshot {
+            settings: settings.clone(),
+            ..PoolSnapshot::default()
+        };
+        let mut queue = Queue::default();
+        for &number in &self.live {
+            let task = &self.tasks[number];
+            match &task.state {
+                TaskState::Waiting(waiting) => {
+                    queue.requests.push(task.request(waiting.requested_at));
+                }
+                TaskState::Running(running) => {
+                    for (agent, slots) in &running.parts {
+                        for slot in slots {
+                            held.insert((agent, *slot), AllocationId(task.allocation()));
+                        }
+                        *aux.entry(agent).or_default() += u32::from(slots.is_empty());
+                    }
+                    pool.running.push(allocation(task, running));
+                }
+                TaskState::Held | TaskState::Ended(..) => continue,
+            }
+            let job = &self.jobs[&task.job];
+            queue
+                .jobs
+                .entry(JobId(task.job.clone()))
+                .or_insert_with(|| planner_job(job));
+        }
+        pool.agents = self
+            .agents
+            .iter()
+            .map(|(id, agent)| AgentSnapshot {
+                id: AgentId(id.clone()),
+                state: match (agent.lost_at, agent.service) {
+                    (Some(_), _) => AgentState::Disconnected,
+                    (None, Service::Enabled) => AgentState::Enabled,
+                    (None, Service::Draining) => AgentState::Draining,
+                    (None, Service::Disabled) => AgentState::Disabled,
+                },
+                slots: agent
+                    .slots
+                    .iter()
+                    .zip(0..)
+                    .map(|(service, slot)| {
+                        slot_snapshot(*service, slot, held.get(&(id.as_str(), slot)))
+                    })
+                    .collect(),
+                aux_limit: agent.aux,
+                aux_used: aux.get(id.as_str()).copied().unwrap_or(0),
+            })
+            .collect();
+        (pool, queue)
+    }
+
+    /// Carries out a plan: starts, and asks to stop.
+    pub(crate) fn apply(&mut self, plan: &Plan) {
+        for placement in &plan.place {
+            let Some(number) = self.of_allocation(&placement.allocation_id) else {
+                continue;
+            };
+            let parts = placement.parts.iter();
+            let parts = parts
+                .map(|(agent, slots)| (agent.0.clone(), slots.iter().map(|slot| slot.0).collect()))
+                .collect();
+            self.start(number, parts);
+        }
+        for preemption in &plan.preempt {
+            let Some(number) = self.of_allocation(&preemption.allocation_id) else {
+                continue;
+            };
+            let owner = preemption.for_allocation.as_ref().map(|id| id.0.clone());
+            self.ask_to_stop(number, owner);
+            self.tasks[number].preempted += 1;
+        }
+        for tie in &plan.hand_over {
+            if let Some(number) = self.of_allocation(&tie.allocation_id)
+                && let TaskState::Running(running) = &mut self.tasks[number].state
+                && let Some(stop) = &mut running.stop
+            {
+                stop.for_allocation = Some(tie.for_allocation.0.clone());
+            }
+        }
+    }
+
+    /// The live task of an allocation.
+    pub(crate) fn of_allocation(&self, allocation: &AllocationId) -> Option<usize> {
+        let (task, _) = allocation.0.rsplit_once('.')?;
+        self.task(task)
+    }
+
+    /// A waiting task gets its slots.
+    pub(crate) fn start(&mut self, number: usize, parts: Vec<(String, Vec<u32>)>) {
+        let started_at = self.next_stamp();
+        let now = self.now;
+        let task = &mut self.tasks[number];
+        let TaskState::Waiting(waiting) = task.state else {
+            return;
+        };
+        task.waited += now - waiting.since;
+        task.first_started_at.get_or_insert(now);
+        task.state = TaskState::Running(Running {
+            requested_at: waiting.requested_at,
+            started_at,
+            since: now,
+            parts,
+            stop: None,
+        });
+    }
+
+    pub(crate) fn ask_to_stop(&mut self, number: usize, for_allocation: Option<String>) {
+        let now = self.now;
+        let task = &mut self.tasks[number];
+        let due = task.stops_in.map(|wait| now.saturating_add(wait));
+        if let TaskState::Running(running) = &mut task.state {
+            running.stop = Some(Stop {
+                for_allocation,
+                due,
+            });
+        }
+    }
+
+    /// A new task asks for slots, unless its job does not let it yet.
+    pub(crate) fn submit(&mut self, task: Task, waited: i64) -> usize {
+        let number = self.tasks.len();
+        self.names.insert(task.name.clone(), number);
+        let name = task.job.clone();
+        self.tasks.push(task);
+        if let Some(job) = self.jobs.get_mut(&name) {
+            job.tasks += 1;
+            if !job.paused && job.concurrent.is_none_or(|most| job.live < most) {
+                job.live += 1;
+                self.wait(number, waited);
+            } else {
+                job.held.insert(number);
+            }
+        }
+        number
+    }
+
+    /// Makes waiting tasks of those that a job holds, as far as it may have them at work.
+    pub(crate) fn release(&mut self, job: &str) {
+        loop {
+            let Some(known) = self.jobs.get_mut(job) else {
+                return;
+            };
+            let full = known.concurrent.is_some_and(|most| known.live >= most);
+            if known.paused || full {
+                return;
+            }
+            let Some(number) = known.held.pop_first() else {
+                return;
+            };
+            known.live += 1;
+            self.wait(number, 0);
+        }
+    }
+
+    /// A task asks for slots; it counts as having done so `waited` ago.
+    fn wait(&mut self, number: usize, waited: i64) {
+        let requested_at = self.next_stamp().saturating_sub(waited);
+        let since = self.now.saturating_sub(waited);
+        let task = &mut self.tasks[number];
+        task.run += 1;
+        task.state = TaskState::Waiting(Waiting {
+            requested_at,
+            since,
+        });
+        self.live.insert(number);
+    }
+
+    /// A live task leaves its slots or its place in the queue; what becomes of it is for the caller to say.
+    fn take_off(&mut self, number: usize) {
+        let now = self.now;
+        let task = &mut self.tasks[number];
+        match &task.state {
+            TaskState::Running(running) => {
+                if let Some(left) = &mut task.left {
+                    *left = left.saturating_sub(now - running.since).max(0);
+                }
+            }
+            TaskState::Waiting(waiting) => task.waited += now - waiting.since,
+            TaskState::Held | TaskState::Ended(..) => return,
+        }
+        self.live.remove(&number);
+        if let Some(job) = self.jobs.get_mut(&task.job) {
+            job.live = job.live.saturating_sub(1);
+        }
+    }
+
+    /// A task ends for good.
+    pub(crate) fn end(&mut self, number: usize, how: End) {
+        self.take_off(number);
+        let now = self.now;
+        let task = &mut self.tasks[number];
+        let job = task.job.clone();
+        task.state = TaskState::Ended(how, now);
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.held.remove(&number);
+        }
+        self.release(&job);
+    }
+
+    /// A task gives up its slots and asks again, now or when its job is active again.
+    pub(crate) fn ask_again(&mut self, number: usize) {
+        let was_live = self.live.contains(&number);
+        self.take_off(number);
+        let task = &mut self.tasks[number];
+        task.state = TaskState::Held;
+        let name = task.job.clone();
+        let Some(job) = self.jobs.get_mut(&name) else {
+            return;
+        };
+        if was_live && !job.paused {
+            // It keeps its place among those that the job has at work.
+            job.live += 1;
+            self.wait(number, 0);
+        } else {
+            job.held.insert(number);
+            self.release(&name);
+        }
+    }
+
+    /// What runs on an agent (or on one slot of it) is gone: trials ask again without a charge, others end.
+    pub(crate) fn lose_work(&mut self, agent: &str, slot: Option<u32>) -> Vec<usize> {
+        let here = |number: &usize| {
+            let parts = self.tasks[*number].running().map(|running| &running.parts);
+            parts.into_iter().flatten().any(|(other, slots)| {
+                other == agent && slot.is_none_or(|slot| slots.contains(&slot))
+            })
+        };
+        let lost: Vec<usize> = self.live.iter().copied().filter(here).collect();
+        for &number in &lost {
+            if self.tasks[number].preemptible {
+                self.ask_again(number);
+            } else {
+                self.end(number, End::Killed);
+            }
+        }
+        lost
+    }
+
+    /// Slots in use, and slots of agents that take work.
+    pub(crate) fn usage(&self) -> (u64, u64) {
+        let used = self
+            .live
+            .iter()
+            .filter_map(|number| self.tasks[*number].running())
+            .flat_map(|running| &running.parts)
+            .map(|(_, slots)| slots.len() as u64)
+            .sum();
+        let in_service = self
+            .agents
+            .values()
+            .filter(|agent| agent.service == Service::Enabled && agent.lost_at.is_none())
+            .flat_map(|agent| &agent.slots)
+            .filter(|slot| **slot == Service::Enabled)
+            .count() as u64;
+        (used, in_service)
+    }
+
+    /// Free slots of agents that take work.
+    pub(crate) fn free(&self, settings: &PoolSettings) -> u64 {
+        let (pool, _) = self.look(settings);
+        let free = |agent: &AgentSnapshot| {
+            let free = agent.slots.iter();
+            free.filter(|slot| slot.state == SlotState::Free).count() as u64
+        };
+        pool.agents
+            .iter()
+            .filter(|agent| agent.state == AgentState::Enabled)
+            .map(free)
+            .sum()
+    }
+
+    /// Live jobs in the order in which they are served; `None` where the policy knows none.
+    pub(crate) fn order(&self, policy: Policy) -> Option<Vec<&str>> {
+        let by_priority = match policy {
+            Policy::Priority { .. } => true,
+            Policy::RoundRobin => false,
+            Policy::FairShare => return None,
+        };
+        let live: BTreeSet<&str> = self
+            .live
+            .iter()
+            .map(|number| self.tasks[*number].job.as_str())
+            .collect();
+        let mut order: Vec<&str> = live.into_iter().collect();
+        order.sort_by_key(|name| {
+            let job = &self.jobs[*name];
+            let priority = if by_priority { job.priority } else { 0 };
+            let position = job.position.unwrap_or(job.submitted_at);
+            (priority, position, job.submitted_at)
+        });
+        Some(order)
+    }
+}
+
+fn allocation(task: &Task, running: &Running) -> RunningAllocation {
+    RunningAllocation {
+        request: task.request(running.requested_at),
+        placement: running
+            .parts
+            .iter()
+            .map(|(agent, slots)| {
+                let slots = slots.iter().copied().map(SlotId).collect();
+                (AgentId(agent.clone()), slots)
+            })
+            .collect(),
+        started_at: Micros(running.started_at),
+        progress: match &running.stop {
+            None => Progress::Active,
+            Some(Stop {
+                for_allocation: Some(owner),
+                ..
+            }) => Progress::PreemptedFor(AllocationId(owner.clone())),
+            Some(_) => Progress::Stopping,
+        },
+    }
+}
+
+fn planner_job(job: &Job) -> PlannerJob {
+    PlannerJob {
+        priority: job.priority,
+        weight: job.weight,
+        max_slots: job.max_slots,
+        submitted_at: Micros(job.submitted_at),
+        position: job.position,
+        moved: job.position.is_some(),
+    }
+}
+
+fn slot_snapshot(service: Service, slot: u32, holder: Option<&AllocationId>) -> SlotSnapshot {
+    let holder = holder.cloned();
+    SlotSnapshot {
+        id: SlotId(slot),
+        state: match service {
+            Service::Enabled => holder.map_or(SlotState::Free, SlotState::Held),
+            Service::Draining => SlotState::Draining(holder),
+            Service::Disabled => SlotState::Disabled(holder),
+        },
+    }
+}

@@ -1,0 +1,476 @@
+//! What operations do to the simulated pool. Each answers with what happened, for people, or says why it cannot be.
+
+use det_scheduler::Policy;
+
+use crate::cluster::{Agent, Cluster, End, Job, Task, TaskState};
+use crate::description::{
+    AgentDescription, JobSettings, Operation, Place, Scenario, Service, Start, Submission,
+};
+use crate::text::{count, micros, names};
+
+/// Most tasks of a scenario.
+const MOST_TASKS: usize = 1_000_000;
+
+impl Cluster {
+    /// The pool at the start.
+    pub(crate) fn of(agents: &[AgentDescription]) -> Self {
+        let mut cluster = Self::default();
+        for agent in agents {
+            cluster.agents.insert(agent.id.clone(), Agent::of(agent));
+        }
+        cluster
+    }
+
+    /// Does one thing.
+    pub(crate) fn operate(
+        &mut self,
+        scenario: &Scenario,
+        policy: Policy,
+        operation: &Operation,
+    ) -> Result<Vec<String>, String> {
+        match operation {
+            Operation::Submit(submission) => self.submit_all(scenario, policy, submission),
+            Operation::Finish(which) => self.end_running(which, "ends", |cluster, number| {
+                cluster.end(number, End::Completed);
+            }),
+            Operation::Fail(which) => self.end_running(which, "fails", Self::fail),
+            Operation::Kill(which) => self.kill(which),
+            Operation::Leave(which) => self.leave(which),
+            Operation::Pause(jobs) => self.each_job(jobs, "is paused", Self::pause),
+            Operation::Activate(jobs) => self.each_job(jobs, "is active again", |cluster, name| {
+                if let Some(job) = cluster.jobs.get_mut(name) {
+                    job.paused = false;
+                }
+                cluster.release(name);
+            }),
+            Operation::Set { job, settings } => self.set(job, settings),
+            Operation::Move { job, anchor, ahead } => {
+                self.move_job(policy, job, anchor, *ahead)?;
+                let side = if *ahead { "ahead of" } else { "behind" };
+                Ok(vec![format!("{job} moves {side} {anchor}")])
+            }
+            Operation::Exclude { tasks, agent } => self.exclude(tasks, agent),
+            Operation::Serve { places, service } => {
+                let each = places.iter().map(|place| self.serve(place, *service));
+                each.collect()
+            }
+            Operation::Lose(agents) => self.each_agent(agents, |cluster, id| {
+                let now = cluster.now;
+                if let Some(agent) = cluster.agents.get_mut(id) {
+                    agent.lost_at.get_or_insert(now);
+                }
+                format!("the connection of agent {id} is lost")
+            }),
+            Operation::Return(agents) => self.bring_back(agents),
+            Operation::Join(agents) => self.join(agents),
+            Operation::Remove(agents) => self.each_agent(agents, |cluster, id| {
+                let lost = cluster.lose_work(id, None);
+                cluster.agents.remove(id);
+                format!("agent {id} leaves the pool{}", cluster.losing(&lost))
+            }),
+            Operation::RestartMaster => {
+                let stored = serde_json::to_string(self).map_err(|error| error.to_string())?;
+                *self = serde_json::from_str(&stored).map_err(|error| error.to_string())?;
+                Ok(vec!["the master restarts".to_owned()])
+            }
+        }
+    }
+
+    fn submit_all(
+        &mut self,
+        scenario: &Scenario,
+        policy: Policy,
+        submission: &Submission,
+    ) -> Result<Vec<String>, String> {
+        if self.tasks.len() + submission.tasks as usize > MOST_TASKS {
+            return Err(format!("a scenario has at most {MOST_TASKS} tasks"));
+        }
+        let waited = micros(submission.waited);
+        let name = &submission.job;
+        if !self.jobs.contains_key(name) {
+            if self.names.contains_key(name) {
+                return Err(format!("\"{name}\" is the name of a task already"));
+            }
+            let job = self.new_job(scenario, policy, submission);
+            self.jobs.insert(name.clone(), job);
+        } else if submission.settings != JobSettings::default() {
+            return Err(format!(
+                "job \"{name}\" is there already: use \"set\" to change it"
+            ));
+        }
+        let mut first = None;
+        for _ in 0..submission.tasks {
+            let number = self.jobs[name].tasks + 1;
+            let task = submission
+                .name
+                .clone()
+                .unwrap_or_else(|| format!("{name}.{number}"));
+            if self.names.contains_key(&task) || (self.jobs.contains_key(&task) && task != *name) {
+                return Err(format!("the name \"{task}\" is taken"));
+            }
+            let number = self.submit(new_task(task, submission), waited);
+            first.get_or_insert(number);
+            if let Some(on) = &submission.on {
+                self.put(number, on)?;
+            }
+        }
+        let job = &self.jobs[name];
+        let priority = match policy {
+            Policy::Priority { .. } => format!(", priority {}", job.priority),
+            Policy::FairShare => format!(", weight {}", job.weight),
+            Policy::RoundRobin => String::new(),
+        };
+        let each = if submission.tasks == 1 { "" } else { " each" };
+        Ok(vec![format!(
+            "{name} asks for {} of {}{each}{priority}",
+            count(submission.tasks.into(), "task"),
+            count(submission.slots.into(), "slot"),
+        )])
+    }
+
+    fn new_job(&mut self, scenario: &Scenario, policy: Policy, submission: &Submission) -> Job {
+        let listed = scenario.jobs.get(&submission.job);
+        let listed = listed.copied().unwrap_or_default();
+        let own = submission.settings;
+        let default_priority = match policy {
+            Policy::Priority {
+                default_priority, ..
+            } => default_priority,
+            Policy::FairShare | Policy::RoundRobin => 42,
+        };
+        Job {
+            priority: own.priority.or(listed.priority).unwrap_or(default_priority),
+            weight: own.weight.or(listed.weight).unwrap_or(1.0),
+            max_slots: own.max_slots.or(listed.max_slots).flatten(),
+            concurrent: own.concurrent.or(listed.concurrent),
+            submitted_at: self.job_stamp(micros(submission.waited)),
+            ..Job::default()
+        }
+    }
+
+    /// A new task runs on these agents already.
+    fn put(&mut self, number: usize, on: &[Start]) -> Result<(), String> {
+        if !matches!(self.tasks[number].state, TaskState::Waiting(_)) {
+            return Err("its job lets no more of its tasks start".to_owned());
+        }
+        let mut left = self.tasks[number].slots;
+        let mut parts = Vec::new();
+        for start in on {
+            let agent = self.known_agent(&start.agent)?;
+            let taken: Vec<u32> = self
+                .live
+                .iter()
+                .filter_map(|number| self.tasks[*number].running())
+                .flat_map(|running| &running.parts)
+                .filter(|(id, _)| *id == start.agent)
+                .flat_map(|(_, slots)| slots.iter().copied())
+                .collect();
+            let wanted = start.slots.unwrap_or(left).min(left);
+            let free: Vec<u32> = (0..)
+                .zip(&agent.slots)
+                .filter(|(slot, service)| **service == Service::Enabled && !taken.contains(slot))
+                .map(|(slot, _)| slot)
+                .take(wanted as usize)
+                .collect();
+            left -= u32::try_from(free.len()).unwrap_or(left);
+            parts.push((start.agent.clone(), free));
+        }
+        if left > 0 {
+            return Err(format!(
+                "{} has no room for {}: {} are missing there",
+                names(on.iter().map(|start| start.agent.as_str())),
+                self.tasks[number].name,
+                count(left.into(), "slot"),
+            ));
+        }
+        self.start(number, parts);
+        Ok(())
+    }
+
+    fn end_running(
+        &mut self,
+        which: &[String],
+        verb: &str,
+        end: impl Fn(&mut Self, usize),
+    ) -> Result<Vec<String>, String> {
+        let mut done = Vec::new();
+        for name in which {
+            let found = self.known(name)?;
+            let running: Vec<usize> = found
+                .into_iter()
+                .filter(|number| self.tasks[*number].running().is_some())
+                .collect();
+            if running.is_empty() {
+                return Err(format!("nothing of \"{name}\" runs"));
+            }
+            for number in running {
+                done.push(format!("{} {verb}", self.tasks[number].name));
+                end(self, number);
+            }
+        }
+        Ok(done)
+    }
+
+    fn fail(&mut self, number: usize) {
+        let task = &mut self.tasks[number];
+        if task.restarts == 0 {
+            self.end(number, End::Failed);
+        } else {
+            task.restarts -= 1;
+            self.ask_again(number);
+        }
+    }
+
+    fn kill(&mut self, which: &[String]) -> Result<Vec<String>, String> {
+        let mut done = Vec::new();
+        for name in which {
+            let live: Vec<usize> = self
+                .known(name)?
+                .into_iter()
+                .filter(|number| !matches!(self.tasks[*number].state, TaskState::Ended(..)))
+                .collect();
+            if live.is_empty() {
+                return Err(format!("\"{name}\" has ended already"));
+            }
+            // Those that wait for the job first, or ending one would let the next one start.
+            let held = |number: &usize| self.tasks[*number].state == TaskState::Held;
+            let (held, rest): (Vec<usize>, Vec<usize>) = live.into_iter().partition(held);
+            for number in held.into_iter().chain(rest) {
+                self.end(number, End::Killed);
+            }
+            done.push(format!("{name} is killed"));
+        }
+        Ok(done)
+    }
+
+    /// Those that were asked to stop leave.
+    fn leave(&mut self, which: &[String]) -> Result<Vec<String>, String> {
+        let mut done = Vec::new();
+        for name in which {
+            let stops = |number: &usize| {
+                self.tasks[*number]
+                    .running()
+                    .is_some_and(|running| running.stop.is_some())
+            };
+            let stopping: Vec<usize> = self.known(name)?.into_iter().filter(stops).collect();
+            if stopping.is_empty() {
+                return Err(format!("nothing of \"{name}\" was asked to stop"));
+            }
+            for number in stopping {
+                done.push(format!("{} has saved and leaves", self.tasks[number].name));
+                self.leave_one(number);
+            }
+        }
+        Ok(done)
+    }
+
+    /// A task that was asked to stop gives up its slots.
+    pub(crate) fn leave_one(&mut self, number: usize) {
+        self.ask_again(number);
+    }
+
+    fn pause(&mut self, name: &str) {
+        if let Some(job) = self.jobs.get_mut(name) {
+            job.paused = true;
+        }
+        for number in self.tasks_of(name) {
+            match &self.tasks[number].state {
+                TaskState::Waiting(_) => self.ask_again(number),
+                TaskState::Running(running) if running.stop.is_none() => {
+                    self.ask_to_stop(number, None);
+                }
+                TaskState::Running(_) | TaskState::Held | TaskState::Ended(..) => {}
+            }
+        }
+    }
+
+    fn each_job(
+        &mut self,
+        jobs: &[String],
+        what: &str,
+        change: impl Fn(&mut Self, &str),
+    ) -> Result<Vec<String>, String> {
+        let mut done = Vec::new();
+        for name in jobs {
+            if !self.jobs.contains_key(name) {
+                return Err(format!("there is no job \"{name}\""));
+            }
+            change(self, name);
+            done.push(format!("{name} {what}"));
+        }
+        Ok(done)
+    }
+
+    fn set(&mut self, name: &str, settings: &JobSettings) -> Result<Vec<String>, String> {
+        let job = self
+            .jobs
+            .get_mut(name)
+            .ok_or_else(|| format!("there is no job \"{name}\""))?;
+        let mut done = Vec::new();
+        if let Some(priority) = settings.priority {
+            if job.priority != priority {
+                // A change of the priority undoes a move.
+                job.position = None;
+            }
+            job.priority = priority;
+            done.push(format!("{name} gets priority {priority}"));
+        }
+        if let Some(weight) = settings.weight {
+            job.weight = weight;
+            done.push(format!("{name} gets weight {weight}"));
+        }
+        if let Some(max_slots) = settings.max_slots {
+            job.max_slots = max_slots;
+            done.push(match max_slots {
+                Some(most) => format!("{name} may use at most {}", count(most.into(), "slot")),
+                None => format!("{name} may use any number of slots"),
+            });
+        }
+        if let Some(concurrent) = settings.concurrent {
+            job.concurrent = Some(concurrent);
+            let tasks = count(concurrent.into(), "task");
+            done.push(format!("{name} may have {tasks} at a time"));
+        }
+        self.release(name);
+        Ok(done)
+    }
+
+    fn exclude(&mut self, which: &[String], agent: &str) -> Result<Vec<String>, String> {
+        self.known_agent(agent)?;
+        for name in which {
+            for number in self.known(name)? {
+                self.tasks[number].exclude.insert(agent.to_owned());
+            }
+        }
+        let who = names(which.iter().map(String::as_str));
+        Ok(vec![format!("{who} no longer may run on agent {agent}")])
+    }
+
+    fn serve(&mut self, place: &Place, service: Service) -> Result<String, String> {
+        let agent = self.known_agent(&place.agent)?;
+        if agent.lost_at.is_some() {
+            return Err(format!(
+                "agent \"{}\" is not connected, so it cannot be told",
+                place.agent
+            ));
+        }
+        let what = match place.slot {
+            Some(slot) => format!("slot {slot} of agent {}", place.agent),
+            None => format!("agent {}", place.agent),
+        };
+        if let Some(agent) = self.agents.get_mut(&place.agent) {
+            match place.slot {
+                None => agent.service = service,
+                Some(slot) => {
+                    *agent
+                        .slots
+                        .get_mut(slot as usize)
+                        .ok_or_else(|| format!("there is no {what}"))? = service;
+                }
+            }
+        }
+        Ok(match service {
+            Service::Enabled => format!("{what} takes work"),
+            Service::Draining => format!("{what} finishes what it has"),
+            Service::Disabled => {
+                let lost = self.lose_work(&place.agent, place.slot);
+                format!("{what} is taken out of service{}", self.losing(&lost))
+            }
+        })
+    }
+
+    /// What was lost, for people.
+    pub(crate) fn losing(&self, lost: &[usize]) -> String {
+        if lost.is_empty() {
+            return String::new();
+        }
+        let lost = lost.iter().map(|number| self.tasks[*number].name.as_str());
+        format!(", and with it {}", names(lost))
+    }
+
+    fn each_agent(
+        &mut self,
+        agents: &[String],
+        change: impl Fn(&mut Self, &str) -> String,
+    ) -> Result<Vec<String>, String> {
+        let mut done = Vec::new();
+        for id in agents {
+            self.known_agent(id)?;
+            done.push(change(self, id));
+        }
+        Ok(done)
+    }
+
+    fn bring_back(&mut self, agents: &[String]) -> Result<Vec<String>, String> {
+        let mut done = Vec::new();
+        for id in agents {
+            if let Some(agent) = self.gone.remove(id) {
+                self.agents.insert(id.clone(), agent);
+            }
+            self.known_agent(id)?;
+            if let Some(agent) = self.agents.get_mut(id) {
+                agent.lost_at = None;
+            }
+            done.push(format!("agent {id} is back"));
+        }
+        Ok(done)
+    }
+
+    fn join(&mut self, agents: &[AgentDescription]) -> Result<Vec<String>, String> {
+        let mut done = Vec::new();
+        for agent in agents {
+            let id = &agent.id;
+            if self.agents.contains_key(id) {
+                return Err(format!("agent \"{id}\" is in the pool already"));
+            }
+            self.gone.remove(id);
+            self.agents.insert(id.clone(), Agent::of(agent));
+            let slots = count(agent.slots.into(), "slot");
+            done.push(format!("agent {id} joins with {slots}"));
+        }
+        Ok(done)
+    }
+
+    /// An agent has been away for too long.
+    pub(crate) fn give_up(&mut self, id: &str) -> String {
+        let lost = self.lose_work(id, None);
+        if let Some(mut agent) = self.agents.remove(id) {
+            agent.lost_at = None;
+            self.gone.insert(id.to_owned(), agent);
+        }
+        format!("agent {id} is given up{}", self.losing(&lost))
+    }
+
+    fn known(&self, name: &str) -> Result<Vec<usize>, String> {
+        let found = self.tasks_of(name);
+        if found.is_empty() {
+            return Err(format!("there is no task and no job \"{name}\""));
+        }
+        Ok(found)
+    }
+
+    fn known_agent(&self, id: &str) -> Result<&Agent, String> {
+        self.agents
+            .get(id)
+            .ok_or_else(|| format!("there is no agent \"{id}\" in the pool"))
+    }
+}
+
+fn new_task(name: String, submission: &Submission) -> Task {
+    Task {
+        name,
+        job: submission.job.clone(),
+        slots: submission.slots,
+        single_node: submission.single_node,
+        preemptible: submission.preemptible,
+        exclude: submission.exclude.clone(),
+        left: submission.duration.map(micros),
+        stops_in: submission.stops_in.map(micros),
+        restarts: submission.restarts,
+        run: 0,
+        state: TaskState::Held,
+        first_started_at: None,
+        waited: 0,
+        preempted: 0,
+    }
+}

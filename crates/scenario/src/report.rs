@@ -1,0 +1,398 @@
+//! What came of playing a scenario, as data and as lines for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use det_scheduler::{Fitting, Policy, PoolSettings, PreemptReason, WaitReason};
+use serde::Serialize;
+
+use crate::text::{clock, count, names};
+
+/// What came of playing a scenario.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Name of the scenario; may be empty.
+    pub name: String,
+    /// How the pool decides, for people.
+    pub policy: String,
+    /// What happened, in order.
+    pub moments: Vec<Moment>,
+    /// What became of each job, in order of name.
+    pub jobs: Vec<JobReport>,
+    /// How well the pool was used.
+    pub utilisation: Use,
+    /// What still waits, with the reason.
+    pub waiting: Vec<WaitingTask>,
+    /// Expectations that were not met.
+    pub mismatches: Vec<Mismatch>,
+    /// Length of the simulation in seconds.
+    pub seconds: f64,
+}
+
+/// A moment at which something happened.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Moment {
+    /// Seconds from the start.
+    pub at: f64,
+    /// Number of the step, from 1; `None` when it happened by itself.
+    pub step: Option<usize>,
+    /// The step's note; may be empty.
+    pub note: String,
+    /// What happened, for people.
+    pub happened: Vec<String>,
+    /// What the planner decided, in order.
+    pub decisions: Vec<Decision>,
+    /// Tasks that wait for another kind of reason than before.
+    pub begin_to_wait: Vec<WaitingTask>,
+    /// Slots in use.
+    pub used: u64,
+    /// Slots of agents that take work.
+    pub capacity: u64,
+    /// What has slots. Only with [`crate::Detail::Everything`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<Vec<RunningTask>>,
+    /// What waits. Only with [`crate::Detail::Everything`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Vec<WaitingTask>>,
+    /// The queue. Only with [`crate::Detail::Everything`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Vec<QueueEntry>>,
+}
+
+/// Something that the planner decided, or that followed at once.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Decision {
+    /// A task starts.
+    Start {
+        /// Which.
+        task: String,
+        /// Numbers of slots by agent; empty for a zero-slot task.
+        on: BTreeMap<String, Vec<u32>>,
+    },
+    /// A task is asked to stop.
+    Stop {
+        /// Which.
+        task: String,
+        /// The task that it makes room for.
+        for_task: Option<String>,
+        /// Why.
+        reason: PreemptReason,
+        /// Why, for people.
+        message: String,
+    },
+    /// Room that is being freed goes to another task.
+    HandOver {
+        /// The task that stops.
+        task: String,
+        /// The task that it makes room for from now on.
+        for_task: String,
+    },
+    /// A task that was asked to stop has left and asks again.
+    Left {
+        /// Which.
+        task: String,
+    },
+}
+
+/// A task that waits.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WaitingTask {
+    /// Which.
+    pub task: String,
+    /// Its job.
+    pub job: String,
+    /// Slots asked for.
+    pub slots: u32,
+    /// Since when, in seconds from the start.
+    pub since: f64,
+    /// Why.
+    pub reason: WaitReason,
+    /// Why, for people.
+    pub message: String,
+}
+
+/// A task that has slots.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunningTask {
+    /// Which.
+    pub task: String,
+    /// Its job.
+    pub job: String,
+    /// Since when, in seconds from the start.
+    pub since: f64,
+    /// Numbers of slots by agent.
+    pub on: BTreeMap<String, Vec<u32>>,
+    /// Whether it has been asked to stop.
+    pub stopping: bool,
+}
+
+/// A job in the queue.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueEntry {
+    /// Which.
+    pub job: String,
+    /// Lower goes first, where priorities decide.
+    pub priority: u8,
+    /// Share weight, where shares decide.
+    pub weight: f64,
+    /// Its cap.
+    pub max_slots: Option<u32>,
+    /// Jobs ahead; `None` = the policy knows no order.
+    pub ahead: Option<u64>,
+    /// Tasks that have slots.
+    pub running: u64,
+    /// Tasks that wait.
+    pub waiting: u64,
+    /// Slots in use.
+    pub slots: u64,
+}
+
+/// What became of a job.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct JobReport {
+    /// Which.
+    pub job: String,
+    /// Tasks it had.
+    pub tasks: u64,
+    /// Tasks that came to their end.
+    pub completed: u64,
+    /// Tasks that failed or were killed.
+    pub lost: u64,
+    /// Tasks that have slots at the end.
+    pub running: u64,
+    /// Tasks that wait at the end.
+    pub waiting: u64,
+    /// When its first task started, in seconds from the start.
+    pub first_start: Option<f64>,
+    /// Seconds its tasks waited on average.
+    pub mean_wait: f64,
+    /// Seconds the task that waited longest did.
+    pub longest_wait: f64,
+    /// How often the planner asked one of its tasks to stop.
+    pub preempted: u64,
+    /// Slots times seconds that it used.
+    pub slot_seconds: f64,
+}
+
+/// How well a pool was used.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Use {
+    /// Slots in use times seconds.
+    pub used: f64,
+    /// Slots of agents that take work times seconds.
+    pub offered: f64,
+    /// The one as a part of the other, from 0 to 1; 0 when nothing was offered.
+    pub part: f64,
+}
+
+/// An expectation that was not met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mismatch {
+    /// Number of the step, from 1.
+    pub step: usize,
+    /// Its line in the text.
+    pub line: Option<u32>,
+    /// What was expected, `running.search`.
+    pub what: String,
+    /// The expectation.
+    pub expected: String,
+    /// What was found.
+    pub found: String,
+}
+
+impl std::fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "step {}", self.step)?;
+        if let Some(line) = self.line {
+            write!(f, " (line {line})")?;
+        }
+        write!(
+            f,
+            ": {}: expected {}, found {}",
+            self.what, self.expected, self.found
+        )
+    }
+}
+
+/// How a pool decides, in words.
+pub(crate) fn policy_text(settings: &PoolSettings) -> String {
+    let policy = match settings.policy {
+        Policy::Priority {
+            preemption,
+            default_priority,
+        } => {
+            let preemption = if preemption { "with" } else { "without" };
+            format!("priority {preemption} preemption, default priority {default_priority}")
+        }
+        Policy::FairShare => "fair share".to_owned(),
+        Policy::RoundRobin => "round robin".to_owned(),
+    };
+    let fitting = match settings.fitting {
+        Fitting::Best => "best fit",
+        Fitting::Worst => "worst fit",
+    };
+    let uneven = if settings.allow_heterogeneous_fits {
+        ", uneven fits allowed"
+    } else {
+        ""
+    };
+    format!("{policy}, {fitting}{uneven}")
+}
+
+impl Report {
+    /// The timeline as lines for people.
+    pub fn timeline(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if !self.name.is_empty() {
+            lines.push(self.name.clone());
+        }
+        lines.push(format!("scheduler: {}", self.policy));
+        for moment in &self.moments {
+            lines.push(String::new());
+            lines.extend(moment.lines());
+        }
+        lines
+    }
+}
+
+impl Moment {
+    fn lines(&self) -> Vec<String> {
+        let mut told: Vec<String> = Vec::new();
+        if !self.note.is_empty() {
+            told.push(self.note.clone());
+        }
+        told.extend(together(&self.happened));
+        told.extend(self.starts());
+        told.extend(self.stops());
+        told.extend(self.waits());
+        let head = format!(
+            "{:>9}  {} of {} in use",
+            clock(micros(self.at)),
+            self.used,
+            count(self.capacity, "slot")
+        );
+        let mut lines = vec![head];
+        lines.extend(told.into_iter().map(|line| format!("{:11}{line}", "")));
+        lines
+    }
+
+    fn starts(&self) -> Vec<String> {
+        let mut by_place: Vec<(String, Vec<&str>)> = Vec::new();
+        for decision in &self.decisions {
+            let Decision::Start { task, on } = decision else {
+                continue;
+            };
+            let parts: Vec<String> = on
+                .iter()
+                .map(|(agent, slots)| match slots.len() {
+                    0 => agent.clone(),
+                    slots => format!("{agent} ({})", count(slots as u64, "slot")),
+                })
+                .collect();
+            let place = parts.join(" and ");
+            match by_place.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, tasks)) => tasks.push(task),
+                None => by_place.push((place, vec![task])),
+            }
+        }
+        by_place
+            .into_iter()
+            .map(|(place, tasks)| {
+                let each = if tasks.len() > 1 { " each" } else { "" };
+                format!("start  {} on {place}{each}", names(tasks))
+            })
+            .collect()
+    }
+
+    fn stops(&self) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        let mut stops: Vec<(String, Vec<&str>)> = Vec::new();
+        let mut left: Vec<&str> = Vec::new();
+        for decision in &self.decisions {
+            match decision {
+                Decision::Stop {
+                    task,
+                    for_task,
+                    message,
+                    ..
+                } => {
+                    let why = match for_task {
+                        Some(winner) => format!("for {winner}: {message}"),
+                        None => message.clone(),
+                    };
+                    match stops.iter_mut().find(|(known, _)| *known == why) {
+                        Some((_, tasks)) => tasks.push(task),
+                        None => stops.push((why, vec![task])),
+                    }
+                }
+                Decision::HandOver { task, for_task } => {
+                    lines.push(format!("       room of {task} goes to {for_task}"));
+                }
+                Decision::Left { task } => left.push(task),
+                Decision::Start { .. } => {}
+            }
+        }
+        let stops = stops
+            .into_iter()
+            .map(|(why, tasks)| format!("stop   {} {why}", names(tasks)));
+        let mut all: Vec<String> = stops.collect();
+        all.append(&mut lines);
+        if !left.is_empty() {
+            all.push(format!("left   {} and asks again", names(left)));
+        }
+        all
+    }
+
+    fn waits(&self) -> Vec<String> {
+        let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+        for waiting in &self.begin_to_wait {
+            let message = waiting.message.as_str();
+            match by_reason.iter_mut().find(|(known, _)| *known == message) {
+                Some((_, tasks)) => tasks.push(&waiting.task),
+                None => by_reason.push((message, vec![&waiting.task])),
+            }
+        }
+        by_reason
+            .into_iter()
+            .map(|(message, tasks)| format!("wait   {}: {message}", names(tasks)))
+            .collect()
+    }
+}
+
+/// Equal sentences about several tasks as one.
+fn together(happened: &[String]) -> Vec<String> {
+    let mut lines: Vec<(String, Vec<&str>)> = Vec::new();
+    for line in happened {
+        let Some((who, what)) = line
+            .split_once(' ')
+            .filter(|(_, what)| matches!(*what, "ends" | "fails" | "has saved and leaves"))
+        else {
+            lines.push((line.clone(), Vec::new()));
+            continue;
+        };
+        match lines.last_mut() {
+            Some((known, who_else)) if known == what && !who_else.is_empty() => who_else.push(who),
+            _ => lines.push((what.to_owned(), vec![who])),
+        }
+    }
+    lines
+        .into_iter()
+        .map(|(what, who)| {
+            let mut line = String::new();
+            if !who.is_empty() {
+                // Writing to a string cannot fail.
+                let _ = write!(line, "{} ", names(who));
+            }
+            line + &what
+        })
+        .collect()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "times of a scenario are far below 2^52 microseconds"
+)]
+fn micros(seconds: f64) -> i64 {
+    (seconds * 1e6).round() as i64
+}

@@ -1,0 +1,97 @@
+//! Words for people.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Names shown of a long list.
+const SHOWN: usize = 8;
+
+/// A duration in microseconds.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// A time from the start as `h:mm:ss`, with as many decimals as it needs.
+pub(crate) fn clock(micros: i64) -> String {
+    let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let decimals = if rest == 0 {
+        String::new()
+    } else {
+        format!(".{rest:06}").trim_end_matches('0').to_owned()
+    };
+    format!("{hours}:{minutes:02}:{seconds:02}{decimals}")
+}
+
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// Names in one line: numbered ones that follow each other as a range, and not too many of them.
+pub(crate) fn names<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
+    let mut told: Vec<String> = Vec::new();
+    let mut numbered: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    let mut order: Vec<&str> = Vec::new();
+    for name in names {
+        match name.rsplit_once('.') {
+            Some((job, number)) if number.parse::<u32>().is_ok() => {
+                let numbers = numbered.entry(job).or_insert_with(|| {
+                    order.push(job);
+                    Vec::new()
+                });
+                numbers.extend(number.parse::<u32>());
+            }
+            _ => order.push(name),
+        }
+    }
+    for name in order {
+        match numbered.get_mut(name) {
+            None => told.push(name.to_owned()),
+            Some(numbers) => {
+                numbers.sort_unstable();
+                told.extend(ranges(name, numbers));
+            }
+        }
+    }
+    let more = told.len().saturating_sub(SHOWN);
+    told.truncate(SHOWN);
+    let told = told.join(", ");
+    if more == 0 {
+        told
+    } else {
+        format!("{told} and {more} more")
+    }
+}
+
+fn ranges(job: &str, numbers: &[u32]) -> Vec<String> {
+    numbers
+        .chunk_by(|a, b| a + 1 == *b)
+        .map(|run| match run {
+            [first, _, .., last] => format!("{job}.{first}\u{2026}{last}"),
+            [first, last] => format!("{job}.{first}, {job}.{last}"),
+            [first] => format!("{job}.{first}"),
+            [] => String::new(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_follow_each_other_are_a_range() {
+        let told = names(["a.1", "a.2", "a.3", "b", "a.5", "c.1", "c.2", "v1.0"]);
+        assert_eq!(told, "a.1\u{2026}3, a.5, b, c.1, c.2, v1.0");
+        let many: Vec<String> = (0..20).map(|n| format!("job{n}")).collect();
+        assert!(names(many.iter().map(String::as_str)).ends_with("and 12 more"));
+    }
+
+    #[test]
+    fn times_read_as_on_a_clock() {
+        assert_eq!(clock(0), "0:00:00");
+        assert_eq!(clock(3_723_000_000), "1:02:03");
+        assert_eq!(clock(1_500_000), "0:00:01.5");
+    }
+}

@@ -1,0 +1,221 @@
+//! What fits where, counted slot by slot.
+
+use std::collections::BTreeSet;
+
+use det_ids::{AgentId, AllocationId};
+use det_scheduler::{
+    AgentSnapshot, AgentState, Job, Plan, PoolSnapshot, Progress, Queue, Request,
+    RunningAllocation, SlotState,
+};
+
+/// A pool and its queue at one moment.
+#[derive(Debug, Clone)]
+pub struct State {
+    pub pool: PoolSnapshot,
+    pub queue: Queue,
+    pub now: det_ids::Micros,
+}
+
+impl State {
+    pub fn find(&self, allocation: &AllocationId) -> &Request {
+        let found = self
+            .queue
+            .requests
+            .iter()
+            .find(|request| request.allocation_id == *allocation);
+        found.expect("plans name requests of the queue")
+    }
+
+    pub fn job(&self, request: &Request) -> &Job {
+        &self.queue.jobs[&request.job_id]
+    }
+
+    pub fn agent(&self, id: &AgentId) -> &AgentSnapshot {
+        let found = self.pool.agents.iter().find(|agent| agent.id == *id);
+        found.expect("plans name agents of the pool")
+    }
+
+    pub fn running(&self, allocation: &AllocationId) -> Option<&RunningAllocation> {
+        self.pool
+            .running
+            .iter()
+            .find(|running| running.request.allocation_id == *allocation)
+    }
+
+    /// The state when a plan has been carried out.
+    pub fn after(&self, plan: &Plan) -> Self {
+        let mut after = self.clone();
+        for placement in &plan.place {
+            after.start(&placement.allocation_id, &placement.parts);
+            after.now.0 += 1;
+        }
+        let ties = plan
+            .preempt
+            .iter()
+            .map(|stop| (&stop.allocation_id, stop.for_allocation.clone()))
+            .chain(
+                plan.hand_over
+                    .iter()
+                    .map(|tie| (&tie.allocation_id, Some(tie.for_allocation.clone()))),
+            );
+        for (allocation, owner) in ties {
+            let running = after
+                .pool
+                .running
+                .iter_mut()
+                .find(|running| running.request.allocation_id == *allocation);
+            running.expect("only running work stops").progress =
+                owner.map_or(Progress::Stopping, Progress::PreemptedFor);
+        }
+        after
+    }
+
+    pub fn start(&mut self, allocation: &AllocationId, parts: &[(AgentId, Vec<det_ids::SlotId>)]) {
+        let at = self
+            .queue
+            .requests
+            .iter()
+            .position(|request| request.allocation_id == *allocation);
+        let request = self
+            .queue
+            .requests
+            .remove(at.expect("only waiting requests start"));
+        for (agent_id, slots) in parts {
+            let agent = self.pool.agents.iter_mut().find(|a| a.id == *agent_id);
+            let agent = agent.expect("plans name agents of the pool");
+            agent.aux_used += u32::from(slots.is_empty());
+            for slot in agent.slots.iter_mut().filter(|s| slots.contains(&s.id)) {
+                slot.state = SlotState::Held(allocation.clone());
+            }
+        }
+        self.pool.running.push(RunningAllocation {
+            request,
+            placement: parts.to_vec(),
+            started_at: self.now,
+            progress: Progress::Active,
+        });
+    }
+
+    /// The same without some of the running work.
+    pub fn without(&self, goes: impl Fn(&RunningAllocation) -> bool) -> Self {
+        let mut left = self.clone();
+        let (gone, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut left.pool.running)
+            .into_iter()
+            .partition(|running| goes(running));
+        left.pool.running = stay;
+        for running in gone {
+            for (agent_id, slots) in &running.placement {
+                let agent = left.pool.agents.iter_mut().find(|a| a.id == *agent_id);
+                let Some(agent) = agent else { continue };
+                agent.aux_used -= u32::from(slots.is_empty());
+                for slot in agent.slots.iter_mut().filter(|s| slots.contains(&s.id)) {
+                    slot.state = match slot.state {
+                        SlotState::Free | SlotState::Held(_) => SlotState::Free,
+                        SlotState::Draining(_) => SlotState::Draining(None),
+                        SlotState::Disabled(_) => SlotState::Disabled(None),
+                    };
+                }
+            }
+        }
+        left
+    }
+
+    /// Whether a request fits what is free.
+    pub fn fits(&self, request: &Request) -> bool {
+        let agents: Vec<&AgentSnapshot> = self
+            .pool
+            .agents
+            .iter()
+            .filter(|a| a.state == AgentState::Enabled && !request.excluded_agents.contains(&a.id))
+            .collect();
+        if request.slots == 0 {
+            return agents.iter().any(|agent| agent.aux_used < agent.aux_limit);
+        }
+        let unused = agents
+            .iter()
+            .filter(|a| used_slots(a) == 0)
+            .map(|a| free_slots(a));
+        agents
+            .iter()
+            .any(|agent| free_slots(agent) >= request.slots)
+            || self.sums_up(request, &unused.collect::<Vec<_>>())
+    }
+
+    /// Whether agents of these sizes (slots, auxiliary places), all empty, hold a request.
+    pub fn holds(&self, request: &Request, sizes: &[(u32, u32)]) -> bool {
+        if request.slots == 0 {
+            return sizes.iter().any(|(_, aux)| *aux > 0);
+        }
+        let sizes: Vec<u32> = sizes.iter().map(|(size, _)| *size).collect();
+        sizes.iter().any(|size| *size >= request.slots) || self.sums_up(request, &sizes)
+    }
+
+    /// Whether whole agents of these sizes make up the request.
+    fn sums_up(&self, request: &Request, sizes: &[u32]) -> bool {
+        if request.single_agent || request.slots == 0 {
+            return false;
+        }
+        let equal = sizes.iter().any(|size| {
+            *size > 0
+                && request.slots.is_multiple_of(*size)
+                && number(sizes.iter().filter(|other| *other == size).count()) * size
+                    >= request.slots
+        });
+        if equal || !self.pool.settings.allow_heterogeneous_fits {
+            return equal;
+        }
+        let mut sums = BTreeSet::from([0]);
+        for size in sizes {
+            sums = sums.iter().flat_map(|sum| [*sum, sum + size]).collect();
+        }
+        sums.contains(&request.slots)
+    }
+
+    /// Sizes of agents as if nothing ran.
+    pub fn empty_sizes(
+        &self,
+        agents: impl Fn(&AgentSnapshot) -> bool,
+        slots: impl Fn(&SlotState) -> bool,
+    ) -> Vec<(u32, u32)> {
+        let counted = self.pool.agents.iter().filter(|agent| agents(agent));
+        counted
+            .map(|agent| {
+                let size = agent.slots.iter().filter(|slot| slots(&slot.state)).count();
+                (number(size), agent.aux_limit)
+            })
+            .collect()
+    }
+
+    /// Slots that a job's allocations hold.
+    pub fn in_use(&self, job: &str) -> u32 {
+        let running = self.pool.running.iter();
+        running
+            .filter(|running| running.request.job_id.as_str() == job)
+            .map(|running| running.request.slots)
+            .sum()
+    }
+}
+
+pub fn free_slots(agent: &AgentSnapshot) -> u32 {
+    if agent.state != AgentState::Enabled {
+        return 0;
+    }
+    let free = agent
+        .slots
+        .iter()
+        .filter(|slot| slot.state == SlotState::Free);
+    number(free.count())
+}
+
+pub fn used_slots(agent: &AgentSnapshot) -> usize {
+    let used = agent.slots.iter().filter(|slot| match &slot.state {
+        SlotState::Free => false,
+        SlotState::Held(_) => true,
+        SlotState::Draining(holder) | SlotState::Disabled(holder) => holder.is_some(),
+    });
+    used.count()
+}
+
+pub fn number(count: usize) -> u32 {
+    u32::try_from(count).expect("scenarios are small")
+}

@@ -1,0 +1,110 @@
+//! The named scenarios: every file of `scenarios/` does what it expects, and every plan on the way stands before the
+//! judge.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod judge;
+
+use std::path::{Path, PathBuf};
+
+use det_scenario::{Detail, Observation, Options, Refusals, Scenario, play, read};
+
+const OPTIONS: Options = Options {
+    detail: Detail::Everything,
+    refusals: Refusals::Fail,
+};
+
+fn files() -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    files
+}
+
+fn load(path: &Path) -> Result<Scenario, String> {
+    let text = std::fs::read_to_string(path).unwrap();
+    read(&text).map_err(|mistakes| mistakes.to_string())
+}
+
+fn judged(observation: &Observation<'_>) {
+    let state = judge::State {
+        pool: observation.pool.clone(),
+        queue: observation.queue.clone(),
+        now: observation.now,
+    };
+    judge::check(&state, observation.plan);
+}
+
+/// What a file does that it should not; nothing when all is well.
+fn complaints(path: &Path) -> Vec<String> {
+    let scenario = match load(path) {
+        Ok(scenario) => scenario,
+        Err(mistakes) => return vec![mistakes],
+    };
+    match play(&scenario, OPTIONS, &mut judged) {
+        Err(mistakes) => vec![mistakes.to_string()],
+        Ok(report) => report.mismatches.iter().map(ToString::to_string).collect(),
+    }
+}
+
+#[test]
+fn every_named_scenario_does_what_it_expects() {
+    let mut failed = 0;
+    for path in files() {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let complaints = complaints(&path);
+        println!(
+            "{name}: {}",
+            if complaints.is_empty() {
+                "ok"
+            } else {
+                "FAILED"
+            }
+        );
+        for complaint in &complaints {
+            println!("    {complaint}");
+        }
+        failed += usize::from(!complaints.is_empty());
+    }
+    assert_eq!(failed, 0, "scenarios failed; each is told above");
+}
+
+#[test]
+fn every_named_scenario_says_what_it_shows_and_expects_something() {
+    let files = files();
+    assert!(files.len() > 70, "only {} scenarios", files.len());
+    for path in files {
+        let scenario = load(&path).unwrap();
+        assert!(!scenario.name.is_empty(), "{} has no name", path.display());
+        assert!(
+            scenario.steps.iter().any(|step| !step.expect.is_empty()),
+            "{} expects nothing",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn a_description_that_is_written_down_reads_as_the_same() {
+    for path in files() {
+        let mut scenario = load(&path).unwrap();
+        let text = det_config::yaml::to_yaml(&scenario.to_value());
+        let mut again = read(&text).unwrap_or_else(|mistakes| panic!("{mistakes}\n{text}"));
+        for step in scenario.steps.iter_mut().chain(&mut again.steps) {
+            step.line = None;
+        }
+        assert_eq!(scenario, again, "{}", path.display());
+    }
+}
+
+#[test]
+fn a_scenario_is_the_same_whenever_it_is_played() {
+    for path in files() {
+        let scenario = load(&path).unwrap();
+        let once = || play(&scenario, OPTIONS, &mut |_| {}).unwrap();
+        assert_eq!(once(), once(), "{}", path.display());
+    }
+}

@@ -1,0 +1,699 @@
+//! The fair share rule.
+//!
+//! Slots are divided among jobs by weight times demand (`shares`). A job's demand is what its running work has and its
+//! waiting requests ask for, at most its cap; requests that would not fit even if all preemptible work were gone do not
+//! count. Requests stand in order of the jobs' submission, then of their own. A pass over the slot requests:
+//!
+//! 1. **Offer.** Each request that keeps its job within its share starts if it fits beside what is kept for requests
+//!    that running work stops for. Those that have waited longer than [`crate::PoolSettings::reserve_after`] come first,
+//!    and reserve the agents they are closest to getting if they do not fit.
+//! 2. **Make room.** Each request within its job's share that does not fit, in order: if it fits what stopping work will
+//!    free, that is booked. Otherwise jobs above their share give up work until it fits: the job furthest above first,
+//!    the work started last first; what turns out not to matter runs on. If it never fits, nobody stops. Steps 1 and 2
+//!    are repeated until nobody else is asked to stop, because a job that gives up work may be entitled to start other.
+//! 3. **Hand out.** What is free and not kept for anybody goes to requests beyond their jobs' shares, the job with the
+//!    least work for its weight and demand first. Work that starts this way is the first to stop when somebody is
+//!    entitled to its room. A job for which room is being kept gets none: what it has then would count against it.
+//!
+//! Work that stops keeps its room for the request it was asked to stop for, as long as that one is within its job's
+//! share. Work that is killed because its agent or slot is out of service counts as gone.
+//!
+//! What cannot be preempted raises its job's share to what it holds once it runs. A pass that starts such work is done
+//! again with that work as given, so that the plan is final: running the rule on its own result decides nothing new.
+//!
+//! Zero-slot requests compete for nothing but auxiliary places: they start in order of submission.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use det_ids::Micros;
+
+use crate::capacity::Fate;
+use crate::decision::{Decided, Shared, Standing, Wait};
+use crate::future::Future;
+use crate::model::AgentState;
+use crate::order::{AgentView, Prepared, Service, SlotView};
+use crate::plan::{PreemptReason, Preemption};
+use crate::reserve::{Reserver, reserve_before};
+use crate::room::{Room, Stopping};
+use crate::shares::{Claim, divide};
+use crate::space::{AgentRank, Parts, Space, spread_of};
+use crate::victims;
+
+/// Decides for slot requests by share, then for zero-slot requests in order.
+pub(crate) fn decide(prepared: &Prepared<'_>, now: Micros) -> Decided {
+    // Work that cannot be preempted and starts: each round may add some, and there is only so much room.
+    let mut given: Vec<(usize, Parts)> = Vec::new();
+    loop {
+        let mut pass = Pass::new(prepared, now, &given);
+        pass.all();
+        let known = given.len();
+        let found = pass.decided.placed[known..]
+            .iter()
+            .filter(|(request, _)| !prepared.requests[*request].request.preemptible);
+        given.extend(found.cloned());
+        if given.len() == known {
+            return pass.finish();
+        }
+    }
+}
+
+/// One pass over the pool.
+struct Pass<'a> {
+    shared: Shared<'a>,
+    decided: Decided,
+    /// What slot requests left free; nothing is held back.
+    free: Space,
+    /// By running allocation: whether it stops, or is about to be killed because of where it runs.
+    leaving: Vec<bool>,
+    /// Running allocations that this pass asked to stop, with the request that each makes room for.
+    asked: BTreeMap<usize, usize>,
+    /// By shape: whether it would fit if all preemptible work were gone.
+    attainable: Vec<bool>,
+    /// Requests made at or before this time reserve.
+    reserve_before: Option<i64>,
+}
+
+/// What holds for one round of steps 1 and 2.
+struct Round {
+    /// Requests within their jobs' shares that did not fit, in order.
+    wishes: BTreeSet<usize>,
+    /// Whether room that was held back is free again, so that requests must be offered it.
+    changed: bool,
+    /// Room held back for requests that work stops for.
+    claims: BTreeMap<usize, Parts>,
+    reserver: Reserver,
+    /// Agents reserved because of age, by request.
+    aged: BTreeMap<usize, Vec<AgentRank>>,
+    /// Requests that room is kept for, with the agents.
+    holders: BTreeMap<usize, BTreeSet<AgentRank>>,
+    /// Shapes for which there are no victims.
+    victimless: BTreeSet<usize>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(prepared: &'a Prepared<'a>, now: Micros, given: &[(usize, Parts)]) -> Self {
+        let mut shared = Shared::new(prepared);
+        let mut decided = Decided::default();
+        shared.stop_over_cap(&mut decided);
+        let mut free = prepared.slot_space();
+        for (request, parts) in given {
+            let waiting = &prepared.requests[*request];
+            shared.in_use[waiting.job] += u64::from(waiting.request.slots);
+            shared.waits[*request] = Wait::Starts;
+            for &(agent, units) in parts {
+                free.take(agent, units);
+            }
+            decided.placed.push((*request, parts.clone()));
+        }
+        let leaving = prepared
+            .running
+            .iter()
+            .zip(&shared.stopping)
+            .map(|(active, stopping)| *stopping || active.dying)
+            .collect();
+        let mut pass = Self {
+            shared,
+            decided,
+            free,
+            leaving,
+            asked: BTreeMap::new(),
+            attainable: Vec::new(),
+            reserve_before: reserve_before(&prepared.pool.settings, now),
+        };
+        pass.attainable = pass.attainable_shapes();
+        pass.share_out(given);
+        pass
+    }
+
+    /// By shape: whether it would fit if preemptible work, and what is leaving, were gone.
+    fn attainable_shapes(&self) -> Vec<bool> {
+        let prepared = self.shared.prepared;
+        let mut space = self.free.clone();
+        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
+            if !active.zero_slots() && (active.running.request.preemptible || *leaving) {
+                for part in &active.parts {
+                    space.give(part.agent, part.usable, part.held);
+                }
+            }
+        }
+        prepared
+            .shapes
+            .iter()
+            .map(|view| view.slots > 0 && space.fit(&view.shape, 0).is_some())
+            .collect()
+    }
+
+    /// Demand and share of each job.
+    fn share_out(&mut self, given: &[(usize, Parts)]) {
+        let prepared = self.shared.prepared;
+        let mut standings = vec![Standing::default(); prepared.jobs.len()];
+        let mut fixed = vec![0_u64; prepared.jobs.len()];
+        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
+            let standing = &mut standings[active.job];
+            standing.demand += u64::from(active.running.request.slots);
+            if !leaving {
+                standing.active += u64::from(active.slots);
+                if !active.running.request.preemptible {
+                    fixed[active.job] += u64::from(active.slots);
+                }
+            }
+        }
+        for (request, _) in given {
+            let waiting = &prepared.requests[*request];
+            let slots = u64::from(waiting.request.slots);
+            standings[waiting.job].demand += slots;
+            standings[waiting.job].active += slots;
+            fixed[waiting.job] += slots;
+        }
+        for (waiting, wait) in prepared.requests.iter().zip(&self.shared.waits) {
+            let slots = u64::from(waiting.request.slots);
+            let fits_cap = prepared.jobs[waiting.job]
+                .max_slots
+                .is_none_or(|max| slots <= u64::from(max));
+            if *wait != Wait::Starts && fits_cap && self.attainable[waiting.shape] {
+                standings[waiting.job].demand += slots;
+            }
+        }
+        for (job, standing) in prepared.jobs.iter().zip(&mut standings) {
+            if let Some(max_slots) = job.max_slots {
+                standing.demand = standing.demand.min(u64::from(max_slots));
+            }
+        }
+        let mut in_order: Vec<usize> = (0..prepared.jobs.len())
+            .filter(|job| standings[*job].demand > 0 || fixed[*job] > 0)
+            .collect();
+        in_order.sort_unstable_by_key(|job| prepared.jobs[*job].order);
+        let claims: Vec<Claim> = in_order
+            .iter()
+            .map(|job| Claim {
+                weight: prepared.jobs[*job].weight,
+                demand: standings[*job].demand,
+                fixed: fixed[*job],
+            })
+            .collect();
+        self.shared.capacity = prepared.agents.iter().map(shared_slots).sum();
+        for (job, share) in in_order
+            .into_iter()
+            .zip(divide(&claims, self.shared.capacity))
+        {
+            standings[job].share = share;
+        }
+        self.shared.standings = standings;
+    }
+
+    fn all(&mut self) {
+        let prepared = self.shared.prepared;
+        let requests: Vec<usize> = (0..prepared.requests.len())
+            .filter(|request| prepared.requests[*request].request.slots > 0)
+            .collect();
+        loop {
+            let nothing = Space::new(prepared.pool.settings.fitting, false, Vec::new());
+            let free = std::mem::replace(&mut self.free, nothing);
+            let stopping = Stopping {
+                stops: &self.leaving,
+                asked: &self.asked,
+            };
+            let in_use = self.shared.in_use.clone();
+            let mut room = Room::with_future(prepared, free, in_use, stopping, false);
+            let mut round = Round {
+                wishes: BTreeSet::new(),
+                changed: true,
+                claims: BTreeMap::new(),
+                reserver: Reserver::new(prepared.agents.len()),
+                aged: BTreeMap::new(),
+                holders: BTreeMap::new(),
+                victimless: BTreeSet::new(),
+            };
+            for standing in &mut self.shared.standings {
+                standing.booked = 0;
+            }
+            self.keep_ties(&mut round, &mut room);
+            let (aged, young): (Vec<usize>, Vec<usize>) =
+                requests.iter().partition(|request| self.is_aged(**request));
+            while std::mem::take(&mut round.changed) {
+                for &request in aged.iter().chain(&young) {
+                    if self.shared.waits[request] != Wait::Starts {
+                        self.offer(&mut round, &mut room, request);
+                    }
+                }
+            }
+            let asked = self.asked.len();
+            self.make_room(&mut round, &mut room);
+            if self.asked.len() == asked {
+                self.hand_out(&round, &mut room);
+                room.give_back();
+                self.free = room.free;
+                self.tell_kept_from_full(&round);
+                return;
+            }
+            room.give_back();
+            self.free = room.free;
+        }
+    }
+
+    /// Whether a request has waited so long that it reserves.
+    fn is_aged(&self, request: usize) -> bool {
+        let waiting = &self.shared.prepared.requests[request];
+        self.reserve_before
+            .is_some_and(|limit| waiting.request.requested_at.0 <= limit)
+    }
+
+    /// Holds back the room that requests count on beside that of work which stops for them, as long as they are within
+    /// their jobs' shares.
+    fn keep_ties(&mut self, round: &mut Round, room: &mut Room<'a>) {
+        let tied: Vec<usize> = room.ties.keys().copied().collect();
+        for request in tied {
+            if self.shared.waits[request] == Wait::Starts || self.limit(request).is_some() {
+                room.disown(request);
+                continue;
+            }
+            let mut claim = Parts::new();
+            for (agent, units) in room.own_room(request) {
+                claim.push((agent, room.hold_more(agent, units)));
+            }
+            let agents = claim.iter().map(|(agent, _)| *agent);
+            round.holders.entry(request).or_default().extend(agents);
+            round.claims.insert(request, claim);
+            round.wishes.insert(request);
+            self.book(request);
+        }
+    }
+
+    /// A request fits elsewhere than where work stops for it.
+    fn give_up_claim(&mut self, round: &mut Round, room: &mut Room<'a>, request: usize) {
+        let Some(claim) = round.claims.remove(&request) else {
+            return;
+        };
+        for (agent, units) in claim {
+            room.let_go(agent, units);
+        }
+        let waiting = &self.shared.prepared.requests[request];
+        let booked = &mut self.shared.standings[waiting.job].booked;
+        *booked = booked.saturating_sub(u64::from(waiting.request.slots));
+        round.holders.remove(&request);
+        round.wishes.remove(&request);
+        round.changed = true;
+    }
+
+    /// What keeps a request from being entitled to room, whether there is any or not.
+    fn limit(&mut self, request: usize) -> Option<Wait> {
+        let waiting = &self.shared.prepared.requests[request];
+        if self.shared.is_over_cap(request) {
+            return Some(Wait::OverCap);
+        }
+        if *self.shared.fate(waiting.shape) != Fate::Usable {
+            return Some(Wait::Fate);
+        }
+        if !self.attainable[waiting.shape] {
+            return Some(Wait::NoRoom);
+        }
+        let standing = &self.shared.standings[waiting.job];
+        let wanted = standing.active + standing.booked + u64::from(waiting.request.slots);
+        (wanted > standing.share).then_some(Wait::OverShare)
+    }
+
+    /// Counts a waiting request as good as started: room is kept for it.
+    fn book(&mut self, request: usize) {
+        let waiting = &self.shared.prepared.requests[request];
+        self.shared.standings[waiting.job].booked += u64::from(waiting.request.slots);
+    }
+
+    fn start(&mut self, room: &mut Room<'a>, request: usize, parts: Parts) {
+        let waiting = &self.shared.prepared.requests[request];
+        let slots = u64::from(waiting.request.slots);
+        self.shared.in_use[waiting.job] += slots;
+        self.shared.standings[waiting.job].active += slots;
+        self.shared.waits[request] = Wait::Starts;
+        room.take(request, &parts);
+        self.decided.placed.push((request, parts));
+    }
+
+    /// Step 1 for one request.
+    fn offer(&mut self, round: &mut Round, room: &mut Room<'a>, request: usize) {
+        let reserves = round.aged.contains_key(&request);
+        if !reserves
+            && !round.claims.contains_key(&request)
+            && let Some(limit) = self.limit(request)
+        {
+            self.shared.waits[request] = limit;
+            round.wishes.remove(&request);
+            return;
+        }
+        if let Some(parts) = room.fit(request).filter(|_| !reserves) {
+            self.give_up_claim(round, room, request);
+            round.wishes.remove(&request);
+            self.start(room, request, parts);
+            return;
+        }
+        self.shared.waits[request] = Wait::NoRoom;
+        round.wishes.insert(request);
+        let claims = round.claims.contains_key(&request);
+        if !reserves && self.is_aged(request) && self.reserve(round, room, request) && !claims {
+            self.book(request);
+        }
+    }
+
+    /// Holds back the agents that a request is closest to getting. Whether there are any.
+    fn reserve(&self, round: &mut Round, room: &mut Room<'a>, request: usize) -> bool {
+        let prepared = self.shared.prepared;
+        let shape = prepared.requests[request].shape;
+        // Of a single unit there is none free where it may run, so there is nothing that others could take from it.
+        if prepared.shapes[shape].shape.units == 1 || round.reserver.is_hopeless(shape) {
+            return false;
+        }
+        let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
+        let within_reach: Vec<u32> = (0..agents).map(|agent| room.within_reach(agent)).collect();
+        let wanted = &prepared.shapes[shape].shape;
+        let closest = round
+            .reserver
+            .closest(&room.free, &within_reach, shape, wanted);
+        let Some(closest) = closest else {
+            return false;
+        };
+        for &agent in &closest {
+            room.hold(agent, u32::MAX);
+            round.holders.entry(request).or_default().insert(agent);
+        }
+        round.aged.insert(request, closest);
+        true
+    }
+
+    /// Step 2.
+    fn make_room(&mut self, round: &mut Round, room: &mut Room<'a>) {
+        let Some(mut future) = room.future.take() else {
+            return;
+        };
+        let mut closed: BTreeSet<AgentRank> = BTreeSet::new();
+        // Those that work stops for already come first: nobody else counts on what they count on.
+        let wishes = std::mem::take(&mut round.wishes);
+        let (tied, others): (Vec<usize>, Vec<usize>) = wishes
+            .into_iter()
+            .partition(|request| room.ties.contains_key(request));
+        for request in tied.into_iter().chain(others) {
+            if !self.make_room_for(&mut future, round, room, request)
+                && let Some(agents) = round.aged.get(&request)
+            {
+                // Nobody after it counts on its agents, or stops work there only to find them reserved.
+                for &agent in agents.iter().filter(|agent| closed.insert(**agent)) {
+                    future.space.set_open(agent, false);
+                }
+            }
+        }
+        for agent in closed {
+            future.space.set_open(agent, true);
+            future.misfits.clear();
+        }
+        room.future = Some(future);
+    }
+
+    /// Books room in the future for a request, asking others to stop if need be. Whether it has any.
+    fn make_room_for(
+        &mut self,
+        future: &mut Future,
+        round: &mut Round,
+        room: &mut Room<'a>,
+        request: usize,
+    ) -> bool {
+        let prepared = self.shared.prepared;
+        let mut own = room.ties.remove(&request).unwrap_or_default();
+        let counted = !own.is_empty() || round.aged.contains_key(&request);
+        if !own.is_empty() {
+            future.release(prepared, &own);
+            round.victimless.clear();
+        }
+        if !counted && let Some(limit) = self.limit(request) {
+            // A later request of its job fitted, and took its part of the share.
+            self.shared.waits[request] = limit;
+            return false;
+        }
+        let mut parts = future.fit_with(prepared, request, &own);
+        if parts.is_none()
+            && let Some(victims) = self.find_victims(future, round, request)
+        {
+            self.ask_to_stop(&victims, request);
+            future.note_stopping(prepared, &victims);
+            future.release(prepared, &victims);
+            own.extend(victims);
+            parts = future.fit_with(prepared, request, &own);
+        }
+        let Some(parts) = parts else {
+            return false;
+        };
+        if own.is_empty() {
+            own = future.stopping_among(&parts);
+        }
+        if own.is_empty() {
+            // What it fits is free, and kept for another.
+            return true;
+        }
+        own.sort_unstable();
+        self.shared.wait_for(request, own);
+        if !counted {
+            self.book(request);
+        }
+        for (agent, units) in parts {
+            future.space.take(agent, units);
+            round.holders.entry(request).or_default().insert(agent);
+        }
+        true
+    }
+
+    /// Work of jobs above their share that must stop so that a request fits.
+    fn find_victims(
+        &self,
+        future: &Future,
+        round: &mut Round,
+        request: usize,
+    ) -> Option<Vec<usize>> {
+        let prepared = self.shared.prepared;
+        let shape = prepared.requests[request].shape;
+        if round.victimless.contains(&shape) {
+            return None;
+        }
+        let found = victims::search(
+            &future.space,
+            &prepared.shapes[shape].shape,
+            &prepared.running,
+            self.candidates(),
+        );
+        if found.is_none() {
+            round.victimless.insert(shape);
+        }
+        found
+    }
+
+    /// Preemptible work of jobs above their share: of the job furthest above first (of equals the later one), what was
+    /// started last first, until the job is at its share.
+    fn candidates(&self) -> impl Iterator<Item = usize> {
+        let prepared = self.shared.prepared;
+        let mut of_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (number, active) in prepared.running.iter().enumerate() {
+            let standing = &self.shared.standings[active.job];
+            if active.running.request.preemptible
+                && !self.leaving[number]
+                && active.slots > 0
+                && standing.active > standing.share
+            {
+                of_job.entry(active.job).or_default().push(number);
+            }
+        }
+        let mut furthest: BinaryHeap<(u64, u32, usize)> = BinaryHeap::new();
+        for (job, work) in &mut of_job {
+            work.sort_by_key(|number| {
+                let running = prepared.running[*number].running;
+                (
+                    running.started_at,
+                    running.request.requested_at,
+                    &running.request.allocation_id,
+                )
+            });
+            let standing = &self.shared.standings[*job];
+            let above = standing.active - standing.share;
+            furthest.push((above, prepared.jobs[*job].order, *job));
+        }
+        std::iter::from_fn(move || {
+            let (above, order, job) = furthest.pop()?;
+            let work = of_job.get_mut(&job)?;
+            let victim = work.pop()?;
+            let left = above.saturating_sub(u64::from(prepared.running[victim].slots));
+            if left > 0 && !work.is_empty() {
+                furthest.push((left, order, job));
+            }
+            Some(victim)
+        })
+    }
+
+    fn ask_to_stop(&mut self, victims: &[usize], request: usize) {
+        let prepared = self.shared.prepared;
+        let number = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
+        for &victim in victims {
+            let active = &prepared.running[victim];
+            let standing = &mut self.shared.standings[active.job];
+            self.decided.preempt.push(Preemption {
+                allocation_id: active.running.request.allocation_id.clone(),
+                for_allocation: Some(prepared.requests[request].request.allocation_id.clone()),
+                reason: PreemptReason::OverFairShare {
+                    share: number(standing.share),
+                    in_use: number(standing.active),
+                },
+            });
+            standing.active = standing.active.saturating_sub(u64::from(active.slots));
+            self.leaving[victim] = true;
+            self.asked.insert(victim, request);
+        }
+    }
+
+    /// Step 3.
+    fn hand_out(&mut self, round: &Round, room: &mut Room<'a>) {
+        let prepared = self.shared.prepared;
+        let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
+        // What was booked stays bookable: of each agent only so much is handed out.
+        for agent in 0..agents {
+            if let Some(future) = &room.future {
+                let unbooked = future.space.cell(agent).free();
+                room.leave_at_most(agent, unbooked);
+            }
+        }
+        let fits: Vec<bool> = prepared
+            .shapes
+            .iter()
+            .map(|view| view.slots > 0 && room.free.fit(&view.shape, 0).is_some())
+            .collect();
+        let mut open: BTreeMap<usize, std::collections::VecDeque<usize>> = BTreeMap::new();
+        for (request, waiting) in prepared.requests.iter().enumerate() {
+            if fits[waiting.shape]
+                && self.shared.waits[request] == Wait::OverShare
+                && self.shared.standings[waiting.job].booked == 0
+            {
+                open.entry(waiting.job).or_default().push_back(request);
+            }
+        }
+        let mut least: BinaryHeap<Reverse<Turn>> =
+            open.keys().map(|job| Reverse(self.turn(*job))).collect();
+        while let Some(Reverse(turn)) = least.pop() {
+            let Some(requests) = open.get_mut(&turn.job) else {
+                continue;
+            };
+            while let Some(request) = requests.pop_front() {
+                if self.shared.is_over_cap(request) {
+                    self.shared.waits[request] = Wait::OverCap;
+                } else if let Some(parts) = room.fit(request) {
+                    self.start(room, request, parts);
+                    least.push(Reverse(self.turn(turn.job)));
+                    break;
+                }
+            }
+        }
+        for (request, agents) in &round.holders {
+            let agents: Vec<AgentRank> = agents.iter().copied().collect();
+            let reservation = prepared.reservation(*request, &agents);
+            self.decided.reservations.push(reservation);
+        }
+    }
+
+    fn turn(&self, job: usize) -> Turn {
+        let view = &self.shared.prepared.jobs[job];
+        let standing = &self.shared.standings[job];
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "numbers of slots are far below 2^52"
+        )]
+        let claim = |slots: u64| slots as f64;
+        Turn {
+            ratio: claim(standing.active) / (view.weight * claim(standing.demand.max(1))),
+            order: view.order,
+            job,
+        }
+    }
+
+    /// Some requests would fit now, were it not for room that is kept for others: says so.
+    fn tell_kept_from_full(&mut self, round: &Round) {
+        let prepared = self.shared.prepared;
+        if round.holders.is_empty() {
+            return;
+        }
+        let mut fits: Vec<Option<bool>> = vec![None; prepared.shapes.len()];
+        for (request, waiting) in prepared.requests.iter().enumerate() {
+            let own = self.shared.standings.get(waiting.job);
+            let wait = self.shared.waits[request];
+            let may = match wait {
+                Wait::NoRoom => self.attainable[waiting.shape],
+                Wait::OverShare => own.is_some_and(|standing| standing.booked == 0),
+                _ => false,
+            };
+            if !may {
+                continue;
+            }
+            let shape = &prepared.shapes[waiting.shape].shape;
+            let fits = *fits[waiting.shape]
+                .get_or_insert_with(|| self.free.fit(shape, spread_of("")).is_some());
+            let holder = round
+                .holders
+                .iter()
+                .filter(|(holder, _)| **holder != request)
+                .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)));
+            if let (true, Some((holder, _))) = (fits, holder) {
+                self.shared.waits[request] = Wait::ReservedFor(*holder);
+            }
+        }
+    }
+
+    /// Zero-slot requests in order, and all reasons.
+    fn finish(mut self) -> Decided {
+        let prepared = self.shared.prepared;
+        let mut aux = Room::of_now(prepared, prepared.aux_space(&self.free));
+        for (request, waiting) in prepared.requests.iter().enumerate() {
+            if waiting.request.slots > 0 {
+                continue;
+            }
+            self.shared.waits[request] = if *self.shared.fate(waiting.shape) != Fate::Usable {
+                Wait::Fate
+            } else if let Some(parts) = aux.fit(request) {
+                aux.take(request, &parts);
+                self.decided.placed.push((request, parts));
+                Wait::Starts
+            } else {
+                Wait::NoRoom
+            };
+        }
+        self.shared
+            .explain(&self.free, &aux.free, &mut self.decided);
+        self.decided
+    }
+}
+
+/// A job's turn when slots are handed out: least work for its weight and demand first, then earlier submission.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Turn {
+    ratio: f64,
+    order: u32,
+    job: usize,
+}
+
+impl Eq for Turn {}
+
+impl Ord for Turn {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.ratio
+            .total_cmp(&other.ratio)
+            .then_with(|| self.order.cmp(&other.order))
+    }
+}
+
+impl PartialOrd for Turn {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Slots of an agent that are shared out: those in service, and those that work still has while they take nothing new.
+fn shared_slots(view: &AgentView<'_>) -> u64 {
+    let counts = |slot: &&SlotView| match (view.agent.state, slot.service) {
+        (AgentState::Disabled, _) | (_, Service::Disabled) => false,
+        (AgentState::Enabled, Service::Offered) => true,
+        (AgentState::Enabled, Service::Draining)
+        | (AgentState::Draining | AgentState::Disconnected, _) => slot.busy,
+    };
+    view.slots.iter().filter(counts).map(|_| 1).sum()
+}

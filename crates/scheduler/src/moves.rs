@@ -1,0 +1,306 @@
+//! Moves of jobs in the queue: directly ahead of, or directly behind, another job (`scheduling` reference §10).
+//!
+//! Jobs of one priority stand by their position, which is the time of submission until somebody moves the job. A moved
+//! job gets a position between its new neighbours. Where none is left between them, the jobs ahead of the gap are pushed
+//! a little earlier: never later, because a position in the future would put a job behind one that is submitted next.
+//! A pushed job keeps its place among the others, so it does not count as moved.
+
+use std::fmt;
+
+use det_ids::{JobId, Micros};
+
+/// Positions left free between jobs that are pushed: room for some twenty more moves to the same place.
+const STEP: i64 = 1_000_000;
+
+/// Where a job stands in its pool's queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The job.
+    pub job_id: JobId,
+    /// 1 to 99, lower is more important.
+    pub priority: u8,
+    /// When it was submitted.
+    pub submitted_at: Micros,
+    /// See [`crate::Job::position`].
+    pub position: Option<i64>,
+    /// See [`crate::Job::moved`].
+    pub moved: bool,
+}
+
+impl Standing {
+    /// What jobs are ordered by; smaller is earlier.
+    pub fn key(&self) -> (u8, i64, Micros, &JobId) {
+        (
+            self.priority,
+            self.effective_position(),
+            self.submitted_at,
+            &self.job_id,
+        )
+    }
+
+    fn effective_position(&self) -> i64 {
+        self.position.unwrap_or(self.submitted_at.0)
+    }
+}
+
+/// On which side of the other job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Served directly before it.
+    Ahead,
+    /// Served directly after it.
+    Behind,
+}
+
+/// Why a job cannot be moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MoveRefused {
+    /// The job to be moved is not in this queue.
+    UnknownJob(JobId),
+    /// The job to move it to is not in this queue.
+    UnknownAnchor(JobId),
+}
+
+impl fmt::Display for MoveRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::UnknownJob(job) | Self::UnknownAnchor(job)) = self;
+        write!(f, "job \"{job}\" is not in the queue of this resource pool")
+    }
+}
+
+impl std::error::Error for MoveRefused {}
+
+/// Moves a job to one side of another; gives the new standing of every job that changes: the moved one, and those that
+/// were pushed for it. The moved job takes the other's priority. Nothing changes when it stands there already.
+///
+/// `queue` holds all jobs of the pool, in any order.
+///
+/// # Errors
+/// One of the two is not in the queue.
+pub fn move_job(
+    queue: &[Standing],
+    job: &JobId,
+    anchor: &JobId,
+    side: Side,
+) -> Result<Vec<Standing>, MoveRefused> {
+    let find = |id: &JobId| queue.iter().find(|standing| standing.job_id == *id);
+    let moved = find(job).ok_or_else(|| MoveRefused::UnknownJob(job.clone()))?;
+    let priority = find(anchor)
+        .ok_or_else(|| MoveRefused::UnknownAnchor(anchor.clone()))?
+        .priority;
+    if job == anchor || stands_there(queue, job, anchor, side) {
+        return Ok(Vec::new());
+    }
+    let mut class: Vec<&Standing> = queue
+        .iter()
+        .filter(|standing| standing.priority == priority && standing.job_id != *job)
+        .collect();
+    class.sort_by_key(|standing| standing.key());
+    let anchor = class
+        .iter()
+        .position(|standing| standing.job_id == *anchor)
+        .expect("the anchor is another job of this priority");
+    // It comes before this one of the class.
+    let place = match side {
+        Side::Ahead => anchor,
+        Side::Behind => anchor + 1,
+    };
+    let (before, after) = class.split_at(place);
+    let (position, pushed) = insert(before, after.first().copied());
+    let mut changed = vec![Standing {
+        priority,
+        position: Some(position),
+        moved: true,
+        ..moved.clone()
+    }];
+    changed.extend(pushed);
+    Ok(changed)
+}
+
+/// Whether the job is the anchor's neighbour on that side, in the whole queue.
+fn stands_there(queue: &[Standing], job: &JobId, anchor: &JobId, side: Side) -> bool {
+    let mut order: Vec<&Standing> = queue.iter().collect();
+    order.sort_by_key(|standing| standing.key());
+    order.windows(2).any(|pair| {
+        let (first, second) = (&pair[0].job_id, &pair[1].job_id);
+        match side {
+            Side::Ahead => first == job && second == anchor,
+            Side::Behind => first == anchor && second == job,
+        }
+    })
+}
+
+/// A position behind all of `before` and ahead of `after`, and the jobs that are pushed earlier to make room for it.
+fn insert(before: &[&Standing], after: Option<&Standing>) -> (i64, Vec<Standing>) {
+    let last = before.last().map(|standing| standing.effective_position());
+    let next = after.map(Standing::effective_position);
+    let position = match (last, next) {
+        (None, None) => 0,
+        (None, Some(next)) => next.saturating_sub(STEP),
+        (Some(last), None) => last.saturating_add(1),
+        (Some(last), Some(next)) if next.saturating_sub(last) >= 2 => last + (next - last) / 2,
+        (Some(_), Some(next)) => next.saturating_sub(STEP),
+    };
+    let mut pushed = Vec::new();
+    let mut limit = position;
+    for standing in before.iter().rev() {
+        if standing.effective_position() < limit {
+            break;
+        }
+        limit = limit.saturating_sub(STEP);
+        pushed.push(Standing {
+            position: Some(limit),
+            ..(*standing).clone()
+        });
+    }
+    (position, pushed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn standing(id: &str, priority: u8, submitted_at: i64) -> Standing {
+        Standing {
+            job_id: JobId(id.into()),
+            priority,
+            submitted_at: Micros(submitted_at),
+            position: None,
+            moved: false,
+        }
+    }
+
+    fn order(queue: &[Standing]) -> Vec<String> {
+        let mut queue: Vec<&Standing> = queue.iter().collect();
+        queue.sort_by_key(|standing| standing.key());
+        queue.iter().map(|s| s.job_id.0.clone()).collect()
+    }
+
+    fn moved(queue: &mut [Standing], job: &str, anchor: &str, side: Side) -> usize {
+        let changes = move_job(queue, &JobId(job.into()), &JobId(anchor.into()), side).unwrap();
+        let number = changes.len();
+        for change in changes {
+            let place = queue.iter_mut().find(|s| s.job_id == change.job_id);
+            *place.unwrap() = change;
+        }
+        number
+    }
+
+    fn five() -> Vec<Standing> {
+        let ids = ["a", "b", "c", "d", "e"];
+        ids.iter()
+            .zip(1..)
+            .map(|(id, at)| standing(id, 42, at * 10))
+            .collect()
+    }
+
+    #[test]
+    fn a_job_goes_directly_ahead_of_or_behind_another() {
+        let mut queue = five();
+        assert_eq!(moved(&mut queue, "e", "b", Side::Ahead), 1);
+        assert_eq!(order(&queue), ["a", "e", "b", "c", "d"]);
+        assert_eq!(moved(&mut queue, "a", "d", Side::Behind), 1);
+        assert_eq!(order(&queue), ["e", "b", "c", "d", "a"]);
+        assert_eq!(moved(&mut queue, "c", "e", Side::Ahead), 1);
+        assert_eq!(order(&queue), ["c", "e", "b", "d", "a"]);
+    }
+
+    #[test]
+    fn it_takes_the_priority_of_the_job_it_is_moved_to() {
+        let mut queue = five();
+        queue.push(standing("urgent", 1, 60));
+        moved(&mut queue, "c", "urgent", Side::Behind);
+        assert_eq!(order(&queue), ["urgent", "c", "a", "b", "d", "e"]);
+        assert_eq!(queue[2].priority, 1);
+        moved(&mut queue, "urgent", "e", Side::Behind);
+        assert_eq!(order(&queue), ["c", "a", "b", "d", "e", "urgent"]);
+    }
+
+    #[test]
+    fn nothing_changes_where_it_stands_already() {
+        let mut queue = five();
+        queue.push(standing("urgent", 1, 60));
+        for (job, anchor, side) in [
+            ("b", "b", Side::Ahead),
+            ("b", "c", Side::Ahead),
+            ("c", "b", Side::Behind),
+            ("urgent", "a", Side::Ahead),
+        ] {
+            assert_eq!(moved(&mut queue, job, anchor, side), 0, "{job} {anchor}");
+        }
+    }
+
+    #[test]
+    fn who_is_not_in_the_queue_is_named() {
+        let queue = five();
+        let job = |id: &str| JobId(id.into());
+        assert_eq!(
+            move_job(&queue, &job("x"), &job("a"), Side::Ahead),
+            Err(MoveRefused::UnknownJob(job("x")))
+        );
+        let refused = move_job(&queue, &job("a"), &job("y"), Side::Ahead).unwrap_err();
+        assert_eq!(refused, MoveRefused::UnknownAnchor(job("y")));
+        assert!(refused.to_string().contains("\"y\""));
+    }
+
+    #[test]
+    fn where_no_room_is_left_those_ahead_are_pushed_and_do_not_count_as_moved() {
+        let mut queue: Vec<Standing> = ["a", "b", "c"]
+            .iter()
+            .map(|id| standing(id, 42, 1_000))
+            .collect();
+        assert_eq!(moved(&mut queue, "c", "b", Side::Ahead), 2);
+        assert_eq!(order(&queue), ["a", "c", "b"]);
+        assert_eq!(
+            queue.iter().map(|s| s.moved).collect::<Vec<_>>(),
+            [false, false, true]
+        );
+    }
+
+    #[test]
+    fn any_number_of_moves_to_the_same_place_works() {
+        let mut queue = five();
+        for round in 0..500 {
+            let (job, anchor) = if round % 2 == 0 {
+                ("d", "e")
+            } else {
+                ("e", "d")
+            };
+            moved(&mut queue, job, anchor, Side::Ahead);
+            assert_eq!(order(&queue)[..3], ["a", "b", "c"]);
+            assert_eq!(order(&queue)[3], job);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_job_lands_beside_the_other_and_all_else_keeps_its_order(
+            jobs in proptest::collection::vec((1u8..4, 0i64..6), 2..9),
+            moves in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<bool>()), 1..30),
+        ) {
+            let mut queue: Vec<Standing> = jobs
+                .iter()
+                .enumerate()
+                .map(|(number, (priority, at))| standing(&format!("j{number}"), *priority, *at))
+                .collect();
+            for (job, anchor, ahead) in moves {
+                let job = queue[job.index(queue.len())].job_id.0.clone();
+                let anchor = queue[anchor.index(queue.len())].job_id.0.clone();
+                let side = if ahead { Side::Ahead } else { Side::Behind };
+                let mut expected = order(&queue);
+                let latest = queue.iter().map(Standing::effective_position).max().unwrap();
+                if job != anchor {
+                    expected.retain(|id| *id != job);
+                    let at = expected.iter().position(|id| *id == anchor).unwrap();
+                    expected.insert(if ahead { at } else { at + 1 }, job.clone());
+                }
+                moved(&mut queue, &job, &anchor, side);
+                prop_assert_eq!(order(&queue), expected);
+                // Never far into the future, where the next submission would come to stand ahead of it.
+                let now = queue.iter().map(Standing::effective_position).max().unwrap();
+                prop_assert!(now <= latest + 1);
+            }
+        }
+    }
+}

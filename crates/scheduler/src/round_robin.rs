@@ -1,0 +1,259 @@
+//! The round robin rule.
+//!
+//! Jobs take turns, those with the fewest slots in use first, of equals the one submitted first. In its turn a job
+//! starts its first waiting request; if that does not fit, the job is out for this run. Turns go on until all jobs are
+//! out. Zero-slot requests stand in the same line. Nothing is preempted.
+//!
+//! A request that its job's cap holds back, or that the agents in service could not hold even if they were empty, is
+//! passed over: its job's next one is tried.
+//!
+//! A job whose first request has waited longer than [`crate::PoolSettings::reserve_after`] goes before all others, the
+//! longest wait first; if that request does not fit, it reserves the agents it is closest to getting. So a large request
+//! is not passed by small ones for ever.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use det_ids::Micros;
+
+use crate::capacity::Fate;
+use crate::decision::{Decided, Shared, Wait};
+use crate::order::Prepared;
+use crate::reserve::{Reserver, reserve_before};
+use crate::room::Room;
+use crate::space::{AgentRank, Parts, Space};
+
+/// Decides for slot requests and zero-slot requests in one line.
+pub(crate) fn decide(prepared: &Prepared<'_>, now: Micros) -> Decided {
+    let mut run = Run::new(prepared);
+    run.shared.stop_over_cap(&mut run.decided);
+    run.aged_first(reserve_before(&prepared.pool.settings, now));
+    run.turns();
+    run.finish()
+}
+
+struct Run<'a> {
+    shared: Shared<'a>,
+    decided: Decided,
+    slots: Room<'a>,
+    aux: Room<'a>,
+    reserver: Reserver,
+    /// Requests that reserve, with the agents.
+    holders: Vec<(usize, Vec<AgentRank>)>,
+    /// By job.
+    lines: Vec<Line>,
+}
+
+/// The waiting requests of a job, which stand together.
+#[derive(Debug, Clone, Copy, Default)]
+struct Line {
+    /// The first one that has not been looked at.
+    next: usize,
+    /// Behind the last one.
+    end: usize,
+    /// The one that did not fit.
+    blocked: Option<usize>,
+}
+
+impl<'a> Run<'a> {
+    fn new(prepared: &'a Prepared<'a>) -> Self {
+        let mut lines = vec![Line::default(); prepared.jobs.len()];
+        for (request, waiting) in prepared.requests.iter().enumerate() {
+            let line = &mut lines[waiting.job];
+            if line.end == 0 {
+                line.next = request;
+            }
+            line.end = request + 1;
+        }
+        let free = prepared.slot_space();
+        let aux = prepared.aux_space(&free);
+        Self {
+            shared: Shared::new(prepared),
+            decided: Decided::default(),
+            slots: Room::of_now(prepared, free),
+            aux: Room::of_now(prepared, aux),
+            reserver: Reserver::new(prepared.agents.len()),
+            holders: Vec::new(),
+            lines,
+        }
+    }
+
+    /// The request that a job offers next; what is passed over has its reason.
+    fn head(&mut self, job: usize) -> Option<usize> {
+        loop {
+            let line = self.lines[job];
+            if line.blocked.is_some() || line.next >= line.end {
+                return None;
+            }
+            let request = line.next;
+            if let Some(wait) = self.passed_over(request) {
+                self.shared.waits[request] = wait;
+                self.lines[job].next += 1;
+                continue;
+            }
+            return Some(request);
+        }
+    }
+
+    fn passed_over(&mut self, request: usize) -> Option<Wait> {
+        let shape = self.shared.prepared.requests[request].shape;
+        if self.shared.is_over_cap(request) {
+            Some(Wait::OverCap)
+        } else if *self.shared.fate(shape) == Fate::Usable {
+            None
+        } else {
+            Some(Wait::Fate)
+        }
+    }
+
+    /// Jobs whose first request is older than the age limit, the oldest first.
+    fn aged_first(&mut self, limit: Option<i64>) {
+        let Some(limit) = limit else {
+            return;
+        };
+        let prepared = self.shared.prepared;
+        let age = |request: usize| {
+            let waiting = &prepared.requests[request];
+            let order = prepared.jobs[waiting.job].order;
+            (waiting.request.requested_at, order, request)
+        };
+        let mut oldest = BinaryHeap::new();
+        for job in 0..self.lines.len() {
+            if let Some(request) = self.head(job)
+                && prepared.requests[request].request.requested_at.0 <= limit
+            {
+                oldest.push(Reverse(age(request)));
+            }
+        }
+        while let Some(Reverse((_, _, request))) = oldest.pop() {
+            let job = prepared.requests[request].job;
+            if !self.offer(job, request) {
+                self.reserve(request);
+            } else if let Some(request) = self.head(job)
+                && prepared.requests[request].request.requested_at.0 <= limit
+            {
+                oldest.push(Reverse(age(request)));
+            }
+        }
+    }
+
+    fn turns(&mut self) {
+        let prepared = self.shared.prepared;
+        let mut turn: Vec<usize> = (0..self.lines.len())
+            .filter(|job| self.head(*job).is_some())
+            .collect();
+        turn.sort_unstable_by_key(|job| (self.shared.in_use[*job], prepared.jobs[*job].order));
+        while !turn.is_empty() {
+            turn.retain(|&job| match self.head(job) {
+                Some(request) => self.offer(job, request),
+                None => false,
+            });
+        }
+    }
+
+    /// Starts a job's first request if it fits; whether it did.
+    fn offer(&mut self, job: usize, request: usize) -> bool {
+        let prepared = self.shared.prepared;
+        let waiting = &prepared.requests[request];
+        let zero_slots = waiting.request.slots == 0;
+        let room = if zero_slots {
+            &mut self.aux
+        } else {
+            &mut self.slots
+        };
+        let Some(parts) = room.fit(request) else {
+            self.shared.waits[request] = Wait::NoRoom;
+            self.lines[job].blocked = Some(request);
+            return false;
+        };
+        room.take(request, &parts);
+        if !zero_slots {
+            self.score_aux(&parts);
+        }
+        self.shared.in_use[job] += u64::from(waiting.request.slots);
+        self.shared.waits[request] = Wait::Starts;
+        self.lines[job].next += 1;
+        self.decided.placed.push((request, parts));
+        true
+    }
+
+    /// Where slots are in use, they decide which agent suits a zero-slot request.
+    fn score_aux(&mut self, parts: &Parts) {
+        for &(agent, _) in parts {
+            let score = self.shared.prepared.aux_score(self.slots.free.cell(agent));
+            self.aux.free.set_fixed_score(agent, score);
+        }
+    }
+
+    /// Holds back the agents that a blocked request is closest to getting.
+    fn reserve(&mut self, request: usize) {
+        let prepared = self.shared.prepared;
+        let waiting = &prepared.requests[request];
+        let shape = &prepared.shapes[waiting.shape].shape;
+        // Of a single unit there is none free where it may run, so there is nothing that others could take from it.
+        if shape.units == 1 || self.reserver.is_hopeless(waiting.shape) {
+            return;
+        }
+        let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
+        let within_reach: Vec<u32> = (0..agents)
+            .map(|agent| self.slots.within_reach(agent))
+            .collect();
+        let closest = self
+            .reserver
+            .closest(&self.slots.free, &within_reach, waiting.shape, shape);
+        if let Some(closest) = closest {
+            for &agent in &closest {
+                self.slots.hold(agent, u32::MAX);
+            }
+            self.holders.push((request, closest));
+        }
+    }
+
+    /// Reasons of all that waits.
+    fn finish(mut self) -> Decided {
+        let prepared = self.shared.prepared;
+        for line in std::mem::take(&mut self.lines) {
+            let Some(blocked) = line.blocked else {
+                continue;
+            };
+            for request in blocked + 1..line.end {
+                let wait = self.passed_over(request).unwrap_or(Wait::InTurn(blocked));
+                self.shared.waits[request] = wait;
+            }
+        }
+        self.slots.give_back();
+        self.tell_reserved_from_full();
+        let (slots, aux): (Space, Space) = (self.slots.free, self.aux.free);
+        for (request, agents) in &self.holders {
+            let reservation = prepared.reservation(*request, agents);
+            self.decided.reservations.push(reservation);
+        }
+        self.shared.explain(&slots, &aux, &mut self.decided);
+        self.decided
+    }
+
+    /// Some requests did not fit only because of what is reserved: says so.
+    fn tell_reserved_from_full(&mut self) {
+        let prepared = self.shared.prepared;
+        if self.holders.is_empty() {
+            return;
+        }
+        let mut fits: Vec<Option<bool>> = vec![None; prepared.shapes.len()];
+        for (request, waiting) in prepared.requests.iter().enumerate() {
+            if self.shared.waits[request] != Wait::NoRoom || waiting.request.slots == 0 {
+                continue;
+            }
+            let shape = &prepared.shapes[waiting.shape].shape;
+            let free = &self.slots.free;
+            let fits = *fits[waiting.shape].get_or_insert_with(|| free.fit(shape, 0).is_some());
+            let holder = self
+                .holders
+                .iter()
+                .filter(|(holder, _)| *holder != request)
+                .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)));
+            if let (true, Some((holder, _))) = (fits, holder) {
+                self.shared.waits[request] = Wait::ReservedFor(*holder);
+            }
+        }
+    }
+}

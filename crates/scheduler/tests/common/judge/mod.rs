@@ -1,0 +1,301 @@
+//! An independent, slow judge of plans. It shares no code with the scheduler: it counts slots one by one, tries sums of
+//! agents by brute force, and plays the rules by the book.
+
+pub mod fit;
+mod reasons;
+pub mod shares;
+mod turns;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_ids::{AgentId, AllocationId, SlotId};
+use det_scheduler::{
+    AgentState, Plan, Policy, PreemptReason, Progress, Request, RunningAllocation, SlotState,
+    WaitReason, plan,
+};
+
+pub use fit::State;
+use fit::used_slots;
+
+/// Panics unless `plan` is sound for `before` and all it says is true.
+pub fn check(before: &State, plan: &Plan) {
+    placements(before, plan);
+    preemptions(before, plan);
+    hand_overs(before, plan);
+    everybody_answered(before, plan);
+    let after = before.after(plan);
+    caps(before, &after);
+    match before.pool.settings.policy {
+        Policy::Priority { preemption, .. } => {
+            nobody_overtakes(before, plan, preemption);
+            if preemption {
+                less_important_work_makes_room(before, &after, plan);
+            }
+        }
+        Policy::FairShare => shares::check(before, &after, plan),
+        Policy::RoundRobin => turns::check(before, plan),
+    }
+    every_victim_is_needed(before, &after, plan);
+    for (allocation, reason) in &plan.waiting {
+        let request = before.find(allocation);
+        assert!(
+            reasons::is_true(before, &after, plan, request, reason),
+            "untrue: {allocation} waits because {reason:?}\n{plan:#?}\n{:#?}",
+            before.pool
+        );
+        let sentence = reason.to_string();
+        assert!(
+            sentence.len() > 20 && !sentence.ends_with('.'),
+            "{sentence}"
+        );
+    }
+}
+
+/// Deciding again on a state that a plan was just applied to must change nothing.
+pub fn check_settled(after: &State) {
+    let again = plan(&after.pool, &after.queue, after.now);
+    assert!(
+        again.place.is_empty() && again.preempt.is_empty() && again.hand_over.is_empty(),
+        "deciding again on its own result does more: {again:#?}\n{:#?}\n{:#?}",
+        after.pool,
+        after.queue
+    );
+    check(after, &again);
+}
+
+fn placements(before: &State, plan: &Plan) {
+    let mut given: BTreeSet<(AgentId, SlotId)> = BTreeSet::new();
+    let mut aux: BTreeMap<AgentId, u32> = BTreeMap::new();
+    for placement in &plan.place {
+        let request = before.find(&placement.allocation_id);
+        let total: usize = placement.parts.iter().map(|(_, slots)| slots.len()).sum();
+        assert_eq!(total, request.slots as usize, "a gang is placed whole");
+        let agents: BTreeSet<_> = placement.parts.iter().map(|(agent, _)| agent).collect();
+        assert_eq!(agents.len(), placement.parts.len(), "one part per agent");
+        if request.single_agent || request.slots == 0 {
+            assert_eq!(placement.parts.len(), 1);
+        }
+        for (agent_id, slots) in &placement.parts {
+            let agent = before.agent(agent_id);
+            assert_eq!(agent.state, AgentState::Enabled);
+            assert!(!request.excluded_agents.contains(agent_id));
+            if request.slots == 0 {
+                let used = aux.entry(agent_id.clone()).or_insert(agent.aux_used);
+                *used += 1;
+                assert!(*used <= agent.aux_limit, "aux limit of {agent_id}");
+            }
+            if placement.parts.len() > 1 {
+                let offered = agent
+                    .slots
+                    .iter()
+                    .filter(|slot| slot.state == SlotState::Free);
+                assert_eq!(offered.count(), slots.len(), "a gang takes whole agents");
+                assert_eq!(used_slots(agent), 0, "a gang takes unused agents");
+            }
+            for slot_id in slots {
+                let slot = agent.slots.iter().find(|slot| slot.id == *slot_id);
+                assert_eq!(slot.map(|slot| &slot.state), Some(&SlotState::Free));
+                assert!(
+                    given.insert((agent_id.clone(), *slot_id)),
+                    "slot given twice"
+                );
+            }
+        }
+        if !before.pool.settings.allow_heterogeneous_fits {
+            let sizes: BTreeSet<_> = placement.parts.iter().map(|(_, s)| s.len()).collect();
+            assert_eq!(sizes.len(), 1, "equal agents only");
+        }
+    }
+}
+
+fn preemptions(before: &State, plan: &Plan) {
+    let policy = before.pool.settings.policy;
+    let by_priority = matches!(
+        policy,
+        Policy::Priority {
+            preemption: true,
+            ..
+        }
+    );
+    let mut stopped = BTreeSet::new();
+    for stop in &plan.preempt {
+        assert!(stopped.insert(&stop.allocation_id), "asked twice");
+        let victim = before.running(&stop.allocation_id).expect("a victim runs");
+        assert!(victim.request.preemptible);
+        assert_eq!(
+            victim.progress,
+            Progress::Active,
+            "a stopping one is not asked again"
+        );
+        let own = before.job(&victim.request);
+        match (&stop.reason, &stop.for_allocation) {
+            (PreemptReason::OverJobCap { max_slots, in_use }, None) => {
+                assert_eq!(own.max_slots, Some(*max_slots));
+                assert!(in_use > max_slots);
+            }
+            (
+                PreemptReason::HigherPriority {
+                    priority,
+                    own_priority,
+                },
+                Some(winner),
+            ) => {
+                assert!(by_priority);
+                assert!(priority < own_priority, "only less important work stops");
+                assert_eq!(before.job(before.find(winner)).priority, *priority);
+                assert_eq!(own.priority, *own_priority);
+            }
+            (PreemptReason::MovedAhead, Some(winner)) => {
+                assert!(by_priority);
+                let winner = before.job(before.find(winner));
+                assert_eq!(winner.priority, own.priority);
+                assert!(winner.position.is_some() || own.position.is_some());
+            }
+            (PreemptReason::OverFairShare { .. }, Some(_)) => {
+                assert_eq!(policy, Policy::FairShare);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What starts although a more important request of the same kind waits for room must be able to make room, and must
+/// not start at all while room is being freed.
+fn nobody_overtakes(before: &State, plan: &Plan, preemption: bool) {
+    for placement in &plan.place {
+        let started = before.find(&placement.allocation_id);
+        for (allocation, reason) in &plan.waiting {
+            let waits = before.find(allocation);
+            let freeing = matches!(reason, WaitReason::WaitingForPreemption { .. });
+            let blocked = freeing
+                || matches!(
+                    reason,
+                    WaitReason::NotEnoughFreeSlots { .. } | WaitReason::ReservedFor { .. }
+                );
+            let same_kind = (waits.slots == 0) == (started.slots == 0);
+            if blocked && same_kind && before.job(waits).priority < before.job(started).priority {
+                assert!(
+                    preemption && started.preemptible && !freeing,
+                    "{} overtakes {allocation}: {plan:#?}",
+                    placement.allocation_id
+                );
+            }
+        }
+    }
+}
+
+/// Where no room is kept for anybody, the first request that waits for room waits only if less important work could not
+/// make any.
+fn less_important_work_makes_room(before: &State, after: &State, plan: &Plan) {
+    let keeps = |reason: &WaitReason| {
+        matches!(
+            reason,
+            WaitReason::WaitingForPreemption { .. } | WaitReason::ReservedFor { .. }
+        )
+    };
+    if !plan.reservations.is_empty() || plan.waiting.iter().any(|(_, reason)| keeps(reason)) {
+        return;
+    }
+    for (allocation, reason) in &plan.waiting {
+        let request = before.find(allocation);
+        if !matches!(
+            reason,
+            WaitReason::NotEnoughFreeSlots { .. } | WaitReason::AuxFull { .. }
+        ) {
+            continue;
+        }
+        let own = before.job(request).priority;
+        let kind = |other: &Request| (other.slots == 0) == (request.slots == 0);
+        let gives_way = |running: &RunningAllocation| {
+            kind(&running.request)
+                && (running.progress != Progress::Active
+                    || (running.request.preemptible && before.job(&running.request).priority > own))
+        };
+        assert!(
+            !after.without(gives_way).fits(request),
+            "less important work could make room for {allocation}: {plan:#?} {:#?}",
+            before.pool
+        );
+    }
+}
+
+/// When work is stopped for one request alone, and nothing else was on its way out, none of it could have gone on.
+fn every_victim_is_needed(before: &State, after: &State, plan: &Plan) {
+    let still = |running: &RunningAllocation| running.progress == Progress::Active;
+    let winners: BTreeSet<_> = plan.preempt.iter().map(|s| &s.for_allocation).collect();
+    let [Some(winner)] = winners.iter().copied().collect::<Vec<_>>()[..] else {
+        return;
+    };
+    // What is reserved for others may have been in the way.
+    if !before.pool.running.iter().all(still) || !plan.reservations.is_empty() {
+        return;
+    }
+    let request = before.find(winner);
+    let room = after.without(|running| !still(running));
+    assert!(room.fits(request), "{winner} would fit: {plan:#?}");
+    for stop in &plan.preempt {
+        let kept = after.without(|running| {
+            !still(running) && running.request.allocation_id != stop.allocation_id
+        });
+        // A later one of the class may have started beside it, or have been booked.
+        assert!(
+            !kept.fits(request),
+            "{} need not have been stopped: {plan:#?}",
+            stop.allocation_id
+        );
+    }
+}
+
+fn hand_overs(before: &State, plan: &Plan) {
+    for tie in &plan.hand_over {
+        let owner =
+            before
+                .running(&tie.allocation_id)
+                .and_then(|running| match &running.progress {
+                    Progress::PreemptedFor(owner) => Some(before.find(owner)),
+                    Progress::Active | Progress::Stopping => None,
+                });
+        let owner = owner.expect("only room of a waiting request is handed over");
+        let taker = before.find(&tie.for_allocation);
+        assert!(
+            order(before, taker) < order(before, owner),
+            "only to a more important one"
+        );
+    }
+}
+
+fn caps(before: &State, after: &State) {
+    for (id, job) in &before.queue.jobs {
+        let (used_before, used_after) = (before.in_use(id.as_str()), after.in_use(id.as_str()));
+        if let Some(cap) = job.max_slots
+            && used_after > used_before
+        {
+            assert!(used_after <= cap, "{id} uses {used_after} of {cap}");
+        }
+    }
+}
+
+fn everybody_answered(before: &State, plan: &Plan) {
+    let asked: Vec<_> = sorted(before.queue.requests.iter().map(|r| &r.allocation_id));
+    let placed = plan.place.iter().map(|p| &p.allocation_id);
+    let answered = sorted(placed.chain(plan.waiting.iter().map(|(allocation, _)| allocation)));
+    assert_eq!(asked, answered, "each request starts or has one reason");
+}
+
+fn sorted<'a>(ids: impl Iterator<Item = &'a AllocationId>) -> Vec<&'a AllocationId> {
+    let mut ids: Vec<_> = ids.collect();
+    ids.sort();
+    ids
+}
+
+/// Where a request stands under the priority rule.
+fn order<'a>(state: &State, request: &'a Request) -> (u8, i64, i64, i64, &'a str) {
+    let job = state.job(request);
+    (
+        job.priority,
+        job.position.unwrap_or(job.submitted_at.0),
+        job.submitted_at.0,
+        request.requested_at.0,
+        request.allocation_id.as_str(),
+    )
+}

@@ -1,0 +1,244 @@
+//! Whether what a plan says of a waiting request is true.
+
+use det_ids::AllocationId;
+use det_scheduler::{
+    AgentSnapshot, AgentState, Behind, Plan, Policy, Progress, Request, SlotState, WaitReason,
+};
+
+use super::fit::{State, free_slots};
+use super::{order, shares, turns};
+
+pub fn is_true(
+    before: &State,
+    after: &State,
+    plan: &Plan,
+    request: &Request,
+    reason: &WaitReason,
+) -> bool {
+    let all = |agent: &AgentSnapshot| !request.excluded_agents.contains(&agent.id);
+    let in_service = |agent: &AgentSnapshot| all(agent) && agent.state == AgentState::Enabled;
+    match reason {
+        WaitReason::NoAgents => before.pool.agents.is_empty(),
+        WaitReason::AllAgentsExcluded { .. } => !before.pool.agents.iter().any(all),
+        WaitReason::NoAgentLargeEnough { .. }
+        | WaitReason::PoolTooSmall { .. }
+        | WaitReason::GangDoesNotDivide { .. } => {
+            !before.holds(request, &before.empty_sizes(all, |_| true))
+        }
+        WaitReason::AgentsUnavailable { .. } => {
+            let offered = |state: &SlotState| matches!(state, SlotState::Free | SlotState::Held(_));
+            !before.holds(request, &before.empty_sizes(in_service, offered))
+        }
+        WaitReason::WaitingForInstances { .. } => before.pool.settings.provisionable.is_some(),
+        WaitReason::OverJobCap {
+            needed,
+            max_slots,
+            in_use: used,
+        } => {
+            before.job(request).max_slots == Some(*max_slots)
+                && *used == after.in_use(request.job_id.as_str())
+                && used + needed > *max_slots
+        }
+        WaitReason::OverFairShare {
+            needed,
+            share,
+            in_use,
+            reserved,
+            demand,
+            capacity,
+        } => {
+            let own = shares::parts(after)[&request.job_id];
+            before.pool.settings.policy == Policy::FairShare
+                && u64::from(*share) == own.share
+                && u64::from(*in_use) == own.active
+                && *demand == own.demand
+                && u64::from(*capacity) == shares::capacity(before)
+                && *needed == request.slots
+                && in_use + reserved + needed > *share
+                && room_is_kept_for_own_job(before, plan, request, *reserved)
+                && (*reserved > 0 || !after.fits(request))
+        }
+        WaitReason::BehindOwnJob { allocation } => {
+            before.pool.settings.policy == Policy::RoundRobin
+                && turns::is_behind_own(before, plan, request, allocation)
+        }
+        WaitReason::BehindHigherPriority {
+            allocation,
+            priority,
+            because,
+        } => is_behind(
+            before,
+            after,
+            plan,
+            request,
+            (allocation, *priority, *because),
+        ),
+        WaitReason::ReservedFor { allocation } => {
+            is_reserved_for(before, after, plan, request, allocation)
+        }
+        WaitReason::WaitingForPreemption { victims } => {
+            !victims.is_empty()
+                && victims.iter().all(|victim| {
+                    after
+                        .running(victim)
+                        .is_some_and(|running| shares::leaves(after, running))
+                })
+        }
+        WaitReason::NotEnoughFreeSlots {
+            needed,
+            free_total,
+            largest_free_on_one_agent,
+            held_by,
+            ..
+        } => {
+            let free: Vec<u32> = after
+                .pool
+                .agents
+                .iter()
+                .filter(|a| in_service(a))
+                .map(free_slots)
+                .collect();
+            let true_holders = held_by.as_slice().iter().all(|holder| {
+                after
+                    .running(&holder.allocation)
+                    .is_some_and(|running| running.request.slots == holder.slots)
+            });
+            *needed == request.slots
+                && *free_total == free.iter().sum::<u32>()
+                && *largest_free_on_one_agent == free.iter().max().copied().unwrap_or(0)
+                && true_holders
+                && !fits_without_worse(before, plan, request)
+        }
+        WaitReason::AuxFull { .. } => !fits_without_worse(before, plan, request),
+    }
+}
+
+fn waiting<'a>(plan: &'a Plan, id: &AllocationId) -> Option<&'a WaitReason> {
+    plan.waiting
+        .iter()
+        .find(|(other, _)| other == id)
+        .map(|(_, reason)| reason)
+}
+
+fn is_behind(
+    before: &State,
+    after: &State,
+    plan: &Plan,
+    request: &Request,
+    (allocation, priority, because): (&AllocationId, u8, Behind),
+) -> bool {
+    let Policy::Priority { preemption, .. } = before.pool.settings.policy else {
+        return false;
+    };
+    let Some(their_reason) = waiting(plan, allocation) else {
+        return false;
+    };
+    let truth = match because {
+        Behind::PreemptionOff => !preemption,
+        Behind::NotPreemptible => preemption && !request.preemptible,
+        Behind::RoomBeingFreed => after
+            .pool
+            .running
+            .iter()
+            .any(|running| running.progress != Progress::Active),
+    };
+    let theirs = before.find(allocation);
+    truth
+        && before.job(theirs).priority == priority
+        && priority < before.job(request).priority
+        && (theirs.slots == 0) == (request.slots == 0)
+        && !their_reason.is_permanent()
+        && !matches!(their_reason, WaitReason::OverJobCap { .. })
+}
+
+fn is_reserved_for(
+    before: &State,
+    after: &State,
+    plan: &Plan,
+    request: &Request,
+    holder: &AllocationId,
+) -> bool {
+    let theirs = before.find(holder);
+    let patience = before.pool.settings.reserve_after;
+    let waited = before.now.0 - theirs.requested_at.0;
+    let old = patience.is_some_and(|p| i128::from(waited) >= p.as_micros().cast_signed());
+    let freeing = |state: &State| {
+        state
+            .pool
+            .running
+            .iter()
+            .any(|running| running.progress == Progress::PreemptedFor(holder.clone()))
+    };
+    let held = plan.reservations.iter().any(|reservation| {
+        reservation.allocation_id == *holder
+            && reservation
+                .agents
+                .iter()
+                .any(|a| !request.excluded_agents.contains(a))
+    });
+    let Some(their_reason) = waiting(plan, holder) else {
+        return false;
+    };
+    match before.pool.settings.policy {
+        Policy::Priority { .. } => {
+            let reserves =
+                order(before, theirs) < order(before, request) && (old || freeing(before)) && held;
+            // A job was moved within the priority, and its request must not start what it would stop next.
+            let stopping = after
+                .pool
+                .running
+                .iter()
+                .any(|r| r.progress != Progress::Active);
+            let own = before.job(request).priority;
+            let moved = before
+                .queue
+                .jobs
+                .values()
+                .any(|job| job.priority == own && job.position.is_some());
+            // Both are of one job, and it may not use enough for both.
+            let cap = before.job(request).max_slots;
+            let in_use = after.in_use(request.job_id.as_str());
+            let capped = theirs.job_id == request.job_id
+                && cap.is_some_and(|cap| in_use + theirs.slots + request.slots > cap);
+            before.job(theirs).priority == own
+                && (reserves || (stopping && moved) || (capped && old))
+                && fits_without_worse(before, plan, request)
+        }
+        Policy::FairShare => {
+            let own = shares::parts(after)[&theirs.job_id];
+            let entitled = own.active + u64::from(theirs.slots) <= own.share;
+            let booked = matches!(their_reason, WaitReason::WaitingForPreemption { .. });
+            entitled && held && (old || freeing(after) || booked) && after.fits(request)
+        }
+        Policy::RoundRobin => old && held && after.fits(request),
+    }
+}
+
+/// Whether other requests of the job, for which room is kept, ask for this many slots.
+fn room_is_kept_for_own_job(before: &State, plan: &Plan, request: &Request, reserved: u32) -> bool {
+    let kept: u32 = plan
+        .waiting
+        .iter()
+        .filter(|(id, reason)| {
+            let other = before.find(id);
+            let reserves = plan.reservations.iter().any(|r| r.allocation_id == *id);
+            other.job_id == request.job_id
+                && other.allocation_id != request.allocation_id
+                && (reserves || matches!(reason, WaitReason::WaitingForPreemption { .. }))
+        })
+        .map(|(id, _)| before.find(id).slots)
+        .sum();
+    reserved == kept
+}
+
+/// Whether a request would fit after the plan, were it not for less important work that the plan starts.
+fn fits_without_worse(before: &State, plan: &Plan, request: &Request) -> bool {
+    let Policy::Priority { .. } = before.pool.settings.policy else {
+        return before.after(plan).fits(request);
+    };
+    let own = before.job(request).priority;
+    let mut kept = plan.clone();
+    kept.place
+        .retain(|placement| before.job(before.find(&placement.allocation_id)).priority <= own);
+    before.after(&kept).fits(request)
+}

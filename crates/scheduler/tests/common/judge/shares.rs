@@ -1,0 +1,305 @@
+//! The fair share rule by the book: shares by bisection, and what a plan must look like under them.
+
+use std::collections::BTreeMap;
+
+use det_ids::JobId;
+use det_scheduler::{
+    AgentState, Plan, PreemptReason, Progress, Request, RunningAllocation, SlotState, WaitReason,
+};
+
+use super::fit::State;
+
+/// A job under the rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Part {
+    pub demand: u64,
+    pub share: u64,
+    pub active: u64,
+    weight: f64,
+}
+
+impl Part {
+    fn ratio(&self, active: u64) -> f64 {
+        real(active) / (self.weight * real(self.demand))
+    }
+}
+
+/// Whether an allocation is on its way out: it was asked to stop, or its agent or slot is out of service.
+pub fn leaves(state: &State, running: &RunningAllocation) -> bool {
+    let out_of_service = running.placement.iter().any(|(agent_id, slots)| {
+        let agent = state.agent(agent_id);
+        agent.state == AgentState::Disabled
+            || agent
+                .slots
+                .iter()
+                .any(|s| slots.contains(&s.id) && matches!(s.state, SlotState::Disabled(_)))
+    });
+    running.progress != Progress::Active || out_of_service
+}
+
+/// Slots that are shared out.
+pub fn capacity(state: &State) -> u64 {
+    let counted = |agent: &det_scheduler::AgentSnapshot| {
+        let slots = agent.slots.iter().filter(|slot| match agent.state {
+            AgentState::Enabled => !matches!(
+                slot.state,
+                SlotState::Disabled(_) | SlotState::Draining(None)
+            ),
+            AgentState::Draining | AgentState::Disconnected => {
+                matches!(
+                    slot.state,
+                    SlotState::Held(_) | SlotState::Draining(Some(_))
+                )
+            }
+            AgentState::Disabled => false,
+        });
+        slots.count() as u64
+    };
+    state.pool.agents.iter().map(counted).sum()
+}
+
+/// Demand, share and use of every job.
+pub fn parts(state: &State) -> BTreeMap<JobId, Part> {
+    let bare = state.without(|running| running.request.preemptible || leaves(state, running));
+    let mut found: BTreeMap<JobId, (Part, u64)> = BTreeMap::new();
+    let cap = |job: &JobId| state.queue.jobs[job].max_slots.map_or(u64::MAX, u64::from);
+    for running in &state.pool.running {
+        let (part, fixed) = entry(&mut found, state, &running.request);
+        let slots = u64::from(running.request.slots);
+        part.demand += slots;
+        if !leaves(state, running) {
+            part.active += slots;
+            *fixed += if running.request.preemptible {
+                0
+            } else {
+                slots
+            };
+        }
+    }
+    for request in state.queue.requests.iter().filter(|r| r.slots > 0) {
+        let (part, _) = entry(&mut found, state, request);
+        if bare.fits(request) && u64::from(request.slots) <= cap(&request.job_id) {
+            part.demand += u64::from(request.slots);
+        }
+    }
+    for (job, (part, _)) in &mut found {
+        part.demand = part.demand.min(cap(job));
+    }
+    let mut order: Vec<JobId> = found.keys().cloned().collect();
+    order.sort_by_key(|job| place(state, job));
+    share_out(&mut found, &order, capacity(state));
+    found
+        .into_iter()
+        .map(|(job, (part, _))| (job, part))
+        .collect()
+}
+
+fn entry<'a>(
+    found: &'a mut BTreeMap<JobId, (Part, u64)>,
+    state: &State,
+    request: &Request,
+) -> &'a mut (Part, u64) {
+    found.entry(request.job_id.clone()).or_insert((
+        Part {
+            demand: 0,
+            share: 0,
+            active: 0,
+            weight: state.job(request).weight,
+        },
+        0,
+    ))
+}
+
+/// Where a job stands when ties are decided.
+fn place(state: &State, id: &JobId) -> (i64, i64, JobId) {
+    let job = &state.queue.jobs[id];
+    let position = job.position.unwrap_or(job.submitted_at.0);
+    (position, job.submitted_at.0, id.clone())
+}
+
+fn share_out(found: &mut BTreeMap<JobId, (Part, u64)>, order: &[JobId], capacity: u64) {
+    let least_one = |(part, fixed): &(Part, u64)| (*fixed).max(part.demand.min(1));
+    let enough = found.values().map(least_one).sum::<u64>() <= capacity;
+    let low = |entry: &(Part, u64)| if enough { least_one(entry) } else { entry.1 };
+    let high = |(part, fixed): &(Part, u64)| part.demand.max(*fixed);
+    let total = found.values().map(high).sum::<u64>().min(capacity);
+    let at = |entry: &(Part, u64), factor: f64| {
+        let wanted = factor * entry.0.weight * real(entry.0.demand);
+        wanted.max(real(low(entry))).min(real(high(entry)))
+    };
+    let (mut below, mut above) = (0.0, 1e9);
+    for _ in 0..200 {
+        let middle = f64::midpoint(below, above);
+        if found.values().map(|entry| at(entry, middle)).sum::<f64>() < real(total) {
+            below = middle;
+        } else {
+            above = middle;
+        }
+    }
+    let mut exact: Vec<(JobId, f64)> = order
+        .iter()
+        .map(|job| (job.clone(), at(&found[job], above)))
+        .collect();
+    let mut given = 0;
+    for (job, share) in &mut exact {
+        let whole = (*share + 1e-6).floor();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "small"
+        )]
+        let slots = whole as u64;
+        found.get_mut(job).expect("it is there").0.share = slots;
+        given += slots;
+        *share = ((*share - whole) * 1e6).round().max(0.0);
+    }
+    // A stable sort: of equal remainders the earlier job's comes first.
+    exact.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let grows = exact
+        .into_iter()
+        .filter(|(job, _)| found[job].0.share < high(&found[job]))
+        .map(|(job, _)| job)
+        .collect::<Vec<_>>();
+    for job in grows
+        .into_iter()
+        .take(usize::try_from(total.saturating_sub(given)).expect("scenarios are small"))
+    {
+        found.get_mut(&job).expect("it is there").0.share += 1;
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "scenarios are small")]
+fn real(slots: u64) -> f64 {
+    slots as f64
+}
+
+/// Panics unless a plan keeps to the shares.
+pub fn check(before: &State, after: &State, plan: &Plan) {
+    let parts = parts(after);
+    for stop in &plan.preempt {
+        let PreemptReason::OverFairShare { share, in_use } = stop.reason else {
+            continue;
+        };
+        let victim = before.running(&stop.allocation_id).expect("a victim runs");
+        let own = parts[&victim.request.job_id];
+        assert_eq!(u64::from(share), own.share, "{stop:?} {parts:#?}");
+        assert!(in_use > share, "only work above its job's share stops");
+        let winner = before.find(stop.for_allocation.as_ref().expect("it is for somebody"));
+        assert_ne!(winner.job_id, victim.request.job_id);
+        let theirs = parts[&winner.job_id];
+        assert!(
+            theirs.active + u64::from(winner.slots) <= theirs.share,
+            "{stop:?}: only for work within its job's share: {parts:#?}"
+        );
+    }
+    surplus_goes_to_the_least_served(before, plan, &parts);
+    surplus_makes_room(before, after, plan, &parts);
+    zero_slot_work_is_first_in_first_out(before, plan);
+}
+
+/// Of two jobs that could have had the same slots beyond their shares, the one with less for its claim got them.
+fn surplus_goes_to_the_least_served(before: &State, plan: &Plan, parts: &BTreeMap<JobId, Part>) {
+    let mut last: BTreeMap<&JobId, &Request> = BTreeMap::new();
+    for placement in &plan.place {
+        let request = before.find(&placement.allocation_id);
+        if request.slots > 0 {
+            last.insert(&request.job_id, request);
+        }
+    }
+    for (job, request) in last {
+        let own = parts[job];
+        // Work that cannot be preempted has changed the shares by which it was chosen.
+        if own.active <= own.share || !request.preemptible {
+            continue;
+        }
+        let ratio = own.ratio(own.active - u64::from(request.slots));
+        for (allocation, reason) in &plan.waiting {
+            let other = before.find(allocation);
+            let alike = other.slots == request.slots
+                && other.single_agent == request.single_agent
+                && other.excluded_agents == request.excluded_agents;
+            if let WaitReason::OverFairShare { reserved: 0, .. } = reason
+                && alike
+                && other.job_id != *job
+            {
+                let theirs = parts[&other.job_id];
+                assert!(
+                    ratio <= theirs.ratio(theirs.active) + 1e-9,
+                    "{} got more of what is over than {allocation}: {parts:#?} {plan:#?}",
+                    request.allocation_id
+                );
+            }
+        }
+    }
+}
+
+/// Where nothing is kept for anybody, a request within its share waits only if no work above its share could give way.
+fn surplus_makes_room(before: &State, after: &State, plan: &Plan, parts: &BTreeMap<JobId, Part>) {
+    let freeing = |reason: &WaitReason| matches!(reason, WaitReason::WaitingForPreemption { .. });
+    if !plan.reservations.is_empty() || plan.waiting.iter().any(|(_, reason)| freeing(reason)) {
+        return;
+    }
+    let mut above: BTreeMap<&JobId, u64> = parts
+        .iter()
+        .map(|(job, part)| (job, part.active.saturating_sub(part.share)))
+        .collect();
+    let mut newest: Vec<&RunningAllocation> = after
+        .pool
+        .running
+        .iter()
+        .filter(|running| running.request.preemptible && !leaves(after, running))
+        .collect();
+    newest.sort_by_key(|running| {
+        let request = &running.request;
+        std::cmp::Reverse((
+            running.started_at,
+            request.requested_at,
+            &request.allocation_id,
+        ))
+    });
+    let mut goes = Vec::new();
+    for running in newest {
+        let above = above
+            .get_mut(&running.request.job_id)
+            .expect("its job has a part");
+        if *above > 0 && running.request.slots > 0 {
+            *above = above.saturating_sub(u64::from(running.request.slots));
+            goes.push(running.request.allocation_id.clone());
+        }
+    }
+    let room = after
+        .without(|running| goes.contains(&running.request.allocation_id) || leaves(after, running));
+    for (allocation, reason) in &plan.waiting {
+        let request = before.find(allocation);
+        let WaitReason::NotEnoughFreeSlots { .. } = reason else {
+            continue;
+        };
+        let own = parts[&request.job_id];
+        let entitled = own.active + u64::from(request.slots) <= own.share;
+        assert!(
+            !entitled || !room.fits(request),
+            "{allocation} is entitled to room that {goes:?} could make: {plan:#?} {parts:#?}"
+        );
+    }
+}
+
+fn zero_slot_work_is_first_in_first_out(before: &State, plan: &Plan) {
+    for placement in &plan.place {
+        let started = before.find(&placement.allocation_id);
+        for (allocation, _) in &plan.waiting {
+            let waits = before.find(allocation);
+            let key = |request: &Request| {
+                let place = place(before, &request.job_id);
+                (place, request.requested_at, request.allocation_id.clone())
+            };
+            assert!(
+                started.slots > 0
+                    || waits.slots > 0
+                    || started.excluded_agents != waits.excluded_agents
+                    || key(started) < key(waits),
+                "{} passes {allocation}",
+                started.allocation_id
+            );
+        }
+    }
+}

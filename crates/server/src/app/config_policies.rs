@@ -1,0 +1,249 @@
+//! Policies that administrators lay over configurations, of the cluster and of workspaces: invariants, which no document
+//! can change, and constraints, which the result must keep.
+
+use det_config::experiment::mask_document;
+use det_config::policies::{Policies, Workload};
+use det_config::yaml;
+use det_store::config_policies::{self, ConfigPolicyRow};
+use det_store::events::NewEvent;
+use serde_json::{Map, Value, json};
+
+use crate::app::Master;
+use crate::app::job_changes::JobChange;
+use crate::app::jobs::DEFAULT_WORKSPACE_ID;
+use crate::app::submission::config_error;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// Whose policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Of everything.
+    Cluster,
+    /// Of a workspace.
+    Workspace(i64),
+}
+
+impl Scope {
+    fn stored(self) -> i64 {
+        match self {
+            Self::Cluster => 0,
+            Self::Workspace(id) => id,
+        }
+    }
+
+    /// As mistakes name it.
+    fn name(self) -> String {
+        match self {
+            Self::Cluster => "the cluster".to_owned(),
+            Self::Workspace(id) => format!("workspace {id}"),
+        }
+    }
+
+    fn check(self) -> AppResult<()> {
+        match self {
+            Self::Cluster | Self::Workspace(DEFAULT_WORKSPACE_ID) => Ok(()),
+            Self::Workspace(id) => Err(AppError::not_found("workspace", id)
+                .hint("this version has one workspace: 1, Uncategorized")),
+        }
+    }
+}
+
+fn stored_workload(workload: Workload) -> &'static str {
+    match workload {
+        Workload::Experiment => "EXPERIMENT",
+        Workload::Tasks => "NTSC",
+    }
+}
+
+/// The kind of work that an address names.
+pub fn workload(text: &str) -> AppResult<Workload> {
+    match text.to_ascii_uppercase().as_str() {
+        "EXPERIMENT" => Ok(Workload::Experiment),
+        "NTSC" => Ok(Workload::Tasks),
+        _ => Err(AppError::invalid(format!(
+            "\"{}\" is no kind of work that has policies: it must be EXPERIMENT or NTSC (notebooks, TensorBoards, shells and commands)",
+            text.escape_debug()
+        ))),
+    }
+}
+
+impl Master {
+    /// The policies of a scope for showing; empty when there are none. Secrets are hidden.
+    pub async fn config_policies(
+        &self,
+        scope: Scope,
+        workload: Workload,
+    ) -> AppResult<Map<String, Value>> {
+        scope.check()?;
+        Ok(match self.stored_policies(scope, workload).await? {
+            Some(document) => shown(document),
+            None => Map::new(),
+        })
+    }
+
+    /// Stores the policies of a scope, in place of those there were. What exists already stays as it is.
+    pub async fn set_config_policies(
+        &self,
+        actor: &Actor,
+        scope: Scope,
+        workload: Workload,
+        text: &str,
+    ) -> AppResult<Map<String, Value>> {
+        actor.require_admin("set config policies")?;
+        scope.check()?;
+        if text.trim().is_empty() {
+            return Err(AppError::invalid(
+                "field \"configPolicies\" is missing: the policies, as YAML or JSON text",
+            ));
+        }
+        Policies::parse(workload, &scope.name(), None, text).map_err(config_error)?;
+        let document = yaml::parse(text).map_err(config_error)?.to_value();
+        let row = ConfigPolicyRow {
+            workspace_id: scope.stored(),
+            workload: stored_workload(workload).to_owned(),
+            document: document.to_string(),
+            modified_at: det_store::now(),
+        };
+        let (master, actor) = (self.clone(), actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    config_policies::set(&mut tx.conn(), &row).await?;
+                    let event = NewEvent {
+                        actor: &actor,
+                        subject_kind: "config_policies",
+                        subject_id: format!("{}/{}", row.workspace_id, row.workload),
+                        kind: "changed",
+                        ..Default::default()
+                    };
+                    master.record(tx, event).await?;
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await?;
+        Ok(shown(document))
+    }
+
+    /// Removes the policies of a scope.
+    pub async fn delete_config_policies(
+        &self,
+        actor: &Actor,
+        scope: Scope,
+        workload: Workload,
+    ) -> AppResult<()> {
+        actor.require_admin("delete config policies")?;
+        scope.check()?;
+        let (master, actor) = (self.clone(), actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let (id, kind) = (scope.stored(), stored_workload(workload));
+                    if !config_policies::delete(&mut tx.conn(), id, kind).await? {
+                        return Ok(());
+                    }
+                    let event = NewEvent {
+                        actor: &actor,
+                        subject_kind: "config_policies",
+                        subject_id: format!("{id}/{kind}"),
+                        kind: "deleted",
+                        ..Default::default()
+                    };
+                    master.record(tx, event).await?;
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    /// The policies that lie over work in a workspace, the weakest first.
+    pub(crate) async fn policies_over(
+        &self,
+        workspace_id: i64,
+        workload: Workload,
+    ) -> AppResult<Vec<Policies>> {
+        let mut all = Vec::new();
+        for scope in [Scope::Workspace(workspace_id), Scope::Cluster] {
+            if let Some(document) = self.stored_policies(scope, workload).await? {
+                let policies = Policies::from_value(workload, &scope.name(), &document);
+                all.push(policies.map_err(config_error)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Refuses a change of an experiment's resources that its policies do not allow.
+    pub(crate) async fn require_allowed(&self, change: &JobChange) -> AppResult<()> {
+        let (path, value) = match change {
+            JobChange::Priority(priority) => ("resources.priority", json!(priority)),
+            JobChange::Weight(weight) => ("resources.weight", json!(weight)),
+            JobChange::MaxSlots(slots) => ("resources.max_slots", json!(slots)),
+            JobChange::ResourcePool(pool) => ("resources.resource_pool", json!(pool)),
+            JobChange::Move(..) => return Ok(()),
+        };
+        let policies = self
+            .policies_over(DEFAULT_WORKSPACE_ID, Workload::Experiment)
+            .await?;
+        let refused = |scope: &str, why: String| {
+            AppError::new(
+                ErrorKind::Forbidden,
+                format!("{path} cannot be {value}: the policies of {scope} {why}"),
+            )
+            .hint(
+                "`det config-policies describe experiment` shows them; administrators change them",
+            )
+        };
+        if let Some(fixing) = policies.iter().rev().find(|p| p.forbids(path, &value)) {
+            return Err(refused(&fixing.scope, "fix another value".to_owned()));
+        }
+        // The last policy that has a limit has it.
+        let limits = || policies.iter().rev();
+        match change {
+            JobChange::Priority(priority) => {
+                let limit = limits().find_map(|p| Some((p, p.constraints.priority_limit?)));
+                if let Some((policy, limit)) = limit
+                    && *priority < i64::from(limit)
+                {
+                    return Err(refused(
+                        &policy.scope,
+                        format!("allow {limit} and less important ones (higher numbers)"),
+                    ));
+                }
+            }
+            JobChange::MaxSlots(slots) => {
+                let limit = limits().find_map(|p| Some((p, p.constraints.max_slots?)));
+                if let Some((policy, limit)) = limit
+                    && slots.is_none_or(|slots| slots > i64::from(limit))
+                {
+                    return Err(refused(
+                        &policy.scope,
+                        format!("allow {limit} slots at most"),
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn stored_policies(&self, scope: Scope, workload: Workload) -> AppResult<Option<Value>> {
+        let row = {
+            let mut conn = self.store.read().await?;
+            let kind = stored_workload(workload);
+            config_policies::find(&mut conn.conn(), scope.stored(), kind).await?
+        };
+        row.map(|row| serde_json::from_str(&row.document).map_err(AppError::internal))
+            .transpose()
+    }
+}
+
+/// Policies for showing.
+fn shown(mut document: Value) -> Map<String, Value> {
+    if let Some(invariants) = document.get_mut("invariant_config") {
+        *invariants = mask_document(invariants);
+    }
+    match document {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    }
+}

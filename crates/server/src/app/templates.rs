@@ -1,0 +1,364 @@
+//! Templates: configurations that experiments and tasks are laid over. What is made of one keeps what it said then.
+
+use det_api_types::templates as wire;
+use det_api_types::wire::Object;
+use det_config::experiment::{Submitted, mask_document};
+use det_config::origin::{Layer, Source};
+use det_config::template::Template;
+use det_store::events::NewEvent;
+use det_store::templates::{self, TemplateRow};
+use det_store::{Conn, StoreError, WriteTx};
+use serde_json::{Map, Value, json};
+
+use crate::app::jobs::DEFAULT_WORKSPACE_ID;
+use crate::app::{Master, beside};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// Characters of a name at most.
+const LONGEST_NAME: usize = 128;
+/// What stands where a secret is hidden.
+const MASK: &str = "********";
+
+/// Which templates a listing is about.
+#[derive(Debug, Clone, Default)]
+pub struct TemplateFilter {
+    /// Only those whose name contains this, in any case.
+    pub name: String,
+    /// Only those in these workspaces; none = all.
+    pub workspace_ids: Vec<i64>,
+}
+
+/// A template as it comes from a person.
+#[derive(Debug, Clone)]
+pub struct NewTemplate {
+    /// Its name.
+    pub name: String,
+    /// Workspace; 0 = Uncategorized.
+    pub workspace_id: i64,
+    /// What it sets.
+    pub config: Map<String, Value>,
+}
+
+impl Master {
+    /// Templates that match, by name.
+    pub async fn list_templates(&self, filter: &TemplateFilter) -> AppResult<Vec<TemplateRow>> {
+        let mut rows = {
+            let mut conn = self.store.read().await?;
+            templates::list(&mut conn.conn()).await?
+        };
+        let name = filter.name.to_lowercase();
+        rows.retain(|row| {
+            row.name.to_lowercase().contains(&name)
+                && (filter.workspace_ids.is_empty()
+                    || filter.workspace_ids.contains(&row.workspace_id))
+        });
+        Ok(rows)
+    }
+
+    /// One template.
+    pub async fn template(&self, name: &str) -> AppResult<TemplateRow> {
+        let mut conn = self.store.read().await?;
+        find(&mut conn.conn(), name).await
+    }
+
+    /// Adds a template; its name must be free.
+    pub async fn create_template(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
+        let row = checked(actor, new).await?;
+        let actor = actor.name();
+        self.change_templates(move |master, tx| {
+            Box::pin(async move {
+                if !templates::insert(&mut tx.conn(), &row).await? {
+                    return Err(taken(&row.name));
+                }
+                master
+                    .record_template(tx, &actor, "created", &row.name, None)
+                    .await?;
+                Ok(row)
+            })
+        })
+        .await
+    }
+
+    /// Adds a template, or gives the one of this name another content.
+    pub async fn put_template(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
+        let row = checked(actor, new).await?;
+        let actor = actor.name();
+        self.change_templates(move |master, tx| {
+            Box::pin(async move {
+                let kind = if templates::insert(&mut tx.conn(), &row).await? {
+                    "created"
+                } else {
+                    templates::set_config(&mut tx.conn(), &row.name, &row.config, row.modified_at)
+                        .await?;
+                    "changed"
+                };
+                master
+                    .record_template(tx, &actor, kind, &row.name, None)
+                    .await?;
+                find(&mut tx.conn(), &row.name).await
+            })
+        })
+        .await
+    }
+
+    /// Gives a template another content.
+    pub async fn change_template(
+        &self,
+        actor: &Actor,
+        name: String,
+        config: Map<String, Value>,
+    ) -> AppResult<TemplateRow> {
+        let row = checked(
+            actor,
+            NewTemplate {
+                name,
+                workspace_id: 0,
+                config,
+            },
+        )
+        .await?;
+        let actor = actor.name();
+        self.change_templates(move |master, tx| {
+            Box::pin(async move {
+                let (name, config) = (row.name.as_str(), row.config.as_str());
+                if !templates::set_config(&mut tx.conn(), name, config, row.modified_at).await? {
+                    return Err(AppError::not_found("template", name));
+                }
+                master
+                    .record_template(tx, &actor, "changed", name, None)
+                    .await?;
+                find(&mut tx.conn(), name).await
+            })
+        })
+        .await
+    }
+
+    /// Gives a template another name, which must be free.
+    pub async fn rename_template(
+        &self,
+        actor: &Actor,
+        from: String,
+        to: String,
+    ) -> AppResult<TemplateRow> {
+        actor.require_person("rename templates")?;
+        check_name(&to)?;
+        let actor = actor.name();
+        self.change_templates(move |master, tx| {
+            Box::pin(async move {
+                if from != to && templates::find(&mut tx.conn(), &to).await?.is_some() {
+                    return Err(taken(&to));
+                }
+                if !templates::rename(&mut tx.conn(), &from, &to).await? {
+                    return Err(AppError::not_found("template", from.escape_debug()));
+                }
+                let detail = json!({"from": from}).to_string();
+                master
+                    .record_template(tx, &actor, "renamed", &to, Some(detail))
+                    .await?;
+                find(&mut tx.conn(), &to).await
+            })
+        })
+        .await
+    }
+
+    /// Removes a template. What was made of it stays as it is. For its owner and administrators.
+    pub async fn delete_template(&self, actor: &Actor, name: String) -> AppResult<()> {
+        let user = actor.require_person("delete templates")?.clone();
+        let actor = actor.clone();
+        self.change_templates(move |master, tx| {
+            Box::pin(async move {
+                let row = find(&mut tx.conn(), &name).await?;
+                if !user.admin && row.owner_id != user.id {
+                    let what = format!("delete template \"{name}\"");
+                    return Err(master.not_yours(&actor, &what, row.owner_id));
+                }
+                templates::delete(&mut tx.conn(), &name).await?;
+                master
+                    .record_template(tx, &actor.name(), "deleted", &name, Some(row.config))
+                    .await?;
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    async fn change_templates<T, F>(&self, change: F) -> AppResult<T>
+    where
+        T: Send + 'static,
+        F: for<'t> FnOnce(
+                Self,
+                &'t mut WriteTx,
+            )
+                -> std::pin::Pin<Box<dyn Future<Output = AppResult<T>> + Send + 't>>
+            + Send
+            + 'static,
+    {
+        let master = self.clone();
+        self.store.write(move |tx| change(master, tx)).await
+    }
+
+    async fn record_template(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        kind: &'static str,
+        name: &str,
+        detail: Option<String>,
+    ) -> Result<(), StoreError> {
+        self.record(
+            tx,
+            NewEvent {
+                actor,
+                subject_kind: "template",
+                subject_id: name.to_owned(),
+                kind,
+                detail,
+                ..Default::default()
+            },
+        )
+        .await
+    }
+
+    /// A document laid over templates: the last one named is the strongest of them.
+    pub(crate) async fn over_templates(
+        &self,
+        mut document: Submitted,
+        names: &[String],
+    ) -> AppResult<Submitted> {
+        for name in names.iter().rev() {
+            let row = self.template(name).await?;
+            let source = Source::layer(Layer::Template(name.clone()));
+            let template = Submitted::read_from(source, &row.config)
+                .map_err(crate::app::submission::config_error)?;
+            document = document.over(template);
+        }
+        Ok(document)
+    }
+}
+
+/// A template for showing: secrets are hidden.
+pub fn shown(row: &TemplateRow) -> AppResult<wire::Template> {
+    let config: Value = serde_json::from_str(&row.config).map_err(AppError::internal)?;
+    let config = match mask_document(&config) {
+        Value::Object(members) => Object(members),
+        _ => Object::default(),
+    };
+    Ok(wire::Template {
+        name: row.name.clone(),
+        config,
+        workspace_id: row.workspace_id,
+    })
+}
+
+async fn find(conn: &mut Conn<'_>, name: &str) -> AppResult<TemplateRow> {
+    templates::find(conn, name)
+        .await?
+        .ok_or_else(|| AppError::not_found("template", name.escape_debug()))
+}
+
+fn taken(name: &str) -> AppError {
+    AppError::new(
+        ErrorKind::Conflict,
+        format!("there is a template \"{name}\" already"),
+    )
+    .hint("choose another name, or change that one with `det template set-value config`")
+}
+
+fn check_name(name: &str) -> AppResult<()> {
+    let wrong = if name.trim().is_empty() {
+        "is blank"
+    } else if name.trim() != name {
+        "begins or ends with a blank"
+    } else if name.chars().count() > LONGEST_NAME {
+        "is too long"
+    } else if name.contains('/') || name.chars().any(char::is_control) {
+        "holds a slash or a control character"
+    } else {
+        return Ok(());
+    };
+    Err(AppError::invalid(format!(
+        "the name \"{}\" of a template {wrong}: at most {LONGEST_NAME} characters, without slashes",
+        name.escape_debug()
+    )))
+}
+
+/// The row of a template that may be stored.
+async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
+    let owner = actor.require_person("change templates")?.id;
+    check_name(&new.name)?;
+    if new.workspace_id > DEFAULT_WORKSPACE_ID {
+        return Err(AppError::not_found("workspace", new.workspace_id)
+            .hint("this version has one workspace: 1, Uncategorized"));
+    }
+    let config = Value::Object(new.config);
+    if let Some(path) = hidden_secret(&config, "") {
+        return Err(AppError::invalid(format!(
+            "{path}: the value is \"{MASK}\", which is shown in place of a secret; give the secret itself"
+        )));
+    }
+    let text = config.to_string();
+    let source = Source::layer(Layer::Template(new.name.clone()));
+    let (long, document) = (text.len() >= 16 << 10, text.clone());
+    beside(long, move || Template::parse(Some(source), &document))
+        .await?
+        .map_err(crate::app::submission::config_error)?;
+    let now = det_store::now();
+    Ok(TemplateRow {
+        name: new.name,
+        workspace_id: DEFAULT_WORKSPACE_ID,
+        owner_id: owner,
+        config: text,
+        created_at: now,
+        modified_at: now,
+    })
+}
+
+/// Where a document has the mark that hides a secret.
+fn hidden_secret(value: &Value, path: &str) -> Option<String> {
+    match value {
+        Value::String(text) if text == MASK => Some(path.to_owned()),
+        Value::Object(members) => members.iter().find_map(|(key, member)| {
+            let dot = if path.is_empty() { "" } else { "." };
+            hidden_secret(member, &format!("{path}{dot}{key}"))
+        }),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| hidden_secret(item, &format!("{path}[{index}]"))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_one_plain_line() {
+        for good in ["base", "gpu 8x", "über-1.2_a"] {
+            check_name(good).unwrap();
+        }
+        let long = "x".repeat(LONGEST_NAME + 1);
+        for (bad, why) in [
+            ("", "is blank"),
+            (" base", "begins or ends"),
+            ("a/b", "slash"),
+            ("a\nb", "control"),
+            (long.as_str(), "too long"),
+        ] {
+            let error = check_name(bad).unwrap_err();
+            assert!(error.message.contains(why), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_hidden_secret_is_found_wherever_it_stands() {
+        let document = json!({"data": {"secrets": {"keys": ["a", MASK]}}});
+        assert_eq!(
+            hidden_secret(&document, "").as_deref(),
+            Some("data.secrets.keys[1]")
+        );
+        assert_eq!(hidden_secret(&json!({"name": "***"}), ""), None);
+    }
+}

@@ -1,0 +1,218 @@
+//! Why a job runs or waits: the whole story, from the rows and from the pool as scheduling sees it.
+
+use std::collections::BTreeMap;
+
+use det_ids::{AllocationId, Micros};
+use det_lifecycle::experiment::ExperimentState;
+use det_scheduler::{AgentState, Estimate, PoolSnapshot, SlotState, estimate};
+use det_store::experiments::{self, ExperimentRow};
+use det_store::trials;
+
+use crate::app::jobs::QueuedJob;
+use crate::app::lifecycle::experiment_state;
+use crate::app::{Master, beside};
+use crate::error::{AppError, AppResult};
+
+/// Waiting tasks of a job whose start is estimated at most.
+const MOST_ESTIMATES: usize = 8;
+
+/// Everything that explains a job.
+#[derive(Debug, Clone)]
+pub struct JobStory {
+    /// Its experiment.
+    pub experiment: ExperimentRow,
+    /// The state of that.
+    pub state: ExperimentState,
+    /// Its entry in the queue, with what waits and what runs; `None` = it asks for nothing at present.
+    pub entry: Option<QueuedJob>,
+    /// All jobs of its pool, in the order in which they are served.
+    pub queue: Vec<QueuedJob>,
+    /// How its pool decides, for people.
+    pub scheduling: String,
+    /// Slots and agents of its pool.
+    pub room: Room,
+    /// When each of its waiting tasks may start.
+    pub estimates: BTreeMap<String, Estimate>,
+    /// Agents and slots of each running allocation of the pool.
+    pub placements: BTreeMap<String, Vec<(String, i64)>>,
+}
+
+/// What a pool has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Agents that take work.
+    pub agents: i64,
+    /// Agents that do not.
+    pub out_of_service: i64,
+    /// Slots of the agents that take work, without those out of service.
+    pub slots: i64,
+    /// Slots of these that nobody has.
+    pub free: i64,
+}
+
+/// Microseconds that work will still take which has taken `elapsed` for a part of itself, from 0 to 1.
+fn time_left(elapsed: i64, progress: f64) -> Option<i64> {
+    if !(progress > 0.0 && progress <= 1.0) {
+        return None;
+    }
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        reason = "an estimate; too large becomes the largest"
+    )]
+    let left = (elapsed.max(0) as f64 * (1.0 - progress) / progress) as i64;
+    Some(left)
+}
+
+impl Room {
+    fn of(pool: &PoolSnapshot) -> Self {
+        let mut room = Self::default();
+        for agent in &pool.agents {
+            if agent.state != AgentState::Enabled {
+                room.out_of_service += 1;
+                continue;
+            }
+            room.agents += 1;
+            for slot in &agent.slots {
+                match slot.state {
+                    SlotState::Free => {
+                        room.slots += 1;
+                        room.free += 1;
+                    }
+                    SlotState::Held(_) => room.slots += 1,
+                    SlotState::Draining(_) | SlotState::Disabled(_) => {}
+                }
+            }
+        }
+        room
+    }
+}
+
+impl Master {
+    /// The story of a job that has not been deleted.
+    pub async fn explain_job(&self, job_id: &str) -> AppResult<JobStory> {
+        let experiment = {
+            let mut conn = self.store.read().await?;
+            experiments::find_by_job(&mut conn.conn(), job_id).await?
+        };
+        let experiment =
+            experiment.ok_or_else(|| AppError::not_found("job", job_id.escape_debug()))?;
+        let all = self.job_queue(None).await?;
+        let entry = all
+            .iter()
+            .filter(|entry| entry.job.id == job_id)
+            // Of several pools the one in which it waits is what people ask about.
+            .max_by_key(|entry| entry.allocations.iter().any(|a| a.placed_at.is_none()))
+            .cloned();
+        let pool = entry
+            .as_ref()
+            .map_or(&experiment.resource_pool, |entry| &entry.job.resource_pool)
+            .clone();
+        let snapshot = self.pool_snapshot(&pool).await?;
+        let placements = snapshot.running.iter().map(|running| {
+            let agents = running.placement.iter().map(|(agent, slots)| {
+                (
+                    agent.0.clone(),
+                    i64::try_from(slots.len()).unwrap_or(i64::MAX),
+                )
+            });
+            (running.request.allocation_id.0.clone(), agents.collect())
+        });
+        let estimates = match &entry {
+            Some(entry) => self.estimates(entry, &all, &pool).await?,
+            None => BTreeMap::new(),
+        };
+        Ok(JobStory {
+            estimates,
+            state: experiment_state(&experiment)?,
+            queue: all
+                .into_iter()
+                .filter(|entry| entry.job.resource_pool == pool)
+                .collect(),
+            scheduling: self
+                .config
+                .resource_pool(&pool)
+                .map(|configured| self.config.effective_scheduler(configured).to_string())
+                .unwrap_or_default(),
+            room: Room::of(&snapshot),
+            placements: placements.collect(),
+            experiment,
+            entry,
+        })
+    }
+
+    /// When the waiting tasks of a job may start; of the first few, because each takes some plans.
+    async fn estimates(
+        &self,
+        entry: &QueuedJob,
+        all: &[QueuedJob],
+        pool: &str,
+    ) -> AppResult<BTreeMap<String, Estimate>> {
+        let waiting: Vec<AllocationId> = entry
+            .allocations
+            .iter()
+            .filter(|row| row.placed_at.is_none())
+            .take(MOST_ESTIMATES)
+            .map(|row| AllocationId(row.id.clone()))
+            .collect();
+        if waiting.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let ends = self.foreseen_ends(all, pool).await?;
+        let (snapshot, queue) = self.pool_and_queue(pool).await?;
+        let now = Micros(det_store::now());
+        beside(true, move || {
+            let of = |id: &AllocationId| estimate(&snapshot, &queue, now, &ends, id);
+            waiting.iter().map(|id| (id.0.clone(), of(id))).collect()
+        })
+        .await
+    }
+
+    /// The ends of running trials of experiments that start nothing afterwards, as their progress lets expect.
+    async fn foreseen_ends(
+        &self,
+        all: &[QueuedJob],
+        pool: &str,
+    ) -> AppResult<BTreeMap<AllocationId, Micros>> {
+        let now = det_store::now();
+        let mut conn = self.store.read().await?;
+        let mut ends = BTreeMap::new();
+        let singles = all.iter().filter(|entry| {
+            entry.job.resource_pool == pool && entry.experiment.searcher_name == "single"
+        });
+        for row in singles.flat_map(|entry| &entry.allocations) {
+            let (Some(placed), Some(trial)) = (row.placed_at, row.trial_id) else {
+                continue;
+            };
+            // What an earlier run has done says nothing about how fast this one is.
+            if row.run_id != 1 {
+                continue;
+            }
+            let Some(trial) = trials::find(&mut conn.conn(), trial).await? else {
+                continue;
+            };
+            if let Some(left) = time_left(now - placed, trial.progress) {
+                ends.insert(
+                    AllocationId(row.id.clone()),
+                    Micros(now.saturating_add(left)),
+                );
+            }
+        }
+        Ok(ends)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_left_follows_from_progress() {
+        assert_eq!(time_left(60, 0.25), Some(180));
+        assert_eq!(time_left(60, 1.0), Some(0));
+        for unusable in [0.0, -1.0, 1.5, f64::NAN] {
+            assert_eq!(time_left(60, unusable), None);
+        }
+        assert_eq!(time_left(i64::MAX, 1e-300), Some(i64::MAX));
+    }
+}

@@ -1,0 +1,186 @@
+//! Requests that have waited long enough in one resource pool go to the next one that their configuration names, once
+//! they would start there (`resources.resource_pools`, design settled point 10).
+//!
+//! A request keeps its place in its own pool meanwhile. The next run of its trial asks in the first pool again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use det_ids::Micros;
+use det_scheduler::plan;
+use det_store::WriteTx;
+use det_store::allocations::{self, AllocationRow};
+use det_store::events::NewEvent;
+use det_store::experiments::JobRow;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::app::Master;
+use crate::error::{AppError, AppResult};
+use crate::live::Image;
+
+/// Plans that one pass makes at most to see whether a request would start elsewhere.
+const MOST_PROBES: usize = 16;
+/// What a request waits in each pool unless its configuration says otherwise.
+pub(crate) const DEFAULT_WAIT: Duration = Duration::from_mins(10);
+
+/// Where a job's requests may go; stored with the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fallback {
+    /// All its pools in the order of preference, its own among them.
+    pub(crate) pools: Vec<String>,
+    /// What a request waits before the next pool counts as well, microseconds; above 0.
+    pub(crate) wait: i64,
+}
+
+impl Fallback {
+    /// Of a job; `None` = its requests stay in its pool.
+    pub(crate) fn of(job: &JobRow) -> Option<Self> {
+        // Written by us; text that cannot be read leaves the job where it is.
+        serde_json::from_str(job.fallback.as_deref()?).ok()
+    }
+
+    /// The pools open to a request made at `requested`, and how long until one more is.
+    fn open(&self, requested: i64, now: i64) -> (&[String], Option<i64>) {
+        let steps = now.saturating_sub(requested).max(0) / self.wait.max(1);
+        let open = usize::try_from(steps)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1)
+            .min(self.pools.len());
+        let next = (open < self.pools.len()).then(|| {
+            let due = requested.saturating_add(self.wait.saturating_mul(steps + 1));
+            due.saturating_sub(now).max(1)
+        });
+        (&self.pools[..open], next)
+    }
+}
+
+/// Sends requests on to pools in which they would start now, at most one to each pool; gives how long until another pool
+/// opens to one of them.
+pub(super) async fn send_on(master: &Master, image: &Image) -> AppResult<Option<Duration>> {
+    let now = det_store::now();
+    let (mut soonest, mut probes) = (None, 0);
+    let mut refused: BTreeSet<(String, i64, String)> = BTreeSet::new();
+    let mut taken: BTreeSet<String> = BTreeSet::new();
+    for (row, job) in image.with_fallback() {
+        let Some(fallback) = Fallback::of(job) else {
+            continue;
+        };
+        let (open, next) = fallback.open(row.requested_at, now);
+        if let Some(next) = next {
+            soonest = Some(soonest.map_or(next, |soonest: i64| soonest.min(next)));
+        }
+        for pool in open.iter().filter(|pool| **pool != row.resource_pool) {
+            let shape = (job.id.clone(), row.slots, pool.clone());
+            if taken.contains(pool) || refused.contains(&shape) || probes == MOST_PROBES {
+                continue;
+            }
+            probes += 1;
+            if master.would_start(image, &row, job, pool) {
+                master.send_to(&row, pool.clone()).await?;
+                taken.insert(pool.clone());
+                break;
+            }
+            refused.insert(shape);
+        }
+    }
+    Ok(soonest.map(|micros| Duration::from_micros(micros.unsigned_abs())))
+}
+
+impl Master {
+    /// Whether a request would be placed at once if it were in this pool.
+    fn would_start(&self, image: &Image, row: &AllocationRow, job: &JobRow, pool: &str) -> bool {
+        let (snapshot, mut queue) = self.pool_in(image, pool);
+        let request = crate::live::request(row);
+        let id = request.allocation_id.clone();
+        queue
+            .jobs
+            .entry(request.job_id.clone())
+            .or_insert_with(|| image.job_entry(job, pool));
+        queue.requests.push(request);
+        let plan = plan(&snapshot, &queue, Micros(det_store::now()));
+        plan.place.iter().any(|placed| placed.allocation_id == id)
+    }
+
+    async fn send_to(&self, row: &AllocationRow, pool: String) -> AppResult<()> {
+        let (master, id) = (self.clone(), row.id.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move { master.change_pool_of_request(tx, &id, pool).await })
+            })
+            .await
+    }
+
+    async fn change_pool_of_request(
+        &self,
+        tx: &mut WriteTx,
+        id: &str,
+        pool: String,
+    ) -> AppResult<()> {
+        let Some(mut row) = allocations::find(&mut tx.conn(), id).await? else {
+            return Ok(());
+        };
+        if row.placed_at.is_some() || row.ended_at.is_some() || row.resource_pool == pool {
+            return Ok(());
+        }
+        let from = std::mem::replace(&mut row.resource_pool, pool);
+        let seconds = (det_store::now() - row.requested_at) / 1_000_000;
+        let why = row.wait_reason.take();
+        let why: Option<serde_json::Value> = why
+            .as_deref()
+            .and_then(|text| serde_json::from_str(text).ok());
+        row.wait_since = None;
+        allocations::update(&mut tx.conn(), &row).await?;
+        let because = why
+            .as_ref()
+            .and_then(|why| why["message"].as_str())
+            .map_or_else(String::new, |message| {
+                format!("; what it waited for there: {message}")
+            });
+        let text = format!(
+            "Goes on to resource pool {} after {seconds} s in resource pool {from}{because}",
+            row.resource_pool
+        );
+        self.log_line(tx, &row.task_id, Some(&row.id), &text)?;
+        let detail = json!({"reason": why, "waitedSeconds": seconds});
+        self.record(
+            tx,
+            NewEvent {
+                actor: "master",
+                subject_kind: "allocation",
+                subject_id: row.id.clone(),
+                kind: "resource_pool",
+                from: Some(&from),
+                to: Some(&row.resource_pool),
+                reason: Some("it would have waited on in its pool, and starts in this one"),
+                detail: Some(detail.to_string()),
+            },
+        )
+        .await?;
+        self.wake_scheduler(tx);
+        Ok::<_, AppError>(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_more_pool_is_open_after_each_wait() {
+        let fallback = Fallback {
+            pools: ["a", "b", "c"].map(str::to_owned).to_vec(),
+            wait: 100,
+        };
+        let open = |now| {
+            let (open, next) = fallback.open(1_000, now);
+            (open.join(""), next)
+        };
+        assert_eq!(open(900), ("a".into(), Some(200)));
+        assert_eq!(open(1_000), ("a".into(), Some(100)));
+        assert_eq!(open(1_099), ("a".into(), Some(1)));
+        assert_eq!(open(1_100), ("ab".into(), Some(100)));
+        assert_eq!(open(1_200), ("abc".into(), None));
+        assert_eq!(open(i64::MAX), ("abc".into(), None));
+    }
+}

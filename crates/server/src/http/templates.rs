@@ -1,0 +1,156 @@
+//! Templates of configurations.
+
+use axum::extract::{Path, State};
+use det_api_types::page::{Empty, OrderBy};
+use det_api_types::templates::{
+    GetTemplatesQuery, GetTemplatesResponse, PatchTemplateNameRequest, Template, TemplateResponse,
+};
+use det_api_types::wire::Object;
+use det_store::templates::TemplateRow;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::Master;
+use crate::app::templates::{NewTemplate, TemplateFilter, shown};
+use crate::error::AppResult;
+use crate::http::extract::{Caller, WireBody, WireQuery};
+use crate::http::respond::{Answer, empty, message};
+use crate::http::views;
+
+/// Routes of this file.
+pub fn routes() -> OpenApiRouter<Master> {
+    OpenApiRouter::new()
+        .routes(routes!(get_templates))
+        .routes(routes!(
+            get_template,
+            post_template,
+            put_template,
+            patch_template_config,
+            delete_template
+        ))
+        .routes(routes!(patch_template_name))
+}
+
+fn answer(row: &TemplateRow) -> Answer {
+    message(&TemplateResponse {
+        template: shown(row)?,
+    })
+}
+
+/// What a body asks for; the name in the address counts.
+fn new_template(name: String, body: Template) -> NewTemplate {
+    NewTemplate {
+        name,
+        workspace_id: body.workspace_id,
+        config: body.config.0,
+    }
+}
+
+/// Templates that match, by name.
+#[utoipa::path(get, path = "/api/v1/templates", operation_id = "GetTemplates", tag = "templates",
+    params(GetTemplatesQuery), responses((status = 200, body = GetTemplatesResponse)))]
+async fn get_templates(
+    State(master): State<Master>,
+    _caller: Caller,
+    WireQuery(query): WireQuery<GetTemplatesQuery>,
+) -> Answer {
+    let filter = TemplateFilter {
+        name: query.name,
+        workspace_ids: query.workspace_ids,
+    };
+    let mut rows = master.list_templates(&filter).await?;
+    if query.order_by == OrderBy::Desc {
+        rows.reverse();
+    }
+    let (rows, pagination) = views::paging::slice(rows, query.offset, query.limit);
+    message(&GetTemplatesResponse {
+        templates: rows.iter().map(shown).collect::<AppResult<_>>()?,
+        pagination,
+    })
+}
+
+/// One template.
+#[utoipa::path(get, path = "/api/v1/templates/{templateName}", operation_id = "GetTemplate", tag = "templates",
+    params(("templateName" = String, Path, description = "the template's name")),
+    responses((status = 200, body = TemplateResponse)))]
+async fn get_template(
+    State(master): State<Master>,
+    _caller: Caller,
+    Path(name): Path<String>,
+) -> Answer {
+    answer(&master.template(&name).await?)
+}
+
+/// Adds a template. Its name must be free.
+#[utoipa::path(post, path = "/api/v1/templates/{templateName}", operation_id = "PostTemplate", tag = "templates",
+    params(("templateName" = String, Path, description = "the template's name")),
+    request_body = Template, responses((status = 200, body = TemplateResponse)))]
+async fn post_template(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(name): Path<String>,
+    WireBody(body): WireBody<Template>,
+) -> Answer {
+    answer(
+        &master
+            .create_template(&actor, new_template(name, body))
+            .await?,
+    )
+}
+
+/// Adds a template, or gives the one of this name another content.
+#[utoipa::path(put, path = "/api/v1/templates/{templateName}", operation_id = "PutTemplate", tag = "templates",
+    params(("templateName" = String, Path, description = "the template's name")),
+    request_body = Template, responses((status = 200, body = TemplateResponse)))]
+async fn put_template(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(name): Path<String>,
+    WireBody(body): WireBody<Template>,
+) -> Answer {
+    answer(
+        &master
+            .put_template(&actor, new_template(name, body))
+            .await?,
+    )
+}
+
+/// Gives a template another content. The body is the content itself.
+#[utoipa::path(patch, path = "/api/v1/templates/{templateName}", operation_id = "PatchTemplateConfig", tag = "templates",
+    params(("templateName" = String, Path, description = "the template's name")),
+    request_body = Object, responses((status = 200, body = TemplateResponse)))]
+async fn patch_template_config(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(name): Path<String>,
+    WireBody(config): WireBody<Object>,
+) -> Answer {
+    answer(&master.change_template(&actor, name, config.0).await?)
+}
+
+/// Removes a template. What was made of it stays as it is. For its owner and administrators.
+#[utoipa::path(delete, path = "/api/v1/templates/{templateName}", operation_id = "DeleteTemplate", tag = "templates",
+    params(("templateName" = String, Path, description = "the template's name")),
+    responses((status = 200, body = Empty)))]
+async fn delete_template(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(name): Path<String>,
+) -> Answer {
+    master.delete_template(&actor, name).await?;
+    empty()
+}
+
+/// Gives a template another name, which must be free.
+#[utoipa::path(patch, path = "/api/v1/template/rename", operation_id = "PatchTemplateName", tag = "templates",
+    request_body = PatchTemplateNameRequest, responses((status = 200, body = TemplateResponse)))]
+async fn patch_template_name(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(body): WireBody<PatchTemplateNameRequest>,
+) -> Answer {
+    let row = master
+        .rename_template(&actor, body.old_name, body.new_name)
+        .await?;
+    answer(&row)
+}

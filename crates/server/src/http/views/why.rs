@@ -1,0 +1,196 @@
+//! The story of a job as clients see it.
+
+use det_api_types::jobs::{ExplainJobResponse, JobAhead, PoolSituation, SlotHolder, WaitingTask};
+use det_api_types::wire::Timestamp;
+use det_lifecycle::experiment::ExperimentState;
+use det_scheduler::Estimate;
+use det_store::StoreError;
+use det_store::allocations::AllocationRow;
+
+use crate::app::jobs::QueuedJob;
+use crate::app::why::JobStory;
+use crate::http::views::tasks::wait_reason;
+
+/// Jobs, and holders of slots, that are told at most.
+const MOST: usize = 100;
+
+/// The whole story.
+pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
+    let own: &[AllocationRow] = story.entry.as_ref().map_or(&[], |entry| &entry.allocations);
+    let waiting = own
+        .iter()
+        .filter(|row| row.placed_at.is_none())
+        .map(|row| {
+            Ok(WaitingTask {
+                allocation_id: row.id.clone(),
+                slots: row.slots,
+                since: Timestamp(row.requested_at),
+                resource_pool: row.resource_pool.clone(),
+                wait_reason: wait_reason(row)?,
+                estimated_start: match story.estimates.get(&row.id) {
+                    Some(Estimate::At(at)) => Some(Timestamp(at.0)),
+                    _ => None,
+                },
+                estimate_basis: basis(story.estimates.get(&row.id)),
+            })
+        })
+        .collect::<Result<Vec<_>, StoreError>>()?;
+    let job_id = &story.experiment.job_id;
+    let ahead: Vec<JobAhead> = story
+        .entry
+        .iter()
+        .flat_map(|_| {
+            story
+                .queue
+                .iter()
+                .take_while(|entry| entry.job.id != *job_id)
+        })
+        .map(job_ahead)
+        .collect();
+    let ahead_count = ahead.len();
+    let mut held_by: Vec<SlotHolder> = story
+        .queue
+        .iter()
+        .filter(|entry| entry.job.id != *job_id)
+        .flat_map(|entry| holders(story, entry))
+        .filter(|holder| holder.slots > 0)
+        .collect();
+    held_by.sort_by(|a, b| (b.slots, &a.allocation_id).cmp(&(a.slots, &b.allocation_id)));
+    held_by.truncate(MOST);
+    Ok(ExplainJobResponse {
+        situation: situation(story, waiting.len()),
+        job: match &story.entry {
+            Some(entry) => job_ahead(entry),
+            None => JobAhead {
+                job_id: job_id.clone(),
+                entity_id: story.experiment.id.to_string(),
+                name: story.experiment.name.clone(),
+                username: story.experiment.username.clone(),
+                ..JobAhead::default()
+            },
+        },
+        pool: pool(story),
+        waiting,
+        running: story
+            .entry
+            .iter()
+            .flat_map(|entry| holders(story, entry))
+            .collect(),
+        ahead: ahead
+            .into_iter()
+            .skip(ahead_count.saturating_sub(MOST))
+            .collect(),
+        ahead_count: i64::try_from(ahead_count).unwrap_or(i64::MAX),
+        held_by,
+    })
+}
+
+/// What an estimate rests on, or why there is none.
+fn basis(estimate: Option<&Estimate>) -> String {
+    match estimate {
+        None => "only the first few waiting tasks of a job are estimated".to_owned(),
+        Some(Estimate::At(_)) => {
+            "if running work ends as its progress lets expect, and nothing more important comes"
+                .to_owned()
+        }
+        Some(Estimate::TooFar) => "too much has to end before it".to_owned(),
+        Some(Estimate::Unforeseeable(held)) if held.is_empty() => {
+            "nothing runs whose end could help".to_owned()
+        }
+        Some(Estimate::Unforeseeable(held)) => {
+            let shown: Vec<String> = held.iter().take(3).map(|id| format!("'{id}'")).collect();
+            let more = match held.len().saturating_sub(shown.len()) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!(
+                "nobody can foresee the end of {}{more}: a single trial's progress would tell",
+                shown.join(", ")
+            )
+        }
+    }
+}
+
+fn situation(story: &JobStory, waiting: usize) -> String {
+    let id = story.experiment.id;
+    match &story.state {
+        ExperimentState::Paused => {
+            format!("paused: it asks for nothing until `det experiment activate {id}`")
+        }
+        state if !state.is_live() => format!(
+            "it has ended ({}): it asks for nothing any more",
+            state.stored_name()
+        ),
+        ExperimentState::Stopping(_) => {
+            "it is being stopped: it ends when its running tasks have ended".to_owned()
+        }
+        _ => match &story.entry {
+            None => "active, and no trial of it asks for slots at this moment".to_owned(),
+            Some(entry) => {
+                let all = entry.allocations.len();
+                match all - waiting {
+                    0 => format!("waiting: none of its {} has slots", tasks(all)),
+                    running if waiting == 0 => format!("running: its {} has slots", tasks(running)),
+                    running => format!("{} running, {waiting} waiting", tasks(running)),
+                }
+            }
+        },
+    }
+}
+
+fn tasks(number: usize) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} task{plural}")
+}
+
+fn pool(story: &JobStory) -> PoolSituation {
+    let name = story.entry.as_ref().map_or_else(
+        || story.experiment.resource_pool.clone(),
+        |entry| entry.job.resource_pool.clone(),
+    );
+    PoolSituation {
+        name,
+        scheduling: story.scheduling.clone(),
+        agents: story.room.agents,
+        agents_out_of_service: story.room.out_of_service,
+        slots: story.room.slots,
+        free_slots: story.room.free,
+    }
+}
+
+fn job_ahead(entry: &QueuedJob) -> JobAhead {
+    JobAhead {
+        job_id: entry.job.id.clone(),
+        entity_id: entry.experiment.id.to_string(),
+        name: entry.experiment.name.clone(),
+        username: entry.experiment.username.clone(),
+        priority: entry.job.priority,
+        requested_slots: entry.requested_slots(),
+        allocated_slots: entry.allocated_slots(),
+    }
+}
+
+fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item = SlotHolder> + 'a {
+    entry
+        .allocations
+        .iter()
+        .filter(|row| row.placed_at.is_some())
+        .map(|row| SlotHolder {
+            allocation_id: row.id.clone(),
+            job_id: entry.job.id.clone(),
+            name: entry.experiment.name.clone(),
+            username: entry.experiment.username.clone(),
+            priority: entry.job.priority,
+            slots: row.slots,
+            agents: story
+                .placements
+                .get(&row.id)
+                .into_iter()
+                .flatten()
+                .map(|(agent, _)| agent.clone())
+                .collect(),
+            is_preemptible: row.preemptible,
+            is_stopping: row.preempt_deadline.is_some() || row.state == "TERMINATING",
+            since: row.placed_at.map(Timestamp),
+        })
+}

@@ -1,0 +1,172 @@
+//! What lines of logs do to their trials.
+
+use det_agent_proto::ToAgent;
+use det_taskspec::ContainerSpec;
+use serde_json::{Value, json};
+
+use crate::support::{Client, Cluster, FakeAgent};
+
+/// An experiment of one trial with these log policies and five restarts.
+async fn submit(client: &Client, policies: Value) {
+    let config = json!({
+        "name": "watched",
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "loss"},
+        "resources": {"slots_per_trial": 1},
+        "max_restarts": 5,
+        "log_policies": policies,
+    });
+    let body = json!({"config": config.to_string(), "activate": true,
+        "modelDefinition": [{"path": "train.py", "type": 48, "content": "", "mode": 0o644, "mtime": 1_700_000_000}]});
+    client.post("/api/v1/experiments", body).await.ok();
+}
+
+/// The next container that the agent is to start, which then runs.
+async fn next_run(agent: &mut FakeAgent) -> ContainerSpec {
+    loop {
+        if let ToAgent::Start(spec) = agent.hear().await {
+            agent.runs(&spec).await;
+            return *spec;
+        }
+    }
+}
+
+/// The code of a container prints a line.
+async fn prints(cluster: &Cluster, spec: &ContainerSpec, agent: &str, line: &str) {
+    let record = json!({"taskId": spec.task_id.to_string(), "allocationId": spec.allocation_id.to_string(),
+        "agentId": agent, "containerId": spec.container_id.to_string(), "log": line});
+    let task = cluster.client().as_task(&spec.script.token);
+    task.post("/api/v1/task/logs", json!({"logs": [record]}))
+        .await
+        .ok();
+}
+
+async fn log_of(client: &Client, trial: i64) -> String {
+    let lines = client
+        .get(&format!("/api/v1/trials/{trial}/logs"))
+        .await
+        .lines();
+    let texts = lines.iter().map(|line| line["log"].as_str().unwrap());
+    texts.collect()
+}
+
+#[tokio::test]
+async fn a_node_whose_log_matched_is_avoided_by_later_runs() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let mut bad = cluster.agent("bad", 1).await;
+    submit(
+        &client,
+        json!([{"name": "broken", "pattern": "^bus error .*$", "action": "exclude_node"}]),
+    )
+    .await;
+    let spec = next_run(&mut bad).await;
+    prints(&cluster, &spec, "bad", "all is well").await;
+    let path = "/api/v1/trials/1";
+    assert!(client.get(path).await.ok()["trial"]["logPolicyMatched"].is_null());
+    let mut good = cluster.agent("good", 1).await;
+    for _ in 0..2 {
+        prints(&cluster, &spec, "bad", "bus error at 0x7f").await;
+    }
+    bad.exits(&spec, 1).await;
+    let spec = next_run(&mut good).await;
+    let trial = client.get(path).await.ok()["trial"].clone();
+    assert_eq!(
+        (&trial["logPolicyMatched"], &trial["restarts"]),
+        (&json!("broken"), &json!(1))
+    );
+    let log = log_of(&client, 1).await;
+    assert_eq!(
+        log.matches("later runs of this trial avoid that agent")
+            .count(),
+        1,
+        "{log}"
+    );
+    // Where no agent is left that could run it, it is not started again.
+    prints(&cluster, &spec, "good", "bus error at 0x80").await;
+    good.exits(&spec, 1).await;
+    let ended = |answer: &Value| answer["trial"]["state"] == "STATE_ERROR";
+    let trial = cluster.until(&client, path, ended).await;
+    assert_eq!(trial["trial"]["restarts"], 2, "{trial}");
+    let log = log_of(&client, 1).await;
+    assert!(
+        log.contains("Not started again after 1 restarts: without the agents"),
+        "{log}"
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn without_launch_error_a_run_waits_for_another_agent() {
+    let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
+    let client = cluster.determined().await;
+    let mut bad = cluster.agent("bad", 1).await;
+    submit(
+        &client,
+        json!([{"name": "broken", "pattern": "bus error", "action": "exclude_node"}]),
+    )
+    .await;
+    let spec = next_run(&mut bad).await;
+    prints(&cluster, &spec, "bad", "bus error").await;
+    bad.exits(&spec, 1).await;
+    let excluded = |answer: &Value| answer["trial"]["waitReason"]["kind"] == "all_agents_excluded";
+    cluster.until(&client, "/api/v1/trials/1", excluded).await;
+    let mut good = cluster.agent("good", 1).await;
+    let spec = next_run(&mut good).await;
+    good.exits(&spec, 0).await;
+    let ended = |answer: &Value| answer["trial"]["state"] == "STATE_COMPLETED";
+    cluster.until(&client, "/api/v1/trials/1", ended).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn retries_are_canceled_by_a_line_and_not_by_its_echo() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let mut agent = cluster.agent("a1", 1).await;
+    submit(
+        &client,
+        json!([
+            {"name": "bug", "pattern": "assertion failed", "action": "cancel_retries"},
+            {"name": "seen", "pattern": "step \\d+"},
+        ]),
+    )
+    .await;
+    let spec = next_run(&mut agent).await;
+    prints(
+        &cluster,
+        &spec,
+        "a1",
+        "{\"name\": \"bug\", \"pattern\": \"assertion failed\"}",
+    )
+    .await;
+    agent.exits(&spec, 1).await;
+    let spec = next_run(&mut agent).await;
+    prints(&cluster, &spec, "a1", "step 12").await;
+    prints(
+        &cluster,
+        &spec,
+        "a1",
+        "assertion failed: CUDA out of memory",
+    )
+    .await;
+    agent.exits(&spec, 1).await;
+    let ended = |answer: &Value| answer["trial"]["state"] == "STATE_ERROR";
+    let trial = cluster.until(&client, "/api/v1/trials/1", ended).await;
+    assert_eq!(trial["trial"]["restarts"], 2);
+    let matched = trial["trial"]["logPolicyMatched"].as_str().unwrap();
+    let mut names: Vec<&str> = matched.split(", ").collect();
+    assert_eq!(names.first(), Some(&"seen"));
+    names.sort_unstable();
+    assert_eq!(names, ["CUDA OOM", "bug", "seen"]);
+    let log = log_of(&client, 1).await;
+    assert!(
+        log.contains("The log policy \"bug\" matched: this trial is not restarted"),
+        "{log}"
+    );
+    assert!(
+        log.contains("Not started again after 1 restarts: the log policy \"bug\" matched"),
+        "{log}"
+    );
+    cluster.stop().await;
+}

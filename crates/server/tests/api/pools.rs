@@ -1,0 +1,151 @@
+//! Work that names several resource pools.
+
+use det_agent_proto::ToAgent;
+use det_taskspec::ContainerSpec;
+use serde_json::{Value, json};
+
+use crate::support::{Client, Cluster, FakeAgent};
+
+const POOLS: (&str, &str) = (
+    "resource_pools",
+    "[{pool_name: default}, {pool_name: spare}, {pool_name: far}]",
+);
+
+/// An experiment of one trial over these resources.
+async fn submit(client: &Client, name: &str, resources: Value) -> Value {
+    let config = json!({
+        "name": name,
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "loss"},
+        "resources": resources,
+        "max_restarts": 1,
+    });
+    let body = json!({"config": config.to_string(), "activate": true,
+        "modelDefinition": [{"path": "train.py", "type": 48, "content": "", "mode": 0o644, "mtime": 1_700_000_000}]});
+    client.post("/api/v1/experiments", body).await.ok()
+}
+
+async fn next_start(agent: &mut FakeAgent) -> ContainerSpec {
+    loop {
+        if let ToAgent::Start(spec) = agent.hear().await {
+            agent.runs(&spec).await;
+            return *spec;
+        }
+    }
+}
+
+async fn names_in(client: &Client, pool: &str) -> Vec<String> {
+    let path = format!("/api/v1/job-queues?resourcePool={pool}");
+    let queue = client.get(&path).await.ok();
+    let jobs = queue["jobs"].as_array().unwrap();
+    jobs.iter()
+        .map(|j| j["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_trial_that_has_waited_goes_on_to_the_next_pool_and_asks_in_the_first_one_again_later() {
+    let cluster = Cluster::start_with(&[POOLS]).await;
+    let client = cluster.determined().await;
+    let mut first = cluster.agent_in("default", "first", 1).await;
+    let mut spare = cluster.agent_in("spare", "spare", 1).await;
+    submit(&client, "holder", json!({"slots_per_trial": 1})).await;
+    let holder = next_start(&mut first).await;
+    let resources = json!({"resource_pools": ["default", "spare"], "resource_pool_wait": 1});
+    let made = submit(&client, "goer", resources).await;
+    assert_eq!(made["config"]["resources"]["resource_pool"], "default");
+    let spec = next_start(&mut spare).await;
+    assert_eq!(names_in(&client, "default").await, ["holder"]);
+    assert_eq!(names_in(&client, "spare").await, ["goer"]);
+    let log = client.get("/api/v1/trials/2/logs").await.lines();
+    let hop = log
+        .iter()
+        .filter_map(|line| line["log"].as_str())
+        .find(|line| line.contains("Goes on to resource pool spare"))
+        .unwrap();
+    assert!(
+        hop.contains("in resource pool default") && hop.contains("1 slot"),
+        "{hop}"
+    );
+
+    // Its next run asks where it would rather be.
+    first.exits(&holder, 0).await;
+    spare.exits(&spec, 1).await;
+    let spec = next_start(&mut first).await;
+    assert!(
+        spec.description.contains("trial 2 "),
+        "{}",
+        spec.description
+    );
+    first.exits(&spec, 0).await;
+    let ended = |answer: &Value| answer["trial"]["state"] == "STATE_COMPLETED";
+    cluster.until(&client, "/api/v1/trials/2", ended).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_cap_counts_over_all_pools_and_a_full_pool_is_not_gone_on_to() {
+    let cluster = Cluster::start_with(&[POOLS]).await;
+    let client = cluster.determined().await;
+    let mut first = cluster.agent_in("default", "first", 1).await;
+    let mut spare = cluster.agent_in("spare", "spare", 1).await;
+    submit(&client, "holder", json!({"slots_per_trial": 1})).await;
+    submit(&client, "other", json!({"resource_pool": "spare"})).await;
+    let holder = next_start(&mut first).await;
+    next_start(&mut spare).await;
+    let resources = json!({"resource_pools": ["default", "spare"], "resource_pool_wait": 0});
+    submit(&client, "goer", resources).await;
+    let waits = |answer: &Value| answer["trial"]["waitReason"]["kind"] == "not_enough_free_slots";
+    cluster.until(&client, "/api/v1/trials/3", waits).await;
+    assert_eq!(names_in(&client, "default").await, ["holder", "goer"]);
+    first.exits(&holder, 0).await;
+    let spec = next_start(&mut first).await;
+    assert!(spec.description.contains("trial 3 "));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn pools_that_do_not_exist_or_could_never_run_it_are_told() {
+    let cluster = Cluster::start_with(&[POOLS]).await;
+    let client = cluster.determined().await;
+    let _agents = [
+        cluster.agent_in("default", "first", 1).await,
+        cluster.agent_in("spare", "spare", 2).await,
+    ];
+    let refused = async |resources: Value| {
+        let config = json!({
+            "name": "x", "entrypoint": "true", "resources": resources,
+            "searcher": {"name": "single", "metric": "loss"},
+        });
+        let body = json!({"config": config.to_string(), "validateOnly": true});
+        client.post("/api/v1/experiments", body).await
+    };
+    let answer = refused(json!({"resource_pools": ["default", "nowhere"]})).await;
+    let sentence = answer.refused(400);
+    assert!(
+        sentence.contains("resources.resource_pools[1]: pool \"nowhere\" does not exist"),
+        "{sentence}"
+    );
+    let two = json!({"resource_pools": ["default", "spare"], "slots_per_trial": 2});
+    let answer = refused(two).await.ok();
+    assert_eq!(answer["config"]["resources"]["resource_pool"], "spare");
+    let messages = answer["messages"].as_array().unwrap();
+    let left_out = messages.iter().filter_map(Value::as_str);
+    assert!(
+        left_out
+            .filter(|m| m.contains("\"default\"") && m.contains("left out"))
+            .count()
+            == 1,
+        "{messages:?}"
+    );
+    let three = json!({"resource_pools": ["default", "spare"], "slots_per_trial": 3});
+    let sentence = refused(three).await.refused(400);
+    assert!(
+        sentence.contains("\"default\"") && sentence.contains("\"spare\""),
+        "{sentence}"
+    );
+    let both = json!({"resource_pool": "far", "resource_pools": ["default", "spare"]});
+    let sentence = refused(both).await.refused(400);
+    assert!(sentence.contains("cannot be combined"), "{sentence}");
+    cluster.stop().await;
+}

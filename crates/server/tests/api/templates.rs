@@ -1,0 +1,168 @@
+//! Templates, and experiments that are laid over them.
+
+use serde_json::{Value, json};
+
+use crate::support::{Client, Cluster};
+
+const TEMPLATES: &str = "/api/v1/templates";
+
+fn configuration(name: &str) -> Value {
+    json!({
+        "name": name,
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "loss"},
+    })
+}
+
+async fn add(client: &Client, name: &str, config: Value) -> Value {
+    let body = json!({"name": name, "config": config, "workspaceId": 0});
+    client.post(&format!("{TEMPLATES}/{name}"), body).await.ok()
+}
+
+/// The effective configuration of an experiment with this document over these templates.
+async fn effective(client: &Client, document: &Value, templates: &Value) -> Value {
+    let body =
+        json!({"config": document.to_string(), "validateOnly": true, "templates": templates});
+    client.post("/api/v1/experiments", body).await.ok()["config"].take()
+}
+
+#[tokio::test]
+async fn a_template_is_stored_listed_changed_renamed_and_removed() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let made = add(&client, "base", json!({"max_restarts": 1})).await;
+    let expected = json!({"name": "base", "config": {"max_restarts": 1}, "workspaceId": 1});
+    assert_eq!(made["template"], expected);
+    let path = format!("{TEMPLATES}/base");
+    assert_eq!(client.get(&path).await.ok()["template"], expected);
+
+    let taken = client.post(&path, json!({"config": {}})).await.refused(409);
+    assert!(taken.contains("\"base\""), "{taken}");
+    let changed = client.patch(&path, json!({"max_restarts": 2})).await.ok();
+    assert_eq!(changed["template"]["config"], json!({"max_restarts": 2}));
+    let put = client
+        .put(&path, json!({"config": {"debug": true}}))
+        .await
+        .ok();
+    assert_eq!(put["template"]["config"], json!({"debug": true}));
+
+    add(&client, "second", json!({})).await;
+    let rename = json!({"oldName": "second", "newName": "Basement"});
+    client.patch("/api/v1/template/rename", rename).await.ok();
+    let names = async |query: &str| {
+        let answer = client.get(&format!("{TEMPLATES}?{query}")).await.ok();
+        let names = answer["templates"].as_array().unwrap().iter();
+        let names: Vec<String> = names.map(|t| t["name"].as_str().unwrap().into()).collect();
+        names.join(" ")
+    };
+    for (query, expected) in [
+        ("", "Basement base"),
+        ("name=BASE&orderBy=ORDER_BY_DESC", "base Basement"),
+        ("name=ment", "Basement"),
+        ("workspaceIds=2", ""),
+        ("limit=1&offset=1", "base"),
+    ] {
+        assert_eq!(names(query).await, expected, "{query}");
+    }
+    let rename = json!({"oldName": "Basement", "newName": "base"});
+    client
+        .patch("/api/v1/template/rename", rename)
+        .await
+        .refused(409);
+
+    client.delete(&path).await.ok();
+    for refused in [
+        client.get(&path).await.refused(404),
+        client.delete(&path).await.refused(404),
+        client.patch(&path, json!({})).await.refused(404),
+    ] {
+        assert!(refused.contains("template \"base\" not found"), "{refused}");
+    }
+    let cluster = cluster.restart().await;
+    let client = cluster.determined().await;
+    let left = client.get(TEMPLATES).await.ok();
+    assert_eq!(left["templates"].as_array().unwrap().len(), 1);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_experiment_is_laid_over_its_templates_in_order() {
+    let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
+    let client = cluster.determined().await;
+    add(&client, "site", json!({"max_restarts": 1, "labels": ["site"], "environment": {"environment_variables": ["A=1"]}})).await;
+    add(&client, "team", json!({"max_restarts": 2, "labels": ["team"], "environment": {"environment_variables": ["A=2", "B=2"]}})).await;
+    let mut document = configuration("mine");
+    document["environment"] = json!({"environment_variables": ["A=3"]});
+
+    let config = effective(&client, &document, &json!(["site", "team"])).await;
+    assert_eq!(config["max_restarts"], 2);
+    assert_eq!(config["labels"], json!(["site", "team"]));
+    assert_eq!(
+        config["environment"]["environment_variables"]["cpu"],
+        json!(["A=1", "A=2", "B=2", "A=3"])
+    );
+    let config = effective(&client, &document, &json!(["team", "site"])).await;
+    assert_eq!(config["max_restarts"], 1);
+    document["max_restarts"] = json!(3);
+    let config = effective(&client, &document, &json!(["team"])).await;
+    assert_eq!(config["max_restarts"], 3);
+
+    // What exists keeps what its template said when it was made.
+    let body =
+        json!({"config": configuration("kept").to_string(), "template": "team", "activate": false});
+    let made = client.post("/api/v1/experiments", body).await.ok();
+    let path = format!("/api/v1/experiments/{}", made["experiment"]["id"]);
+    client
+        .patch(&format!("{TEMPLATES}/team"), json!({"labels": ["new"]}))
+        .await
+        .ok();
+    client.delete(&format!("{TEMPLATES}/team")).await.ok();
+    assert_eq!(
+        client.get(&path).await.ok()["config"]["labels"],
+        json!(["team"])
+    );
+    let body = json!({"config": document.to_string(), "template": "team"});
+    let refused = client.post("/api/v1/experiments", body).await.refused(404);
+    assert!(refused.contains("template \"team\" not found"), "{refused}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_template_cannot_be_is_refused_with_the_place() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let path = format!("{TEMPLATES}/wrong");
+    for (config, named) in [
+        (json!({"max_restart": 1}), "max_restarts"),
+        (json!({"template": "base"}), "template"),
+        (
+            json!({"resources": {"priority": 100}}),
+            "resources.priority",
+        ),
+        (
+            json!({"data": {"secrets": {"key": "********"}}}),
+            "data.secrets.key",
+        ),
+    ] {
+        let refused = client
+            .post(&path, json!({"config": config}))
+            .await
+            .refused(400);
+        assert!(refused.contains(named), "{refused}");
+    }
+    for name in ["%20", "a%2Fb", "a%0Ab"] {
+        let path = format!("{TEMPLATES}/{name}");
+        client.post(&path, json!({"config": {}})).await.refused(400);
+    }
+    let elsewhere = json!({"config": {}, "workspaceId": 7});
+    client.post(&path, elsewhere).await.refused(404);
+    assert_eq!(client.get(TEMPLATES).await.ok()["templates"], json!([]));
+    // Secrets are stored, and hidden from whoever looks.
+    let secret = json!({"data": {"secrets": {"key": "swordfish"}}});
+    let made = add(&client, "right", secret).await;
+    assert_eq!(
+        made["template"]["config"]["data"]["secrets"]["key"],
+        "********"
+    );
+    cluster.stop().await;
+}

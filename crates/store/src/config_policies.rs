@@ -1,0 +1,61 @@
+//! Policies that administrators lay over configurations: of the cluster and of workspaces, for each kind of work.
+
+use crate::{Conn, StoreError};
+
+/// The policies of one scope for one kind of work.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+pub struct ConfigPolicyRow {
+    /// 0 = the whole cluster, else the workspace.
+    pub workspace_id: i64,
+    /// `EXPERIMENT` or `NTSC`.
+    pub workload: String,
+    /// The policies, as JSON.
+    pub document: String,
+    /// Microseconds.
+    pub modified_at: i64,
+}
+
+/// The policies of the cluster (0) or of a workspace.
+pub async fn find(
+    conn: &mut Conn<'_>,
+    workspace_id: i64,
+    workload: &str,
+) -> Result<Option<ConfigPolicyRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        ConfigPolicyRow,
+        "SELECT * FROM config_policies WHERE workspace_id = $1 AND workload = $2",
+        workspace_id,
+        workload
+    )?)
+}
+
+/// Stores policies in place of those there were.
+pub async fn set(conn: &mut Conn<'_>, row: &ConfigPolicyRow) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "INSERT INTO config_policies (workspace_id, workload, document, modified_at) VALUES ($1, $2, $3, $4) \
+         ON CONFLICT (workspace_id, workload) DO UPDATE SET document = excluded.document, \
+         modified_at = excluded.modified_at",
+        row.workspace_id,
+        row.workload.as_str(),
+        row.document.as_str(),
+        row.modified_at
+    )?;
+    Ok(())
+}
+
+/// Removes policies; `false` = there were none.
+pub async fn delete(
+    conn: &mut Conn<'_>,
+    workspace_id: i64,
+    workload: &str,
+) -> Result<bool, StoreError> {
+    let removed = execute!(
+        conn,
+        "DELETE FROM config_policies WHERE workspace_id = $1 AND workload = $2",
+        workspace_id,
+        workload
+    )?;
+    Ok(removed == 1)
+}

@@ -1,0 +1,88 @@
+//! Templates of configurations.
+
+use crate::{Conn, StoreError};
+
+/// A template.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+pub struct TemplateRow {
+    /// Unique.
+    pub name: String,
+    /// Workspace it is in.
+    pub workspace_id: i64,
+    /// Who made it.
+    pub owner_id: i64,
+    /// What it sets, as JSON.
+    pub config: String,
+    /// Microseconds.
+    pub created_at: i64,
+    /// Microseconds.
+    pub modified_at: i64,
+}
+
+/// All templates by name.
+pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<TemplateRow>, StoreError> {
+    let mut rows = fetch_all!(conn, TemplateRow, "SELECT * FROM templates")?;
+    // Databases sort text each in its own way.
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(rows)
+}
+
+/// The template of this name.
+pub async fn find(conn: &mut Conn<'_>, name: &str) -> Result<Option<TemplateRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        TemplateRow,
+        "SELECT * FROM templates WHERE name = $1",
+        name
+    )?)
+}
+
+/// Adds a template; `false` = there is one of this name, and nothing has changed.
+pub async fn insert(conn: &mut Conn<'_>, new: &TemplateRow) -> Result<bool, StoreError> {
+    let added = execute!(
+        conn,
+        "INSERT INTO templates (name, workspace_id, owner_id, config, created_at, modified_at) \
+         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO NOTHING",
+        new.name.as_str(),
+        new.workspace_id,
+        new.owner_id,
+        new.config.as_str(),
+        new.created_at,
+        new.modified_at
+    )?;
+    Ok(added == 1)
+}
+
+/// Stores another content; `false` = there is no such template.
+pub async fn set_config(
+    conn: &mut Conn<'_>,
+    name: &str,
+    config: &str,
+    modified_at: i64,
+) -> Result<bool, StoreError> {
+    let changed = execute!(
+        conn,
+        "UPDATE templates SET config = $1, modified_at = $2 WHERE name = $3",
+        config,
+        modified_at,
+        name
+    )?;
+    Ok(changed == 1)
+}
+
+/// Gives a template another name, which must be free; `false` = there is no such template.
+pub async fn rename(conn: &mut Conn<'_>, from: &str, to: &str) -> Result<bool, StoreError> {
+    let changed = execute!(
+        conn,
+        "UPDATE templates SET name = $1 WHERE name = $2",
+        to,
+        from
+    )?;
+    Ok(changed == 1)
+}
+
+/// Removes a template; `false` = there was none.
+pub async fn delete(conn: &mut Conn<'_>, name: &str) -> Result<bool, StoreError> {
+    let removed = execute!(conn, "DELETE FROM templates WHERE name = $1", name)?;
+    Ok(removed == 1)
+}
