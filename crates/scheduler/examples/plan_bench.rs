@@ -1,6 +1,8 @@
 //! How long one plan takes: `cargo run --release -p det-scheduler --example plan_bench`.
 //!
-//! Prints the median and the worst of repeated runs for pools of 1,000 agents of 8 slots and 50,000 waiting requests.
+//! Prints the median and the worst of repeated runs for pools of 1,000 agents of 8 slots: plans of everything for 50,000
+//! waiting requests, then for each policy and 1,000, 10,000 and 50,000 waiting requests a plan of everything and passes of
+//! a planner that is told one event.
 #![expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
 
 use std::collections::BTreeSet;
@@ -9,14 +11,23 @@ use std::time::{Duration, Instant};
 
 use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
 use det_scheduler::{
-    AgentSnapshot, AgentState, Job, Plan, Policy, PoolSettings, PoolSnapshot, Progress, Queue,
-    Request, RunningAllocation, SlotSnapshot, SlotState, plan,
+    AgentSnapshot, AgentState, Job, Pass, Plan, Planner, Policy, PoolSettings, PoolSnapshot,
+    Progress, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, plan,
 };
 
 const AGENTS: u32 = 1_000;
 const SLOTS: u32 = 8;
 const WAITING: u32 = 50_000;
 const REPEATS: usize = 9;
+const EVENTS: usize = 25;
+const PRIORITY: Policy = Policy::Priority {
+    preemption: false,
+    default_priority: 42,
+};
+const PREEMPTION: Policy = Policy::Priority {
+    preemption: true,
+    default_priority: 42,
+};
 const NOW: Micros = Micros(1_000_000_000_000);
 
 fn main() {
@@ -62,6 +73,118 @@ fn main() {
         &full(false),
         &queue(5, |n| 1 + n % 1_000, 0),
     );
+    println!("\nfull pool, mixed sizes; one pass after one event, median (worst) of {EVENTS}, ms");
+    println!(
+        "{:26} {:>7} {:>11} {:>15} {:>15} {:>15}",
+        "policy", "waiting", "everything", "a task ends", "one is added", "one withdrawn"
+    );
+    for (name, policy) in [
+        ("priority", PRIORITY),
+        ("priority, preemption", PREEMPTION),
+        ("fair share", Policy::FairShare),
+        ("round robin", Policy::RoundRobin),
+    ] {
+        for waiting in [1_000, 10_000, WAITING] {
+            increments(name, policy, waiting, 0);
+        }
+        // All of them past the age limit.
+        increments(&format!("{name}, old"), policy, WAITING, 3_600);
+    }
+}
+
+/// Passes after single events, over a pool that has come to rest.
+fn increments(name: &str, policy: Policy, waiting: u32, waited_seconds: i64) {
+    let mixed = |n: u32| [1, 1, 2, 4, 8, 16][n as usize % 6];
+    let mut pool = PoolSnapshot {
+        // Who has a slot is said by what runs.
+        agents: self::pool(false).agents,
+        ..full(false)
+    };
+    pool.settings.policy = policy;
+    let mut queue = queue(5, mixed, waited_seconds);
+    queue.requests.truncate(waiting as usize);
+    let start = Instant::now();
+    black_box(plan(black_box(&pool), black_box(&queue), NOW));
+    let everything = start.elapsed();
+
+    let mut planner = Planner::of(&pool, &queue);
+    rest(&mut planner, &mut pool, &queue);
+    let mut ends = Vec::new();
+    let mut additions = Vec::new();
+    let mut withdrawals = Vec::new();
+    for event in 0..EVENTS {
+        let ended = pool.running.swap_remove(event * 7 % pool.running.len());
+        let start = Instant::now();
+        planner.remove(&ended.request.allocation_id);
+        let pass = planner.pass(NOW, 10);
+        ends.push(start.elapsed());
+        carry_out(&mut planner, &mut pool, &queue, &pass);
+        rest(&mut planner, &mut pool, &queue);
+
+        let number = u32::try_from(event).unwrap_or_default();
+        let added = request(format!("new-{event}"), number % 500, mixed(number), 0);
+        let id = added.allocation_id.clone();
+        let start = Instant::now();
+        planner.put_request(added);
+        black_box(planner.pass(NOW, 10));
+        additions.push(start.elapsed());
+
+        let start = Instant::now();
+        planner.remove(&id);
+        black_box(planner.pass(NOW, 10));
+        withdrawals.push(start.elapsed());
+    }
+    println!(
+        "{name:26} {waiting:7} {:11.1} {:>15} {:>15} {:>15}",
+        everything.as_secs_f64() * 1e3,
+        spread(ends),
+        spread(additions),
+        spread(withdrawals),
+    );
+}
+
+/// Lets a planner decide until it decides nothing new; what it stops has left, and does not come back.
+fn rest(planner: &mut Planner, pool: &mut PoolSnapshot, queue: &Queue) {
+    loop {
+        let pass = planner.pass(NOW, usize::MAX);
+        if pass.place.is_empty() && pass.preempt.is_empty() {
+            return;
+        }
+        carry_out(planner, pool, queue, &pass);
+    }
+}
+
+fn carry_out(planner: &mut Planner, pool: &mut PoolSnapshot, queue: &Queue, pass: &Pass) {
+    for stopped in &pass.preempt {
+        planner.remove(&stopped.allocation_id);
+        pool.running
+            .retain(|running| running.request.allocation_id != stopped.allocation_id);
+    }
+    for placed in &pass.place {
+        let mut requests = queue.requests.iter();
+        let Some(request) = requests.find(|r| r.allocation_id == placed.allocation_id) else {
+            planner.remove(&placed.allocation_id);
+            continue;
+        };
+        let running = RunningAllocation {
+            request: request.clone(),
+            placement: placed.parts.clone(),
+            started_at: NOW,
+            progress: Progress::Active,
+        };
+        planner.put_running(running.clone());
+        pool.running.push(running);
+    }
+}
+
+fn spread(mut times: Vec<Duration>) -> String {
+    times.sort();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    format!(
+        "{:.2} ({:.2})",
+        ms(times[times.len() / 2]),
+        times.last().copied().map_or(0.0, ms)
+    )
 }
 
 fn report(name: &str, pool: &PoolSnapshot, queue: &Queue) {

@@ -6,7 +6,7 @@ use std::fmt;
 use det_ids::AgentId;
 
 use crate::gang::{Group, divide};
-use crate::model::{AgentSnapshot, AgentState, PoolSnapshot, Request, SlotState};
+use crate::model::{AgentSnapshot, AgentState, PoolSettings, PoolSnapshot, Request, SlotState};
 use crate::reason::{AgentGroup, WaitReason};
 
 /// How far [`nearest`] looks for an uneven sum of agents.
@@ -42,13 +42,18 @@ pub fn can_ever_fit(pool: &PoolSnapshot, request: &Request) -> Result<(), NeverF
         single_agent: request.single_agent,
         excluded: &request.excluded_agents,
     };
-    match fate(pool, &ask) {
+    let (settings, agents) = (&pool.settings, &pool.agents.iter().collect::<Vec<_>>());
+    match fate(settings, agents, &ask) {
         Fate::Usable | Fate::Returning(_) | Fate::NeedsPerson(_) => Ok(()),
         Fate::Never(reason) => {
             let nearest = if request.slots == 0 {
                 Vec::new()
             } else {
-                nearest(&Capacity::new(pool, &ask, Reach::Ever), &ask, pool)
+                nearest(
+                    &Capacity::new(settings, agents, &ask, Reach::Ever),
+                    &ask,
+                    settings,
+                )
             };
             let message = reason.to_string();
             Err(NeverFits {
@@ -95,18 +100,18 @@ enum Reach {
 }
 
 /// Judges a request against the pool without its running work.
-pub(crate) fn fate(pool: &PoolSnapshot, ask: &Ask<'_>) -> Fate {
-    let fits = |reach| Capacity::new(pool, ask, reach).holds(ask, pool);
+pub(crate) fn fate(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &Ask<'_>) -> Fate {
+    let fits = |reach| Capacity::new(settings, agents, ask, reach).holds(ask, settings);
     if fits(Reach::Usable) {
         Fate::Usable
     } else if fits(Reach::Reconnecting) {
-        Fate::Returning(unavailable(pool, ask))
+        Fate::Returning(unavailable(settings, agents, ask))
     } else if fits(Reach::Returning) {
-        Fate::Returning(instances(pool, ask))
+        Fate::Returning(instances(settings, ask))
     } else if fits(Reach::Ever) {
-        Fate::NeedsPerson(unavailable(pool, ask))
+        Fate::NeedsPerson(unavailable(settings, agents, ask))
     } else {
-        Fate::Never(never(pool, ask))
+        Fate::Never(never(settings, agents, ask))
     }
 }
 
@@ -117,10 +122,15 @@ struct Capacity {
 }
 
 impl Capacity {
-    fn new(pool: &PoolSnapshot, ask: &Ask<'_>, reach: Reach) -> Self {
+    fn new(
+        settings: &PoolSettings,
+        agents: &[&AgentSnapshot],
+        ask: &Ask<'_>,
+        reach: Reach,
+    ) -> Self {
         let mut groups: BTreeMap<u32, u32> = BTreeMap::new();
         let mut barred = 0;
-        for agent in &pool.agents {
+        for agent in agents {
             if ask.excluded.contains(&agent.id) {
                 barred += 1;
                 continue;
@@ -130,7 +140,7 @@ impl Capacity {
                 *groups.entry(size).or_default() += 1;
             }
         }
-        if let Some(added) = pool.settings.provisionable
+        if let Some(added) = settings.provisionable
             && matches!(reach, Reach::Returning | Reach::Ever)
         {
             let instances = added.max_instances.saturating_sub(barred);
@@ -163,11 +173,11 @@ impl Capacity {
         u32::try_from(total).unwrap_or(u32::MAX)
     }
 
-    fn holds(&self, ask: &Ask<'_>, pool: &PoolSnapshot) -> bool {
+    fn holds(&self, ask: &Ask<'_>, settings: &PoolSettings) -> bool {
         let units = ask.slots.max(1);
         units <= self.largest()
             || (!ask.single_agent
-                && divide(&self.groups, units, pool.settings.allow_heterogeneous_fits).is_some())
+                && divide(&self.groups, units, settings.allow_heterogeneous_fits).is_some())
     }
 }
 
@@ -192,22 +202,22 @@ fn room(agent: &AgentSnapshot, auxiliary: bool, reach: Reach) -> u32 {
     u32::try_from(slots.count()).unwrap_or(u32::MAX)
 }
 
-fn unavailable(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
+fn unavailable(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &Ask<'_>) -> WaitReason {
     let in_state = |state| {
-        let agents = pool.agents.iter().filter(|agent| agent.state == state);
+        let agents = agents.iter().filter(|agent| agent.state == state);
         u32::try_from(agents.count()).unwrap_or(u32::MAX)
     };
     WaitReason::AgentsUnavailable {
         needed: ask.slots,
-        usable: Capacity::new(pool, ask, Reach::Usable).total(),
+        usable: Capacity::new(settings, agents, ask, Reach::Usable).total(),
         draining: in_state(AgentState::Draining),
         disabled: in_state(AgentState::Disabled),
         disconnected: in_state(AgentState::Disconnected),
     }
 }
 
-fn instances(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
-    let (slots_per_instance, max_instances) = pool.settings.provisionable.map_or((0, 0), |added| {
+fn instances(settings: &PoolSettings, ask: &Ask<'_>) -> WaitReason {
+    let (slots_per_instance, max_instances) = settings.provisionable.map_or((0, 0), |added| {
         (added.slots_per_instance, added.max_instances)
     });
     WaitReason::WaitingForInstances {
@@ -217,20 +227,17 @@ fn instances(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
     }
 }
 
-fn never(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
-    let capacity = Capacity::new(pool, ask, Reach::Ever);
-    if pool.agents.is_empty() && pool.settings.provisionable.is_none() {
+fn never(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &Ask<'_>) -> WaitReason {
+    let capacity = Capacity::new(settings, agents, ask, Reach::Ever);
+    if agents.is_empty() && settings.provisionable.is_none() {
         return WaitReason::NoAgents;
     }
     if capacity.groups.is_empty()
-        && !pool.agents.is_empty()
-        && pool
-            .agents
-            .iter()
-            .all(|agent| ask.excluded.contains(&agent.id))
+        && !agents.is_empty()
+        && agents.iter().all(|agent| ask.excluded.contains(&agent.id))
     {
         return WaitReason::AllAgentsExcluded {
-            excluded: u32::try_from(pool.agents.len()).unwrap_or(u32::MAX),
+            excluded: u32::try_from(agents.len()).unwrap_or(u32::MAX),
         };
     }
     if ask.slots == 0 {
@@ -258,12 +265,12 @@ fn never(pool: &PoolSnapshot, ask: &Ask<'_>) -> WaitReason {
             .iter()
             .map(|&(slots, agents)| AgentGroup { slots, agents })
             .collect(),
-        nearest: nearest(&capacity, ask, pool),
+        nearest: nearest(&capacity, ask, settings),
     }
 }
 
 /// The next smaller and next larger size that fits, for a request that does not.
-fn nearest(capacity: &Capacity, ask: &Ask<'_>, pool: &PoolSnapshot) -> Vec<u32> {
+fn nearest(capacity: &Capacity, ask: &Ask<'_>, settings: &PoolSettings) -> Vec<u32> {
     let largest = capacity.largest();
     let mut below = largest.min(ask.slots);
     let mut above = u32::MAX;
@@ -276,7 +283,7 @@ fn nearest(capacity: &Capacity, ask: &Ask<'_>, pool: &PoolSnapshot) -> Vec<u32> 
                 above = above.min(more.saturating_mul(size));
             }
         }
-        if pool.settings.allow_heterogeneous_fits {
+        if settings.allow_heterogeneous_fits {
             let fits = |units: &u32| divide(&capacity.groups, *units, true).is_some();
             let lowest = ask.slots.saturating_sub(NEAREST_REACH).max(below);
             below = (lowest..ask.slots).rev().find(fits).unwrap_or(below);

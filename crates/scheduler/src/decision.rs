@@ -1,13 +1,12 @@
 //! What the runs of a rule share, and how their outcome is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use det_ids::AllocationId;
 
-use crate::capacity::{Ask, Fate, fate};
-use crate::model::Progress;
-use crate::order::Prepared;
+use crate::capacity::Fate;
 use crate::plan::{HandOver, PreemptReason, Preemption, Reservation};
+use crate::prepared::Prepared;
 use crate::reason::{Behind, Holder, Holders, WaitReason};
 use crate::space::{Parts, Space};
 
@@ -21,12 +20,37 @@ pub(crate) struct Decided {
     pub(crate) placed: Vec<(usize, Parts)>,
     pub(crate) preempt: Vec<Preemption>,
     pub(crate) hand_over: Vec<HandOver>,
-    pub(crate) waiting: Vec<(AllocationId, WaitReason)>,
+    pub(crate) reasons: Reasons,
     pub(crate) reservations: Vec<Reservation>,
 }
 
+/// Why requests wait. Most wait for the same few reasons.
+#[derive(Default)]
+pub(crate) struct Reasons {
+    /// By request: one more than the place in the list; 0 = it starts.
+    of: Vec<u32>,
+    list: Vec<WaitReason>,
+}
+
+impl Reasons {
+    /// Why a request waits; `None` = it does not.
+    pub(crate) fn of(&self, request: usize) -> Option<&WaitReason> {
+        self.list.get(self.of[request].checked_sub(1)? as usize)
+    }
+
+    /// By request one more than the place of its reason in the list (0 = it starts), and the list.
+    pub(crate) fn into_parts(self) -> (Vec<u32>, Vec<WaitReason>) {
+        (self.of, self.list)
+    }
+
+    fn add(&mut self, reason: WaitReason) -> u32 {
+        self.list.push(reason);
+        u32::try_from(self.list.len()).unwrap_or(u32::MAX)
+    }
+}
+
 /// What becomes of a request, before the numbers are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Wait {
     /// Nothing has been decided.
     Open,
@@ -62,9 +86,7 @@ pub(crate) struct Standing {
 
 /// What the runs of a rule share.
 pub(crate) struct Shared<'a> {
-    pub(crate) prepared: &'a Prepared<'a>,
-    /// By shape, once asked.
-    pub(crate) fates: Vec<Option<Fate>>,
+    pub(crate) prepared: &'a Prepared,
     /// Slots in use by job, placements of this plan included.
     pub(crate) in_use: Vec<u64>,
     /// By running allocation: whether it stops, by an earlier plan or this one.
@@ -80,19 +102,18 @@ pub(crate) struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    pub(crate) fn new(prepared: &'a Prepared<'a>) -> Self {
+    pub(crate) fn new(prepared: &'a Prepared) -> Self {
         let mut in_use = vec![0; prepared.jobs.len()];
-        for active in &prepared.running {
+        for active in &*prepared.running {
             in_use[active.job] += u64::from(active.slots);
         }
         Self {
             prepared,
-            fates: vec![None; prepared.shapes.len()],
             in_use,
             stopping: prepared
                 .running
                 .iter()
-                .map(|active| active.running.progress != Progress::Active)
+                .map(|active| active.stopping)
                 .collect(),
             waits: vec![Wait::Open; prepared.requests.len()],
             freeing: BTreeMap::new(),
@@ -104,7 +125,7 @@ impl<'a> Shared<'a> {
     /// Whether a request would take its job above its cap.
     pub(crate) fn is_over_cap(&self, request: usize) -> bool {
         let waiting = &self.prepared.requests[request];
-        let slots = u64::from(waiting.request.slots);
+        let slots = u64::from(waiting.slots);
         slots > 0
             && self.prepared.jobs[waiting.job]
                 .max_slots
@@ -141,7 +162,7 @@ impl<'a> Shared<'a> {
                 continue;
             };
             let over = going_on[active.job] > u64::from(max_slots);
-            let can_stop = active.running.request.preemptible && !self.stopping[number];
+            let can_stop = active.preemptible && !self.stopping[number];
             if over && can_stop && active.slots > 0 {
                 going_on[active.job] -= u64::from(active.slots);
                 self.stopping[number] = true;
@@ -157,59 +178,87 @@ impl<'a> Shared<'a> {
         }
     }
 
-    pub(crate) fn fate(&mut self, shape: usize) -> &Fate {
-        let prepared = self.prepared;
-        self.fates[shape].get_or_insert_with(|| {
-            let view = &prepared.shapes[shape];
-            let ask = Ask {
-                slots: view.slots,
-                single_agent: view.shape.single_agent,
-                excluded: view.excluded,
-            };
-            fate(prepared.pool, &ask)
-        })
+    pub(crate) fn fate(&self, shape: usize) -> &'a Fate {
+        self.prepared.fate(shape)
     }
 
     /// Turns waits into reasons, with the numbers as they are after the plan.
     pub(crate) fn explain(&mut self, slots: &Space, aux: &Space, decided: &mut Decided) {
         let prepared = self.prepared;
         let holders = self.holders(decided);
-        let mut no_room: Vec<Option<WaitReason>> = vec![None; prepared.shapes.len()];
-        for (request, wait) in std::mem::take(&mut self.waits).into_iter().enumerate() {
-            let waiting = &prepared.requests[request];
-            let reason = match wait {
-                Wait::Starts => continue,
-                Wait::Open | Wait::NoRoom => no_room[waiting.shape]
-                    .get_or_insert_with(|| {
-                        let space = if waiting.request.slots == 0 {
-                            aux
-                        } else {
-                            slots
-                        };
-                        self.no_room(waiting.shape, space, &holders)
-                    })
-                    .clone(),
-                Wait::Fate => self.fated(waiting.shape),
-                Wait::OverCap | Wait::OverShare => self.over_limit(request, wait),
-                Wait::Behind {
-                    request: ahead,
-                    because,
-                } => WaitReason::BehindHigherPriority {
-                    allocation: self.id(ahead),
-                    priority: prepared.jobs[prepared.requests[ahead].job].priority,
-                    because,
-                },
-                Wait::ReservedFor(ahead) => WaitReason::ReservedFor {
-                    allocation: self.id(ahead),
-                },
-                Wait::InTurn(ahead) => WaitReason::BehindOwnJob {
-                    allocation: self.id(ahead),
-                },
-                Wait::Freeing => WaitReason::WaitingForPreemption {
-                    victims: self.ends(request),
-                },
+        let waits = std::mem::take(&mut self.waits);
+        let mut reasons = Reasons {
+            of: Vec::with_capacity(waits.len()),
+            list: Vec::new(),
+        };
+        // Places in the list, by what decides about the reason.
+        let mut no_room = vec![0; prepared.shapes.len()];
+        let mut fated = vec![0; prepared.shapes.len()];
+        let mut others: HashMap<(Wait, usize, u32), u32> = HashMap::new();
+        let mut last = None;
+        for ((request, wait), waiting) in waits.into_iter().enumerate().zip(&*prepared.requests) {
+            let mut own = 0;
+            let known = match wait {
+                Wait::Starts => {
+                    reasons.of.push(0);
+                    continue;
+                }
+                Wait::Open | Wait::NoRoom => &mut no_room[waiting.shape],
+                Wait::Fate => &mut fated[waiting.shape],
+                Wait::Freeing => &mut own,
+                Wait::OverCap
+                | Wait::OverShare
+                | Wait::Behind { .. }
+                | Wait::ReservedFor(_)
+                | Wait::InTurn(_) => {
+                    let key = match wait {
+                        Wait::OverCap | Wait::OverShare => (wait, waiting.job, waiting.slots),
+                        _ => (wait, 0, 0),
+                    };
+                    own = match last {
+                        Some((known, place)) if known == key => place,
+                        _ => *others.entry(key).or_insert_with(|| {
+                            reasons.add(self.reason(request, wait, slots, &holders))
+                        }),
+                    };
+                    last = Some((key, own));
+                    &mut own
+                }
             };
-            decided.waiting.push((self.id(request), reason));
+            if *known == 0 {
+                let space = if waiting.slots == 0 { aux } else { slots };
+                *known = reasons.add(self.reason(request, wait, space, &holders));
+            }
+            reasons.of.push(*known);
+        }
+        decided.reasons = reasons;
+    }
+
+    /// Why a request waits.
+    fn reason(&self, request: usize, wait: Wait, space: &Space, holders: &Holders) -> WaitReason {
+        let prepared = self.prepared;
+        let waiting = &prepared.requests[request];
+        match wait {
+            Wait::Starts | Wait::Open | Wait::NoRoom => self.no_room(waiting.shape, space, holders),
+            Wait::Fate => self.fated(waiting.shape),
+            Wait::OverCap | Wait::OverShare => self.over_limit(request, wait),
+            Wait::Behind {
+                request: ahead,
+                because,
+            } => WaitReason::BehindHigherPriority {
+                allocation: self.id(ahead),
+                priority: prepared.jobs[prepared.requests[ahead].job].priority,
+                because,
+            },
+            Wait::ReservedFor(ahead) => WaitReason::ReservedFor {
+                allocation: self.id(ahead),
+            },
+            Wait::InTurn(ahead) => WaitReason::BehindOwnJob {
+                allocation: self.id(ahead),
+            },
+            Wait::Freeing => WaitReason::WaitingForPreemption {
+                victims: self.ends(request),
+            },
         }
     }
 
@@ -237,7 +286,7 @@ impl<'a> Shared<'a> {
     }
 
     /// Why the agents in service cannot hold a shape.
-    fn fated(&mut self, shape: usize) -> WaitReason {
+    fn fated(&self, shape: usize) -> WaitReason {
         match self.fate(shape) {
             Fate::Returning(reason) | Fate::NeedsPerson(reason) | Fate::Never(reason) => {
                 reason.clone()
@@ -257,7 +306,7 @@ impl<'a> Shared<'a> {
         let max_slots = self.prepared.jobs[waiting.job].max_slots;
         match (wait, max_slots, self.standings.get(waiting.job)) {
             (Wait::OverShare, _, Some(standing)) => WaitReason::OverFairShare {
-                needed: waiting.request.slots,
+                needed: waiting.slots,
                 share: number(standing.share),
                 in_use: number(standing.active),
                 reserved: number(standing.booked),
@@ -265,7 +314,7 @@ impl<'a> Shared<'a> {
                 capacity: number(self.capacity),
             },
             (_, max_slots, _) => WaitReason::OverJobCap {
-                needed: waiting.request.slots,
+                needed: waiting.slots,
                 max_slots: max_slots.unwrap_or(u32::MAX),
                 in_use: number(self.in_use[waiting.job]),
             },
@@ -303,27 +352,28 @@ impl<'a> Shared<'a> {
 
     /// Who holds most slots once the plan is applied.
     fn holders(&self, decided: &Decided) -> Holders {
-        let running = self
-            .prepared
-            .running
-            .iter()
-            .map(|active| (active.slots, &active.running.request.allocation_id));
-        let placed = decided.placed.iter().map(|(request, _)| {
-            let request = self.prepared.requests[*request].request;
-            (request.slots, &request.allocation_id)
-        });
-        let mut holders: Vec<(u32, &AllocationId)> = running
-            .chain(placed)
-            .filter(|(slots, _)| *slots > 0)
-            .collect();
-        let order = |a: &(u32, &AllocationId), b: &(u32, &AllocationId)| {
-            b.0.cmp(&a.0).then_with(|| a.1.cmp(b.1))
-        };
-        if holders.len() > HOLDERS_SHOWN {
-            holders.select_nth_unstable_by(HOLDERS_SHOWN, order);
+        let mut holders: Vec<(u32, &AllocationId)> = Vec::with_capacity(HOLDERS_SHOWN + 1);
+        let mut offer = |slots: u32, id: &'a AllocationId| {
+            let goes_before = |other: &(u32, &AllocationId)| {
+                slots > other.0 || (slots == other.0 && id < other.1)
+            };
+            let full = holders.len() == HOLDERS_SHOWN;
+            if slots == 0 || (full && !holders.last().is_some_and(goes_before)) {
+                return;
+            }
+            let place = holders.partition_point(|other| !goes_before(other));
+            holders.insert(place, (slots, id));
             holders.truncate(HOLDERS_SHOWN);
+        };
+        for active in &*self.prepared.running {
+            if active.slots > 0 {
+                offer(active.slots, &active.running.request.allocation_id);
+            }
         }
-        holders.sort_by(order);
+        for (request, _) in &decided.placed {
+            let waiting = &self.prepared.requests[*request];
+            offer(waiting.slots, &waiting.request.allocation_id);
+        }
         let named = holders.into_iter().map(|(slots, allocation)| Holder {
             allocation: allocation.clone(),
             slots,

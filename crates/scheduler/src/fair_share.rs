@@ -32,8 +32,8 @@ use crate::capacity::Fate;
 use crate::decision::{Decided, Shared, Standing, Wait};
 use crate::future::Future;
 use crate::model::AgentState;
-use crate::order::{AgentView, Prepared, Service, SlotView};
 use crate::plan::{PreemptReason, Preemption};
+use crate::prepared::{AgentView, Prepared, Service, SlotView};
 use crate::reserve::{Reserver, reserve_before};
 use crate::room::{Room, Stopping};
 use crate::shares::{Claim, divide};
@@ -41,7 +41,7 @@ use crate::space::{AgentRank, Parts, Space, spread_of};
 use crate::victims;
 
 /// Decides for slot requests by share, then for zero-slot requests in order.
-pub(crate) fn decide(prepared: &Prepared<'_>, now: Micros) -> Decided {
+pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decided {
     // Work that cannot be preempted and starts: each round may add some, and there is only so much room.
     let mut given: Vec<(usize, Parts)> = Vec::new();
     loop {
@@ -92,7 +92,7 @@ struct Round {
 }
 
 impl<'a> Pass<'a> {
-    fn new(prepared: &'a Prepared<'a>, now: Micros, given: &[(usize, Parts)]) -> Self {
+    fn new(prepared: &'a Prepared, now: Micros, given: &[(usize, Parts)]) -> Self {
         let mut shared = Shared::new(prepared);
         let mut decided = Decided::default();
         shared.stop_over_cap(&mut decided);
@@ -119,7 +119,7 @@ impl<'a> Pass<'a> {
             leaving,
             asked: BTreeMap::new(),
             attainable: Vec::new(),
-            reserve_before: reserve_before(&prepared.pool.settings, now),
+            reserve_before: reserve_before(&prepared.settings, now),
         };
         pass.attainable = pass.attainable_shapes();
         pass.share_out(given);
@@ -208,7 +208,7 @@ impl<'a> Pass<'a> {
             .filter(|request| prepared.requests[*request].request.slots > 0)
             .collect();
         loop {
-            let nothing = Space::new(prepared.pool.settings.fitting, false, Vec::new());
+            let nothing = Space::new(prepared.settings.fitting, false, Vec::new());
             let free = std::mem::replace(&mut self.free, nothing);
             let stopping = Stopping {
                 stops: &self.leaving,
@@ -501,7 +501,7 @@ impl<'a> Pass<'a> {
         let mut furthest: BinaryHeap<(u64, u32, usize)> = BinaryHeap::new();
         for (job, work) in &mut of_job {
             work.sort_by_key(|number| {
-                let running = prepared.running[*number].running;
+                let running = &prepared.running[*number].running;
                 (
                     running.started_at,
                     running.request.requested_at,
@@ -688,7 +688,7 @@ impl PartialOrd for Turn {
 }
 
 /// Slots of an agent that are shared out: those in service, and those that work still has while they take nothing new.
-fn shared_slots(view: &AgentView<'_>) -> u64 {
+fn shared_slots(view: &AgentView) -> u64 {
     let counts = |slot: &&SlotView| match (view.agent.state, slot.service) {
         (AgentState::Disabled, _) | (_, Service::Disabled) => false,
         (AgentState::Enabled, Service::Offered) => true,

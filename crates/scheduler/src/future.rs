@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::order::Prepared;
+use crate::prepared::Prepared;
 use crate::space::{AgentRank, Parts, Space, spread_of};
 
 /// Shapes known not to fit a space, until room is added to it.
@@ -44,7 +44,7 @@ pub(crate) struct Future {
 
 impl Future {
     /// Room of stopping allocations, by number, becomes room of the future.
-    pub(crate) fn release(&mut self, prepared: &Prepared<'_>, stopping: &[usize]) {
+    pub(crate) fn release(&mut self, prepared: &Prepared, stopping: &[usize]) {
         for part in stopping
             .iter()
             .flat_map(|number| &prepared.running[*number].parts)
@@ -54,7 +54,7 @@ impl Future {
         }
     }
 
-    pub(crate) fn note_stopping(&mut self, prepared: &Prepared<'_>, stopping: &[usize]) {
+    pub(crate) fn note_stopping(&mut self, prepared: &Prepared, stopping: &[usize]) {
         for &number in stopping {
             for part in &prepared.running[number].parts {
                 self.stopping_on[part.agent as usize].push(number);
@@ -73,7 +73,7 @@ impl Future {
     /// Where a request fits for which `victims` stop: where they make room, else anywhere.
     pub(crate) fn fit_with(
         &mut self,
-        prepared: &Prepared<'_>,
+        prepared: &Prepared,
         request: usize,
         victims: &[usize],
     ) -> Option<Parts> {
@@ -93,7 +93,7 @@ impl Future {
             .or_else(|| self.fit(prepared, request))
     }
 
-    pub(crate) fn fit(&mut self, prepared: &Prepared<'_>, request: usize) -> Option<Parts> {
+    pub(crate) fn fit(&mut self, prepared: &Prepared, request: usize) -> Option<Parts> {
         let waiting = &prepared.requests[request];
         if self.misfits.contains(waiting.shape) {
             return None;

@@ -27,7 +27,10 @@ mod gang;
 mod model;
 mod moves;
 mod order;
+mod ordered;
 mod plan;
+mod planner;
+mod prepared;
 mod priority;
 mod reason;
 mod reserve;
@@ -45,4 +48,5 @@ pub use model::{
 };
 pub use moves::{MoveRefused, Side, Standing, move_job};
 pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};
+pub use planner::{Pass, Planner};
 pub use reason::{AgentGroup, Behind, Holder, Holders, WaitReason};

@@ -5,11 +5,9 @@ use std::fmt;
 use det_ids::{AgentId, AllocationId, Micros, SlotId};
 use serde::Serialize;
 
-use crate::model::{Policy, PoolSnapshot, Queue};
-use crate::order::Prepared;
+use crate::model::{PoolSnapshot, Queue};
+use crate::planner::Planner;
 use crate::reason::WaitReason;
-use crate::space::Parts;
-use crate::{fair_share, priority, round_robin};
 
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -123,46 +121,9 @@ pub struct Reservation {
 
 /// Decides what starts, what stops and why the rest waits.
 ///
+/// A caller that plans again and again keeps a [`Planner`] and tells it what changes.
+///
 /// `now` is compared with [`crate::Request::requested_at`] for the age limit; nothing else depends on time.
 pub fn plan(pool: &PoolSnapshot, queue: &Queue, now: Micros) -> Plan {
-    let prepared = Prepared::new(pool, queue);
-    let decided = match pool.settings.policy {
-        Policy::Priority { preemption, .. } => priority::decide(&prepared, preemption, now),
-        Policy::FairShare => fair_share::decide(&prepared, now),
-        Policy::RoundRobin => round_robin::decide(&prepared, now),
-    };
-    let mut free = prepared.free_slots();
-    let place = decided
-        .placed
-        .iter()
-        .map(|(request, parts)| Placement {
-            allocation_id: prepared.requests[*request].request.allocation_id.clone(),
-            parts: name_slots(&prepared, &mut free, *request, parts),
-        })
-        .collect();
-    Plan {
-        place,
-        preempt: decided.preempt,
-        hand_over: decided.hand_over,
-        waiting: decided.waiting,
-        reservations: decided.reservations,
-    }
-}
-
-/// Turns counts into slots: on each agent the lowest free numbers.
-fn name_slots(
-    prepared: &Prepared<'_>,
-    free: &mut [std::vec::IntoIter<SlotId>],
-    request: usize,
-    parts: &Parts,
-) -> Vec<(AgentId, Vec<SlotId>)> {
-    let zero_slots = prepared.requests[request].request.slots == 0;
-    parts
-        .iter()
-        .map(|&(agent, units)| {
-            let wanted = if zero_slots { 0 } else { units as usize };
-            let slots = free[agent as usize].by_ref().take(wanted).collect();
-            (prepared.agents[agent as usize].agent.id.clone(), slots)
-        })
-        .collect()
+    Planner::of(pool, queue).plan(now)
 }

@@ -1,35 +1,53 @@
-//! The input, put into order: agents by id, jobs and requests by the queue's rule, sizes into shapes.
+//! The input, put into order and kept so while it changes: agents by id, jobs and requests by the queue's rule, sizes into
+//! shapes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId};
 
+use crate::capacity::{Ask, Fate, fate};
 use crate::model::{
-    AgentSnapshot, AgentState, Job, Policy, PoolSnapshot, Queue, Request, RunningAllocation,
-    SlotState,
+    AgentSnapshot, AgentState, Job, PoolSettings, Progress, Request, RunningAllocation, SlotState,
 };
+use crate::order::{Jobs, Shapes};
+use crate::ordered::{Entry, Ordered};
 use crate::plan::Reservation;
+use crate::reason::WaitReason;
 use crate::space::{AgentRank, Cell, Score, Shape, Space};
 
-/// Priority of jobs that the queue does not know, under rules that do not look at it.
-const NO_PRIORITY: u8 = 42;
+/// More shapes than requests, by this many, are mostly shapes that nobody asks for any more.
+const MOST_SHAPES: usize = 256;
 
 /// Everything the rules look at, by number instead of by name.
-pub(crate) struct Prepared<'a> {
-    pub(crate) pool: &'a PoolSnapshot,
+///
+/// What changes is told by the methods, and shows after [`Self::settle`]. Then it is what [`Prepared::new`] would make of
+/// all that is there, but for numbers of jobs and shapes that nobody uses.
+pub(crate) struct Prepared {
+    pub(crate) settings: PoolSettings,
     /// In id order; the place here is the agent's rank.
-    pub(crate) agents: Vec<AgentView<'a>>,
+    pub(crate) agents: Vec<AgentView>,
     pub(crate) jobs: Vec<JobView>,
     /// In queue order.
-    pub(crate) requests: Vec<Waiting<'a>>,
+    pub(crate) requests: Ordered<Waiting>,
     /// In queue order.
-    pub(crate) running: Vec<Active<'a>>,
-    pub(crate) shapes: Vec<ShapeView<'a>>,
+    pub(crate) running: Ordered<Active>,
+    pub(crate) shapes: Vec<ShapeView>,
+    ranks: HashMap<AgentId, AgentRank>,
+    names: Jobs,
+    shape_numbers: Shapes,
+    /// Agents whose slots are to be credited anew.
+    touched: BTreeSet<AgentRank>,
+    /// Agents that came or went: everything is to be numbered anew.
+    coming: Vec<Arc<AgentSnapshot>>,
+    going: BTreeSet<AgentId>,
+    renumber: bool,
 }
 
 /// An agent and its slots in order.
-pub(crate) struct AgentView<'a> {
-    pub(crate) agent: &'a AgentSnapshot,
+pub(crate) struct AgentView {
+    pub(crate) agent: Arc<AgentSnapshot>,
     pub(crate) slots: Vec<SlotView>,
     /// Zero-slot allocations known to be here.
     aux_known: u32,
@@ -55,6 +73,16 @@ pub(crate) enum Service {
     Disabled,
 }
 
+impl Service {
+    fn of(state: &SlotState) -> Self {
+        match state {
+            SlotState::Free | SlotState::Held(_) => Self::Offered,
+            SlotState::Draining(_) => Self::Draining,
+            SlotState::Disabled(_) => Self::Disabled,
+        }
+    }
+}
+
 /// A job.
 pub(crate) struct JobView {
     pub(crate) priority: u8,
@@ -68,33 +96,128 @@ pub(crate) struct JobView {
     pub(crate) order: u32,
 }
 
+impl JobView {
+    /// A job that has no place yet.
+    pub(crate) fn of(job: &Job) -> Self {
+        Self {
+            priority: job.priority,
+            weight: if job.weight.is_finite() && job.weight > 0.0 {
+                job.weight
+            } else {
+                1.0
+            },
+            max_slots: job.max_slots,
+            submitted_at: job.submitted_at,
+            moved: job.moved,
+            order: 0,
+        }
+    }
+}
+
 /// A waiting request.
-pub(crate) struct Waiting<'a> {
-    pub(crate) request: &'a Request,
+pub(crate) struct Waiting {
+    pub(crate) request: Arc<Request>,
     pub(crate) job: usize,
     pub(crate) shape: usize,
+    // Copied from the request: a pass looks at every request, but at few of the places to which they point.
+    pub(crate) slots: u32,
+    pub(crate) preemptible: bool,
+    pub(crate) requested_at: Micros,
+    /// The reason for which it waits, as the caller knows it.
+    pub(crate) told: Option<Arc<WaitReason>>,
 }
 
 /// A running allocation.
-pub(crate) struct Active<'a> {
-    pub(crate) running: &'a RunningAllocation,
+pub(crate) struct Active {
+    pub(crate) running: Arc<RunningAllocation>,
     pub(crate) job: usize,
+    /// What it holds, an entry for each agent that the pool has.
     pub(crate) parts: Vec<Part>,
     /// Slots it holds; 0 for zero-slot allocations.
     pub(crate) slots: u32,
     /// Whether it is on an agent or a slot that is out of service, and so is about to be killed.
     pub(crate) dying: bool,
+    // Copied, as of requests.
+    asked: u32,
+    pub(crate) preemptible: bool,
+    /// Whether it has been asked to stop.
+    pub(crate) stopping: bool,
+    /// What it holds, by part of its placement.
+    claims: Vec<Claim>,
+}
+
+/// What an allocation holds by one part of its placement.
+#[derive(Debug, Clone, Copy)]
+struct Claim {
+    /// `None`: the pool does not have the agent.
+    agent: Option<AgentRank>,
+    usable: u32,
+    held: u32,
+    dying: bool,
+}
+
+impl Entry for Waiting {
+    fn job(&self) -> usize {
+        self.job
+    }
+
+    fn requested_at(&self) -> Micros {
+        self.requested_at
+    }
+
+    fn id(&self) -> &AllocationId {
+        &self.request.allocation_id
+    }
+}
+
+impl Entry for Active {
+    fn job(&self) -> usize {
+        self.job
+    }
+
+    fn requested_at(&self) -> Micros {
+        self.running.request.requested_at
+    }
+
+    fn id(&self) -> &AllocationId {
+        &self.running.request.allocation_id
+    }
+}
+
+impl Active {
+    pub(crate) fn zero_slots(&self) -> bool {
+        self.asked == 0
+    }
+
+    fn is_on(&self, agents: &BTreeSet<AgentRank>) -> bool {
+        let mut on = self.claims.iter().filter_map(|claim| claim.agent);
+        on.any(|agent| agents.contains(&agent))
+    }
+
+    /// Adds up the claims.
+    fn add_up(&mut self) {
+        self.parts = self
+            .claims
+            .iter()
+            .filter_map(|claim| {
+                Some(Part {
+                    agent: claim.agent?,
+                    usable: claim.usable,
+                    held: claim.held,
+                })
+            })
+            .filter(|part| part.held > 0)
+            .collect();
+        self.dying = self.claims.iter().any(|claim| claim.dying);
+        if !self.zero_slots() {
+            self.slots = self.parts.iter().map(|part| part.held).sum();
+        }
+    }
 }
 
 impl SlotView {
     fn is_offered(&self) -> bool {
         self.service == Service::Offered
-    }
-}
-
-impl Active<'_> {
-    pub(crate) fn zero_slots(&self) -> bool {
-        self.running.request.slots == 0
     }
 }
 
@@ -108,65 +231,253 @@ pub(crate) struct Part {
     pub(crate) held: u32,
 }
 
-/// A shape and where it came from.
-pub(crate) struct ShapeView<'a> {
+/// A shape, and what it may become of it.
+pub(crate) struct ShapeView {
     pub(crate) shape: Shape,
     /// Slots asked for, 0 for zero-slot requests (whose shape has one unit).
     pub(crate) slots: u32,
-    pub(crate) excluded: &'a BTreeSet<AgentId>,
+    excluded: BTreeSet<AgentId>,
+    /// Once asked, as long as the agents are in service as they were then.
+    fate: OnceCell<Fate>,
 }
 
-impl<'a> Prepared<'a> {
-    pub(crate) fn new(pool: &'a PoolSnapshot, queue: &'a Queue) -> Self {
-        let mut agents: Vec<AgentView<'a>> = pool.agents.iter().map(AgentView::new).collect();
-        agents.sort_by(|a, b| a.agent.id.cmp(&b.agent.id));
-        let ranks: HashMap<&AgentId, AgentRank> = agents
+impl ShapeView {
+    pub(crate) fn new(shape: Shape, slots: u32, excluded: BTreeSet<AgentId>) -> Self {
+        Self {
+            shape,
+            slots,
+            excluded,
+            fate: OnceCell::new(),
+        }
+    }
+}
+
+impl Prepared {
+    pub(crate) fn new(settings: PoolSettings) -> Self {
+        Self {
+            settings,
+            agents: Vec::new(),
+            jobs: Vec::new(),
+            requests: Ordered::default(),
+            running: Ordered::default(),
+            shapes: Vec::new(),
+            ranks: HashMap::new(),
+            names: Jobs::default(),
+            shape_numbers: Shapes::default(),
+            touched: BTreeSet::new(),
+            coming: Vec::new(),
+            going: BTreeSet::new(),
+            renumber: false,
+        }
+    }
+
+    pub(crate) fn set_settings(&mut self, settings: PoolSettings) {
+        if self.settings != settings {
+            self.settings = settings;
+            self.renumber = true;
+        }
+    }
+
+    pub(crate) fn put_agent(&mut self, agent: Arc<AgentSnapshot>) {
+        self.coming.retain(|other| other.id != agent.id);
+        let returns = self.going.remove(&agent.id);
+        let Some(&rank) = self.ranks.get(&agent.id) else {
+            self.coming.push(agent);
+            self.renumber = true;
+            return;
+        };
+        let view = &mut self.agents[rank as usize];
+        if *view.agent == *agent && !returns {
+            return;
+        }
+        if !in_service_alike(&view.agent, &agent) {
+            self.forget_fates();
+        }
+        self.agents[rank as usize] = AgentView::new(agent);
+        self.touched.insert(rank);
+    }
+
+    pub(crate) fn remove_agent(&mut self, id: &AgentId) {
+        self.coming.retain(|agent| agent.id != *id);
+        if self.ranks.contains_key(id) {
+            self.going.insert(id.clone());
+            self.renumber = true;
+        }
+    }
+
+    pub(crate) fn put_job(&mut self, id: &JobId, job: Job) {
+        self.renumber |= !self.names.knows(id) && self.names.is_worn();
+        self.names.put(id, job, self.settings.policy);
+    }
+
+    pub(crate) fn remove_job(&mut self, id: &JobId) {
+        self.names.remove(id);
+        self.renumber |= self.names.is_worn();
+    }
+
+    pub(crate) fn put_request(&mut self, request: Arc<Request>) {
+        let order = |job: usize| order_of(&self.jobs, job);
+        let known = self.requests.get(&request.allocation_id, order);
+        if known.is_none_or(|known| known.request != request) {
+            self.put_waiting(request, None);
+        }
+    }
+
+    fn put_waiting(&mut self, request: Arc<Request>, told: Option<Arc<WaitReason>>) {
+        let job = self.names.of(&request, self.settings.policy);
+        let shape = self
+            .shape_numbers
+            .of(&request, &self.ranks, &mut self.shapes);
+        self.requests.add(Waiting {
+            job,
+            shape,
+            slots: request.slots,
+            preemptible: request.preemptible,
+            requested_at: request.requested_at,
+            request,
+            told,
+        });
+    }
+
+    pub(crate) fn put_running(&mut self, running: Arc<RunningAllocation>) {
+        self.remove_running(&running.request.allocation_id);
+        let job = self.names.of(&running.request, self.settings.policy);
+        let claims: Vec<Claim> = running
+            .placement
             .iter()
-            .zip(0..)
-            .map(|(view, rank)| (&view.agent.id, rank))
-            .collect();
-        let mut jobs = Jobs::new(queue, pool.settings.policy);
-        let mut shapes = Shapes::default();
-        let mut requests: Vec<Waiting<'a>> = queue
-            .requests
-            .iter()
-            .map(|request| Waiting {
-                request,
-                job: jobs.of(request),
-                shape: shapes.of(request, &ranks),
-            })
-            .collect();
-        let mut running: Vec<Active<'a>> = pool
-            .running
-            .iter()
-            .map(|running| Active {
-                running,
-                job: jobs.of(&running.request),
-                parts: Vec::new(),
-                slots: 0,
+            .map(|(agent, _)| Claim {
+                agent: self.ranks.get(agent).copied(),
+                usable: 0,
+                held: 0,
                 dying: false,
             })
             .collect();
-        let jobs = jobs.ordered();
-        let key = |request: &'a Request, job: usize| {
-            (
-                jobs[job].order,
-                request.requested_at,
-                &request.allocation_id,
-            )
-        };
-        requests.sort_by(|a, b| key(a.request, a.job).cmp(&key(b.request, b.job)));
-        running.sort_by(|a, b| key(&a.running.request, a.job).cmp(&key(&b.running.request, b.job)));
-        for active in &mut running {
-            claim(active, &mut agents, &ranks);
-        }
-        Self {
-            pool,
-            agents,
-            jobs,
-            requests,
+        self.touched
+            .extend(claims.iter().filter_map(|claim| claim.agent));
+        self.running.add(Active {
+            job,
+            parts: Vec::new(),
+            slots: 0,
+            dying: false,
+            asked: running.request.slots,
+            preemptible: running.request.preemptible,
+            stopping: running.progress != Progress::Active,
+            claims,
             running,
-            shapes: shapes.list,
+        });
+    }
+
+    pub(crate) fn remove_running(&mut self, id: &AllocationId) {
+        let order = |job: usize| order_of(&self.jobs, job);
+        if let Some(active) = self.running.get(id, order) {
+            let agents = active.claims.iter().filter_map(|claim| claim.agent);
+            self.touched.extend(agents);
+        }
+        self.running.remove(id);
+    }
+
+    /// Makes all changes show.
+    pub(crate) fn settle(&mut self) {
+        if self.renumber || self.shapes.len() > MOST_SHAPES + self.requests.len() {
+            self.number_anew();
+        }
+        let before = |job: usize| order_of(&self.jobs, job);
+        self.requests.remove_gone(before);
+        self.running.remove_gone(before);
+        let moved = self.names.settle(&mut self.jobs, self.settings.policy);
+        let now = |job: usize| order_of(&self.jobs, job);
+        self.requests.insert_fresh(now, moved);
+        self.running.insert_fresh(now, moved);
+        if moved {
+            // A slot that two allocations name counts for the first.
+            let agents = self.agents.len();
+            self.touched.extend((0..).take(agents));
+        }
+        self.credit();
+    }
+
+    /// Gives all numbers anew.
+    fn number_anew(&mut self) {
+        let mut agents: Vec<Arc<AgentSnapshot>> = std::mem::take(&mut self.agents)
+            .into_iter()
+            .map(|view| view.agent)
+            .filter(|agent| !self.going.contains(&agent.id))
+            .chain(self.coming.drain(..))
+            .collect();
+        agents.sort_by(|a, b| a.id.cmp(&b.id));
+        let requests = self.requests.take_all();
+        let running = self.running.take_all();
+        let jobs = std::mem::take(&mut self.names);
+        *self = Self {
+            ranks: agents
+                .iter()
+                .zip(0..)
+                .map(|(agent, rank)| (agent.id.clone(), rank))
+                .collect(),
+            touched: (0..).take(agents.len()).collect(),
+            agents: agents.into_iter().map(AgentView::new).collect(),
+            ..Self::new(self.settings.clone())
+        };
+        for (id, job) in jobs.into_described() {
+            self.put_job(&id, job);
+        }
+        for waiting in requests {
+            self.put_waiting(waiting.request, waiting.told);
+        }
+        for active in running {
+            self.put_running(active.running);
+        }
+        self.renumber = false;
+    }
+
+    /// Credits the allocations on agents that were touched with what they hold there.
+    fn credit(&mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        if touched.is_empty() {
+            return;
+        }
+        for &rank in &touched {
+            let view = &mut self.agents[rank as usize];
+            *view = AgentView::new(Arc::clone(&view.agent));
+        }
+        for active in self.running.entries_mut() {
+            if !active.is_on(&touched) {
+                continue;
+            }
+            let zero_slots = active.zero_slots();
+            for (claim, (_, slots)) in active.claims.iter_mut().zip(&active.running.placement) {
+                if let Some(rank) = claim.agent
+                    && touched.contains(&rank)
+                {
+                    *claim = self.agents[rank as usize].credit(rank, slots, zero_slots);
+                }
+            }
+            active.add_up();
+        }
+    }
+
+    /// The number of a waiting request.
+    pub(crate) fn number_of(&self, id: &AllocationId) -> Option<usize> {
+        self.requests.number_of(id, |job| order_of(&self.jobs, job))
+    }
+
+    /// What has to change before requests of a shape can fit.
+    pub(crate) fn fate(&self, shape: usize) -> &Fate {
+        let view = &self.shapes[shape];
+        view.fate.get_or_init(|| {
+            let ask = Ask {
+                slots: view.slots,
+                single_agent: view.shape.single_agent,
+                excluded: &view.excluded,
+            };
+            let agents: Vec<&AgentSnapshot> = self.agents.iter().map(|v| &*v.agent).collect();
+            fate(&self.settings, &agents, &ask)
+        })
+    }
+
+    fn forget_fates(&mut self) {
+        for view in &mut self.shapes {
+            view.fate = OnceCell::new();
         }
     }
 
@@ -196,7 +507,7 @@ impl<'a> Prepared<'a> {
 
     /// The score of an agent for zero-slot requests, where its slots decide it.
     pub(crate) fn aux_score(&self, slots: &Cell) -> Option<Score> {
-        let fitting = self.pool.settings.fitting;
+        let fitting = self.settings.fitting;
         (slots.used > 0).then(|| Score::new(fitting, slots.free(), slots.total))
     }
 
@@ -225,28 +536,27 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    fn space(&self, cell: impl FnMut(&AgentView<'a>) -> Cell) -> Space {
-        let settings = &self.pool.settings;
+    fn space(&self, cell: impl FnMut(&AgentView) -> Cell) -> Space {
+        let settings = &self.settings;
         let cells = self.agents.iter().map(cell).collect();
         Space::new(settings.fitting, settings.allow_heterogeneous_fits, cells)
     }
 }
 
-impl<'a> AgentView<'a> {
-    fn new(agent: &'a AgentSnapshot) -> Self {
+impl AgentView {
+    fn new(agent: Arc<AgentSnapshot>) -> Self {
         let mut slots: Vec<SlotView> = agent
             .slots
             .iter()
             .map(|slot| {
-                let (service, busy) = match &slot.state {
-                    SlotState::Free => (Service::Offered, false),
-                    SlotState::Held(_) => (Service::Offered, true),
-                    SlotState::Draining(holder) => (Service::Draining, holder.is_some()),
-                    SlotState::Disabled(holder) => (Service::Disabled, holder.is_some()),
+                let busy = match &slot.state {
+                    SlotState::Free => false,
+                    SlotState::Held(_) => true,
+                    SlotState::Draining(holder) | SlotState::Disabled(holder) => holder.is_some(),
                 };
                 SlotView {
                     id: slot.id,
-                    service,
+                    service: Service::of(&slot.state),
                     busy,
                     claimed: false,
                 }
@@ -278,193 +588,51 @@ impl<'a> AgentView<'a> {
             fixed_score: None,
         }
     }
-}
 
-/// Credits an allocation with what it holds. Agents and slots that the pool does not have are passed over, and a slot
-/// named by two allocations counts for the first.
-fn claim(
-    active: &mut Active<'_>,
-    agents: &mut [AgentView<'_>],
-    ranks: &HashMap<&AgentId, AgentRank>,
-) {
-    let zero_slots = active.zero_slots();
-    for (agent_id, slot_ids) in &active.running.placement {
-        let Some(&rank) = ranks.get(agent_id) else {
-            continue;
-        };
-        let view = &mut agents[rank as usize];
-        active.dying |= view.agent.state == AgentState::Disabled;
-        let mut part = Part {
-            agent: rank,
+    /// What one part of a placement holds here. Slots that the agent does not have are passed over, and a slot named by
+    /// two allocations counts for the first.
+    fn credit(&mut self, rank: AgentRank, slots: &[SlotId], zero_slots: bool) -> Claim {
+        let mut claim = Claim {
+            agent: Some(rank),
             usable: 0,
             held: 0,
+            dying: self.agent.state == AgentState::Disabled,
         };
         if zero_slots {
-            view.aux_known = view.aux_known.saturating_add(1);
-            part.usable = 1;
-            part.held = 1;
+            self.aux_known = self.aux_known.saturating_add(1);
+            claim.usable = 1;
+            claim.held = 1;
+            return claim;
         }
-        for slot_id in slot_ids {
-            let Ok(at) = view.slots.binary_search_by_key(slot_id, |slot| slot.id) else {
+        for id in slots {
+            let Ok(at) = self.slots.binary_search_by_key(id, |slot| slot.id) else {
                 continue;
             };
-            let slot = &mut view.slots[at];
-            if !slot.claimed && !zero_slots {
+            let slot = &mut self.slots[at];
+            if !slot.claimed {
                 slot.claimed = true;
                 slot.busy = true;
-                active.dying |= slot.service == Service::Disabled;
-                part.held += 1;
-                part.usable += u32::from(slot.is_offered());
+                claim.dying |= slot.service == Service::Disabled;
+                claim.held += 1;
+                claim.usable += u32::from(slot.is_offered());
             }
         }
-        if part.held > 0 {
-            active.parts.push(part);
-        }
-    }
-    if !zero_slots {
-        active.slots = active.parts.iter().map(|part| part.held).sum();
+        claim
     }
 }
 
-/// Jobs as they are met.
-struct Jobs<'a> {
-    numbers: HashMap<&'a JobId, usize>,
-    list: Vec<KnownJob<'a>>,
-    policy: Policy,
+/// Place in the queue of a job; one that was just met has none yet.
+fn order_of(jobs: &[JobView], job: usize) -> u32 {
+    jobs.get(job).map_or(0, |job| job.order)
 }
 
-struct KnownJob<'a> {
-    job: Job,
-    name: &'a JobId,
-    /// The one request of a job that the queue does not know.
-    only: Option<&'a AllocationId>,
-}
-
-impl<'a> Jobs<'a> {
-    fn new(queue: &'a Queue, policy: Policy) -> Self {
-        let mut numbers = HashMap::with_capacity(queue.jobs.len());
-        let mut list = Vec::with_capacity(queue.jobs.len());
-        for (id, job) in &queue.jobs {
-            numbers.insert(id, list.len());
-            list.push(KnownJob {
-                job: job.clone(),
-                name: id,
-                only: None,
-            });
-        }
-        Self {
-            numbers,
-            list,
-            policy,
-        }
-    }
-
-    /// The job of a request. One that the queue does not know is a job of its own: without a cap nothing is shared.
-    fn of(&mut self, request: &'a Request) -> usize {
-        if let Some(number) = self.numbers.get(&request.job_id) {
-            return *number;
-        }
-        let priority = match self.policy {
-            Policy::Priority {
-                default_priority, ..
-            } => default_priority,
-            Policy::FairShare | Policy::RoundRobin => NO_PRIORITY,
-        };
-        self.list.push(KnownJob {
-            job: Job {
-                priority,
-                weight: 1.0,
-                max_slots: None,
-                submitted_at: request.requested_at,
-                position: None,
-                moved: false,
-            },
-            name: &request.job_id,
-            only: Some(&request.allocation_id),
-        });
-        self.list.len() - 1
-    }
-
-    fn ordered(self) -> Vec<JobView> {
-        let by_priority = matches!(self.policy, Policy::Priority { .. });
-        // Rules that go from job to job need every job to have a place of its own, wherever it was handed in.
-        let key = |known: &KnownJob<'a>| {
-            let job = &known.job;
-            (
-                if by_priority { job.priority } else { 0 },
-                job.position.unwrap_or(job.submitted_at.0),
-                job.submitted_at,
-                (!by_priority).then_some((known.name, known.only)),
-            )
-        };
-        let mut by_order: Vec<usize> = (0..self.list.len()).collect();
-        by_order.sort_by(|a, b| key(&self.list[*a]).cmp(&key(&self.list[*b])));
-        let mut orders = vec![0; self.list.len()];
-        let mut order = 0;
-        for pair in by_order.windows(2) {
-            if key(&self.list[pair[0]]) != key(&self.list[pair[1]]) {
-                order += 1;
-            }
-            orders[pair[1]] = order;
-        }
-        self.list
-            .into_iter()
-            .zip(orders)
-            .map(|(KnownJob { job, .. }, order)| JobView {
-                priority: job.priority,
-                weight: if job.weight.is_finite() && job.weight > 0.0 {
-                    job.weight
-                } else {
-                    1.0
-                },
-                max_slots: job.max_slots,
-                submitted_at: job.submitted_at,
-                moved: job.moved,
-                order,
-            })
+/// Whether the same of two agents' slots and places is in service, whoever uses it.
+fn in_service_alike(a: &AgentSnapshot, b: &AgentSnapshot) -> bool {
+    let service = |agent: &AgentSnapshot| -> Vec<(SlotId, Service)> {
+        let slots = agent.slots.iter();
+        slots
+            .map(|slot| (slot.id, Service::of(&slot.state)))
             .collect()
-    }
-}
-
-/// Shapes as they are met.
-#[derive(Default)]
-struct Shapes<'a> {
-    numbers: BTreeMap<(u32, bool), usize>,
-    numbers_with_exclusions: BTreeMap<(u32, bool, &'a BTreeSet<AgentId>), usize>,
-    list: Vec<ShapeView<'a>>,
-}
-
-impl<'a> Shapes<'a> {
-    fn of(&mut self, request: &'a Request, ranks: &HashMap<&AgentId, AgentRank>) -> usize {
-        // A zero-slot task is one container, wherever the flag stands.
-        let single_agent = request.single_agent || request.slots <= 1;
-        let next = self.list.len();
-        let number = if request.excluded_agents.is_empty() {
-            *self
-                .numbers
-                .entry((request.slots, single_agent))
-                .or_insert(next)
-        } else {
-            let key = (request.slots, single_agent, &request.excluded_agents);
-            *self.numbers_with_exclusions.entry(key).or_insert(next)
-        };
-        if number == next {
-            let mut excluded: Vec<AgentRank> = request
-                .excluded_agents
-                .iter()
-                .filter_map(|agent| ranks.get(agent).copied())
-                .collect();
-            excluded.sort_unstable();
-            self.list.push(ShapeView {
-                shape: Shape {
-                    units: request.slots.max(1),
-                    single_agent,
-                    excluded,
-                },
-                slots: request.slots,
-                excluded: &request.excluded_agents,
-            });
-        }
-        number
-    }
+    };
+    a.state == b.state && a.aux_limit == b.aux_limit && service(a) == service(b)
 }

@@ -30,8 +30,8 @@ use det_ids::Micros;
 use crate::capacity::Fate;
 use crate::decision::{Decided, Shared, Wait};
 use crate::future::Future;
-use crate::order::Prepared;
 use crate::plan::{HandOver, PreemptReason, Preemption};
+use crate::prepared::Prepared;
 use crate::reason::Behind;
 use crate::reserve::{Reserver, reserve_before};
 use crate::room::{Room, Stopping};
@@ -39,12 +39,12 @@ use crate::space::{AgentRank, Parts, Space};
 use crate::victims;
 
 /// Decides for slot requests, then for zero-slot requests.
-pub(crate) fn decide(prepared: &Prepared<'_>, preemption: bool, now: Micros) -> Decided {
+pub(crate) fn decide(prepared: &Prepared, preemption: bool, now: Micros) -> Decided {
     let mut decided = Decided::default();
     let mut state = Shared::new(prepared);
     state.stop_over_cap(&mut decided);
-    let (zero, slots): (Vec<usize>, Vec<usize>) = (0..prepared.requests.len())
-        .partition(|request| prepared.requests[*request].request.slots == 0);
+    let (zero, slots): (Vec<usize>, Vec<usize>) =
+        (0..prepared.requests.len()).partition(|request| prepared.requests[*request].slots == 0);
 
     let mut run = Run::new(&mut state, prepared.slot_space(), preemption, now, false);
     run.all(&slots, &mut decided);
@@ -134,7 +134,7 @@ impl<'a, 'b> Run<'a, 'b> {
         Self {
             preemption,
             zero_slots,
-            reserve_before: reserve_before(&prepared.pool.settings, now),
+            reserve_before: reserve_before(&prepared.settings, now),
             room,
             moved: moved.map(|job| job.priority).collect(),
             blocked: None,
@@ -197,7 +197,7 @@ impl<'a, 'b> Run<'a, 'b> {
         let waiting = &prepared.requests[request];
         let defer = class.moved
             && self.preemption
-            && waiting.request.preemptible
+            && waiting.preemptible
             && self.freeing.is_none()
             && class
                 .blocked_jobs
@@ -252,7 +252,7 @@ impl<'a, 'b> Run<'a, 'b> {
             self.room.disown(request);
             return;
         }
-        if let Some((ahead, because)) = self.gate(waiting.request.preemptible) {
+        if let Some((ahead, because)) = self.gate(waiting.preemptible) {
             self.shared.waits[request] = Wait::Behind {
                 request: ahead,
                 because,
@@ -295,7 +295,7 @@ impl<'a, 'b> Run<'a, 'b> {
 
     fn place(&mut self, request: usize, parts: Parts, decided: &mut Decided) {
         let waiting = &self.shared.prepared.requests[request];
-        self.shared.in_use[waiting.job] += u64::from(waiting.request.slots);
+        self.shared.in_use[waiting.job] += u64::from(waiting.slots);
         self.shared.waits[request] = Wait::Starts;
         self.room.take(request, &parts);
         decided.placed.push((request, parts));
@@ -318,7 +318,7 @@ impl<'a, 'b> Run<'a, 'b> {
             }
             agents.extend(&closest);
             let reserved = class.reserved.entry(waiting.job).or_insert((0, request));
-            reserved.0 += u64::from(waiting.request.slots);
+            reserved.0 += u64::from(waiting.slots);
             class.aged.insert(request, closest);
         }
         for (agent, units) in self.room.own_room(request) {
@@ -335,7 +335,7 @@ impl<'a, 'b> Run<'a, 'b> {
         let waiting = &self.shared.prepared.requests[request];
         let old = self
             .reserve_before
-            .is_some_and(|limit| waiting.request.requested_at.0 <= limit);
+            .is_some_and(|limit| waiting.requested_at.0 <= limit);
         old && self.job_reserves(class, request).is_none()
     }
 
@@ -344,7 +344,7 @@ impl<'a, 'b> Run<'a, 'b> {
         let waiting = &self.shared.prepared.requests[request];
         let max_slots = self.shared.prepared.jobs[waiting.job].max_slots?;
         let &(reserved, first) = class.reserved.get(&waiting.job)?;
-        let wanted = self.shared.in_use[waiting.job] + reserved + u64::from(waiting.request.slots);
+        let wanted = self.shared.in_use[waiting.job] + reserved + u64::from(waiting.slots);
         (wanted > u64::from(max_slots)).then_some(first)
     }
 
@@ -374,8 +374,8 @@ impl<'a, 'b> Run<'a, 'b> {
         let prepared = self.shared.prepared;
         let mut room = vec![0_u32; prepared.agents.len()];
         if self.preemption {
-            for active in &prepared.running {
-                if active.running.request.preemptible
+            for active in &*prepared.running {
+                if active.preemptible
                     && active.zero_slots() == self.zero_slots
                     && prepared.jobs[active.job].priority > priority
                 {
@@ -435,7 +435,7 @@ impl<'a, 'b> Run<'a, 'b> {
             future.release(prepared, &own);
             class.victimless.clear();
         }
-        let slots = u64::from(waiting.request.slots);
+        let slots = u64::from(waiting.slots);
         if prepared.jobs[waiting.job]
             .max_slots
             .is_some_and(|max| slots > 0 && future.in_use[waiting.job] + slots > u64::from(max))
@@ -505,7 +505,7 @@ impl<'a, 'b> Run<'a, 'b> {
             })
             .filter(|number| {
                 let active = &prepared.running[*number];
-                active.running.request.preemptible
+                active.preemptible
                     && active.zero_slots() == self.zero_slots
                     && !self.shared.stopping[*number]
                     && may_preempt(prepared, waiting.job, active.job)
@@ -601,7 +601,7 @@ impl<'a, 'b> Run<'a, 'b> {
 
 /// Whether a job may stop work of another: always if that one is less important. Within one priority only if that one
 /// is behind because somebody moved one of the two, never because it was submitted later.
-fn may_preempt(prepared: &Prepared<'_>, job: usize, other: usize) -> bool {
+fn may_preempt(prepared: &Prepared, job: usize, other: usize) -> bool {
     let (own, other) = (&prepared.jobs[job], &prepared.jobs[other]);
     other.priority > own.priority
         || (other.priority == own.priority

@@ -7,7 +7,7 @@ use det_ids::AllocationId;
 use serde::{Serialize, Serializer};
 
 /// Why a request waits. True for the pool as it is after the plan that carries it has been applied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum WaitReason {
     /// The pool has no agents.
@@ -134,7 +134,7 @@ pub enum WaitReason {
 }
 
 /// Agents of one size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct AgentGroup {
     /// Slots of each.
     pub slots: u32,
@@ -143,7 +143,7 @@ pub struct AgentGroup {
 }
 
 /// Why a request cannot pass a more important one that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Behind {
     /// The pool does not preempt, so nothing may take what the more important one waits for.
@@ -155,7 +155,7 @@ pub enum Behind {
 }
 
 /// An allocation and what it holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Holder {
     /// Which.
     pub allocation: AllocationId,
@@ -164,7 +164,7 @@ pub struct Holder {
 }
 
 /// The largest holders of slots; shared, because many requests wait for the same reason.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Holders(Arc<[Holder]>);
 
 impl Holders {

@@ -6,12 +6,12 @@ use det_ids::AllocationId;
 
 use crate::future::{Future, Misfits};
 use crate::model::Progress;
-use crate::order::{Part, Prepared};
+use crate::prepared::{Part, Prepared};
 use crate::space::{AgentRank, Parts, Space, spread_of};
 
 /// Room of one run: of slots, or of auxiliary places.
 pub(crate) struct Room<'a> {
-    prepared: &'a Prepared<'a>,
+    prepared: &'a Prepared,
     /// What is free now, less what is held back.
     pub(crate) free: Space,
     misfits: Misfits,
@@ -34,7 +34,7 @@ pub(crate) struct Stopping<'s> {
 
 impl<'a> Room<'a> {
     /// Room without a look at what stopping work will free.
-    pub(crate) fn of_now(prepared: &'a Prepared<'a>, free: Space) -> Self {
+    pub(crate) fn of_now(prepared: &'a Prepared, free: Space) -> Self {
         Self {
             prepared,
             free,
@@ -47,7 +47,7 @@ impl<'a> Room<'a> {
 
     /// Room with a look at what stopping work will free. `in_use` is by job, stopping work included.
     pub(crate) fn with_future(
-        prepared: &'a Prepared<'a>,
+        prepared: &'a Prepared,
         free: Space,
         in_use: Vec<u64>,
         stopping: Stopping<'_>,
@@ -88,15 +88,15 @@ impl<'a> Room<'a> {
                 (None, Progress::Active | Progress::Stopping) => unowned.push(number),
             }
         }
-        if !owners.is_empty() {
-            for (number, waiting) in prepared.requests.iter().enumerate() {
-                let same_run = (waiting.request.slots == 0) == zero_slots;
-                if same_run && let Some(victims) = owners.remove(&waiting.request.allocation_id) {
-                    self.ties.entry(number).or_default().extend(victims);
-                }
+        for (owner, victims) in owners {
+            let waits = prepared.number_of(owner);
+            let waits =
+                waits.filter(|number| (prepared.requests[*number].slots == 0) == zero_slots);
+            match waits {
+                Some(request) => self.ties.entry(request).or_default().extend(victims),
+                None => unowned.extend(victims),
             }
         }
-        unowned.extend(owners.into_values().flatten());
         unowned
     }
 
@@ -126,7 +126,7 @@ impl<'a> Room<'a> {
             for &(agent, units) in parts {
                 future.space.take(agent, units);
             }
-            future.in_use[waiting.job] += u64::from(waiting.request.slots);
+            future.in_use[waiting.job] += u64::from(waiting.slots);
         }
         self.disown(request);
     }

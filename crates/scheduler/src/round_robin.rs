@@ -18,16 +18,16 @@ use det_ids::Micros;
 
 use crate::capacity::Fate;
 use crate::decision::{Decided, Shared, Wait};
-use crate::order::Prepared;
+use crate::prepared::Prepared;
 use crate::reserve::{Reserver, reserve_before};
 use crate::room::Room;
 use crate::space::{AgentRank, Parts, Space};
 
 /// Decides for slot requests and zero-slot requests in one line.
-pub(crate) fn decide(prepared: &Prepared<'_>, now: Micros) -> Decided {
+pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decided {
     let mut run = Run::new(prepared);
     run.shared.stop_over_cap(&mut run.decided);
-    run.aged_first(reserve_before(&prepared.pool.settings, now));
+    run.aged_first(reserve_before(&prepared.settings, now));
     run.turns();
     run.finish()
 }
@@ -56,7 +56,7 @@ struct Line {
 }
 
 impl<'a> Run<'a> {
-    fn new(prepared: &'a Prepared<'a>) -> Self {
+    fn new(prepared: &'a Prepared) -> Self {
         let mut lines = vec![Line::default(); prepared.jobs.len()];
         for (request, waiting) in prepared.requests.iter().enumerate() {
             let line = &mut lines[waiting.job];
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
         let age = |request: usize| {
             let waiting = &prepared.requests[request];
             let order = prepared.jobs[waiting.job].order;
-            (waiting.request.requested_at, order, request)
+            (waiting.requested_at, order, request)
         };
         let mut oldest = BinaryHeap::new();
         for job in 0..self.lines.len() {
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
     fn offer(&mut self, job: usize, request: usize) -> bool {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
-        let zero_slots = waiting.request.slots == 0;
+        let zero_slots = waiting.slots == 0;
         let room = if zero_slots {
             &mut self.aux
         } else {
@@ -170,7 +170,7 @@ impl<'a> Run<'a> {
         if !zero_slots {
             self.score_aux(&parts);
         }
-        self.shared.in_use[job] += u64::from(waiting.request.slots);
+        self.shared.in_use[job] += u64::from(waiting.slots);
         self.shared.waits[request] = Wait::Starts;
         self.lines[job].next += 1;
         self.decided.placed.push((request, parts));
@@ -240,7 +240,7 @@ impl<'a> Run<'a> {
         }
         let mut fits: Vec<Option<bool>> = vec![None; prepared.shapes.len()];
         for (request, waiting) in prepared.requests.iter().enumerate() {
-            if self.shared.waits[request] != Wait::NoRoom || waiting.request.slots == 0 {
+            if self.shared.waits[request] != Wait::NoRoom || waiting.slots == 0 {
                 continue;
             }
             let shape = &prepared.shapes[waiting.shape].shape;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::gang::{Group, divide};
-use crate::order::{Active, Part};
+use crate::prepared::{Active, Part};
 use crate::space::{AgentRank, Shape, Space};
 
 /// Looks for victims among `candidates`, which come least important first, for a `shape` that does not fit `space`.
@@ -14,7 +14,7 @@ use crate::space::{AgentRank, Shape, Space};
 pub(crate) fn search(
     space: &Space,
     shape: &Shape,
-    running: &[Active<'_>],
+    running: &[Active],
     candidates: impl Iterator<Item = usize>,
 ) -> Option<Vec<usize>> {
     let mut trial = Trial::new(space, shape);

@@ -1,9 +1,13 @@
 //! Properties of plans over random histories, judged by `common::judge`, which shares no code with the scheduler.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 mod common;
 
 use common::{Traits, World, judge, notebook, pool, prio};
-use det_scheduler::{AgentState, Progress, SlotState};
+use det_ids::AllocationId;
+use det_scheduler::{AgentState, Pass, Plan, Planner, Progress, SlotState, WaitReason};
 use proptest::prelude::*;
 
 /// One thing that happens.
@@ -265,7 +269,127 @@ fn shuffled(world: &World, by: usize) -> World {
     other
 }
 
+/// Tells a planner what is different.
+fn tell(planner: &mut Planner, before: &World, after: &World) {
+    if before.pool.settings != after.pool.settings {
+        planner.set_settings(after.pool.settings.clone());
+    }
+    for (id, job) in &after.queue.jobs {
+        if before.queue.jobs.get(id) != Some(job) {
+            planner.put_job(id, job.clone());
+        }
+    }
+    for agent in &before.pool.agents {
+        if after.pool.agents.iter().all(|other| other.id != agent.id) {
+            planner.remove_agent(&agent.id);
+        }
+    }
+    for agent in &after.pool.agents {
+        if !before.pool.agents.contains(agent) {
+            planner.put_agent(agent.clone());
+        }
+    }
+    let live = |world: &World| -> Vec<AllocationId> {
+        let requests = world.queue.requests.iter();
+        let running = world.pool.running.iter().map(|running| &running.request);
+        let all = requests.chain(running);
+        all.map(|request| request.allocation_id.clone()).collect()
+    };
+    let still = live(after);
+    for id in live(before) {
+        if !still.contains(&id) {
+            planner.remove(&id);
+        }
+    }
+    for request in &after.queue.requests {
+        if !before.queue.requests.contains(request) {
+            planner.put_request(request.clone());
+        }
+    }
+    for running in &after.pool.running {
+        if !before.pool.running.contains(running) {
+            planner.put_running(running.clone());
+        }
+    }
+    for id in before.queue.jobs.keys() {
+        if !after.queue.jobs.contains_key(id) {
+            planner.remove_job(id);
+        }
+    }
+}
+
+/// What a caller knows of the reasons after a pass, which must be what a plan says.
+fn compare(
+    known: &mut BTreeMap<AllocationId, Arc<WaitReason>>,
+    pass: Pass,
+    plan: &Plan,
+) -> Result<(), TestCaseError> {
+    prop_assert_eq!(&pass.place, &plan.place);
+    prop_assert_eq!(&pass.preempt, &plan.preempt);
+    prop_assert_eq!(&pass.hand_over, &plan.hand_over);
+    prop_assert_eq!(&pass.reservations, &plan.reservations);
+    for (id, reason) in pass.waiting {
+        let before = known.insert(id, Arc::clone(&reason));
+        prop_assert_ne!(before, Some(reason), "what was known is told again");
+    }
+    let mut behind = 0;
+    for (id, reason) in &plan.waiting {
+        let known = known.get(id).map(|known| &**known);
+        prop_assert_eq!(
+            known.map(WaitReason::kind),
+            Some(reason.kind()),
+            "{} is known",
+            id
+        );
+        behind += usize::from(known != Some(reason));
+    }
+    prop_assert!(
+        behind <= pass.outdated,
+        "{behind} are out of date, told {}",
+        pass.outdated
+    );
+    Ok(())
+}
+
 proptest! {
+    /// A planner that is told every change decides what a plan of everything decides, and tells every reason.
+    #[test]
+    fn a_planner_that_is_told_changes_knows_everything(
+        start in starts(),
+        history in prop::collection::vec(events(), 1..80),
+        refreshed in prop_oneof![Just(usize::MAX), 0_usize..4],
+        agents in prop::collection::btree_set((0_usize..80, any::<u8>(), any::<bool>()), 0..4),
+    ) {
+        let mut world = build(&start);
+        let mut planner = Planner::of(&world.pool, &world.queue);
+        let mut known = BTreeMap::new();
+        for (number, event) in history.iter().enumerate() {
+            let before = world.clone();
+            world = happen(world, number, event);
+            for (_, which, joins) in agents.iter().filter(|(when, ..)| *when == number) {
+                if *joins {
+                    world = world.agent_in(&format!("b{number}-{which}"), 4, 2, AgentState::Enabled);
+                } else if let Some(at) = pick(world.pool.agents.len(), *which) {
+                    let id = &world.pool.agents[at].id;
+                    let mut placements = world.pool.running.iter().flat_map(|r| &r.placement);
+                    if placements.all(|(agent, _)| agent != id) {
+                        world.pool.agents.remove(at);
+                    }
+                }
+            }
+            // Several changes may come together.
+            tell(&mut planner, &before, &world);
+            if number % 3 == 0 {
+                continue;
+            }
+            let plan = world.decide();
+            prop_assert_eq!(&planner.plan(world.now), &plan);
+            compare(&mut known, planner.pass(world.now, refreshed), &plan)?;
+            let requests = &world.queue.requests;
+            known.retain(|id, _| requests.iter().any(|request| request.allocation_id == *id));
+        }
+    }
+
     /// No slot twice, no gang split, nothing more important stopped for less, caps kept, every waiting request answered
     /// with a reason that is true, and deciding again on the result does nothing.
     #[test]
