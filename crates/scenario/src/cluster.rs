@@ -50,6 +50,8 @@ pub(crate) struct Job {
     pub(crate) concurrent: Option<u32>,
     pub(crate) submitted_at: i64,
     pub(crate) position: Option<i64>,
+    /// Whether somebody moved it.
+    pub(crate) moved: bool,
     pub(crate) paused: bool,
     /// Tasks it has had, for their names.
     pub(crate) tasks: u32,
@@ -522,7 +524,7 @@ fn planner_job(job: &Job) -> PlannerJob {
         max_slots: job.max_slots,
         submitted_at: Micros(job.submitted_at),
         position: job.position,
-        moved: job.position.is_some(),
+        moved: job.moved,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What operations do to the simulated pool. Each answers with what happened, for people, or says why it cannot be.
 
-use det_scheduler::Policy;
+use det_scheduler::{Policy, Side};
 
 use crate::cluster::{Agent, Cluster, End, Job, Task, TaskState};
 use crate::description::{
@@ -45,9 +45,13 @@ impl Cluster {
             }),
             Operation::Set { job, settings } => self.set(job, settings),
             Operation::Move { job, anchor, ahead } => {
-                self.move_job(policy, job, anchor, *ahead)?;
-                let side = if *ahead { "ahead of" } else { "behind" };
-                Ok(vec![format!("{job} moves {side} {anchor}")])
+                let (side, told) = if *ahead {
+                    (Side::Ahead, "ahead of")
+                } else {
+                    (Side::Behind, "behind")
+                };
+                self.move_job(policy, job, anchor, side)?;
+                Ok(vec![format!("{job} moves {told} {anchor}")])
             }
             Operation::Exclude { tasks, agent } => self.exclude(tasks, agent),
             Operation::Serve { places, service } => {
@@ -310,7 +314,7 @@ impl Cluster {
         if let Some(priority) = settings.priority {
             if job.priority != priority {
                 // A change of the priority undoes a move.
-                job.position = None;
+                (job.position, job.moved) = (None, false);
             }
             job.priority = priority;
             done.push(format!("{name} gets priority {priority}"));

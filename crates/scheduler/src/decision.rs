@@ -78,6 +78,8 @@ pub(crate) struct Standing {
     pub(crate) demand: u64,
     /// What it is entitled to.
     pub(crate) share: u64,
+    /// What it would be entitled to if all running work could be preempted.
+    pub(crate) nominal: u64,
     /// What its work holds that is not stopping, placements of this plan included.
     pub(crate) active: u64,
     /// What waiting requests of it count on: room that is being freed, or reserved because of age.

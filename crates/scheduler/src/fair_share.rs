@@ -15,6 +15,16 @@
 //!    least work for its weight and demand first. Work that starts this way is the first to stop when somebody is
 //!    entitled to its room. A job for which room is being kept gets none: what it has then would count against it.
 //!
+//! Work that cannot be preempted may leave a job less than its share would be without (its *nominal* share), and may keep
+//! a gang from fitting at all. That must end some day. So requests that have waited longer than the limit count as demand
+//! whether they fit or not. They, and running work that had waited so long when it started, are given to their jobs before
+//! anything else is divided, the longest wait first, up to the nominal shares and the slots there are. One for which
+//! there are not enough slots yet reserves nevertheless, and until it starts nothing that cannot be preempted is handed
+//! what is free beyond its job's share.
+//!
+//! A job whose only task is larger than its nominal share still runs on what is over, and may wait as long as small tasks
+//! within their jobs' shares keep coming.
+//!
 //! Work that stops keeps its room for the request it was asked to stop for, as long as that one is within its job's
 //! share. Work that is killed because its agent or slot is out of service counts as gone.
 //!
@@ -23,20 +33,20 @@
 //!
 //! Zero-slot requests compete for nothing but auxiliary places: they start in order of submission.
 
+mod standings;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use det_ids::Micros;
 
 use crate::capacity::Fate;
-use crate::decision::{Decided, Shared, Standing, Wait};
+use crate::decision::{Decided, Shared, Wait};
 use crate::future::Future;
-use crate::model::AgentState;
 use crate::plan::{PreemptReason, Preemption};
-use crate::prepared::{AgentView, Prepared, Service, SlotView};
+use crate::prepared::Prepared;
 use crate::reserve::{Reserver, reserve_before};
 use crate::room::{Room, Stopping};
-use crate::shares::{Claim, divide};
 use crate::space::{AgentRank, Parts, Space, spread_of};
 use crate::victims;
 
@@ -85,6 +95,8 @@ struct Round {
     reserver: Reserver,
     /// Agents reserved because of age, by request.
     aged: BTreeMap<usize, Vec<AgentRank>>,
+    /// Those of them that are within their jobs' nominal shares only.
+    squeezed: BTreeSet<usize>,
     /// Requests that room is kept for, with the agents.
     holders: BTreeMap<usize, BTreeSet<AgentRank>>,
     /// Shapes for which there are no victims.
@@ -99,7 +111,7 @@ impl<'a> Pass<'a> {
         let mut free = prepared.slot_space();
         for (request, parts) in given {
             let waiting = &prepared.requests[*request];
-            shared.in_use[waiting.job] += u64::from(waiting.request.slots);
+            shared.in_use[waiting.job] += u64::from(waiting.slots);
             shared.waits[*request] = Wait::Starts;
             for &(agent, units) in parts {
                 free.take(agent, units);
@@ -126,82 +138,6 @@ impl<'a> Pass<'a> {
         pass
     }
 
-    /// By shape: whether it would fit if preemptible work, and what is leaving, were gone.
-    fn attainable_shapes(&self) -> Vec<bool> {
-        let prepared = self.shared.prepared;
-        let mut space = self.free.clone();
-        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
-            if !active.zero_slots() && (active.running.request.preemptible || *leaving) {
-                for part in &active.parts {
-                    space.give(part.agent, part.usable, part.held);
-                }
-            }
-        }
-        prepared
-            .shapes
-            .iter()
-            .map(|view| view.slots > 0 && space.fit(&view.shape, 0).is_some())
-            .collect()
-    }
-
-    /// Demand and share of each job.
-    fn share_out(&mut self, given: &[(usize, Parts)]) {
-        let prepared = self.shared.prepared;
-        let mut standings = vec![Standing::default(); prepared.jobs.len()];
-        let mut fixed = vec![0_u64; prepared.jobs.len()];
-        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
-            let standing = &mut standings[active.job];
-            standing.demand += u64::from(active.running.request.slots);
-            if !leaving {
-                standing.active += u64::from(active.slots);
-                if !active.running.request.preemptible {
-                    fixed[active.job] += u64::from(active.slots);
-                }
-            }
-        }
-        for (request, _) in given {
-            let waiting = &prepared.requests[*request];
-            let slots = u64::from(waiting.request.slots);
-            standings[waiting.job].demand += slots;
-            standings[waiting.job].active += slots;
-            fixed[waiting.job] += slots;
-        }
-        for (waiting, wait) in prepared.requests.iter().zip(&self.shared.waits) {
-            let slots = u64::from(waiting.request.slots);
-            let fits_cap = prepared.jobs[waiting.job]
-                .max_slots
-                .is_none_or(|max| slots <= u64::from(max));
-            if *wait != Wait::Starts && fits_cap && self.attainable[waiting.shape] {
-                standings[waiting.job].demand += slots;
-            }
-        }
-        for (job, standing) in prepared.jobs.iter().zip(&mut standings) {
-            if let Some(max_slots) = job.max_slots {
-                standing.demand = standing.demand.min(u64::from(max_slots));
-            }
-        }
-        let mut in_order: Vec<usize> = (0..prepared.jobs.len())
-            .filter(|job| standings[*job].demand > 0 || fixed[*job] > 0)
-            .collect();
-        in_order.sort_unstable_by_key(|job| prepared.jobs[*job].order);
-        let claims: Vec<Claim> = in_order
-            .iter()
-            .map(|job| Claim {
-                weight: prepared.jobs[*job].weight,
-                demand: standings[*job].demand,
-                fixed: fixed[*job],
-            })
-            .collect();
-        self.shared.capacity = prepared.agents.iter().map(shared_slots).sum();
-        for (job, share) in in_order
-            .into_iter()
-            .zip(divide(&claims, self.shared.capacity))
-        {
-            standings[job].share = share;
-        }
-        self.shared.standings = standings;
-    }
-
     fn all(&mut self) {
         let prepared = self.shared.prepared;
         let requests: Vec<usize> = (0..prepared.requests.len())
@@ -222,6 +158,7 @@ impl<'a> Pass<'a> {
                 claims: BTreeMap::new(),
                 reserver: Reserver::new(prepared.agents.len()),
                 aged: BTreeMap::new(),
+                squeezed: BTreeSet::new(),
                 holders: BTreeMap::new(),
                 victimless: BTreeSet::new(),
             };
@@ -256,7 +193,15 @@ impl<'a> Pass<'a> {
     fn is_aged(&self, request: usize) -> bool {
         let waiting = &self.shared.prepared.requests[request];
         self.reserve_before
-            .is_some_and(|limit| waiting.request.requested_at.0 <= limit)
+            .is_some_and(|limit| waiting.requested_at.0 <= limit)
+    }
+
+    /// Whether a request is held up only by work of others that cannot be preempted.
+    fn is_squeezed(&self, request: usize) -> bool {
+        let waiting = &self.shared.prepared.requests[request];
+        let standing = &self.shared.standings[waiting.job];
+        let wanted = standing.active + standing.booked + u64::from(waiting.slots);
+        self.is_aged(request) && wanted <= standing.nominal
     }
 
     /// Holds back the room that requests count on beside that of work which stops for them, as long as they are within
@@ -290,7 +235,7 @@ impl<'a> Pass<'a> {
         }
         let waiting = &self.shared.prepared.requests[request];
         let booked = &mut self.shared.standings[waiting.job].booked;
-        *booked = booked.saturating_sub(u64::from(waiting.request.slots));
+        *booked = booked.saturating_sub(u64::from(waiting.slots));
         round.holders.remove(&request);
         round.wishes.remove(&request);
         round.changed = true;
@@ -305,23 +250,23 @@ impl<'a> Pass<'a> {
         if *self.shared.fate(waiting.shape) != Fate::Usable {
             return Some(Wait::Fate);
         }
-        if !self.attainable[waiting.shape] {
+        if !self.attainable[waiting.shape] && !self.is_aged(request) {
             return Some(Wait::NoRoom);
         }
         let standing = &self.shared.standings[waiting.job];
-        let wanted = standing.active + standing.booked + u64::from(waiting.request.slots);
+        let wanted = standing.active + standing.booked + u64::from(waiting.slots);
         (wanted > standing.share).then_some(Wait::OverShare)
     }
 
     /// Counts a waiting request as good as started: room is kept for it.
     fn book(&mut self, request: usize) {
         let waiting = &self.shared.prepared.requests[request];
-        self.shared.standings[waiting.job].booked += u64::from(waiting.request.slots);
+        self.shared.standings[waiting.job].booked += u64::from(waiting.slots);
     }
 
     fn start(&mut self, room: &mut Room<'a>, request: usize, parts: Parts) {
         let waiting = &self.shared.prepared.requests[request];
-        let slots = u64::from(waiting.request.slots);
+        let slots = u64::from(waiting.slots);
         self.shared.in_use[waiting.job] += slots;
         self.shared.standings[waiting.job].active += slots;
         self.shared.waits[request] = Wait::Starts;
@@ -331,12 +276,24 @@ impl<'a> Pass<'a> {
 
     /// Step 1 for one request.
     fn offer(&mut self, round: &mut Round, room: &mut Room<'a>, request: usize) {
+        if round.squeezed.contains(&request) {
+            return;
+        }
         let reserves = round.aged.contains_key(&request);
         if !reserves
             && !round.claims.contains_key(&request)
             && let Some(limit) = self.limit(request)
         {
             self.shared.waits[request] = limit;
+            if limit == Wait::OverShare
+                && self.is_squeezed(request)
+                && room.fit(request).is_none()
+                && self.reserve(round, room, request)
+            {
+                round.squeezed.insert(request);
+                self.shared.waits[request] = Wait::NoRoom;
+                self.book(request);
+            }
             round.wishes.remove(&request);
             return;
         }
@@ -363,11 +320,13 @@ impl<'a> Pass<'a> {
             return false;
         }
         let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
-        let within_reach: Vec<u32> = (0..agents).map(|agent| room.within_reach(agent)).collect();
-        let wanted = &prepared.shapes[shape].shape;
-        let closest = round
-            .reserver
-            .closest(&room.free, &within_reach, shape, wanted);
+        let closest = round.reserver.closest(
+            &room.free,
+            self.decided.placed.len(),
+            || (0..agents).map(|agent| room.within_reach(agent)).collect(),
+            shape,
+            &prepared.shapes[shape].shape,
+        );
         let Some(closest) = closest else {
             return false;
         };
@@ -490,7 +449,7 @@ impl<'a> Pass<'a> {
         let mut of_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (number, active) in prepared.running.iter().enumerate() {
             let standing = &self.shared.standings[active.job];
-            if active.running.request.preemptible
+            if active.preemptible
                 && !self.leaving[number]
                 && active.slots > 0
                 && standing.active > standing.share
@@ -578,6 +537,8 @@ impl<'a> Pass<'a> {
             while let Some(request) = requests.pop_front() {
                 if self.shared.is_over_cap(request) {
                     self.shared.waits[request] = Wait::OverCap;
+                } else if self.would_squeeze(round, request) {
+                    // It is told whom it would keep out.
                 } else if let Some(parts) = room.fit(request) {
                     self.start(room, request, parts);
                     least.push(Reverse(self.turn(turn.job)));
@@ -590,6 +551,19 @@ impl<'a> Pass<'a> {
             let reservation = prepared.reservation(*request, &agents);
             self.decided.reservations.push(reservation);
         }
+    }
+
+    /// Whether a request could not be stopped again, and somebody waits for the end of such work.
+    fn would_squeeze(&self, round: &Round, request: usize) -> bool {
+        let prepared = self.shared.prepared;
+        let waiting = &prepared.requests[request];
+        let shape = &prepared.shapes[waiting.shape].shape;
+        let may_use = |agents: &Vec<AgentRank>| agents.iter().any(|agent| shape.allows(*agent));
+        !waiting.preemptible
+            && round
+                .squeezed
+                .iter()
+                .any(|squeezed| round.aged.get(squeezed).is_some_and(may_use))
     }
 
     fn turn(&self, job: usize) -> Turn {
@@ -644,7 +618,7 @@ impl<'a> Pass<'a> {
         let prepared = self.shared.prepared;
         let mut aux = Room::of_now(prepared, prepared.aux_space(&self.free));
         for (request, waiting) in prepared.requests.iter().enumerate() {
-            if waiting.request.slots > 0 {
+            if waiting.slots > 0 {
                 continue;
             }
             self.shared.waits[request] = if *self.shared.fate(waiting.shape) != Fate::Usable {
@@ -685,15 +659,4 @@ impl PartialOrd for Turn {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
-}
-
-/// Slots of an agent that are shared out: those in service, and those that work still has while they take nothing new.
-fn shared_slots(view: &AgentView) -> u64 {
-    let counts = |slot: &&SlotView| match (view.agent.state, slot.service) {
-        (AgentState::Disabled, _) | (_, Service::Disabled) => false,
-        (AgentState::Enabled, Service::Offered) => true,
-        (AgentState::Enabled, Service::Draining)
-        | (AgentState::Draining | AgentState::Disconnected, _) => slot.busy,
-    };
-    view.slots.iter().filter(counts).map(|_| 1).sum()
 }

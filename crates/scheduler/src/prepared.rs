@@ -138,7 +138,7 @@ pub(crate) struct Active {
     /// Whether it is on an agent or a slot that is out of service, and so is about to be killed.
     pub(crate) dying: bool,
     // Copied, as of requests.
-    asked: u32,
+    pub(crate) asked: u32,
     pub(crate) preemptible: bool,
     /// Whether it has been asked to stop.
     pub(crate) stopping: bool,

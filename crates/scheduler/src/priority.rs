@@ -277,7 +277,7 @@ impl<'a, 'b> Run<'a, 'b> {
         if self.preemption && class.moved {
             class.blocked_jobs.insert(waiting.job);
         }
-        self.hold_back(class, request);
+        self.hold_back(class, request, decided);
     }
 
     /// Whether a more important request keeps this class, or this kind of request, from starting.
@@ -302,7 +302,7 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 
     /// Holds back room for a request that did not fit and reserves.
-    fn hold_back(&mut self, class: &mut Class, request: usize) {
+    fn hold_back(&mut self, class: &mut Class, request: usize, decided: &Decided) {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
         if prepared.shapes[waiting.shape].shape.units == 1 {
@@ -311,7 +311,7 @@ impl<'a, 'b> Run<'a, 'b> {
         }
         let mut agents: BTreeSet<AgentRank> = BTreeSet::new();
         if self.is_over_age(class, request)
-            && let Some(closest) = self.closest(class, waiting.shape)
+            && let Some(closest) = self.closest(class, waiting.shape, decided)
         {
             for &agent in &closest {
                 self.room.hold(agent, u32::MAX);
@@ -348,22 +348,29 @@ impl<'a, 'b> Run<'a, 'b> {
         (wanted > u64::from(max_slots)).then_some(first)
     }
 
-    fn closest(&mut self, class: &mut Class, shape: usize) -> Option<Vec<AgentRank>> {
+    fn closest(
+        &mut self,
+        class: &mut Class,
+        shape: usize,
+        decided: &Decided,
+    ) -> Option<Vec<AgentRank>> {
         let prepared = self.shared.prepared;
         if class.reserver.is_hopeless(shape) {
             return None;
         }
-        let preemptible = class
-            .preemptible
-            .get_or_insert_with(|| self.preemptible_below(class.priority));
-        let within_reach: Vec<u32> = preemptible
-            .iter()
-            .zip(0..)
-            .map(|(below, agent)| self.room.within_reach(agent).saturating_add(*below))
-            .collect();
+        let within_reach = || {
+            let preemptible = class
+                .preemptible
+                .get_or_insert_with(|| self.preemptible_below(class.priority));
+            let below = preemptible.iter().zip(0..);
+            below
+                .map(|(below, agent)| self.room.within_reach(agent).saturating_add(*below))
+                .collect()
+        };
         class.reserver.closest(
             &self.room.free,
-            &within_reach,
+            decided.placed.len(),
+            within_reach,
             shape,
             &prepared.shapes[shape].shape,
         )
@@ -575,16 +582,18 @@ impl<'a, 'b> Run<'a, 'b> {
             return;
         }
         let prepared = self.shared.prepared;
-        let mut fits: BTreeMap<usize, bool> = BTreeMap::new();
+        let mut fits: Vec<Option<bool>> = vec![None; prepared.shapes.len()];
         for &request in members {
             if self.shared.waits[request] != Wait::NoRoom {
                 continue;
             }
             let waiting = &prepared.requests[request];
             let shape = &prepared.shapes[waiting.shape].shape;
-            let fits = *fits
-                .entry(waiting.shape)
-                .or_insert_with(|| self.room.free.fit(shape, 0).is_some());
+            let fits =
+                *fits[waiting.shape].get_or_insert_with(|| self.room.free.fit(shape, 0).is_some());
+            if !fits {
+                continue;
+            }
             let ahead = class
                 .holders
                 .iter()
@@ -592,7 +601,7 @@ impl<'a, 'b> Run<'a, 'b> {
                 .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)))
                 .map(|(holder, _)| *holder);
             let ahead = class.capped.get(&request).copied().or(ahead);
-            if let (true, Some(holder)) = (fits, ahead) {
+            if let Some(holder) = ahead {
                 self.shared.waits[request] = Wait::ReservedFor(holder);
             }
         }

@@ -23,6 +23,20 @@ pub(crate) struct Reserver {
     booked: Vec<u32>,
     /// Shapes for which no agent is left; later bookings only leave less.
     hopeless: BTreeSet<usize>,
+    ranking: Ranking,
+}
+
+/// Agents as one look at the room within reach ranks them.
+#[derive(Default)]
+struct Ranking {
+    /// How much had been placed by then: more leaves less within reach.
+    placed: Option<usize>,
+    /// Open agents, those with most room within reach first, of equals the first.
+    by_room: Vec<AgentRank>,
+    /// By shape: how many of the first of these cannot hold it. What is booked only grows, so they never will.
+    passed: BTreeMap<usize, usize>,
+    /// Open agents by size: what each still has to get back, and which agent; least first.
+    by_size: BTreeMap<u32, Vec<(u32, AgentRank)>>,
 }
 
 impl Reserver {
@@ -30,6 +44,7 @@ impl Reserver {
         Self {
             booked: vec![0; agents],
             hopeless: BTreeSet::new(),
+            ranking: Ranking::default(),
         }
     }
 
@@ -38,24 +53,29 @@ impl Reserver {
         self.hopeless.contains(&number)
     }
 
-    /// Chooses the agents on which the request has least to wait for, and books them. `within_reach` is, by agent, the
-    /// room that is free, held back, or (under the priority rule) held by work the request could preempt.
+    /// Chooses the agents on which the request has least to wait for, and books them. `within_reach` gives, by agent, the
+    /// room that is free, held back, or (under the priority rule) held by work the request could preempt; it is another one
+    /// only after another number of requests was `placed`.
     ///
     /// The choice is stable: work that starts beside the chosen agents only makes the others less attractive.
     pub(crate) fn closest(
         &mut self,
         space: &Space,
-        within_reach: &[u32],
+        placed: usize,
+        within_reach: impl FnOnce() -> Vec<u32>,
         number: usize,
         shape: &Shape,
     ) -> Option<Vec<AgentRank>> {
+        if self.ranking.placed != Some(placed) {
+            self.ranking = Ranking::new(space, placed, &within_reach());
+        }
         let chosen = self
-            .one_agent(space, within_reach, shape)
+            .one_agent(space, number, shape)
             .map(|agent| vec![agent])
             .or_else(|| {
                 shape
                     .spans()
-                    .then(|| self.whole_agents(space, within_reach, shape))
+                    .then(|| self.whole_agents(space, shape))
                     .flatten()
             });
         match &chosen {
@@ -73,73 +93,100 @@ impl Reserver {
         chosen
     }
 
-    fn one_agent(&self, space: &Space, within_reach: &[u32], shape: &Shape) -> Option<AgentRank> {
-        eligible(space, shape)
-            .filter(|(agent, capacity)| {
-                capacity.saturating_sub(self.booked[*agent as usize]) >= shape.units
-            })
-            .max_by_key(|(agent, capacity)| {
-                (
-                    (*capacity).min(within_reach[*agent as usize]),
-                    Reverse(*agent),
-                )
-            })
-            .map(|(agent, _)| agent)
+    fn one_agent(&mut self, space: &Space, number: usize, shape: &Shape) -> Option<AgentRank> {
+        let Ranking {
+            by_room, passed, ..
+        } = &mut self.ranking;
+        let passed = passed.entry(number).or_default();
+        let ahead = by_room[*passed..].iter().position(|agent| {
+            let left = space
+                .cell(*agent)
+                .capacity
+                .saturating_sub(self.booked[*agent as usize]);
+            left >= shape.units && shape.allows(*agent)
+        });
+        *passed = ahead.map_or(by_room.len(), |ahead| *passed + ahead);
+        by_room.get(*passed).copied()
     }
 
-    fn whole_agents(
-        &self,
-        space: &Space,
-        within_reach: &[u32],
-        shape: &Shape,
-    ) -> Option<Vec<AgentRank>> {
-        // By size: what each agent still has to get back, and which agent; least first.
-        let mut sizes: BTreeMap<u32, Vec<(u32, AgentRank)>> = BTreeMap::new();
-        for (agent, capacity) in eligible(space, shape) {
-            if self.booked[agent as usize] == 0 && capacity > 0 {
-                let missing = capacity.saturating_sub(within_reach[agent as usize]);
-                sizes.entry(capacity).or_default().push((missing, agent));
-            }
+    fn whole_agents(&mut self, space: &Space, shape: &Shape) -> Option<Vec<AgentRank>> {
+        let booked = &self.booked;
+        for agents in self.ranking.by_size.values_mut() {
+            agents.retain(|(_, agent)| booked[*agent as usize] == 0);
         }
-        for agents in sizes.values_mut() {
-            agents.sort_unstable();
+        if shape.excluded.is_empty() {
+            return whole(&self.ranking.by_size, space, shape);
         }
-        let equal = sizes
-            .iter()
-            .filter(|(size, agents)| {
-                shape.units.is_multiple_of(**size)
-                    && (shape.units / **size) as usize <= agents.len()
-            })
-            .map(|(size, agents)| {
-                let chosen = &agents[..(shape.units / *size) as usize];
-                let missing: u64 = chosen.iter().map(|(missing, _)| u64::from(*missing)).sum();
-                (missing, Reverse(*size), chosen)
-            })
-            .min_by_key(|(missing, size, _)| (*missing, *size));
-        if let Some((_, _, chosen)) = equal {
-            return Some(chosen.iter().map(|(_, agent)| *agent).collect());
+        let mut allowed = self.ranking.by_size.clone();
+        for agents in allowed.values_mut() {
+            agents.retain(|(_, agent)| shape.allows(*agent));
         }
-        let groups: Vec<Group> = sizes
-            .iter()
-            .rev()
-            .map(|(size, agents)| (*size, u32::try_from(agents.len()).unwrap_or(u32::MAX)))
-            .collect();
-        let division = divide(&groups, shape.units, space.heterogeneous())?;
-        let mut chosen = Vec::new();
-        for (size, count) in division {
-            let agents = sizes.get(&size)?;
-            chosen.extend(agents.iter().take(count as usize).map(|(_, agent)| *agent));
-        }
-        Some(chosen)
+        whole(&allowed, space, shape)
     }
 }
 
-/// Agents the shape may use, with the room they have when empty.
-fn eligible<'a>(space: &'a Space, shape: &'a Shape) -> impl Iterator<Item = (AgentRank, u32)> + 'a {
-    space
-        .cells()
+impl Ranking {
+    fn new(space: &Space, placed: usize, within_reach: &[u32]) -> Self {
+        let open = || space.cells().iter().zip(0..).filter(|(cell, _)| cell.open);
+        let mut by_room: Vec<AgentRank> = open().map(|(_, agent)| agent).collect();
+        let reach = |agent: AgentRank| within_reach[agent as usize];
+        by_room.sort_by_key(|agent| {
+            (
+                Reverse(space.cell(*agent).capacity.min(reach(*agent))),
+                *agent,
+            )
+        });
+        let mut by_size: BTreeMap<u32, Vec<(u32, AgentRank)>> = BTreeMap::new();
+        for (cell, agent) in open().filter(|(cell, _)| cell.capacity > 0) {
+            let missing = cell.capacity.saturating_sub(reach(agent));
+            by_size
+                .entry(cell.capacity)
+                .or_default()
+                .push((missing, agent));
+        }
+        for agents in by_size.values_mut() {
+            agents.sort_unstable();
+        }
+        Self {
+            placed: Some(placed),
+            by_room,
+            passed: BTreeMap::new(),
+            by_size,
+        }
+    }
+}
+
+/// Whole agents that make up a shape: of equal ones those with least to get back.
+fn whole(
+    sizes: &BTreeMap<u32, Vec<(u32, AgentRank)>>,
+    space: &Space,
+    shape: &Shape,
+) -> Option<Vec<AgentRank>> {
+    let equal = sizes
         .iter()
-        .zip(0..)
-        .filter(|(cell, agent)| cell.open && shape.allows(*agent))
-        .map(|(cell, agent)| (agent, cell.capacity))
+        .filter(|(size, agents)| {
+            shape.units.is_multiple_of(**size) && (shape.units / **size) as usize <= agents.len()
+        })
+        .map(|(size, agents)| {
+            let chosen = &agents[..(shape.units / *size) as usize];
+            let missing: u64 = chosen.iter().map(|(missing, _)| u64::from(*missing)).sum();
+            (missing, Reverse(*size), chosen)
+        })
+        .min_by_key(|(missing, size, _)| (*missing, *size));
+    if let Some((_, _, chosen)) = equal {
+        return Some(chosen.iter().map(|(_, agent)| *agent).collect());
+    }
+    let groups: Vec<Group> = sizes
+        .iter()
+        .rev()
+        .filter(|(_, agents)| !agents.is_empty())
+        .map(|(size, agents)| (*size, u32::try_from(agents.len()).unwrap_or(u32::MAX)))
+        .collect();
+    let division = divide(&groups, shape.units, space.heterogeneous())?;
+    let mut chosen = Vec::new();
+    for (size, count) in division {
+        let agents = sizes.get(&size)?;
+        chosen.extend(agents.iter().take(count as usize).map(|(_, agent)| *agent));
+    }
+    Some(chosen)
 }

@@ -195,12 +195,14 @@ impl<'a> Run<'a> {
             return;
         }
         let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
-        let within_reach: Vec<u32> = (0..agents)
-            .map(|agent| self.slots.within_reach(agent))
-            .collect();
-        let closest = self
-            .reserver
-            .closest(&self.slots.free, &within_reach, waiting.shape, shape);
+        let room = &self.slots;
+        let closest = self.reserver.closest(
+            &room.free,
+            self.decided.placed.len(),
+            || (0..agents).map(|agent| room.within_reach(agent)).collect(),
+            waiting.shape,
+            shape,
+        );
         if let Some(closest) = closest {
             for &agent in &closest {
                 self.slots.hold(agent, u32::MAX);

@@ -155,7 +155,7 @@ fn preemptions(before: &State, plan: &Plan) {
                 assert!(by_priority);
                 let winner = before.job(before.find(winner));
                 assert_eq!(winner.priority, own.priority);
-                assert!(winner.position.is_some() || own.position.is_some());
+                assert!(winner.moved || own.moved);
             }
             (PreemptReason::OverFairShare { .. }, Some(_)) => {
                 assert_eq!(policy, Policy::FairShare);

@@ -194,7 +194,7 @@ fn is_reserved_for(
                 .queue
                 .jobs
                 .values()
-                .any(|job| job.priority == own && job.position.is_some());
+                .any(|job| job.priority == own && job.moved);
             // Both are of one job, and it may not use enough for both.
             let cap = before.job(request).max_slots;
             let in_use = after.in_use(request.job_id.as_str());

@@ -5,6 +5,8 @@
     reason = "shared by several test binaries, exported by none"
 )]
 
+/// The one judge of plans; the scenarios of `crates/scenario` stand before it too.
+#[path = "../../../scenario/tests/judge/mod.rs"]
 pub mod judge;
 
 use std::collections::BTreeSet;

@@ -1,0 +1,222 @@
+//! Histories drawn by chance, each plan of which stands before the judge.
+//!
+//! The seeds are always the same. `DET_HISTORIES_SEED` takes another first one, `DET_HISTORIES_COUNT` another number of
+//! histories for each policy: what failed is repeated by its seed and a count of 1. A history that fails is made as small
+//! as it can be, and written down as a scenario.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod draw;
+#[path = "../judge/mod.rs"]
+mod judge;
+mod shrink;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Once;
+
+use det_scenario::{Detail, Observation, Options, Refusals, Scenario, play};
+use det_scheduler::{Policy, plan};
+
+const FIRST_SEED: u64 = 20_260_801;
+
+const OPTIONS: Options = Options {
+    detail: Detail::Changes,
+    refusals: Refusals::PassOver,
+};
+
+const PRIORITY: Policy = Policy::Priority {
+    preemption: false,
+    default_priority: 42,
+};
+const PREEMPTION: Policy = Policy::Priority {
+    preemption: true,
+    default_priority: 42,
+};
+
+fn from_environment(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|error| panic!("{name} is \"{text}\": {error}")),
+        Err(_) => default,
+    }
+}
+
+thread_local! {
+    /// Whether panics of this thread are caught and told by us.
+    static CAUGHT: Cell<bool> = const { Cell::new(false) };
+    static TOLD: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// What a closure panicked with, if it did.
+fn complaint_of(act: impl FnOnce()) -> Option<String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if CAUGHT.get() {
+                TOLD.set(info.to_string());
+            } else {
+                before(info);
+            }
+        }));
+    });
+    CAUGHT.set(true);
+    let outcome = catch_unwind(AssertUnwindSafe(act));
+    CAUGHT.set(false);
+    outcome.err().map(|_| TOLD.take())
+}
+
+fn state_of(observation: &Observation<'_>) -> judge::State {
+    judge::State {
+        pool: observation.pool.clone(),
+        queue: observation.queue.clone(),
+        now: observation.now,
+    }
+}
+
+/// Sound, true, the same however it is asked for, and final.
+fn judged(observation: &Observation<'_>) {
+    let state = state_of(observation);
+    let decided = observation.plan;
+    judge::check(&state, decided);
+    let other = judge::shuffled(&state);
+    assert_eq!(
+        plan(&other.pool, &other.queue, other.now),
+        *decided,
+        "another order of the input gives another plan"
+    );
+    judge::check_settled(&state.after(decided));
+}
+
+fn plays_well(scenario: &Scenario) {
+    if let Err(mistakes) = play(scenario, OPTIONS, &mut judged) {
+        panic!("{mistakes}");
+    }
+}
+
+/// Those that were there first start, whatever comes after them.
+fn nobody_starves(scenario: &Scenario) {
+    // Slots by which a job's nominal share fell short of its waiting request, under fair share.
+    let mut short: BTreeMap<String, bool> = BTreeMap::new();
+    let mut impossible: BTreeMap<String, bool> = BTreeMap::new();
+    let mut watch = |observation: &Observation<'_>| {
+        let state = state_of(observation);
+        let fair = state.pool.settings.policy == Policy::FairShare;
+        let parts = if fair {
+            judge::shares::parts(&state)
+        } else {
+            BTreeMap::new()
+        };
+        for request in &state.queue.requests {
+            if !request.job_id.as_str().starts_with("old") {
+                continue;
+            }
+            let job = request.job_id.0.clone();
+            let never = det_scheduler::can_ever_fit(&state.pool, request).is_err();
+            *impossible.entry(job.clone()).or_default() |= never;
+            if let Some(part) = parts.get(&request.job_id) {
+                *short.entry(job).or_default() |= part.nominal < u64::from(request.slots);
+            }
+        }
+    };
+    let report = play(scenario, OPTIONS, &mut watch).unwrap_or_else(|error| panic!("{error}"));
+    for job in report.jobs.iter().filter(|job| job.job.starts_with("old")) {
+        let excused = [&short, &impossible]
+            .iter()
+            .any(|found| found.get(&job.job).copied().unwrap_or(false));
+        assert!(
+            job.first_start.is_some() || excused,
+            "{} waits for ever: {:#?}",
+            job.job,
+            report.waiting.iter().find(|task| task.job == job.job)
+        );
+    }
+}
+
+fn fails(scenario: &Scenario, test: fn(&Scenario)) -> Option<String> {
+    complaint_of(|| test(scenario))
+}
+
+/// Plays `count` histories; stops with a small one at the first that fails.
+fn all(policy: Policy, count: u64, make: fn(u64, Policy) -> Scenario, test: fn(&Scenario)) {
+    let first = from_environment("DET_HISTORIES_SEED", FIRST_SEED);
+    let count = from_environment("DET_HISTORIES_COUNT", count);
+    println!("DET_HISTORIES_SEED={first} DET_HISTORIES_COUNT={count}: {policy:?}");
+    for seed in first..first + count {
+        let scenario = make(seed, policy);
+        let Some(complaint) = fails(&scenario, test) else {
+            continue;
+        };
+        let mut small = shrink::shrink(scenario, &|candidate| fails(candidate, test).is_some());
+        small.name = format!("history {seed}");
+        let told = fails(&small, test).unwrap_or(complaint);
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("history-{seed}.yaml"));
+        let text = det_config::yaml::to_yaml(&small.to_value());
+        std::fs::write(&path, &text).unwrap();
+        panic!(
+            "the history of seed {seed} fails (DET_HISTORIES_SEED={seed} DET_HISTORIES_COUNT=1 repeats it), the \
+             smallest like it is in {}:\n{text}\n{told}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn histories_of_priority_without_preemption() {
+    all(PRIORITY, 20_000, draw::history, plays_well);
+}
+
+#[test]
+fn histories_of_priority_with_preemption() {
+    all(PREEMPTION, 30_000, draw::history, plays_well);
+}
+
+#[test]
+fn histories_of_fair_share() {
+    all(Policy::FairShare, 30_000, draw::history, plays_well);
+}
+
+#[test]
+fn histories_of_round_robin() {
+    all(Policy::RoundRobin, 20_000, draw::history, plays_well);
+}
+
+#[test]
+fn nobody_waits_beyond_the_age_limit_for_ever_by_priority() {
+    all(PRIORITY, 500, draw::pressure, nobody_starves);
+    all(PREEMPTION, 500, draw::pressure, nobody_starves);
+}
+
+#[test]
+fn nobody_waits_beyond_the_age_limit_for_ever_by_share() {
+    all(Policy::FairShare, 1_000, draw::pressure, nobody_starves);
+}
+
+#[test]
+fn nobody_waits_beyond_the_age_limit_for_ever_in_turn() {
+    all(Policy::RoundRobin, 500, draw::pressure, nobody_starves);
+}
+
+/// A judge that agrees with everything would be worth nothing.
+#[test]
+fn the_judge_sees_what_is_wrong() {
+    let mut wrong = 0;
+    for policy in [PRIORITY, PREEMPTION, Policy::FairShare, Policy::RoundRobin] {
+        for seed in FIRST_SEED..FIRST_SEED + 100 {
+            let mut watch = |observation: &Observation<'_>| {
+                let state = state_of(observation);
+                for plan in judge::broken(&state, observation.plan) {
+                    let told = complaint_of(|| judge::check(&state, &plan));
+                    assert!(told.is_some(), "seed {seed}: {plan:#?}");
+                    wrong += 1;
+                }
+            };
+            play(&draw::history(seed, policy), OPTIONS, &mut watch).unwrap();
+        }
+    }
+    assert!(wrong > 1_000, "only {wrong} wrong plans");
+}

@@ -1,0 +1,198 @@
+//! What each job brings to the division, and its share.
+
+use det_ids::{AllocationId, Micros};
+
+use super::Pass;
+use crate::capacity::Fate;
+use crate::decision::{Standing, Wait};
+use crate::model::AgentState;
+use crate::prepared::{Active, AgentView, Service, SlotView, Waiting};
+use crate::reserve::reserve_before;
+use crate::shares::{Claim, divide};
+use crate::space::Parts;
+
+impl Pass<'_> {
+    /// By shape: whether it would fit if preemptible work, and what is leaving, were gone.
+    pub(super) fn attainable_shapes(&self) -> Vec<bool> {
+        let prepared = self.shared.prepared;
+        let mut space = self.free.clone();
+        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
+            if !active.zero_slots() && (active.preemptible || *leaving) {
+                for part in &active.parts {
+                    space.give(part.agent, part.usable, part.held);
+                }
+            }
+        }
+        prepared
+            .shapes
+            .iter()
+            .map(|view| view.slots > 0 && space.fit(&view.shape, 0).is_some())
+            .collect()
+    }
+
+    /// Demand and share of each job.
+    pub(super) fn share_out(&mut self, given: &[(usize, Parts)]) {
+        let prepared = self.shared.prepared;
+        let mut standings = vec![Standing::default(); prepared.jobs.len()];
+        let mut fixed = vec![0_u64; prepared.jobs.len()];
+        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
+            let standing = &mut standings[active.job];
+            standing.demand += u64::from(active.asked);
+            if !leaving {
+                standing.active += u64::from(active.slots);
+                if !active.preemptible {
+                    fixed[active.job] += u64::from(active.slots);
+                }
+            }
+        }
+        for (request, _) in given {
+            let waiting = &prepared.requests[*request];
+            let slots = u64::from(waiting.slots);
+            standings[waiting.job].demand += slots;
+            standings[waiting.job].active += slots;
+            fixed[waiting.job] += slots;
+        }
+        self.shared.capacity = prepared.agents.iter().map(shared_slots).sum();
+        let mut nominal = Vec::new();
+        if fixed.iter().any(|slots| *slots > 0) {
+            nominal = self.nominal_shares();
+            self.grant_to_aged(&mut fixed, &nominal);
+        }
+        for (request, waiting) in prepared.requests.iter().enumerate() {
+            let counts = self.attainable[waiting.shape]
+                || (!nominal.is_empty() && self.is_aged_and_usable(request));
+            if self.shared.waits[request] != Wait::Starts && self.fits_cap(waiting) && counts {
+                standings[waiting.job].demand += u64::from(waiting.slots);
+            }
+        }
+        for (job, standing) in prepared.jobs.iter().zip(&mut standings) {
+            if let Some(max_slots) = job.max_slots {
+                standing.demand = standing.demand.min(u64::from(max_slots));
+            }
+        }
+        let shares = self.divide_among_jobs(|job| Claim {
+            weight: prepared.jobs[job].weight,
+            demand: standings[job].demand,
+            fixed: fixed[job],
+        });
+        for (job, share) in shares.into_iter().enumerate() {
+            standings[job].share = share;
+            standings[job].nominal = nominal.get(job).copied().unwrap_or(share);
+        }
+        self.shared.standings = standings;
+    }
+
+    /// Raises what jobs hold for good by what they have waited for beyond the age limit, and by work that had when it
+    /// started: the longest wait first, up to the jobs' nominal shares and the slots there are.
+    fn grant_to_aged(&mut self, fixed: &mut [u64], nominal: &[u64]) {
+        let prepared = self.shared.prepared;
+        let mut claims: Vec<(bool, Micros, u32, &AllocationId, usize, u64)> = Vec::new();
+        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
+            let request = &active.running.request;
+            if !leaving && request.preemptible && self.was_aged(active) {
+                let (order, slots) = (prepared.jobs[active.job].order, u64::from(active.slots));
+                let id = &request.allocation_id;
+                claims.push((false, request.requested_at, order, id, active.job, slots));
+            }
+        }
+        for (number, waiting) in prepared.requests.iter().enumerate() {
+            let (request, job) = (&waiting.request, waiting.job);
+            if self.shared.waits[number] != Wait::Starts
+                && self.fits_cap(waiting)
+                && self.is_aged_and_usable(number)
+            {
+                let (order, slots) = (prepared.jobs[job].order, u64::from(request.slots));
+                let id = &request.allocation_id;
+                claims.push((true, request.requested_at, order, id, job, slots));
+            }
+        }
+        claims.sort_unstable();
+        let mut left = self.shared.capacity.saturating_sub(fixed.iter().sum());
+        for (waits, _, _, _, job, slots) in claims {
+            if fixed[job] + slots > nominal[job] {
+                continue;
+            }
+            if slots <= left {
+                left -= slots;
+                fixed[job] += slots;
+            } else if waits {
+                // What is left is for it, not for those behind it.
+                return;
+            }
+        }
+    }
+
+    fn is_aged_and_usable(&mut self, request: usize) -> bool {
+        let waiting = &self.shared.prepared.requests[request];
+        waiting.slots > 0
+            && self.is_aged(request)
+            && *self.shared.fate(waiting.shape) == Fate::Usable
+    }
+
+    /// What the shares would be if all running work could be preempted.
+    fn nominal_shares(&mut self) -> Vec<u64> {
+        let prepared = self.shared.prepared;
+        let mut demand = vec![0_u64; prepared.jobs.len()];
+        for active in &*prepared.running {
+            demand[active.job] += u64::from(active.asked);
+        }
+        for waiting in &*prepared.requests {
+            if waiting.slots > 0
+                && self.fits_cap(waiting)
+                && *self.shared.fate(waiting.shape) == Fate::Usable
+            {
+                demand[waiting.job] += u64::from(waiting.slots);
+            }
+        }
+        self.divide_among_jobs(|job| Claim {
+            weight: prepared.jobs[job].weight,
+            demand: prepared.jobs[job]
+                .max_slots
+                .map_or(demand[job], |max| demand[job].min(u64::from(max))),
+            fixed: 0,
+        })
+    }
+
+    /// Shares by job.
+    fn divide_among_jobs(&self, claim: impl Fn(usize) -> Claim) -> Vec<u64> {
+        let jobs = &self.shared.prepared.jobs;
+        let mut claims: Vec<(usize, Claim)> = (0..jobs.len())
+            .map(|job| (job, claim(job)))
+            .filter(|(_, claim)| claim.demand > 0 || claim.fixed > 0)
+            .collect();
+        claims.sort_unstable_by_key(|(job, _)| jobs[*job].order);
+        let in_order: Vec<usize> = claims.iter().map(|(job, _)| *job).collect();
+        let claims: Vec<Claim> = claims.into_iter().map(|(_, claim)| claim).collect();
+        let mut shares = vec![0; jobs.len()];
+        let divided = divide(&claims, self.shared.capacity);
+        for (job, share) in in_order.into_iter().zip(divided) {
+            shares[job] = share;
+        }
+        shares
+    }
+
+    /// Whether a request could start in its job if nothing else of the job ran.
+    fn fits_cap(&self, waiting: &Waiting) -> bool {
+        self.shared.prepared.jobs[waiting.job]
+            .max_slots
+            .is_none_or(|max| waiting.slots <= max)
+    }
+
+    /// Whether running work had waited so long when it started.
+    fn was_aged(&self, active: &Active) -> bool {
+        let (settings, running) = (&self.shared.prepared.settings, &active.running);
+        reserve_before(settings, running.started_at)
+            .is_some_and(|limit| running.request.requested_at.0 <= limit)
+    }
+}
+
+/// Slots of an agent that are shared out: those in service, and those that work still has while they take nothing new.
+fn shared_slots(view: &AgentView) -> u64 {
+    let counts = |slot: &&SlotView| match (view.agent.state, slot.service) {
+        (AgentState::Disabled, _) | (_, Service::Disabled) => false,
+        (AgentState::Enabled, Service::Offered) => true,
+        (AgentState::Enabled, Service::Draining)
+        | (AgentState::Draining | AgentState::Disconnected, _) => slot.busy,
+    };
+    view.slots.iter().filter(counts).map(|_| 1).sum()
+}
