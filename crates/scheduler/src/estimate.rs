@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AgentId, AllocationId, Micros, SlotId};
+use det_ids::{AgentId, AllocationId, Micros};
 
-use crate::model::{PoolSnapshot, Progress, Queue, RunningAllocation, SlotState};
-use crate::plan::{Placement, Plan, plan};
+use crate::model::{
+    AgentSnapshot, PoolSnapshot, Progress, Queue, Request, RunningAllocation, SlotSnapshot,
+    SlotState,
+};
+use crate::plan::Placement;
+use crate::planner::{Pass, Planner};
 
 /// Plans that one estimate makes at most.
-const MOST_PLANS: usize = 64;
+const MOST_PLANS: usize = 256;
 
 /// When a request may start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,96 +34,117 @@ pub fn estimate(
     ends: &BTreeMap<AllocationId, Micros>,
     target: &AllocationId,
 ) -> Estimate {
-    let mut world = World {
-        pool: pool.clone(),
-        queue: queue.clone(),
-        now,
-    };
-    // What stops already is gone first.
-    world.release_stopping();
+    let mut world = World::new(pool, queue, now);
     for _ in 0..MOST_PLANS {
-        let plan = plan(&world.pool, &world.queue, world.now);
-        if plan
+        let pass = world.planner.pass(world.now, 0);
+        if pass
             .place
             .iter()
             .any(|placed| placed.allocation_id == *target)
         {
             return Estimate::At(world.now);
         }
-        let acted = world.apply(plan);
-        if acted {
+        if world.apply(pass) {
             continue;
         }
         let next = world
-            .pool
             .running
-            .iter()
-            .filter_map(|running| {
-                let id = &running.request.allocation_id;
-                Some((*ends.get(id)?, id.clone()))
-            })
+            .keys()
+            .filter_map(|id| Some((*ends.get(id)?, id.clone())))
             .min();
         let Some((end, id)) = next else {
-            let held = world.pool.running.iter();
-            return Estimate::Unforeseeable(
-                held.map(|running| running.request.allocation_id.clone())
-                    .collect(),
-            );
+            return Estimate::Unforeseeable(world.running.into_keys().collect());
         };
         world.now = world.now.max(end);
-        world.release(&BTreeSet::from([id]));
+        world.release(&id);
     }
     Estimate::TooFar
 }
 
 /// A pool as it changes.
 struct World {
-    pool: PoolSnapshot,
-    queue: Queue,
+    planner: Planner,
+    waiting: BTreeMap<AllocationId, Request>,
+    running: BTreeMap<AllocationId, Request>,
     now: Micros,
 }
 
 impl World {
-    /// Does what a plan says; whether that was anything.
-    fn apply(&mut self, plan: Plan) -> bool {
-        let acted = !plan.place.is_empty() || !plan.preempt.is_empty();
-        for placed in plan.place {
+    /// What stops already is gone.
+    fn new(pool: &PoolSnapshot, queue: &Queue, now: Micros) -> Self {
+        let (going_on, stopping): (Vec<_>, Vec<_>) = pool
+            .running
+            .iter()
+            .partition(|running| running.progress == Progress::Active);
+        let running: BTreeMap<AllocationId, Request> = going_on
+            .iter()
+            .map(|running| &running.request)
+            .map(|request| (request.allocation_id.clone(), request.clone()))
+            .collect();
+        let gone: BTreeSet<&AllocationId> = stopping
+            .iter()
+            .map(|running| &running.request.allocation_id)
+            .collect();
+        let of_pool = |id: &AllocationId| running.contains_key(id) || gone.contains(id);
+        let mut auxiliary: BTreeMap<&AgentId, u32> = BTreeMap::new();
+        for running in pool.running.iter().filter(|r| r.request.slots == 0) {
+            for (agent, _) in &running.placement {
+                *auxiliary.entry(agent).or_default() += 1;
+            }
+        }
+        let agents = pool.agents.iter().map(|agent| AgentSnapshot {
+            slots: agent
+                .slots
+                .iter()
+                .map(|slot| SlotSnapshot {
+                    id: slot.id,
+                    state: without_holder(&slot.state, of_pool),
+                })
+                .collect(),
+            aux_used: agent
+                .aux_used
+                .saturating_sub(auxiliary.get(&agent.id).copied().unwrap_or(0)),
+            ..agent.clone()
+        });
+        let pool = PoolSnapshot {
+            settings: pool.settings.clone(),
+            agents: agents.collect(),
+            running: going_on.into_iter().cloned().collect(),
+        };
+        Self {
+            planner: Planner::of(&pool, queue),
+            waiting: queue
+                .requests
+                .iter()
+                .map(|request| (request.allocation_id.clone(), request.clone()))
+                .collect(),
+            running,
+            now,
+        }
+    }
+
+    /// Does what a pass decided; whether that was anything.
+    fn apply(&mut self, pass: Pass) -> bool {
+        let acted = !pass.place.is_empty() || !pass.preempt.is_empty();
+        for placed in pass.place {
             self.place(placed);
         }
-        let stopped: BTreeSet<AllocationId> = plan
-            .preempt
-            .into_iter()
-            .map(|preemption| preemption.allocation_id)
-            .collect();
-        // They will ask again.
-        let again = self.pool.running.iter().filter(|running| {
-            stopped.contains(&running.request.allocation_id) && running.request.preemptible
-        });
-        self.queue
-            .requests
-            .extend(again.map(|running| running.request.clone()));
-        self.release(&stopped);
+        for stopped in pass.preempt {
+            let again = self.release(&stopped.allocation_id);
+            if let Some(request) = again.filter(|request| request.preemptible) {
+                self.planner.put_request(request.clone());
+                self.waiting.insert(request.allocation_id.clone(), request);
+            }
+        }
         acted
     }
 
     fn place(&mut self, placed: Placement) {
-        let id = placed.allocation_id;
-        let Some(at) = self
-            .queue
-            .requests
-            .iter()
-            .position(|request| request.allocation_id == id)
-        else {
+        let Some(request) = self.waiting.remove(&placed.allocation_id) else {
             return;
         };
-        let request = self.queue.requests.swap_remove(at);
-        for (agent, slots) in &placed.parts {
-            self.set(agent, slots, &SlotState::Held(id.clone()));
-            if slots.is_empty() {
-                self.count_aux(agent, 1);
-            }
-        }
-        self.pool.running.push(RunningAllocation {
+        self.running.insert(placed.allocation_id, request.clone());
+        self.planner.put_running(RunningAllocation {
             request,
             placement: placed.parts,
             started_at: self.now,
@@ -127,59 +152,28 @@ impl World {
         });
     }
 
-    fn release_stopping(&mut self) {
-        let stopping = self
-            .pool
-            .running
-            .iter()
-            .filter(|running| running.progress != Progress::Active)
-            .map(|running| running.request.allocation_id.clone())
-            .collect();
-        self.release(&stopping);
+    /// An allocation ends; what it had asked for.
+    fn release(&mut self, id: &AllocationId) -> Option<Request> {
+        self.planner.remove(id);
+        self.running.remove(id)
     }
+}
 
-    fn release(&mut self, ids: &BTreeSet<AllocationId>) {
-        let (gone, stays) = std::mem::take(&mut self.pool.running)
-            .into_iter()
-            .partition(|running: &RunningAllocation| ids.contains(&running.request.allocation_id));
-        self.pool.running = stays;
-        for running in gone {
-            for (agent, slots) in &running.placement {
-                self.set(agent, slots, &SlotState::Free);
-                if slots.is_empty() {
-                    self.count_aux(agent, -1);
-                }
-            }
-        }
-    }
-
-    /// Slots that are out of service stay so, with nobody on them.
-    fn set(&mut self, agent: &AgentId, slots: &[SlotId], state: &SlotState) {
-        let agent = self.pool.agents.iter_mut().find(|a| a.id == *agent);
-        for slot in agent.into_iter().flat_map(|agent| &mut agent.slots) {
-            if !slots.contains(&slot.id) {
-                continue;
-            }
-            match &mut slot.state {
-                SlotState::Draining(holder) | SlotState::Disabled(holder) => *holder = None,
-                offered => *offered = state.clone(),
-            }
-        }
-    }
-
-    fn count_aux(&mut self, agent: &AgentId, change: i32) {
-        let agent = self.pool.agents.iter_mut().find(|a| a.id == *agent);
-        if let Some(agent) = agent {
-            agent.aux_used = agent.aux_used.saturating_add_signed(change);
-        }
+/// The state of a slot whose holder is told elsewhere.
+fn without_holder(state: &SlotState, of_pool: impl Fn(&AllocationId) -> bool) -> SlotState {
+    match state {
+        SlotState::Held(holder) if of_pool(holder) => SlotState::Free,
+        SlotState::Draining(Some(holder)) if of_pool(holder) => SlotState::Draining(None),
+        SlotState::Disabled(Some(holder)) if of_pool(holder) => SlotState::Disabled(None),
+        other => other.clone(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AgentSnapshot, AgentState, Request, SlotSnapshot};
-    use det_ids::{JobId, TaskId};
+    use crate::model::AgentState;
+    use det_ids::{JobId, SlotId, TaskId};
 
     const HOUR: i64 = 3_600_000_000;
 

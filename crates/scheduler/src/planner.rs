@@ -41,6 +41,8 @@ pub struct Pass {
     pub waiting: Vec<(AllocationId, Arc<WaitReason>)>,
     /// As in [`Plan::reservations`].
     pub reservations: Vec<Reservation>,
+    /// How many of `waiting` are those.
+    pub refreshed: usize,
     /// Requests at most whose numbers have changed since their reasons were told, and are not among `waiting`.
     pub outdated: usize,
 }
@@ -132,13 +134,18 @@ impl Planner {
         let place = placements(&self.prepared, &decided.placed);
         let (of, list) = std::mem::take(&mut decided.reasons).into_parts();
         let list = self.intern(list);
-        let (waiting, outdated) = self.tell(&of, &list, refreshed);
+        let Told {
+            waiting,
+            refreshed,
+            outdated,
+        } = self.tell(&of, &list, refreshed);
         Pass {
             place,
             preempt: decided.preempt,
             hand_over: decided.hand_over,
             waiting,
             reservations: decided.reservations,
+            refreshed,
             outdated,
         }
     }
@@ -190,16 +197,10 @@ impl Planner {
             .collect()
     }
 
-    /// Notes and answers what is to be told, with how many numbers are left that have changed.
-    fn tell(
-        &mut self,
-        of: &[u32],
-        list: &[Arc<WaitReason>],
-        mut refreshed: usize,
-    ) -> (Vec<(AllocationId, Arc<WaitReason>)>, usize) {
+    /// Notes and answers what is to be told: at most `most` of those whose numbers alone have changed.
+    fn tell(&mut self, of: &[u32], list: &[Arc<WaitReason>], most: usize) -> Told {
         let requests = self.prepared.requests.entries_mut();
-        let mut told = Vec::new();
-        let mut outdated = 0;
+        let mut told = Told::default();
         // From the cursor to the end, then from the beginning to the cursor.
         let start = self.cursor.min(requests.len());
         let mut next = None;
@@ -213,8 +214,8 @@ impl Planner {
                     continue;
                 }
                 if std::mem::discriminant(&**known) == std::mem::discriminant(&**reason) {
-                    if refreshed == 0 {
-                        outdated += 1;
+                    if told.refreshed == most {
+                        told.outdated += 1;
                         next.get_or_insert(number);
                         continue;
                     }
@@ -222,15 +223,24 @@ impl Planner {
                         waiting.told = Some(Arc::clone(reason));
                         continue;
                     }
-                    refreshed -= 1;
+                    told.refreshed += 1;
                 }
             }
             waiting.told = Some(Arc::clone(reason));
-            told.push((waiting.request.allocation_id.clone(), Arc::clone(reason)));
+            let id = waiting.request.allocation_id.clone();
+            told.waiting.push((id, Arc::clone(reason)));
         }
         self.cursor = next.unwrap_or(0);
-        (told, outdated)
+        told
     }
+}
+
+/// What is told after a pass.
+#[derive(Default)]
+struct Told {
+    waiting: Vec<(AllocationId, Arc<WaitReason>)>,
+    refreshed: usize,
+    outdated: usize,
 }
 
 fn decide(prepared: &Prepared, now: Micros) -> Decided {

@@ -13,8 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
 use det_scheduler::{
-    AgentSnapshot, AgentState, Job, PoolSnapshot, Progress, Queue, Request, RunningAllocation,
-    SlotSnapshot, SlotState,
+    AgentSnapshot, AgentState, Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState,
 };
 use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -24,9 +23,6 @@ use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
 
 use crate::app::agents::{devices, slot_set};
 use crate::rm_agents::reconcile::Desired;
-
-/// Jobs kept at most, ended ones included.
-const MOST_JOBS: usize = 4096;
 
 /// The image, shared. Cheap to clone.
 #[derive(Clone, Default)]
@@ -61,7 +57,22 @@ pub(crate) struct Image {
     allocations: HashMap<String, Allocation>,
     /// By agent: its containers that hold slots, with their allocations.
     containers: HashMap<String, BTreeMap<String, String>>,
+    /// Allocations by job.
+    of_job: HashMap<String, BTreeSet<String>>,
+    /// Jobs of these allocations, as far as they were read.
     jobs: HashMap<String, JobRow>,
+    /// Those that are to be read.
+    unread: BTreeSet<String>,
+}
+
+/// What has changed in an image since somebody looked at it.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    /// The image is another one.
+    pub(crate) everything: bool,
+    pub(crate) agents: BTreeSet<String>,
+    pub(crate) allocations: BTreeSet<String>,
+    pub(crate) jobs: BTreeSet<String>,
 }
 
 /// An agent, its row read.
@@ -213,12 +224,13 @@ impl Live {
         }
     }
 
-    /// Brings scheduling's own image up to date, with the jobs of all live allocations.
+    /// Brings scheduling's own image up to date, with the jobs of all live allocations, and tells what has changed in it.
     pub(crate) async fn catch_up(
         &self,
         store: &Store,
         scheduling: &mut Image,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Touched, StoreError> {
+        let mut touched = Touched::default();
         let changes = loop {
             // Makes sure that there is an image; it may be found out of date again right afterwards.
             self.look(store, |_| ()).await?;
@@ -230,23 +242,25 @@ impl Live {
             if !inner.scheduling_follows {
                 inner.scheduling_follows = true;
                 *scheduling = inner.image.clone();
+                touched.everything = true;
                 break Vec::new();
             }
             break changes;
         };
         for changes in changes {
+            scheduling.note(&changes, &mut touched);
             scheduling.apply(changes)?;
         }
-        let unknown = scheduling.unknown_jobs();
-        if !unknown.is_empty() {
+        if !scheduling.unread.is_empty() {
+            let ids: Vec<String> = scheduling.unread.iter().cloned().collect();
             let mut conn = store.read().await?;
-            for id in unknown {
-                if let Some(job) = experiments::job(&mut conn.conn(), &id).await? {
-                    scheduling.jobs.insert(id, job);
-                }
+            for job in experiments::jobs(&mut conn.conn(), &ids).await? {
+                scheduling.jobs.insert(job.id.clone(), job);
             }
+            scheduling.unread.clear();
+            touched.jobs.extend(ids);
         }
-        Ok(())
+        Ok(touched)
     }
 
     /// What differs between the image and the rows; `None` when nothing does. Of use only while nothing changes.
@@ -257,8 +271,10 @@ impl Live {
             Image::load(&mut conn.conn()).await?
         };
         // Jobs are brought in when they are needed.
-        image.jobs.clear();
-        rows.jobs.clear();
+        for image in [&mut image, &mut rows] {
+            image.jobs.clear();
+            image.unread.clear();
+        }
         Ok((image != rows).then(|| format!("in memory: {image:?}; rows: {rows:?}")))
     }
 }
@@ -293,16 +309,34 @@ impl Image {
             self.agents.insert(row.id.clone(), Agent::read(row)?);
         }
         for id in changes.jobs {
-            self.jobs.remove(&id);
-        }
-        if self.jobs.len() > MOST_JOBS {
-            // Jobs that have ended are not told of; those that live are learnt again.
-            self.jobs.clear();
+            if self.jobs.remove(&id).is_some() {
+                self.unread.insert(id);
+            }
         }
         for (row, containers) in changes.allocations {
             self.put(row, containers)?;
         }
         Ok(())
+    }
+
+    /// Notes what changes are about to touch.
+    fn note(&self, changes: &Changes, touched: &mut Touched) {
+        touched
+            .agents
+            .extend(changes.removed_agents.iter().cloned());
+        touched
+            .agents
+            .extend(changes.agents.iter().map(|row| row.id.clone()));
+        touched.jobs.extend(changes.jobs.iter().cloned());
+        for (row, containers) in &changes.allocations {
+            touched.allocations.insert(row.id.clone());
+            touched.jobs.insert(row.job_id.clone());
+            let before = self.allocations.get(&row.id);
+            let before = before.into_iter().flat_map(|known| &known.containers);
+            let before = before.map(|container| &container.row);
+            let on = before.chain(containers).map(|row| row.agent_id.clone());
+            touched.agents.extend(on);
+        }
     }
 
     /// Takes in an allocation as it is now.
@@ -312,6 +346,13 @@ impl Image {
         containers: Vec<Arc<ContainerRow>>,
     ) -> Result<(), StoreError> {
         if let Some(before) = self.allocations.remove(&row.id) {
+            let job = &before.row.job_id;
+            if let Some(known) = self.of_job.get_mut(job) {
+                known.remove(&row.id);
+                if known.is_empty() {
+                    self.of_job.remove(job);
+                }
+            }
             for container in before.containers {
                 if let Some(known) = self.containers.get_mut(&container.row.agent_id) {
                     known.remove(&container.row.id);
@@ -322,8 +363,19 @@ impl Image {
             }
         }
         if row.ended_at.is_some() {
+            if !self.of_job.contains_key(&row.job_id) {
+                self.jobs.remove(&row.job_id);
+                self.unread.remove(&row.job_id);
+            }
             return Ok(());
         }
+        if !self.jobs.contains_key(&row.job_id) {
+            self.unread.insert(row.job_id.clone());
+        }
+        self.of_job
+            .entry(row.job_id.clone())
+            .or_default()
+            .insert(row.id.clone());
         let containers = containers
             .into_iter()
             .filter(|container| container.ended_at.is_none())
@@ -343,15 +395,6 @@ impl Image {
         self.allocations
             .insert(row.id.clone(), Allocation { row, containers });
         Ok(())
-    }
-
-    fn unknown_jobs(&self) -> BTreeSet<String> {
-        self.allocations
-            .values()
-            .map(|allocation| &allocation.row.job_id)
-            .filter(|id| !self.jobs.contains_key(*id))
-            .cloned()
-            .collect()
     }
 
     fn container(&self, agent_id: &str, id: &str) -> Option<(&Allocation, &Container)> {
@@ -402,56 +445,82 @@ impl Image {
             .then_some(row.wait_reason.as_deref())
     }
 
-    /// Puts the pool's agents, what runs and what waits there into `snapshot` and `queue`, which are empty before.
-    pub(crate) fn pool(
-        &self,
-        pool: &str,
-        aux_limit: u32,
-        snapshot: &mut PoolSnapshot,
-        queue: &mut Queue,
-    ) {
-        let mut held: HashMap<(&str, u32), &AllocationRow> = HashMap::new();
-        let mut aux: HashMap<&str, u32> = HashMap::new();
-        for (agent_id, containers) in &self.containers {
-            for (id, allocation_id) in containers {
-                let Some(allocation) = self.allocations.get(allocation_id) else {
-                    continue;
-                };
-                let own = allocation.containers.iter().find(|c| c.row.id == *id);
-                for slot in own.into_iter().flat_map(|c| &c.slots) {
-                    held.insert((agent_id, slot.0), &allocation.row);
-                }
-                if own.is_some_and(|c| c.slots.is_empty()) {
-                    *aux.entry(agent_id).or_default() += 1;
-                }
-            }
-        }
-        for agent in self.agents.values().filter(|a| a.row.resource_pool == pool) {
-            snapshot.agents.push(AgentSnapshot {
-                id: AgentId(agent.row.id.clone()),
-                state: agent.state(),
-                slots: slots(agent, &held),
-                aux_limit,
-                aux_used: aux.get(agent.row.id.as_str()).copied().unwrap_or(0),
-            });
-        }
-        for allocation in self.allocations.values() {
-            if allocation.row.resource_pool != pool {
+    /// The agents of a pool, in id order.
+    pub(crate) fn agents(&self, pool: &str, aux_limit: u32) -> Vec<AgentSnapshot> {
+        self.agents
+            .values()
+            .filter(|agent| agent.row.resource_pool == pool)
+            .map(|agent| self.agent_snapshot(agent, aux_limit))
+            .collect()
+    }
+
+    /// An agent with its pool; `None` = there is none of this name.
+    pub(crate) fn agent(&self, id: &str, aux_limit: u32) -> Option<(&str, AgentSnapshot)> {
+        let agent = self.agents.get(id)?;
+        Some((
+            &agent.row.resource_pool,
+            self.agent_snapshot(agent, aux_limit),
+        ))
+    }
+
+    fn agent_snapshot(&self, agent: &Agent, aux_limit: u32) -> AgentSnapshot {
+        let mut held: HashMap<u32, &str> = HashMap::new();
+        let mut aux_used = 0;
+        for (id, allocation) in self.containers.get(&agent.row.id).into_iter().flatten() {
+            let Some(allocation) = self.allocations.get(allocation) else {
                 continue;
-            }
-            if allocation.row.placed_at.is_none() {
-                queue.requests.push(request(&allocation.row));
-            } else {
-                snapshot.running.push(running(allocation));
-            }
-            if let Some(job) = self.jobs.get(&allocation.row.job_id) {
-                let id = JobId(job.id.clone());
-                queue
-                    .jobs
-                    .entry(id)
-                    .or_insert_with(|| self.job_entry(job, pool));
-            }
+            };
+            let Some(own) = allocation.containers.iter().find(|c| c.row.id == *id) else {
+                continue;
+            };
+            held.extend(
+                own.slots
+                    .iter()
+                    .map(|slot| (slot.0, allocation.row.id.as_str())),
+            );
+            aux_used += u32::from(own.slots.is_empty());
         }
+        AgentSnapshot {
+            id: AgentId(agent.row.id.clone()),
+            state: agent.state(),
+            slots: slots(agent, &held),
+            aux_limit,
+            aux_used,
+        }
+    }
+
+    /// What runs and what waits in a pool.
+    pub(crate) fn work<'a>(&'a self, pool: &'a str) -> impl Iterator<Item = Work> + 'a {
+        self.allocations
+            .values()
+            .filter(move |allocation| allocation.row.resource_pool == pool)
+            .map(work)
+    }
+
+    /// An allocation with its pool; `None` = nothing of this name is live.
+    pub(crate) fn work_of(&self, id: &str) -> Option<(&str, Work)> {
+        let allocation = self.allocations.get(id)?;
+        Some((&allocation.row.resource_pool, work(allocation)))
+    }
+
+    /// The jobs of all that runs and waits in a pool.
+    pub(crate) fn jobs(&self, pool: &str) -> impl Iterator<Item = (JobId, Job)> {
+        self.of_job
+            .keys()
+            .filter_map(move |id| Some((JobId(id.clone()), self.job_in(id, pool)?)))
+    }
+
+    /// A job as the queue of a pool has it; `None` = nothing of it runs or waits there.
+    pub(crate) fn job_in(&self, id: &str, pool: &str) -> Option<Job> {
+        let job = self.jobs.get(id)?;
+        let mut rows = self.rows_of(id);
+        rows.any(|row| row.resource_pool == pool)
+            .then(|| self.job_entry(job, pool))
+    }
+
+    fn rows_of(&self, job: &str) -> impl Iterator<Item = &AllocationRow> {
+        let ids = self.of_job.get(job).into_iter().flatten();
+        ids.filter_map(|id| Some(&*self.allocations.get(id)?.row))
     }
 
     /// A job as the queue of one pool has it: of its cap, what it uses in other pools is taken.
@@ -461,11 +530,8 @@ impl Image {
             && job.fallback.is_some()
         {
             let elsewhere: i64 = self
-                .allocations
-                .values()
-                .map(|allocation| &allocation.row)
-                .filter(|row| row.job_id == job.id && row.resource_pool != pool)
-                .filter(|row| row.placed_at.is_some())
+                .rows_of(&job.id)
+                .filter(|row| row.resource_pool != pool && row.placed_at.is_some())
                 .map(|row| row.slots)
                 .sum();
             *max_slots = max_slots.saturating_sub(u32::try_from(elsewhere).unwrap_or(u32::MAX));
@@ -493,14 +559,28 @@ impl Image {
     }
 }
 
-fn slots(agent: &Agent, held: &HashMap<(&str, u32), &AllocationRow>) -> Vec<SlotSnapshot> {
+/// What an allocation does in its pool.
+pub(crate) enum Work {
+    /// It waits.
+    Waits(Request),
+    /// It holds something, or is about to give it back.
+    Runs(RunningAllocation),
+}
+
+fn work(allocation: &Allocation) -> Work {
+    if allocation.row.placed_at.is_none() {
+        Work::Waits(request(&allocation.row))
+    } else {
+        Work::Runs(running(allocation))
+    }
+}
+
+fn slots(agent: &Agent, held: &HashMap<u32, &str>) -> Vec<SlotSnapshot> {
     agent
         .slots
         .iter()
         .map(|slot| {
-            let holder = held
-                .get(&(agent.row.id.as_str(), slot.0))
-                .map(|row| AllocationId(row.id.clone()));
+            let holder = held.get(&slot.0).map(|id| AllocationId((*id).to_owned()));
             let state = if agent.disabled.contains(&slot.0) {
                 SlotState::Disabled(holder)
             } else if agent.draining.contains(&slot.0) {

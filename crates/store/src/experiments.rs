@@ -619,6 +619,18 @@ pub async fn job(conn: &mut Conn<'_>, id: &str) -> Result<Option<JobRow>, StoreE
     )?)
 }
 
+/// Several jobs, in no order; those that are not there are left out.
+pub async fn jobs(conn: &mut Conn<'_>, ids: &[String]) -> Result<Vec<JobRow>, StoreError> {
+    conn.settle().await?;
+    let mut found = Vec::with_capacity(ids.len());
+    for piece in pieces(ids) {
+        let mut query = Query::new("SELECT * FROM jobs");
+        query.any_of("id", piece.iter().cloned().map(Value::Text));
+        found.extend(query.fetch_all::<JobRow>(conn).await?);
+    }
+    Ok(found)
+}
+
 /// The experiment of a job.
 pub async fn find_by_job(
     conn: &mut Conn<'_>,

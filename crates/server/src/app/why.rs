@@ -108,7 +108,7 @@ impl Master {
             .as_ref()
             .map_or(&experiment.resource_pool, |entry| &entry.job.resource_pool)
             .clone();
-        let snapshot = self.pool_snapshot(&pool).await?;
+        let (snapshot, _) = self.pool_and_queue(&pool).await?;
         let placements = snapshot.running.iter().map(|running| {
             let agents = running.placement.iter().map(|(agent, slots)| {
                 (

@@ -6,4 +6,5 @@
 pub mod clean_up;
 pub mod deadlines;
 pub(crate) mod fallback;
+mod planners;
 pub mod schedule;

@@ -2,20 +2,23 @@
 //!
 //! Woken by every change that may matter; passes never overlap, and changes during a pass lead to one more.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, Micros};
-use det_scheduler::{Plan, PoolSnapshot, Queue, WaitReason, plan};
+use det_scheduler::{Pass, PoolSnapshot, Queue, WaitReason};
 use det_store::allocations::AllocationRow;
 use det_store::queue_days::{self, QueueDay};
 
 use crate::app::Master;
 use crate::background::fallback;
+use crate::background::planners::Planners;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
-use crate::live::Image;
+use crate::live::{Image, Work};
 
 /// After a failed pass (the database is away), try again after this long.
 const RETRY: Duration = Duration::from_millis(500);
@@ -23,8 +26,10 @@ const RETRY: Duration = Duration::from_millis(500);
 /// meanwhile, and scheduling a large cluster leaves room for everything else.
 const COSTLY: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// Waiting reasons of the same kind whose numbers have changed are stored this many a second at most.
+/// Waiting reasons of the same kind whose numbers have changed are stored this many a second at most, and this many at
+/// once.
 const REFRESHED_A_SECOND: u32 = 2_000;
+const REFRESHED_AT_ONCE: u32 = 200;
 
 /// Schedules until the master stops.
 pub async fn run(master: Master) {
@@ -36,6 +41,8 @@ pub async fn run(master: Master) {
             Ok(next) => next,
             Err(error) => {
                 tracing::warn!(%error, cause = ?error.cause, "a scheduling pass failed; it is repeated");
+                // They may not have been told everything, or what they decided was not stored.
+                state.planners = Planners::default();
                 Some(RETRY)
             }
         };
@@ -53,14 +60,53 @@ pub async fn run(master: Master) {
 }
 
 /// What scheduling keeps from one pass to the next; all of it can be had from the rows.
-#[derive(Default)]
 struct State {
-    /// What was stored last of the reasons why allocations wait. Without it the stored texts are compared.
-    reasons: HashMap<AllocationId, (WaitReason, Instant)>,
     /// What is live, for scheduling alone.
     image: Image,
+    planners: Planners,
+    refreshes: Refreshes,
     /// Time that the last pass took to decide.
     thought: Duration,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            image: Image::default(),
+            planners: Planners::default(),
+            refreshes: Refreshes {
+                left: REFRESHED_AT_ONCE,
+                since: Instant::now(),
+            },
+            thought: Duration::ZERO,
+        }
+    }
+}
+
+/// How many reasons may be stored because their numbers have changed.
+struct Refreshes {
+    left: u32,
+    since: Instant,
+}
+
+impl Refreshes {
+    /// How many there are now.
+    fn now(&mut self) -> u32 {
+        let earned = self.since.elapsed().as_micros() * u128::from(REFRESHED_A_SECOND) / 1_000_000;
+        if earned > 0 {
+            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(earned).min(REFRESHED_AT_ONCE);
+            self.since = Instant::now();
+        }
+        self.left
+    }
+
+    /// How long until there are enough for `wanted`, or as many as there can be.
+    fn wait_for(&self, wanted: usize) -> Duration {
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let wanted = wanted.min(REFRESHED_AT_ONCE).saturating_sub(self.left);
+        Duration::from_secs(1) * wanted.max(1) / REFRESHED_A_SECOND
+    }
 }
 
 async fn sleep_or_forever(duration: Option<Duration>) {
@@ -73,56 +119,32 @@ async fn sleep_or_forever(duration: Option<Duration>) {
 /// One pass over all pools; gives how long until one is due without any change: a request comes of age, or a reason is
 /// to be stored with its present numbers.
 async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>> {
-    master
+    let touched = master
         .live
         .catch_up(&master.store, &mut state.image)
         .await?;
-    state.thought = Duration::ZERO;
     let mut next = fallback::send_on(master, &state.image).await?;
-    let mut earlier = std::mem::take(&mut state.reasons);
     let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
-    for pool in master.pool_names() {
+    let began = Instant::now();
+    state.planners.tell(master, &state.image, &touched);
+    state.thought = began.elapsed();
+    for planner in state.planners.busy() {
         let began = Instant::now();
-        let (snapshot, queue) = master.pool_in(&state.image, &pool);
-        if queue.requests.is_empty() && snapshot.running.is_empty() {
-            continue;
-        }
         let now = Micros(det_store::now());
-        if let Some(age) = snapshot.settings.reserve_after {
-            for request in &queue.requests {
-                let due = request
-                    .requested_at
-                    .0
-                    .saturating_add(i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
-                if let Ok(wait @ 1..) = u64::try_from(due.saturating_sub(now.0)) {
-                    sooner(Duration::from_micros(wait));
-                }
-            }
+        let refreshes = state.refreshes.now();
+        let decided = planner.pass(now, refreshes as usize);
+        let refreshed = u32::try_from(decided.refreshed).unwrap_or(u32::MAX);
+        state.refreshes.left = refreshes.saturating_sub(refreshed);
+        if decided.outdated > 0 {
+            sooner(state.refreshes.wait_for(decided.outdated));
         }
-        let mut decided = plan(&snapshot, &queue, now);
-        let waiting = std::mem::take(&mut decided.waiting);
-        let refresh = Duration::from_secs(1) * u32::try_from(waiting.len()).unwrap_or(u32::MAX)
-            / REFRESHED_A_SECOND;
-        let mut to_tell = Vec::new();
-        for (id, reason) in waiting {
-            match earlier.remove(&id) {
-                Some((known, at)) if known == reason => {
-                    state.reasons.insert(id, (known, at));
-                }
-                Some((known, at)) if known.kind() == reason.kind() && at.elapsed() < refresh => {
-                    sooner(refresh.saturating_sub(at.elapsed()));
-                    state.reasons.insert(id, (known, at));
-                }
-                _ => to_tell.push((id, reason)),
-            }
+        if let Some(due) = planner.next_of_age(now)
+            && let Ok(wait) = u64::try_from(due.0.saturating_sub(now.0))
+        {
+            sooner(Duration::from_micros(wait));
         }
         state.thought += began.elapsed();
-        let told_now: Vec<_> = to_tell
-            .iter()
-            .map(|(id, reason)| (id.clone(), (reason.clone(), Instant::now())))
-            .collect();
-        master.apply_plan(decided, to_tell).await?;
-        state.reasons.extend(told_now);
+        master.apply_pass(decided).await?;
     }
     Ok(next)
 }
@@ -130,14 +152,27 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
 impl Master {
     /// A pool and its queue as an image shows them.
     pub(super) fn pool_in(&self, image: &Image, pool: &str) -> (PoolSnapshot, Queue) {
-        let mut snapshot = PoolSnapshot {
-            settings: self.pool_settings(pool),
-            ..PoolSnapshot::default()
+        let mut snapshot = self.agents_in(image, pool);
+        let mut queue = Queue {
+            jobs: image.jobs(pool).collect(),
+            ..Queue::default()
         };
-        let mut queue = Queue::default();
-        let aux_limit = self.aux_limit(pool);
-        image.pool(pool, aux_limit, &mut snapshot, &mut queue);
+        for work in image.work(pool) {
+            match work {
+                Work::Waits(request) => queue.requests.push(request),
+                Work::Runs(running) => snapshot.running.push(running),
+            }
+        }
         (snapshot, queue)
+    }
+
+    /// A pool without what runs in it.
+    fn agents_in(&self, image: &Image, pool: &str) -> PoolSnapshot {
+        PoolSnapshot {
+            settings: self.pool_settings(pool),
+            agents: image.agents(pool, self.aux_limit(pool)),
+            running: Vec::new(),
+        }
     }
 
     /// A pool and its queue as they are now, for estimates.
@@ -146,35 +181,23 @@ impl Master {
         Ok(self.live.look(&self.store, look).await?)
     }
 
-    /// The pool as it is now, for questions such as whether a request can ever fit.
+    /// The pool's agents as they are now, without what runs there: for questions such as whether a request can ever fit.
     pub(crate) async fn pool_snapshot(&self, pool: &str) -> AppResult<PoolSnapshot> {
-        let look = |image: &Image| self.pool_in(image, pool).0;
+        let look = |image: &Image| self.agents_in(image, pool);
         Ok(self.live.look(&self.store, look).await?)
     }
 
-    /// Stores a plan, and reasons why requests wait that are new or have changed: all of it in one transaction.
-    async fn apply_plan(
-        &self,
-        decided: Plan,
-        waiting: Vec<(AllocationId, WaitReason)>,
-    ) -> AppResult<()> {
-        let mut texts = Vec::with_capacity(waiting.len());
-        for (allocation, reason) in waiting {
-            let text = serde_json::to_string(&WaitDocument {
-                reason: &reason,
-                message: reason.to_string(),
-            })
-            .map_err(AppError::internal)?;
-            texts.push((allocation, text, reason));
-        }
+    /// Stores what a pass decided, and the reasons why requests wait that it tells: all of it in one transaction.
+    async fn apply_pass(&self, decided: Pass) -> AppResult<()> {
+        let mut texts = in_words(decided.waiting)?;
         // After a restart the reasons that were stored before are known by their texts.
         let texts = self
             .live
             .look(&self.store, |image| {
-                texts.retain(|(id, text, _)| {
+                texts.retain(|(id, text)| {
                     image
                         .stored_wait(id.as_str())
-                        .is_some_and(|known| known != Some(text))
+                        .is_some_and(|known| known != Some(text.stored.as_str()))
                 });
                 texts
             })
@@ -206,15 +229,14 @@ impl Master {
                     for hand_over in decided.hand_over {
                         master.hand_over(tx, hand_over).await?;
                     }
-                    for (allocation, text, reason) in texts {
+                    for (allocation, text) in texts {
+                        let WaitText {
+                            stored,
+                            message,
+                            kind,
+                        } = &*text;
                         master
-                            .note_waiting(
-                                tx,
-                                &allocation,
-                                &text,
-                                &reason.to_string(),
-                                reason.kind(),
-                            )
+                            .note_waiting(tx, &allocation, stored, message, kind)
                             .await?;
                     }
                     if places {
@@ -241,10 +263,49 @@ fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: AllocationRo
     entry.waited += (at - placed.requested_at).max(0);
 }
 
+/// Reasons in words; many requests wait for the same one.
+fn in_words(
+    waiting: Vec<(AllocationId, Arc<WaitReason>)>,
+) -> AppResult<Vec<(AllocationId, Arc<WaitText>)>> {
+    let mut written: HashMap<*const WaitReason, Arc<WaitText>> = HashMap::new();
+    waiting
+        .into_iter()
+        .map(|(allocation, reason)| {
+            let text = match written.entry(Arc::as_ptr(&reason)) {
+                Entry::Occupied(text) => Arc::clone(text.get()),
+                Entry::Vacant(free) => Arc::clone(free.insert(Arc::new(WaitText::of(&reason)?))),
+            };
+            Ok((allocation, text))
+        })
+        .collect()
+}
+
+/// A waiting reason in words.
+struct WaitText {
+    /// The structured reason and the sentence, as they are stored.
+    stored: String,
+    message: String,
+    kind: &'static str,
+}
+
+impl WaitText {
+    fn of(reason: &WaitReason) -> AppResult<Self> {
+        let document = WaitDocument {
+            reason,
+            message: reason.to_string(),
+        };
+        Ok(Self {
+            stored: serde_json::to_string(&document).map_err(AppError::internal)?,
+            message: document.message,
+            kind: reason.kind(),
+        })
+    }
+}
+
 /// A stored waiting reason: the structured reason and the sentence.
 #[derive(serde::Serialize)]
 struct WaitDocument<'a> {
     #[serde(flatten)]
-    reason: &'a det_scheduler::WaitReason,
+    reason: &'a WaitReason,
     message: String,
 }

@@ -1,0 +1,108 @@
+//! What scheduling keeps of each pool from one pass to the next: a planner that is told what changes.
+
+use std::collections::BTreeMap;
+
+use det_ids::{AgentId, AllocationId, JobId, Micros};
+use det_scheduler::Planner;
+
+use crate::app::Master;
+use crate::live::{Image, Touched, Work};
+
+/// Any moment, to compare plans.
+const NOON: Micros = Micros(43_200_000_000);
+
+/// The planners by pool. All of it can be had from an image.
+#[derive(Default)]
+pub(super) struct Planners {
+    pools: BTreeMap<String, PoolPlanner>,
+}
+
+struct PoolPlanner {
+    planner: Planner,
+    aux_limit: u32,
+}
+
+impl Planners {
+    /// Tells the planners how the pools are configured, and what has changed in the image.
+    pub(super) fn tell(&mut self, master: &Master, image: &Image, touched: &Touched) {
+        let names = master.pool_names();
+        self.pools.retain(|pool, _| names.contains(pool));
+        if touched.everything {
+            self.pools.clear();
+        }
+        let mut known = Vec::new();
+        for pool in names {
+            let aux_limit = master.aux_limit(&pool);
+            match self.pools.get_mut(&pool) {
+                Some(kept) if kept.aux_limit == aux_limit => {
+                    kept.planner.set_settings(master.pool_settings(&pool));
+                    known.push(pool);
+                }
+                _ => {
+                    let planner = master.planner_of(image, &pool);
+                    self.pools.insert(pool, PoolPlanner { planner, aux_limit });
+                }
+            }
+        }
+        for pool in known {
+            if let Some(kept) = self.pools.get_mut(&pool) {
+                kept.catch_up(&pool, image, touched);
+                // Builds for tests look at everything again.
+                debug_assert_eq!(
+                    kept.planner.plan(NOON),
+                    master.planner_of(image, &pool).plan(NOON),
+                    "the planner of {pool} was not told all of {touched:?}"
+                );
+            }
+        }
+    }
+
+    /// The planners of pools in which something waits or runs.
+    pub(super) fn busy(&mut self) -> impl Iterator<Item = &mut Planner> {
+        self.pools
+            .values_mut()
+            .map(|kept| &mut kept.planner)
+            .filter(|planner| !planner.is_idle())
+    }
+}
+
+impl PoolPlanner {
+    fn catch_up(&mut self, pool: &str, image: &Image, touched: &Touched) {
+        let planner = &mut self.planner;
+        for id in &touched.agents {
+            match image.agent(id, self.aux_limit) {
+                Some((in_pool, agent)) if in_pool == pool => planner.put_agent(agent),
+                _ => planner.remove_agent(&AgentId(id.clone())),
+            }
+        }
+        let mut gone = Vec::new();
+        for id in &touched.jobs {
+            match image.job_in(id, pool) {
+                Some(job) => planner.put_job(&JobId(id.clone()), job),
+                None => gone.push(JobId(id.clone())),
+            }
+        }
+        for id in &touched.allocations {
+            match image.work_of(id) {
+                Some((in_pool, Work::Waits(request))) if in_pool == pool => {
+                    planner.put_request(request);
+                }
+                Some((in_pool, Work::Runs(running))) if in_pool == pool => {
+                    planner.put_running(running);
+                }
+                _ => planner.remove(&AllocationId(id.clone())),
+            }
+        }
+        for job in gone {
+            planner.remove_job(&job);
+        }
+    }
+}
+
+impl Master {
+    /// A planner of a pool as an image shows it.
+    fn planner_of(&self, image: &Image, pool: &str) -> Planner {
+        let (snapshot, queue) = self.pool_in(image, pool);
+        Planner::of(&snapshot, &queue)
+    }
+}
