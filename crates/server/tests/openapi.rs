@@ -20,6 +20,7 @@ const OURS: &[&str] = &[
     "PlainMe",
     "PostUnmanagedLogs",
     "PreviewCheckpointPolicy",
+    "ReloadMasterConfig",
 ];
 
 fn committed() -> PathBuf {

@@ -7,18 +7,21 @@ pub(crate) mod invariants;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use det_agent_proto::{
     ContainerReport, ContainerState, Hello, PATH, PROTOCOL_VERSION, ToAgent, ToMaster,
 };
-use det_config::master::MasterConfig;
+use det_config::Sources;
+use det_config::master::LoadedMaster;
 use det_ids::{AgentId, SlotId};
 use det_server::app::Master;
 use det_server::app::experiments::NewExperimentRequest;
 use det_server::app::model_archive::{ContextFile, FileKind};
 use det_server::auth::Actor;
 use det_server::hub::Hub;
+use det_server::in_force::{Surroundings, Unusable};
 use det_server::master_log::MasterLog;
 use det_server::{MasterOptions, Running, StartError};
 use det_store::allocations::{self, AllocationRow, TaskRow};
@@ -47,6 +50,48 @@ pub(crate) struct Cluster {
     running: Running,
     http: reqwest::Client,
     directory: TempDir,
+    /// What its configuration is read from.
+    pub(crate) written: Arc<Written>,
+}
+
+/// A configuration that can be written anew while its master runs.
+#[derive(Default)]
+pub(crate) struct Written {
+    flags: Mutex<Vec<(String, String)>>,
+    file: Mutex<String>,
+    /// Levels that the log was set to.
+    pub(crate) levels: Mutex<Vec<String>>,
+}
+
+impl Written {
+    fn set(&self, flags: &[(String, String)]) {
+        *self.flags.lock().unwrap() = flags.to_vec();
+    }
+
+    /// Writes the file that flags lie over.
+    pub(crate) fn write(&self, file: &str) {
+        file.clone_into(&mut self.file.lock().unwrap());
+    }
+}
+
+impl Surroundings for Written {
+    fn read_config(&self) -> Result<LoadedMaster, Unusable> {
+        let files = [("master.yaml".to_owned(), self.file.lock().unwrap().clone())];
+        let flags = self.flags.lock().unwrap().clone();
+        let sources = Sources {
+            files: &files,
+            env: &BTreeMap::new(),
+            flags: &flags,
+        };
+        LoadedMaster::load(sources).map_err(|errors| Unusable {
+            message: errors.to_string(),
+            mistakes: errors.0,
+        })
+    }
+
+    fn set_log_level(&self, level: &str) {
+        self.levels.lock().unwrap().push(level.to_owned());
+    }
 }
 
 /// An answer.
@@ -267,7 +312,7 @@ impl Cluster {
     async fn start_in(directory: TempDir, flags: &[(&str, &str)]) -> Self {
         // Of several tests in one process the first one installs it.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let running = loop {
+        let (running, written) = loop {
             let port = std::net::TcpListener::bind("127.0.0.1:0")
                 .unwrap()
                 .local_addr()
@@ -279,18 +324,21 @@ impl Cluster {
                 .collect();
             all.push(("host".into(), "127.0.0.1".into()));
             all.push(("port".into(), port.to_string()));
-            let (config, _) = MasterConfig::load(&[], &BTreeMap::new(), &all).unwrap();
+            let written = Arc::new(Written::default());
+            written.set(&all);
+            let config = written.read_config().unwrap();
             let hub = Hub::default();
             let log = MasterLog::new(hub.clone());
             let options = MasterOptions {
                 config,
+                surroundings: written.clone(),
                 data_dir: directory.path().to_owned(),
                 allow_blank_passwords: true,
                 hub,
                 log,
             };
             match Box::pin(det_server::start(options)).await {
-                Ok(running) => break running,
+                Ok(running) => break (running, written),
                 // Somebody took the port between the look and the start.
                 Err(StartError::Listen { .. }) => {}
                 Err(error) => panic!("{error}"),
@@ -300,6 +348,7 @@ impl Cluster {
             running,
             http: reqwest::Client::new(),
             directory,
+            written,
         }
     }
 
@@ -479,6 +528,7 @@ impl Cluster {
             running,
             http,
             directory,
+            ..
         } = self;
         drop(http);
         within("the master to stop", running.stop()).await;
