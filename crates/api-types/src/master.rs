@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use crate::wire::{Object, Timestamp, wire_enum};
 
@@ -112,18 +112,14 @@ pub struct GetTelemetryResponse {
 pub struct GetMasterConfigResponse {
     /// The effective configuration, secrets masked.
     pub config: Object,
-    /// Where every value comes from, if that was asked for. An addition of ours.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub origins: Option<Vec<ConfigOrigin>>,
 }
 
-/// Query of `GetMasterConfig`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+/// Answer of `GetMasterConfigOrigins`, an addition of ours.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[into_params(parameter_in = Query)]
-pub struct GetMasterConfigQuery {
-    /// Whether to tell where every value comes from. An addition of ours.
-    pub origins: bool,
+pub struct GetMasterConfigOriginsResponse {
+    /// Every key with its value and its origin.
+    pub origins: Vec<ConfigOrigin>,
 }
 
 /// A value of the master's configuration and where it comes from.

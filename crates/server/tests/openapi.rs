@@ -14,6 +14,7 @@ const OURS: &[&str] = &[
     "DownloadModelDefFile",
     "ExplainJob",
     "GetEvents",
+    "GetMasterConfigOrigins",
     "Info",
     "PlainLogin",
     "PlainLogout",

@@ -85,11 +85,14 @@ pub(crate) async fn run(question: MasterQuestion, context: &Context) -> Result<(
             print(&info, form)
         }
         MasterQuestion::Config(args) => {
-            let query = Query::new().with("origins", args.origins);
-            let answer = client.get(&api_path(["master", "config"]), &query).await?;
             if args.origins {
+                let path = api_path(["master", "config", "origins"]);
+                let answer = client.get(&path, &Query::new()).await?;
                 return origins(&answer["origins"], args.form);
             }
+            let answer = client
+                .get(&api_path(["master", "config"]), &Query::new())
+                .await?;
             let form = match args.action {
                 Some(ConfigAction::Show(form)) if form.json => form,
                 _ => args.form,

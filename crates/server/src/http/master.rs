@@ -6,9 +6,10 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use det_api_types::logs::{LogEntry, LogLevel, MasterLogsQuery, MasterLogsResponse};
 use det_api_types::master::{
-    ClusterMessage, ConfigChange, ConfigOrigin, GetMasterConfigQuery, GetMasterConfigResponse,
-    GetMasterResponse, GetTelemetryResponse, HealthCheck, HealthStatus, Info, InfoTelemetry,
-    ReloadMasterConfigRequest, ReloadMasterConfigResponse, ResourceManagerHealth,
+    ClusterMessage, ConfigChange, ConfigOrigin, GetMasterConfigOriginsResponse,
+    GetMasterConfigResponse, GetMasterResponse, GetTelemetryResponse, HealthCheck, HealthStatus,
+    Info, InfoTelemetry, ReloadMasterConfigRequest, ReloadMasterConfigResponse,
+    ResourceManagerHealth,
 };
 use det_api_types::wire::{self, Object, Timestamp};
 use det_config::explain::ExplainedKey;
@@ -36,6 +37,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(health))
         .routes(routes!(get_master))
         .routes(routes!(get_master_config))
+        .routes(routes!(get_master_config_origins))
         .routes(routes!(reload_master_config))
         .routes(routes!(master_logs))
         .routes(routes!(get_telemetry))
@@ -113,12 +115,8 @@ async fn get_master(State(master): State<Master>) -> Answer {
 
 /// The effective configuration with its secrets hidden. For administrators.
 #[utoipa::path(get, path = "/api/v1/master/config", operation_id = "GetMasterConfig", tag = "master",
-    params(GetMasterConfigQuery), responses((status = 200, body = GetMasterConfigResponse)))]
-async fn get_master_config(
-    State(master): State<Master>,
-    Caller(actor): Caller,
-    WireQuery(query): WireQuery<GetMasterConfigQuery>,
-) -> Answer {
+    responses((status = 200, body = GetMasterConfigResponse)))]
+async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) -> Answer {
     actor.require_admin("read the master's configuration")?;
     let Value::Object(config) = master.config().to_masked_json() else {
         return Err(AppError::internal(anyhow::anyhow!(
@@ -128,9 +126,16 @@ async fn get_master_config(
     };
     message(&GetMasterConfigResponse {
         config: Object(config),
-        origins: query
-            .origins
-            .then(|| master.in_force.origins().iter().map(origin).collect()),
+    })
+}
+
+/// Where every value of the effective configuration comes from, secrets hidden. For administrators; an addition of ours.
+#[utoipa::path(get, path = "/api/v1/master/config/origins", operation_id = "GetMasterConfigOrigins", tag = "master",
+    responses((status = 200, body = GetMasterConfigOriginsResponse)))]
+async fn get_master_config_origins(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+    actor.require_admin("read the master's configuration")?;
+    message(&GetMasterConfigOriginsResponse {
+        origins: master.in_force.origins().iter().map(origin).collect(),
     })
 }
 

@@ -170,6 +170,7 @@ async fn a_token_is_needed() {
     let cluster = Cluster::start().await;
     for path in [
         "/api/v1/master/config",
+        "/api/v1/master/config/origins",
         "/api/v1/master/logs",
         "/api/v1/master/cluster_message",
     ] {

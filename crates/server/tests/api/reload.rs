@@ -122,8 +122,9 @@ resource_pools:
     assert_eq!(pool["resourceManagerMetadata"], json!({"site": "here"}));
     assert_eq!(pools(&admin).await, ["default", "more"]);
     let more = cluster.agent_in("more", "a", 1).await;
-    let shown = admin.get("/api/v1/master/config?origins=true").await.ok();
+    let shown = admin.get("/api/v1/master/config").await.ok();
     assert_eq!(shown["config"]["notebook_timeout"], 60);
+    let shown = admin.get("/api/v1/master/config/origins").await.ok();
     let origin = shown["origins"]
         .as_array()
         .unwrap()
