@@ -81,6 +81,12 @@ pub enum StartError {
          start), change the password, or listen on 127.0.0.1"
     )]
     BlankPassword(String),
+    /// Blank passwords are forbidden, and there is none for the first users.
+    #[error(
+        "the feature switch \"prevent_blank_password\" is on, and this first start has no password for \"admin\" and \
+         \"determined\": set security.initial_user_password"
+    )]
+    NoInitialPassword,
     /// A file of the data directory.
     #[error("the file \"{}\" cannot be used: {source}", path.display())]
     File {
@@ -304,6 +310,12 @@ async fn bootstrap(store: &Store, config: &MasterConfig) -> Result<String, Store
 async fn create_users(store: &Store, auth: &Auth, config: &MasterConfig) -> Result<(), StartError> {
     if !auth.users().is_empty() {
         return Ok(());
+    }
+    let forbids_blank = |switch: &String| switch == "prevent_blank_password";
+    if config.security.initial_user_password.is_empty()
+        && config.feature_switches.iter().any(forbids_blank)
+    {
+        return Err(StartError::NoInitialPassword);
     }
     let hash = auth
         .hash_password(client_hash(&config.security.initial_user_password))

@@ -309,6 +309,9 @@ impl Master {
         if let Some(range) = &defaults.gloo_port_range {
             set("GLOO_PORT_RANGE", range.clone());
         }
+        if let Some(range) = &defaults.nccl_port_range {
+            set("NCCL_PORT_RANGE", range.clone());
+        }
         if config.debug {
             set("DET_DEBUG", "true".into());
         }

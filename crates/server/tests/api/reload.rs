@@ -287,7 +287,8 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
     admin.post("/api/v1/job-queues", body).await.ok();
     cluster
         .written
-        .write("resource_manager: {scheduler: {type: priority, preemption: true}}");
+        .write("resource_manager: {scheduler: {type: priority, preemption: true}}\n\
+            task_container_defaults: {startup_hook: echo new, nccl_port_range: '30000:31000', gloo_port_range: '31001:32000'}");
     reload(&admin).await;
     let why = format!("/api/v1/job-queues/{job}/why");
     let kind = |answer: &Value| answer["waiting"][0]["waitReason"]["kind"].clone();
@@ -308,6 +309,15 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
         "{}",
         next.description
     );
+    // What is started from now on has the new defaults.
+    assert_eq!(next.script.pool_startup_hook.as_deref(), Some("echo new"));
+    for (name, range) in [
+        ("NCCL_PORT_RANGE", "30000:31000"),
+        ("GLOO_PORT_RANGE", "31001:32000"),
+    ] {
+        let variable = (name.to_owned(), range.to_owned());
+        assert!(next.script.env.contains(&variable), "{variable:?}");
+    }
     cluster.stop().await;
 }
 

@@ -300,6 +300,17 @@ impl Cluster {
         Self::start_in(TempDir::new().unwrap(), flags).await
     }
 
+    /// Why a master with these configuration keys does not start.
+    pub(crate) async fn refusal(flags: &[(&str, &str)]) -> StartError {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = TempDir::new().unwrap();
+        let (options, _) = options(&directory, flags, 1);
+        match Box::pin(det_server::start(options)).await {
+            Ok(_) => panic!("it started"),
+            Err(error) => error,
+        }
+    }
+
     /// Stops the master and starts another one on what it left.
     pub(crate) async fn restart(self) -> Self {
         let Self {
@@ -318,25 +329,7 @@ impl Cluster {
                 .local_addr()
                 .unwrap()
                 .port();
-            let mut all: Vec<(String, String)> = flags
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect();
-            all.push(("host".into(), "127.0.0.1".into()));
-            all.push(("port".into(), port.to_string()));
-            let written = Arc::new(Written::default());
-            written.set(&all);
-            let config = written.read_config().unwrap();
-            let hub = Hub::default();
-            let log = MasterLog::new(hub.clone());
-            let options = MasterOptions {
-                config,
-                surroundings: written.clone(),
-                data_dir: directory.path().to_owned(),
-                allow_blank_passwords: true,
-                hub,
-                log,
-            };
+            let (options, written) = options(&directory, flags, port);
             match Box::pin(det_server::start(options)).await {
                 Ok(running) => break (running, written),
                 // Somebody took the port between the look and the start.
@@ -534,6 +527,32 @@ impl Cluster {
         within("the master to stop", running.stop()).await;
         drop(directory);
     }
+}
+
+/// What a master of a test is started with, and what it reads its configuration from.
+fn options(
+    directory: &TempDir,
+    flags: &[(&str, &str)],
+    port: u16,
+) -> (MasterOptions, Arc<Written>) {
+    let mut all: Vec<(String, String)> = flags
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    all.push(("host".into(), "127.0.0.1".into()));
+    all.push(("port".into(), port.to_string()));
+    let written = Arc::new(Written::default());
+    written.set(&all);
+    let hub = Hub::default();
+    let options = MasterOptions {
+        config: written.read_config().unwrap(),
+        surroundings: written.clone(),
+        data_dir: directory.path().to_owned(),
+        allow_blank_passwords: true,
+        log: MasterLog::new(hub.clone()),
+        hub,
+    };
+    (options, written)
 }
 
 /// An agent that runs nothing but says that it does.
