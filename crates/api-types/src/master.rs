@@ -1,6 +1,7 @@
 //! The master itself: identity, configuration, health.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::wire::{Object, Timestamp, wire_enum};
@@ -111,6 +112,60 @@ pub struct GetTelemetryResponse {
 pub struct GetMasterConfigResponse {
     /// The effective configuration, secrets masked.
     pub config: Object,
+}
+
+/// Answer of `GetMasterConfigOrigins`, an addition of ours.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetMasterConfigOriginsResponse {
+    /// Every key with its value and its origin.
+    pub origins: Vec<ConfigOrigin>,
+}
+
+/// A value of the master's configuration and where it comes from.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ConfigOrigin {
+    /// The key, `resource_pools[0].pool_name`.
+    pub path: String,
+    /// Its value, secrets masked.
+    pub value: Value,
+    /// `document` (a file), `variable`, `flag` or `default`.
+    pub layer: String,
+    /// The file with its line, the variable, the flag, or `default`.
+    pub place: String,
+}
+
+/// Request of `ReloadMasterConfig`, an addition of ours.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReloadMasterConfigRequest {
+    /// Whether only to tell what would change.
+    pub validate_only: bool,
+}
+
+/// Answer of `ReloadMasterConfig`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReloadMasterConfigResponse {
+    /// Every key whose value differs, in the order of the paths.
+    pub changes: Vec<ConfigChange>,
+    /// What to know about the new configuration although it is no mistake.
+    pub warnings: Vec<String>,
+}
+
+/// A key of the master's configuration whose value differs; secrets are masked.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ConfigChange {
+    /// The key; pools stand by their names: `resource_pools[gpu].description`.
+    pub path: String,
+    /// What was in force; null = nothing.
+    pub from: Value,
+    /// What was read; null = nothing.
+    pub to: Value,
+    /// Whether the master goes by it; otherwise it is only kept.
+    pub acts: bool,
 }
 
 /// Answer of `GET /info`, the first call of every client command. Snake case names, unlike the rest.

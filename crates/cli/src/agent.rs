@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use crate::args::RuntimeArg;
 use crate::error::CliError;
 use crate::key_flags::{AgentKeys, KeyFlags};
-use crate::serve::{self, LogTarget};
+use crate::process_log::{self, LogTarget};
+use crate::serve;
 
 /// Where the configuration lies unless told otherwise.
 const DEFAULT_CONFIG: &str = "/etc/determined/agent.yaml";
@@ -82,7 +83,7 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
             "the agent's configuration cannot be used:\n{errors}"
         ))
     })?;
-    serve::start_logging(
+    process_log::start(
         &config.log.level,
         config.log.color,
         &LogTarget::Stderr,

@@ -14,6 +14,7 @@ mod key_flags;
 mod master;
 mod model_files;
 mod output;
+mod process_log;
 mod prompt;
 mod serve;
 mod table;

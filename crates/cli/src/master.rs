@@ -2,16 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
-use det_config::Sources;
 use det_config::master::{LoadedMaster, MasterConfig};
+use det_config::{ConfigErrors, Sources};
 use det_server::hub::Hub;
+use det_server::in_force::{Surroundings, Unusable};
 use det_server::{MasterOptions, Running};
 
 use crate::error::CliError;
 use crate::key_flags::{KeyFlags, MasterKeys};
-use crate::serve::{self, LogTarget};
+use crate::process_log::{self, Level, LogTarget};
+use crate::serve;
 
 /// Where the configuration lies unless told otherwise.
 const DEFAULT_CONFIG: &str = "/etc/determined/master.yaml";
@@ -63,23 +66,66 @@ pub(crate) struct MasterSource {
 impl MasterSource {
     /// Reads files, environment and flags.
     pub(crate) fn load(&self) -> Result<LoadedMaster, CliError> {
-        let files = serve::config_files(&self.files, self.default_file)?;
-        let environment = serve::config_environment(&MasterConfig::value_names())?;
+        self.read().map_err(|error| match error {
+            NotRead::Source(error) => error,
+            NotRead::Mistakes(errors) => CliError::usage(unusable(&errors)),
+        })
+    }
+
+    fn read(&self) -> Result<LoadedMaster, NotRead> {
+        let files = serve::config_files(&self.files, self.default_file).map_err(NotRead::Source)?;
+        let environment =
+            serve::config_environment(&MasterConfig::value_names()).map_err(NotRead::Source)?;
         let sources = Sources {
             files: &files,
             env: &environment,
             flags: &self.flags,
         };
-        LoadedMaster::load(sources).map_err(|errors| {
-            CliError::usage(format!(
-                "the master's configuration cannot be used:\n{errors}"
-            ))
-        })
+        LoadedMaster::load(sources).map_err(NotRead::Mistakes)
     }
 
     /// Whether there is nothing to read but defaults, environment and flags.
     fn has_no_file(&self) -> bool {
         self.files.is_empty() && !Path::new(self.default_file).exists()
+    }
+}
+
+/// Why a configuration was not read.
+enum NotRead {
+    /// A file or variable cannot be used at all.
+    Source(CliError),
+    /// Its content.
+    Mistakes(ConfigErrors),
+}
+
+fn unusable(errors: &ConfigErrors) -> String {
+    format!("the master's configuration cannot be used:\n{errors}")
+}
+
+/// This process, as its master sees it.
+pub(crate) struct Process {
+    /// Where the configuration came from.
+    pub(crate) source: MasterSource,
+    /// The level of the log.
+    pub(crate) level: Level,
+}
+
+impl Surroundings for Process {
+    fn read_config(&self) -> Result<LoadedMaster, Unusable> {
+        self.source.read().map_err(|error| match error {
+            NotRead::Source(error) => Unusable {
+                message: error.to_string(),
+                mistakes: Vec::new(),
+            },
+            NotRead::Mistakes(errors) => Unusable {
+                message: unusable(&errors),
+                mistakes: errors.0,
+            },
+        })
+    }
+
+    fn set_log_level(&self, level: &str) {
+        self.level.set(level);
     }
 }
 
@@ -107,17 +153,17 @@ impl MasterArgs {
 /// Runs a master until it is told to stop.
 pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     let source = args.source()?;
-    let LoadedMaster {
-        config, warnings, ..
-    } = source.load()?;
+    let mut hang_ups = serve::HangUps::new()?;
+    let loaded = source.load()?;
+    let config = &loaded.config;
     let hub = Hub::default();
-    let log = serve::start_logging(
+    let log = process_log::start(
         &config.log.level,
         config.log.color,
         &LogTarget::Stderr,
         &hub,
     )?;
-    for warning in warnings {
+    for warning in &loaded.warnings {
         tracing::warn!("{}", warning.for_log());
     }
     if source.has_no_file() {
@@ -133,11 +179,15 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     let data_dir = serve::create_data_dir(&data_dir)?;
     tracing::info!(config = %config.to_masked_json(), data_dir = %data_dir.display(), "starting");
     let options = MasterOptions {
-        config,
+        config: loaded,
+        surroundings: Arc::new(Process {
+            source,
+            level: log.level,
+        }),
         data_dir: data_dir.clone(),
         allow_blank_passwords: args.allow_blank_passwords,
         hub,
-        log,
+        log: log.kept,
     };
     let mut running = start(options).await?;
     tracing::info!(address = %running.address, store = running.master().store.kind(), "the master listens");
@@ -149,8 +199,10 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
         running.address.port(),
         data_dir.join(det_server::AGENT_TOKEN_FILE).display()
     );
+    let master = running.master().clone();
     tokio::select! {
         stopped = serve::stop_signal() => stopped?,
+        () = hang_ups.reload(&master) => {}
         () = running.wait() => {}
     }
     tracing::info!("stopping");

@@ -1,18 +1,14 @@
-//! What the long-running halves (`det up`, `det master`, `det agent`) share: configuration sources, logs, signals, and
-//! the files that come with the executable.
+//! What the long-running halves (`det up`, `det master`, `det agent`) share: configuration sources, signals, and the
+//! files that come with the executable.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use det_server::hub::Hub;
-use det_server::master_log::MasterLog;
+use det_server::app::reload::{Asking, Mode};
 use rust_embed::RustEmbed;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::error::CliError;
 
@@ -153,70 +149,6 @@ pub(crate) fn set_flags(pairs: &[String]) -> Result<Vec<(String, String)>, CliEr
         .collect()
 }
 
-/// Where log lines of a long-running half go.
-pub(crate) enum LogTarget<'a> {
-    /// Standard error.
-    Stderr,
-    /// A file; standard error gets warnings only.
-    File(&'a Path),
-}
-
-/// Starts logging for the whole process and gives what `det master logs` reads.
-pub(crate) fn start_logging(
-    level: &str,
-    color: bool,
-    target: &LogTarget<'_>,
-    hub: &Hub,
-) -> Result<MasterLog, CliError> {
-    let log = MasterLog::new(hub.clone());
-    let wanted = match level {
-        "fatal" => "error",
-        other => other,
-    };
-    // Libraries say much at `info`; ours is what an operator wants to read. What rustls warns of is what strangers and
-    // older clients send (an address in place of a host name), and no fault of the master's.
-    let filter = || {
-        EnvFilter::try_new(format!(
-            "warn,rustls=error,det={wanted},det_server={wanted},det_agent={wanted},det_store={wanted}"
-        ))
-    };
-    let filter_error = |e| CliError::usage(format!("log level \"{level}\" is not known: {e}"));
-    let kept = log.layer().with_filter(filter().map_err(filter_error)?);
-    let color = color && std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let registry = tracing_subscriber::registry().with(kept);
-    let outcome = match target {
-        LogTarget::Stderr => {
-            let stderr = tracing_subscriber::fmt::layer()
-                .with_writer(std::io::stderr)
-                .with_ansi(color);
-            registry
-                .with(stderr.with_filter(filter().map_err(filter_error)?))
-                .try_init()
-        }
-        LogTarget::File(path) => {
-            let file = std::fs::OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(path)
-                .map_err(|e| CliError::file("write the log", path, &e))?;
-            let to_file = tracing_subscriber::fmt::layer()
-                .with_writer(std::sync::Mutex::new(file))
-                .with_ansi(false)
-                .with_filter(filter().map_err(filter_error)?);
-            let warnings = EnvFilter::try_new("warn,rustls=error").map_err(filter_error)?;
-            let stderr = tracing_subscriber::fmt::layer()
-                .with_writer(std::io::stderr)
-                .with_ansi(color)
-                .without_time()
-                .with_target(false)
-                .with_filter(warnings);
-            registry.with(to_file).with(stderr).try_init()
-        }
-    };
-    outcome.map_err(|e| CliError::request(format!("could not start logging: {e}")))?;
-    Ok(log)
-}
-
 /// Waits for Ctrl-C or SIGTERM.
 pub(crate) async fn stop_signal() -> Result<(), CliError> {
     let failed = |e: std::io::Error| CliError::request(format!("could not wait for signals: {e}"));
@@ -227,6 +159,76 @@ pub(crate) async fn stop_signal() -> Result<(), CliError> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+/// What SIGHUP asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HangUp {
+    /// To read the configuration again.
+    Reload,
+    /// To stop: the terminal that the process was started on is gone.
+    Stop,
+}
+
+/// Waits for SIGHUP. From its making on that signal does not end the process any more.
+pub(crate) struct HangUps {
+    signals: tokio::signal::unix::Signal,
+    /// Whether the process has a terminal and goes with it; one that was started to outlive it (`nohup`) does not.
+    goes_with_terminal: bool,
+}
+
+impl HangUps {
+    /// Registers for the signal.
+    pub(crate) fn new() -> Result<Self, CliError> {
+        // Looked at before the registration, which ends it.
+        let is_ignored = ignores_hang_up();
+        let signals = signal(SignalKind::hangup())
+            .map_err(|e| CliError::request(format!("could not wait for signals: {e}")))?;
+        Ok(Self {
+            signals,
+            goes_with_terminal: !is_ignored && has_terminal(),
+        })
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> HangUp {
+        if self.signals.recv().await.is_none() {
+            // The runtime is ending, and with it whoever waits here.
+            std::future::pending::<()>().await;
+        }
+        // The kernel takes the terminal away before it tells.
+        if self.goes_with_terminal && !has_terminal() {
+            HangUp::Stop
+        } else {
+            HangUp::Reload
+        }
+    }
+
+    /// Reads the configuration again at every SIGHUP, until the process is to stop.
+    pub(crate) async fn reload(&mut self, master: &det_server::app::Master) {
+        while self.next().await == HangUp::Reload {
+            // The master's log tells what came of it.
+            if let Err(error) = master.reload(Asking::Signal, Mode::Apply).await {
+                tracing::debug!(%error, "SIGHUP changed nothing");
+            }
+        }
+    }
+}
+
+/// Whether the process has a controlling terminal.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// Whether the process was started with SIGHUP ignored.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The signals are counted from 1.
+    mask.is_some_and(|mask| mask & (1 << (nix::libc::SIGHUP - 1)) != 0)
 }
 
 /// The supervisor's executable: named by `DET_SUPERVISOR`, or beside this executable.

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 use det_agent::{AgentOptions, RuntimeChoice, Secret};
-use det_config::master::LoadedMaster;
 use det_ids::AgentId;
 use det_server::hub::{Hub, Topic};
 use det_server::{MasterOptions, Running};
@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::RuntimeArg;
 use crate::error::CliError;
-use crate::master::MasterSource;
+use crate::master::{MasterSource, Process};
 use crate::output;
-use crate::serve::{self, LogTarget};
+use crate::process_log::{self, LogTarget};
+use crate::serve;
 
 /// Options of `det up`.
 #[derive(Debug, Clone, Args)]
@@ -66,27 +67,31 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
             ("data_dir".to_owned(), data_dir.display().to_string()),
         ],
     };
-    let LoadedMaster {
-        config, warnings, ..
-    } = source.load()?;
+    let mut hang_ups = serve::HangUps::new()?;
+    let loaded = source.load()?;
+    let config = &loaded.config;
     let hub = Hub::default();
     let log_file = data_dir.join("det.log");
-    let log = serve::start_logging(
+    let log = process_log::start(
         &config.log.level,
         config.log.color,
         &LogTarget::File(&log_file),
         &hub,
     )?;
-    for warning in warnings {
+    for warning in &loaded.warnings {
         tracing::warn!("{}", warning.for_log());
     }
     let supervisor = serve::supervisor_path()?;
     let options = MasterOptions {
-        config,
+        config: loaded,
+        surroundings: Arc::new(Process {
+            source,
+            level: log.level,
+        }),
         data_dir: data_dir.clone(),
         allow_blank_passwords: false,
         hub,
-        log,
+        log: log.kept,
     };
     let mut master = crate::master::start(options).await?;
     let address = master.address;
@@ -131,8 +136,10 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let outcome = match outcome {
         Ok(()) if master.agents_connected(&names) => {
             greet(&args, &url, &data_dir, master.blank_password)?;
+            let reloading = master.master().clone();
             let outcome = tokio::select! {
                 stopped = serve::stop_signal() => stopped,
+                () = hang_ups.reload(&reloading) => Ok(()),
                 () = master.wait() => {
                     Err(CliError::request(format!("the master ended; {} tells why", log_file.display())))
                 }

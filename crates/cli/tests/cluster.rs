@@ -257,6 +257,94 @@ fn a_search_is_previewed() {
 }
 
 #[test]
+fn a_search_is_driven_by_a_trace_without_a_master() {
+    let stub = StubMaster::start();
+    let person = Person::using(&stub);
+    person.write(
+        "random.yaml",
+        "name: r\nsearcher: {name: random, metric: loss, max_trials: 2, max_concurrent_trials: 1}\nhyperparameters: {x: 3}\n",
+    );
+    let trace = |expected: &str| {
+        format!(
+            "name: two in turn\nconfig: random.yaml\nseed: 7\nstart: {{create: 1}}\nevents:\n  - end: 1\n    expect: {expected}\n  - end: 2\n"
+        )
+    };
+    person.write("trace.yaml", &trace("{create: 2, progress: 0.5}"));
+    let out = person
+        .det(&["preview-search", "--trace", "trace.yaml"])
+        .ok();
+    assert!(out.starts_with("two in turn (seed 7)\n"), "{out}");
+    for line in [
+        "the search starts | create trial 1 {\"x\":3}",
+        "trial 1 ends      | create trial 2 {\"x\":3} | 50.0 %",
+        "trial 2 ends      | shut down: completed",
+    ] {
+        assert!(out.contains(line), "{out}\nlacks {line}");
+    }
+    let json: Value = serde_json::from_str(
+        &person
+            .det(&["preview-search", "--trace", "trace.yaml", "--json"])
+            .ok(),
+    )
+    .expect("JSON");
+    assert_eq!(
+        (&json["outcome"], &json["trials"][1]["state"]),
+        (&json!("completed"), &json!("ended"))
+    );
+    person.write("trace.yaml", &trace("nothing"));
+    let err = person
+        .det(&["preview-search", "--trace", "trace.yaml"])
+        .fails(1);
+    assert!(
+        err.contains(
+            "line 6: events[0].expect: trial 1 ends: expected no trial to be created, found trial 2"
+        ),
+        "{err}"
+    );
+    person.write("trace.yaml", "config: {searcher: {name: randum}}\n");
+    let err = person
+        .det(&["preview-search", "--trace", "trace.yaml"])
+        .fails(1);
+    assert!(err.contains("did you mean \"random\"?"), "{err}");
+    person.det(&["preview-search"]).fails(2);
+    assert_eq!(stub.lines(), Vec::<String>::new());
+}
+
+#[test]
+fn a_master_is_asked_to_take_on_its_configuration() {
+    let stub = StubMaster::start();
+    stub.on(
+        "POST /api/v1/master/reload",
+        ok(json!({"changes": [
+            {"path": "cluster_name", "from": "", "to": "lab", "acts": true},
+            {"path": "notebook_timeout", "from": null, "to": 60, "acts": false},
+        ], "warnings": ["notebook_timeout: is accepted and kept but not acted on yet"]})),
+    );
+    let person = Person::using(&stub);
+    let out = person.det(&["master", "reload", "--check"]).ok();
+    for line in [
+        "The running master would take on 2 change(s):",
+        "cluster_name     |     | lab |",
+        "notebook_timeout |     | 60  | kept; nothing acts on it",
+    ] {
+        assert!(out.contains(line), "{out}\nlacks {line}");
+    }
+    let asked = stub.last("POST /api/v1/master/reload").json();
+    assert_eq!(asked["validateOnly"], true);
+    let out = person.det(&["master", "reload"]).ok();
+    assert!(out.starts_with("The master has taken on 2"), "{out}");
+    stub.on(
+        "POST /api/v1/master/reload",
+        Answer::Json(
+            400,
+            json!({"error": {"error": "the running master cannot take on these changes:\nport: the master listens there since its start"}}),
+        ),
+    );
+    let err = person.det(&["master", "reload"]).fails(1);
+    assert!(err.contains("port: the master listens there"), "{err}");
+}
+
+#[test]
 fn what_the_master_has_not_built_is_passed_on() {
     let stub = StubMaster::start();
     stub.on(

@@ -305,6 +305,20 @@ pub fn check(
     text: &str,
     options: CheckOptions<'_>,
 ) -> Result<Checked, ConfigErrors> {
+    let mut checked =
+        check_alone(kind, file, text, options).map_err(|errors| errors.in_file(file))?;
+    for warning in &mut checked.warnings {
+        warning.name_file(file);
+    }
+    Ok(checked)
+}
+
+fn check_alone(
+    kind: DocumentKind,
+    file: &str,
+    text: &str,
+    options: CheckOptions<'_>,
+) -> Result<Checked, ConfigErrors> {
     let plain = |warnings| Checked {
         warnings,
         fits: None,

@@ -294,6 +294,11 @@ impl ConfigWarning {
         }
     }
 
+    /// Says that it is about this file, unless its place is known.
+    pub(crate) fn name_file(&mut self, file: &str) {
+        self.source.get_or_insert_with(|| file.into());
+    }
+
     /// The warning as JSON: `{"path", "message", "source", "line", "column"}`, null what there is not.
     pub fn to_json(&self) -> Value {
         json!({

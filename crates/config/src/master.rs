@@ -28,6 +28,7 @@ pub use types::{
     SchedulerKind, Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
 };
 pub use underlay::Underlay;
+use underlay::pool_named;
 
 /// A configuration as it was read: with warnings and with the origin of every value.
 #[derive(Debug, Clone)]
@@ -51,7 +52,7 @@ impl LoadedMaster {
         fill_defaults(&mut whole, &schema::MASTER);
         let config: MasterConfig = serde_json::from_value(whole.to_value())
             .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")))?;
-        warnings.extend(config.scheduler_warnings());
+        warnings.extend(config.scheduler_warnings(&root));
         Ok(Self {
             config,
             warnings,
@@ -171,7 +172,8 @@ impl MasterConfig {
         EffectiveScheduler::of(own.or(cluster), own.is_none())
     }
 
-    fn scheduler_warnings(&self) -> Vec<ConfigWarning> {
+    /// `root` is what was read, so that the places are known.
+    fn scheduler_warnings(&self, root: &Node) -> Vec<ConfigWarning> {
         let cluster = self
             .resource_manager
             .scheduler
@@ -189,7 +191,10 @@ impl MasterConfig {
                     self.effective_scheduler(pool),
                 );
                 let path = format!("resource_pools[{index}].scheduler");
-                warnings.push(ConfigWarning::new(path, None, message));
+                let block =
+                    pool_named(root, &pool.pool_name).and_then(|pool| pool.get("scheduler"));
+                let written = block.and_then(|block| block.at.as_ref());
+                warnings.push(ConfigWarning::new(path, written, message));
             }
         }
         warnings

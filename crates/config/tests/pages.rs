@@ -66,7 +66,7 @@ fn page(kind: DocumentKind) -> String {
     let (title, about) = match kind {
         DocumentKind::Experiment => (
             "Configuration of experiments",
-            "Every key of an experiment's configuration.\nHow layers come together stands in [the guide](../guides/configuration.md).",
+            "Every key of an experiment's configuration.\nHow layers come together stands in [the guide](../configuration.md).",
         ),
         DocumentKind::Task => (
             "Configuration of tasks",

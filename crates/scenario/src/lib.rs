@@ -9,6 +9,8 @@
 //! The room is pure: it knows no clock, no files and no cluster. It knows nothing of what tasks do; a task is slots for
 //! some time.
 //!
+//! A [`Trace`] does the same for a hyperparameter search: it is driven event by event.
+//!
 //! Read `description` (the format) first, then `play` (what happens when).
 
 mod cluster;
@@ -22,6 +24,7 @@ mod read;
 mod read_expect;
 mod report;
 mod text;
+mod trace;
 mod write;
 
 pub use description::{
@@ -33,4 +36,8 @@ pub use play::{Detail, Observation, Options, Refusals, play};
 pub use read::read;
 pub use report::{
     Decision, JobReport, Mismatch, Moment, QueueEntry, Report, RunningTask, Use, WaitingTask,
+};
+pub use trace::{
+    Answer, Answered, Expected, Trace, TraceConfig, TraceEvent, TraceMismatch, TraceReport,
+    TraceStep, TracedTrial, play_trace, read_trace,
 };

@@ -15,6 +15,7 @@ mod connections;
 pub mod error;
 pub mod http;
 pub mod hub;
+pub mod in_force;
 pub mod live;
 pub mod master_log;
 mod rm_agents;
@@ -22,8 +23,9 @@ mod tls;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use det_config::master::MasterConfig;
+use det_config::master::{LoadedMaster, MasterConfig};
 use det_config::storage::{CheckpointStorage, StorageLocation};
 use det_store::users::UserRow;
 use det_store::{Store, StoreError, StoreUrl, agents, settings, users};
@@ -35,16 +37,18 @@ use crate::app::metrics::{Intake, run_folding};
 use crate::app::{Inner, Master};
 use crate::auth::{Auth, client_hash, new_token, token_hash};
 use crate::hub::Hub;
+use crate::in_force::{InForce, Surroundings};
 use crate::master_log::MasterLog;
 
 /// Name of the file below the data directory that holds the token agents join with.
 pub const AGENT_TOKEN_FILE: &str = "agent-token";
 
 /// What a master is started with.
-#[derive(Debug)]
 pub struct MasterOptions {
     /// Its configuration, complete.
-    pub config: MasterConfig,
+    pub config: LoadedMaster,
+    /// The process around it.
+    pub surroundings: Arc<dyn Surroundings>,
     /// Where it keeps what it keeps: the embedded database, the agents' token, checkpoints unless configured.
     pub data_dir: PathBuf,
     /// Whether a blank `admin` password is allowed although the master listens on more than this machine.
@@ -77,6 +81,12 @@ pub enum StartError {
          start), change the password, or listen on 127.0.0.1"
     )]
     BlankPassword(String),
+    /// Blank passwords are forbidden, and there is none for the first users.
+    #[error(
+        "the feature switch \"prevent_blank_password\" is on, and this first start has no password for \"admin\" and \
+         \"determined\": set security.initial_user_password"
+    )]
+    NoInitialPassword,
     /// A file of the data directory.
     #[error("the file \"{}\" cannot be used: {source}", path.display())]
     File {
@@ -144,15 +154,15 @@ impl Running {
 /// Starts a master: opens the database, loads what it keeps in memory, listens, and starts its background work.
 pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     let MasterOptions {
-        mut config,
+        config: mut loaded,
+        surroundings,
         data_dir,
         allow_blank_passwords,
         hub,
         log,
     } = options;
-    if config.checkpoint_storage.is_none() {
-        config.checkpoint_storage = Some(default_storage(&data_dir)?);
-    }
+    complete(&mut loaded.config, &data_dir)?;
+    let config = loaded.config.clone();
     tell_schedulers(&config);
     let url = match config.db.postgres_url() {
         Some(url) => StoreUrl::Postgres(url),
@@ -186,7 +196,10 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         live,
         fresh_tokens: app::specs::FreshTokens::default(),
         connections: rm_agents::Connections::default(),
-        config,
+        in_force: InForce::new(loaded),
+        surroundings,
+        data_dir,
+        reloading: tokio::sync::Mutex::new(()),
         cluster_id,
         master_id: uuid::Uuid::new_v4().to_string(),
         agent_token_hash: token_hash(&agent_token),
@@ -231,6 +244,17 @@ async fn until_shutdown(master: Master, work: impl Future<Output = ()>) {
     }
 }
 
+/// Fills in what depends on the machine.
+pub(crate) fn complete(
+    config: &mut MasterConfig,
+    data_dir: &std::path::Path,
+) -> Result<(), StartError> {
+    if config.checkpoint_storage.is_none() {
+        config.checkpoint_storage = Some(default_storage(data_dir)?);
+    }
+    Ok(())
+}
+
 /// What `checkpoint_storage` is when the configuration has none: a directory below the data directory that, like `/tmp`,
 /// takes the files of tasks of any user and keeps each user's from the others.
 fn default_storage(data_dir: &std::path::Path) -> Result<CheckpointStorage, StartError> {
@@ -257,7 +281,7 @@ fn default_storage(data_dir: &std::path::Path) -> Result<CheckpointStorage, Star
 }
 
 /// Says of each pool what its queue runs with: blocks of pools replace the cluster's whole, which is easily missed.
-fn tell_schedulers(config: &MasterConfig) {
+pub(crate) fn tell_schedulers(config: &MasterConfig) {
     for pool in &config.resource_pools {
         let scheduler = config.effective_scheduler(pool);
         tracing::info!(resource_pool = pool.pool_name, scheduler = %scheduler, "scheduler in force");
@@ -286,6 +310,12 @@ async fn bootstrap(store: &Store, config: &MasterConfig) -> Result<String, Store
 async fn create_users(store: &Store, auth: &Auth, config: &MasterConfig) -> Result<(), StartError> {
     if !auth.users().is_empty() {
         return Ok(());
+    }
+    let forbids_blank = |switch: &String| switch == "prevent_blank_password";
+    if config.security.initial_user_password.is_empty()
+        && config.feature_switches.iter().any(forbids_blank)
+    {
+        return Err(StartError::NoInitialPassword);
     }
     let hash = auth
         .hash_password(client_hash(&config.security.initial_user_password))

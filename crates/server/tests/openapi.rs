@@ -14,12 +14,14 @@ const OURS: &[&str] = &[
     "DownloadModelDefFile",
     "ExplainJob",
     "GetEvents",
+    "GetMasterConfigOrigins",
     "Info",
     "PlainLogin",
     "PlainLogout",
     "PlainMe",
     "PostUnmanagedLogs",
     "PreviewCheckpointPolicy",
+    "ReloadMasterConfig",
 ];
 
 fn committed() -> PathBuf {

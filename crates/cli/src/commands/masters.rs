@@ -1,14 +1,15 @@
-//! `det master info|config|logs`: questions to a master.
+//! `det master info|config|logs|reload`: questions to a master.
 
 use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
 use det_config::yaml::to_yaml;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
-use crate::values::text;
+use crate::table::{Format, FormatArgs, Listing};
+use crate::values::{items, text};
 
 /// What can be asked of a master.
 #[derive(Debug, Subcommand)]
@@ -19,6 +20,9 @@ pub(crate) enum MasterQuestion {
     Config(ConfigArgs),
     /// Show the master's own log
     Logs(LogsArgs),
+    /// Have the master read its configuration again and take it on without a restart: all of it, or nothing with every
+    /// reason. SIGHUP to its process does the same
+    Reload(ReloadArgs),
 }
 
 /// The form of a document.
@@ -40,6 +44,19 @@ pub(crate) struct ConfigArgs {
     action: Option<ConfigAction>,
     #[command(flatten)]
     form: DocumentArgs,
+    /// Show where every value comes from: file and line, variable, flag or default
+    #[arg(long)]
+    origins: bool,
+}
+
+/// Options of `det master reload`.
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// Only tell what would change
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -68,6 +85,11 @@ pub(crate) async fn run(question: MasterQuestion, context: &Context) -> Result<(
             print(&info, form)
         }
         MasterQuestion::Config(args) => {
+            if args.origins {
+                let path = api_path(["master", "config", "origins"]);
+                let answer = client.get(&path, &Query::new()).await?;
+                return origins(&answer["origins"], args.form);
+            }
             let answer = client
                 .get(&api_path(["master", "config"]), &Query::new())
                 .await?;
@@ -78,6 +100,68 @@ pub(crate) async fn run(question: MasterQuestion, context: &Context) -> Result<(
             print(&answer["config"], form)
         }
         MasterQuestion::Logs(args) => logs(&client, &args).await,
+        MasterQuestion::Reload(args) => reload(&client, &args).await,
+    }
+}
+
+fn origins(keys: &Value, form: DocumentArgs) -> Result<(), CliError> {
+    if form.json {
+        return output::json(keys);
+    }
+    let mut listing = Listing::new(["Key", "Value", "From"]);
+    for key in items(keys) {
+        listing.push([text(key, "path"), shown(&key["value"]), text(key, "place")]);
+    }
+    listing.print(Format::Table, keys)
+}
+
+async fn reload(client: &Client, args: &ReloadArgs) -> Result<(), CliError> {
+    let body = json!({"validateOnly": args.check});
+    let answer = client
+        .post(&api_path(["master", "reload"]), Some(&body))
+        .await?;
+    for warning in items(&answer["warnings"]) {
+        output::note(format_args!(
+            "warning: {}",
+            warning.as_str().unwrap_or_default()
+        ));
+    }
+    let changes = &answer["changes"];
+    let format = args.format.format();
+    if format == Format::Table {
+        let n = items(changes).count();
+        output::line(match (n, args.check) {
+            (0, _) => "Nothing differs from the configuration in force.".to_owned(),
+            (n, true) => format!("The running master would take on {n} change(s):"),
+            (n, false) => format!("The master has taken on {n} change(s):"),
+        })?;
+        if n == 0 {
+            return Ok(());
+        }
+    }
+    let mut listing = Listing::new(["Key", "Was", "Is", "Note"]);
+    for change in items(changes) {
+        let note = if change["acts"] == false {
+            "kept; nothing acts on it"
+        } else {
+            ""
+        };
+        listing.push([
+            text(change, "path"),
+            shown(&change["from"]),
+            shown(&change["to"]),
+            note.to_owned(),
+        ]);
+    }
+    listing.print(format, &answer)
+}
+
+/// A value of a configuration in a cell.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
     }
 }
 

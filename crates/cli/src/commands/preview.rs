@@ -1,5 +1,7 @@
 //! `det preview-search`: which trials a search would run.
 
+mod trace;
+
 use std::path::PathBuf;
 
 use clap::Args;
@@ -18,18 +20,28 @@ use crate::values::{items, text};
 #[derive(Debug, Args)]
 pub(crate) struct PreviewArgs {
     /// Experiment configuration (YAML); - for standard input
-    config_file: PathBuf,
+    #[arg(required_unless_present = "trace")]
+    config_file: Option<PathBuf>,
+    /// Drive a search event by event, without a master: a file (YAML or JSON; - for standard input) with a configuration,
+    /// what happens to its trials, and what is expected of the search; see docs/search-traces.md
+    #[arg(long, value_name = "FILE", conflicts_with = "config_file")]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArgs,
 }
 
 /// Asks the master to plan the search of a configuration, and prints the plan.
 pub(crate) async fn run(args: PreviewArgs, context: &Context) -> Result<(), CliError> {
-    let (_, config) = read_config(&args.config_file)?;
+    if let Some(file) = &args.trace {
+        return trace::run(file, args.format.format());
+    }
+    // The command line demands one of the two.
+    let file = args.config_file.unwrap_or_default();
+    let (_, config) = read_config(&file)?;
     if config["searcher"].is_null() {
         return Err(CliError::request(format!(
             "\"{}\" has no \"searcher\" section, so there is no search to preview",
-            args.config_file.display()
+            file.display()
         )));
     }
     let session = context.session().await?;

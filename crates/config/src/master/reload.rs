@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::MasterConfig;
+use super::{MasterConfig, schema};
+use crate::schema::{Key, Status, keys};
 
 /// A key whose value differs; secrets are hidden.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,11 +17,25 @@ pub struct Change {
     pub from: Value,
     /// What was read; null = nothing.
     pub to: Value,
+    /// Whether the running master goes by it. Otherwise it is an older key, or one that is kept and not acted on yet.
+    pub acts: bool,
+}
+
+impl Change {
+    /// `{"path", "from", "to", "acts"}`.
+    pub fn to_json(&self) -> Value {
+        json!({"path": self.path, "from": self.from, "to": self.to, "acts": self.acts})
+    }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} -> {}", self.path, self.from, self.to)
+        write!(f, "{}: {} -> {}", self.path, self.from, self.to)?;
+        if self.acts {
+            Ok(())
+        } else {
+            f.write_str(" (kept; nothing acts on it)")
+        }
     }
 }
 
@@ -31,6 +46,14 @@ pub struct NotLive {
     pub change: Change,
     /// Why not.
     pub why: String,
+}
+
+impl NotLive {
+    /// `{"path", "from", "to", "message"}`.
+    pub fn to_json(&self) -> Value {
+        let Change { path, from, to, .. } = &self.change;
+        json!({"path": path, "from": from, "to": to, "message": self.why})
+    }
 }
 
 impl fmt::Display for NotLive {
@@ -140,6 +163,33 @@ fn when(path: &str) -> When {
         .map_or(Restart("it is read at start"), |(_, when)| *when)
 }
 
+/// Whether anything goes by the key at this path, or by one around it, as far as the schema tells.
+fn is_acted_on(path: &str, known: &[Key]) -> bool {
+    let steps = steps(path);
+    let here: Vec<&Key> = known
+        .iter()
+        .filter(|key| {
+            let pattern = self::steps(&key.path);
+            pattern.len() <= steps.len()
+                && pattern
+                    .iter()
+                    .zip(&steps)
+                    .all(|(pattern, step)| *pattern == "*" || pattern == step)
+        })
+        .collect();
+    let deepest = here.iter().map(|key| self::steps(&key.path).len()).max();
+    here.iter()
+        .filter(|key| Some(self::steps(&key.path).len()) == deepest)
+        .any(|key| key.status == Status::Acted)
+}
+
+/// The keys that a path goes through, without what stands in brackets.
+fn steps(path: &str) -> Vec<&str> {
+    path.split('.')
+        .map(|step| step.split('[').next().unwrap_or(step))
+        .collect()
+}
+
 impl MasterConfig {
     /// Compares what was read anew with what is in force. `occupied` tells why a pool cannot go: its agents, its work;
     /// `None` = nothing is in it.
@@ -155,6 +205,7 @@ impl MasterConfig {
         let (from, to) = (flat(self), flat(&new));
         let (shown_from, shown_to) = (shown(self), shown(&new));
         let paths: BTreeSet<&String> = from.keys().chain(to.keys()).collect();
+        let known = keys(schema::document(), false);
         let mut changes = Vec::new();
         let mut refused = Vec::new();
         for path in paths {
@@ -165,10 +216,15 @@ impl MasterConfig {
                 path: path.clone(),
                 from: shown_from.get(path).cloned().unwrap_or_default(),
                 to: shown_to.get(path).cloned().unwrap_or_default(),
+                acts: is_acted_on(path, &known),
             };
             match when(path) {
+                _ if !change.acts => changes.push(change),
                 Now => changes.push(change),
-                Never => {}
+                Never => changes.push(Change {
+                    acts: false,
+                    ..change
+                }),
                 Restart(why) => refused.push(NotLive {
                     change,
                     why: why.to_owned(),
@@ -186,6 +242,7 @@ impl MasterConfig {
                         path: format!("resource_pools[{name}]"),
                         from: Value::from(name.as_str()),
                         to: Value::Null,
+                        acts: true,
                     },
                     why,
                 });
@@ -334,6 +391,31 @@ resource_pools:
             );
         }
         assert_eq!(refused.len(), 6);
+    }
+
+    #[test]
+    fn what_nothing_acts_on_is_kept_and_told() {
+        let changes = reload(
+            "resource_pools: [{pool_name: default}]",
+            "notebook_timeout: 7\noidc: {client_id: x}\nroot: /x\nconfig_file: /y\nresource_pools: [{pool_name: default, kubernetes_namespace: n}]\nsecurity: {token: {max_lifespan_days: 90}}",
+        )
+        .unwrap();
+        for expected in [
+            "config_file: \"\" -> \"/y\" (kept; nothing acts on it)",
+            "notebook_timeout: null -> 7 (kept; nothing acts on it)",
+            "resource_pools[default].kubernetes_namespace: null -> \"n\" (kept; nothing acts on it)",
+            "root: null -> \"/x\" (kept; nothing acts on it)",
+            "security.token.max_lifespan_days: -1 -> 90 (kept; nothing acts on it)",
+        ] {
+            assert!(
+                changes.iter().any(|c| c == expected),
+                "{changes:?} lacks {expected}"
+            );
+        }
+        assert!(
+            changes.iter().all(|c| c.ends_with("nothing acts on it)")),
+            "{changes:?}"
+        );
     }
 
     #[test]

@@ -126,6 +126,14 @@ fn wrong_configurations_are_refused() {
             ": resource_pools[1].pool_name: \"a\" names two resource pools",
         ),
         (
+            "additional_resource_managers: [{resource_manager: {type: kubernetes, cluster_name: k, max_slots_per_pod: 1}, resource_pools: [{pool_name: default}]}]",
+            ": additional_resource_managers[0].resource_pools[0].pool_name: \"default\" names two resource pools",
+        ),
+        (
+            "resource_pools: [{pool_name: default, provider: {type: aws, ssh_key_name: k, image_id: i}}, {pool_name: b, provider: {type: gcp, boot_disk_source_image: projects/p/global/images/i, network_interface: {network: n, subnetwork: s}}}]",
+            ": resource_pools[1].provider.type: must be \"aws\" as in the pools before",
+        ),
+        (
             "resource_pools: [{description: a}]",
             ": resource_pools[0].pool_name: is required",
         ),

@@ -132,7 +132,7 @@ fn at_path(path: &str, node: Node) -> Option<Node> {
     Some(layer)
 }
 
-fn pool_named<'n>(root: &'n Node, name: &str) -> Option<&'n Node> {
+pub(super) fn pool_named<'n>(root: &'n Node, name: &str) -> Option<&'n Node> {
     match &root.get("resource_pools")?.tree {
         Tree::List(pools) => pools
             .iter()

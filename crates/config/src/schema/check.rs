@@ -1,11 +1,14 @@
 //! Holds a document against the schema: every mistake with its place, its path, what was found and what is allowed.
 
-use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant, leaves};
-use crate::errors::{
-    ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position, each_once, edit_distance,
-};
+mod unknown;
+
+use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position, each_once};
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
+
+pub(crate) use unknown::closest;
+use unknown::other_variant;
 
 /// How complete the document has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -453,96 +456,6 @@ impl Checker {
         }
     }
 
-    /// Refuses keys that are not in `names`; `of` names the variant they would have to belong to, and `elsewhere` says
-    /// where a key belongs instead.
-    fn unknown_keys(
-        &mut self,
-        node: &Node,
-        names: &[&'static str],
-        of: &str,
-        elsewhere: impl Fn(&str) -> Option<String>,
-    ) {
-        for (key, member) in node.members().into_iter().flatten() {
-            if names.contains(&key.as_str()) {
-                continue;
-            }
-            // A text that is none of ours has thousands of them, and only the first mistakes are told.
-            if self.errors.len() >= MAX_TOLD {
-                let message = format!("is not a known key{of}");
-                self.error_in(key, member.at.as_ref(), message);
-                continue;
-            }
-            let hint = elsewhere(key).or_else(|| {
-                let meant = self.meaning(key, names)?;
-                if let Some(place) = meant.place(key) {
-                    self.belongs_at(key, &place);
-                    self.meant.push(place);
-                }
-                if let Meant::Sibling(sibling) = meant {
-                    self.meant.push(self.path_to(sibling));
-                }
-                Some(meant.hint(key))
-            });
-            match hint {
-                Some(hint) => {
-                    let message = format!("is not a known key{of}");
-                    self.error_hint_in(key, member.at.as_ref(), message, hint);
-                }
-                None => {
-                    let message = format!("is not a known key{of}; known are {}", quoted(names));
-                    self.error_in(key, member.at.as_ref(), message);
-                }
-            }
-        }
-    }
-
-    /// Where a key at the current path that is not known there belongs, by what people are known to misplace.
-    pub(crate) fn known_place(&self, key: &str) -> Option<&'static str> {
-        let here = self.path_to(key);
-        let places = self.document.places;
-        places
-            .iter()
-            .find(|(from, _)| match from.strip_prefix('.') {
-                Some(top) => top == here,
-                None => *from == here || (!from.contains('.') && *from == key),
-            })
-            .map(|(_, to)| *to)
-            .filter(|to| *to != here)
-    }
-
-    fn path_to(&self, key: &str) -> String {
-        let mut here = self.path();
-        push_key(&mut here, key);
-        here
-    }
-
-    /// What an unknown key may have meant.
-    fn meaning(&self, key: &str, siblings: &[&'static str]) -> Option<Meant> {
-        if let Some(place) = self.known_place(key) {
-            return Some(Meant::Place(place.to_owned()));
-        }
-        let plain = snake(key);
-        if let Some(sibling) = closest(&plain, siblings.iter().copied()) {
-            return Some(Meant::Sibling(sibling));
-        }
-        let here = self.path_to(key);
-        let known = leaves(self.document.root);
-        if self.path.is_empty() && key.contains('.') && known.iter().any(|leaf| leaf.path == key) {
-            return Some(Meant::Flat);
-        }
-        let places: Vec<String> = known
-            .into_iter()
-            .map(|leaf| leaf.path)
-            .filter(|path| path.rsplit('.').next() == Some(&*plain) && *path != here)
-            .collect();
-        match &places[..] {
-            [place] if self.path.is_empty() => Some(Meant::Place(place.clone())),
-            // A leaf name that occurs all over the schema says nothing.
-            [_, ..] if places.len() <= 3 => Some(Meant::OneOf(places)),
-            _ => None,
-        }
-    }
-
     fn fields(
         &mut self,
         node: &mut Node,
@@ -682,42 +595,6 @@ impl Checker {
     }
 }
 
-/// What an unknown key may have meant.
-enum Meant {
-    /// This key beside it.
-    Sibling(&'static str),
-    /// A key elsewhere, by its dotted path.
-    Place(String),
-    /// One of several elsewhere.
-    OneOf(Vec<String>),
-    /// The dotted path that it is.
-    Flat,
-}
-
-impl Meant {
-    /// Where its value belongs, when that is certain enough to be shown; a flat key belongs where it says.
-    fn place(&self, key: &str) -> Option<String> {
-        match self {
-            Self::Place(place) => Some(place.clone()),
-            Self::Flat => Some(key.to_owned()),
-            Self::Sibling(_) | Self::OneOf(_) => None,
-        }
-    }
-
-    fn hint(&self, key: &str) -> String {
-        match self {
-            Self::Sibling(sibling) => format!("did you mean \"{sibling}\"?"),
-            Self::Place(place) => format!("did you mean \"{place}\"?"),
-            Self::OneOf(places) => format!("did you mean {}?", quoted_or(places)),
-            Self::Flat => {
-                let nested = key.replace('.', ": {");
-                let ends = "}".repeat(key.matches('.').count());
-                format!("nest the keys: {nested}: …{ends}")
-            }
-        }
-    }
-}
-
 /// Appends a key to a path.
 pub(crate) fn push_key(path: &mut String, key: &str) {
     if is_plain_key(key) {
@@ -744,18 +621,6 @@ fn union_names(union: &'static Union, only: Option<&Variant>) -> Vec<&'static st
         }
     }
     names
-}
-
-/// Which other variants of a union have this key.
-fn other_variant(union: &'static Union, key: &str) -> Option<String> {
-    let having: Vec<String> = union
-        .variants
-        .iter()
-        .filter(|variant| !variant.is_retired())
-        .filter(|variant| variant.fields.iter().any(|field| field.name == key))
-        .map(|variant| variant.name.to_owned())
-        .collect();
-    (!having.is_empty()).then(|| format!("it belongs to {} {}", union.tag, quoted_or(&having)))
 }
 
 /// Whether a key needs no quotes in a path.
@@ -785,11 +650,6 @@ fn quoted_list<'a>(words: impl Iterator<Item = &'a str>) -> String {
     words.join(", ")
 }
 
-fn quoted_or(words: &[String]) -> String {
-    let words: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
-    words.join(" or ")
-}
-
 fn lower_first(text: &str) -> String {
     let mut chars = text.chars();
     match chars.next() {
@@ -799,34 +659,4 @@ fn lower_first(text: &str) -> String {
         }
         _ => text.to_owned(),
     }
-}
-
-/// A key as this configuration writes its keys: `slotsPerTrial` and `slots-per-trial` are `slots_per_trial`.
-pub(crate) fn snake(key: &str) -> String {
-    let mut out = String::new();
-    let mut before_is_lower = false;
-    for c in key.chars() {
-        if c.is_ascii_uppercase() && before_is_lower {
-            out.push('_');
-        }
-        before_is_lower = c.is_ascii_lowercase() || c.is_ascii_digit();
-        out.push(if c == '-' {
-            '_'
-        } else {
-            c.to_ascii_lowercase()
-        });
-    }
-    out
-}
-
-/// The candidate nearest to `word`, at most two edits away and not a wholly different word.
-pub(crate) fn closest<'a>(
-    word: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
-    candidates
-        .filter_map(|candidate| Some((edit_distance(word, candidate, 2)?, candidate)))
-        .filter(|(distance, candidate)| *distance < candidate.chars().count())
-        .min()
-        .map(|(_, candidate)| candidate)
 }

@@ -87,6 +87,8 @@ impl Master {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
+                    // It may have gone since the agent was asked in.
+                    master.require_pool(&hello.resource_pool)?;
                     let before = agents::find(&mut tx.conn(), hello.agent_id.as_str()).await?;
                     let json =
                         |value: serde_json::Result<String>| value.map_err(AppError::internal);

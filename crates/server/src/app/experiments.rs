@@ -229,6 +229,11 @@ impl Master {
         state: ExperimentState,
         actor: &str,
     ) -> AppResult<i64> {
+        // It may have gone since the configuration was checked.
+        self.require_pool(&new.job.resource_pool)?;
+        for pool in Fallback::of(&new.job).map_or_else(Vec::new, |fallback| fallback.pools) {
+            self.require_pool(&pool)?;
+        }
         let id = experiments::insert(&mut tx.conn(), &new).await?;
         self.record(
             tx,
@@ -416,6 +421,8 @@ impl Master {
             config = over.over(under).complete(&defaults).map_err(config_error)?;
             experiments::set_config(&mut tx.conn(), id, &config.to_json().to_string()).await?;
         }
+        // Nothing kept it there since the experiment ended.
+        self.require_pool(&row.resource_pool)?;
         self.experiment_event(tx, id, ExperimentEvent::Continue, cause)
             .await?;
         experiments::clear_end(&mut tx.conn(), id).await?;

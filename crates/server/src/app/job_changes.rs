@@ -108,12 +108,7 @@ impl Master {
                 config["resources"]["priority"] = json!(job.priority);
             }
             JobChange::ResourcePool(pool) => {
-                if !self.pool_names().contains(pool) {
-                    return Err(AppError::invalid(format!(
-                        "resource pool \"{pool}\" does not exist"
-                    ))
-                    .hint(format!("choose one of: {}", self.pool_names().join(", "))));
-                }
+                self.require_pool(pool)?;
                 if job.resource_pool == *pool {
                     return Err(AppError::invalid(format!(
                         "the job is in resource pool \"{pool}\" already"

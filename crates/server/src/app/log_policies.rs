@@ -297,7 +297,7 @@ impl Master {
         if let Some(policy) = &findings.retries_canceled_by {
             return Ok(Some(format!("the log policy \"{policy}\" matched")));
         }
-        if findings.excluded_agents.is_empty() || !self.config.launch_error {
+        if findings.excluded_agents.is_empty() || !self.config().launch_error {
             return Ok(None);
         }
         let config = self.config_for(experiment)?;

@@ -20,6 +20,7 @@ pub mod model_archive;
 pub(crate) mod ownership;
 pub mod pools;
 pub mod preview;
+pub mod reload;
 pub mod searches;
 pub mod series;
 pub mod specs;
@@ -29,6 +30,7 @@ pub mod trials;
 pub mod users;
 pub mod why;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use det_config::master::MasterConfig;
@@ -41,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Auth;
 use crate::error::{AppError, AppResult};
 use crate::hub::Hub;
+use crate::in_force::{InForce, Surroundings};
 use crate::live::Live;
 use crate::master_log::MasterLog;
 use crate::rm_agents::Connections;
@@ -76,7 +79,13 @@ pub struct Inner {
     /// Connected agents.
     pub connections: Connections,
     /// The configuration in force.
-    pub config: MasterConfig,
+    pub in_force: InForce,
+    /// The process around this master.
+    pub surroundings: Arc<dyn Surroundings>,
+    /// Where files are kept.
+    pub data_dir: PathBuf,
+    /// Held by whoever takes on another configuration: one at a time.
+    pub reloading: tokio::sync::Mutex<()>,
     /// Identity of the cluster; never changes.
     pub cluster_id: String,
     /// Identity of this start of the master.
@@ -114,6 +123,11 @@ impl Master {
         Self {
             inner: Arc::new(inner),
         }
+    }
+
+    /// The configuration as it is now; keep nothing of it.
+    pub fn config(&self) -> Arc<MasterConfig> {
+        self.in_force.config()
     }
 
     /// Records a change of state in the transaction that makes it, and wakes those who read events.

@@ -85,7 +85,7 @@ impl Master {
 
     /// Names of the pools, in the order of the configuration.
     pub fn pool_names(&self) -> Vec<String> {
-        self.config
+        self.config()
             .resource_pools
             .iter()
             .map(|p| p.pool_name.clone())
@@ -94,10 +94,11 @@ impl Master {
 
     /// How a pool schedules.
     pub fn pool_settings(&self, pool: &str) -> PoolSettings {
-        let Some(configured) = self.config.resource_pool(pool) else {
+        let config = self.config();
+        let Some(configured) = config.resource_pool(pool) else {
             return PoolSettings::default();
         };
-        let scheduler = self.config.effective_scheduler(configured);
+        let scheduler = config.effective_scheduler(configured);
         PoolSettings {
             policy: match scheduler.kind {
                 SchedulerKind::Priority => Policy::Priority {
@@ -118,39 +119,40 @@ impl Master {
 
     /// Priority of a job in this pool that names none; 1 to 99, lower first.
     pub fn default_priority(&self, pool: &str) -> u8 {
-        self.config
+        let config = self.config();
+        config
             .resource_pool(pool)
             .map_or(det_config::master::DEFAULT_PRIORITY, |p| {
-                self.config.effective_scheduler(p).default_priority
+                config.effective_scheduler(p).default_priority
             })
     }
 
     /// Zero-slot containers that each agent of the pool takes at once.
     pub fn aux_limit(&self, pool: &str) -> u32 {
-        self.config
+        self.config()
             .resource_pool(pool)
             .map_or(0, |p| p.max_aux_containers_per_agent)
     }
 
     /// Where work with slots goes when it names no pool.
     pub fn default_compute_pool(&self) -> Option<String> {
-        self.config.default_compute_pool().map(str::to_owned)
+        self.config().default_compute_pool().map(str::to_owned)
     }
 
     /// Where work without slots goes when it names no pool.
     pub fn default_aux_pool(&self) -> Option<String> {
-        self.config.default_aux_pool().map(str::to_owned)
+        self.config().default_aux_pool().map(str::to_owned)
     }
 
     /// What every container of the pool gets unless it says otherwise.
     pub fn container_defaults(&self, pool: &str) -> TaskContainerDefaults {
-        self.config.effective_task_container_defaults(pool)
+        self.config().effective_task_container_defaults(pool)
     }
 
     /// How long an agent of the pool may be away before its tasks are given up.
     pub(crate) fn reconnect_patience_micros(&self, pool: &str) -> i64 {
         let wait = self
-            .config
+            .config()
             .resource_pool(pool)
             .map_or(std::time::Duration::from_secs(600), |p| {
                 p.agent_reconnect_wait

@@ -27,7 +27,7 @@ impl Master {
             .or_else(|| self.default_compute_pool())
             .unwrap_or_default();
         let container_defaults = self.container_defaults(&pool);
-        let storage = match &self.config.checkpoint_storage {
+        let storage = match &self.config().checkpoint_storage {
             Some(storage) => serde_json::to_value(storage).map_err(AppError::internal)?,
             // Nothing is stored, so any place will do.
             None => json!({"type": "directory", "container_path": "/"}),

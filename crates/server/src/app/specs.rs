@@ -155,12 +155,12 @@ impl Master {
                 .unwrap_or(0)
             }
         };
+        let configured = self.config();
         (start..start + 100)
             .map(|n| n * PORT_STEP)
             .find(|offset| {
                 let ports = trial_ports(*offset).map(|(_, port)| port);
-                !self
-                    .config
+                !configured
                     .reserved_ports
                     .iter()
                     .any(|reserved| ports.contains(reserved))
@@ -189,7 +189,7 @@ impl Master {
         ports.extend(trial_ports(parts.port_offset).map(|(_, port)| port));
         ports.extend(environment.proxy_ports.iter().map(|p| p.proxy_port));
         ports.extend(environment.ports.values().copied());
-        let user = task_user(owner, &self.config.security.default_task);
+        let user = task_user(owner, &self.config().security.default_task);
         let devices = config
             .resources
             .devices
@@ -308,6 +308,9 @@ impl Master {
         }
         if let Some(range) = &defaults.gloo_port_range {
             set("GLOO_PORT_RANGE", range.clone());
+        }
+        if let Some(range) = &defaults.nccl_port_range {
+            set("NCCL_PORT_RANGE", range.clone());
         }
         if config.debug {
             set("DET_DEBUG", "true".into());

@@ -82,7 +82,7 @@ impl Master {
         let no_such_pools = self.unknown_pools(&pool, several);
         let container_defaults = self.container_defaults(&pool);
         let storage = self
-            .config
+            .config()
             .checkpoint_storage
             .as_ref()
             .map(serde_json::to_value)
@@ -220,7 +220,7 @@ impl Master {
             return Ok(false);
         };
         let message = format!("resources.slots_per_trial: resource pool \"{pool}\": {never}");
-        if self.config.launch_error {
+        if self.config().launch_error {
             let error = AppError::invalid(message);
             return Err(if never.nearest.is_empty() {
                 error

@@ -122,6 +122,7 @@ impl Master {
             Some(entry) => self.estimates(entry, &all, &pool).await?,
             None => BTreeMap::new(),
         };
+        let config = self.config();
         Ok(JobStory {
             estimates,
             state: experiment_state(&experiment)?,
@@ -129,10 +130,9 @@ impl Master {
                 .into_iter()
                 .filter(|entry| entry.job.resource_pool == pool)
                 .collect(),
-            scheduling: self
-                .config
+            scheduling: config
                 .resource_pool(&pool)
-                .map(|configured| self.config.effective_scheduler(configured).to_string())
+                .map(|configured| config.effective_scheduler(configured).to_string())
                 .unwrap_or_default(),
             room: Room::of(&snapshot),
             placements: placements.collect(),

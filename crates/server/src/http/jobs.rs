@@ -184,8 +184,8 @@ async fn get_resource_pools(
     // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
     let default_compute = master.pool_or_default("")?;
     let default_aux = master.default_aux_pool();
-    let pools = master
-        .config
+    let config = master.config();
+    let pools = config
         .resource_pools
         .iter()
         .map(|configured| {
@@ -202,7 +202,7 @@ async fn get_resource_pools(
                         .iter()
                         .filter(|entry| entry.job.resource_pool == *name),
                 ),
-                metadata: master.config.resource_manager.metadata.clone(),
+                metadata: config.resource_manager.metadata.clone(),
             })
         })
         .collect::<Result<Vec<_>, _>>()?;

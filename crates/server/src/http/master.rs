@@ -6,10 +6,14 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use det_api_types::logs::{LogEntry, LogLevel, MasterLogsQuery, MasterLogsResponse};
 use det_api_types::master::{
-    ClusterMessage, GetMasterConfigResponse, GetMasterResponse, GetTelemetryResponse, HealthCheck,
-    HealthStatus, Info, InfoTelemetry, ResourceManagerHealth,
+    ClusterMessage, ConfigChange, ConfigOrigin, GetMasterConfigOriginsResponse,
+    GetMasterConfigResponse, GetMasterResponse, GetTelemetryResponse, HealthCheck, HealthStatus,
+    Info, InfoTelemetry, ReloadMasterConfigRequest, ReloadMasterConfigResponse,
+    ResourceManagerHealth,
 };
 use det_api_types::wire::{self, Object, Timestamp};
+use det_config::explain::ExplainedKey;
+use det_config::master::Change;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -17,10 +21,11 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::app::reload::{Asking, Mode};
 use crate::app::{API_VERSION, Master};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::before_stream;
-use crate::http::extract::{Caller, WireQuery};
+use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, line, message, stream};
 use crate::hub::Topic;
 use crate::master_log::{CAPACITY, Entry};
@@ -32,6 +37,8 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(health))
         .routes(routes!(get_master))
         .routes(routes!(get_master_config))
+        .routes(routes!(get_master_config_origins))
+        .routes(routes!(reload_master_config))
         .routes(routes!(master_logs))
         .routes(routes!(get_telemetry))
         .routes(routes!(get_cluster_message))
@@ -45,7 +52,7 @@ async fn info(State(master): State<Master>) -> Answer {
         version: API_VERSION.into(),
         master_id: master.master_id.clone(),
         cluster_id: master.cluster_id.clone(),
-        cluster_name: master.config.cluster_name.clone(),
+        cluster_name: master.config().cluster_name.clone(),
         telemetry: InfoTelemetry { enabled: false },
         sso_providers: None,
     })
@@ -67,7 +74,7 @@ async fn health(State(master): State<Master>) -> Response {
         }
     };
     // The agents' manager is a part of this process and needs nothing but the database.
-    let name = match master.config.resource_manager.cluster_name.as_str() {
+    let name = match master.config().resource_manager.cluster_name.as_str() {
         "" => "agents".to_owned(),
         name => name.to_owned(),
     };
@@ -98,10 +105,10 @@ async fn get_master(State(master): State<Master>) -> Answer {
         version: API_VERSION.into(),
         master_id: master.master_id.clone(),
         cluster_id: master.cluster_id.clone(),
-        cluster_name: master.config.cluster_name.clone(),
+        cluster_name: master.config().cluster_name.clone(),
         branding: "determined".into(),
         user_management_enabled: true,
-        feature_switches: master.config.feature_switches.clone(),
+        feature_switches: master.config().feature_switches.clone(),
         ..GetMasterResponse::default()
     })
 }
@@ -111,7 +118,7 @@ async fn get_master(State(master): State<Master>) -> Answer {
     responses((status = 200, body = GetMasterConfigResponse)))]
 async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) -> Answer {
     actor.require_admin("read the master's configuration")?;
-    let Value::Object(config) = master.config.to_masked_json() else {
+    let Value::Object(config) = master.config().to_masked_json() else {
         return Err(AppError::internal(anyhow::anyhow!(
             "the master's configuration is not an object"
         ))
@@ -120,6 +127,56 @@ async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) 
     message(&GetMasterConfigResponse {
         config: Object(config),
     })
+}
+
+/// Where every value of the effective configuration comes from, secrets hidden. For administrators; an addition of ours.
+#[utoipa::path(get, path = "/api/v1/master/config/origins", operation_id = "GetMasterConfigOrigins", tag = "master",
+    responses((status = 200, body = GetMasterConfigOriginsResponse)))]
+async fn get_master_config_origins(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+    actor.require_admin("read the master's configuration")?;
+    message(&GetMasterConfigOriginsResponse {
+        origins: master.in_force.origins().iter().map(origin).collect(),
+    })
+}
+
+fn origin(key: &ExplainedKey) -> ConfigOrigin {
+    ConfigOrigin {
+        path: key.path.clone(),
+        value: key.value.clone(),
+        layer: key.origin.layer().kind().to_owned(),
+        place: key.origin.to_string(),
+    }
+}
+
+/// Reads files, environment and flags again as at the start, and takes on all that differs, or nothing: when something
+/// of it needs a restart, or is a mistake, the answer is a refusal with every reason. For administrators; an addition of
+/// ours.
+#[utoipa::path(post, path = "/api/v1/master/reload", operation_id = "ReloadMasterConfig", tag = "master",
+    request_body = ReloadMasterConfigRequest, responses((status = 200, body = ReloadMasterConfigResponse)))]
+async fn reload_master_config(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(body): WireBody<ReloadMasterConfigRequest>,
+) -> Answer {
+    let mode = if body.validate_only {
+        Mode::Check
+    } else {
+        Mode::Apply
+    };
+    let reloaded = master.reload(Asking::Person(&actor), mode).await?;
+    message(&ReloadMasterConfigResponse {
+        changes: reloaded.changes.into_iter().map(change).collect(),
+        warnings: reloaded.warnings.iter().map(ToString::to_string).collect(),
+    })
+}
+
+fn change(change: Change) -> ConfigChange {
+    ConfigChange {
+        path: change.path,
+        from: change.from,
+        to: change.to,
+        acts: change.acts,
+    }
 }
 
 /// Whether usage is reported to anybody. It is not.

@@ -13,6 +13,7 @@ pub mod allocations;
 pub mod auth;
 pub mod checkpoints;
 pub mod config_policies;
+pub(crate) mod cors;
 pub mod events;
 pub mod experiments;
 pub mod jobs;
@@ -90,6 +91,10 @@ fn router(master: Master) -> Router {
         .layer(axum::middleware::from_fn(respond::pretty))
         .layer(axum::middleware::from_fn(extract::readable_address))
         .layer(CompressionLayer::new().gzip(true))
+        .layer(axum::middleware::from_fn_with_state(
+            master.clone(),
+            cors::let_in,
+        ))
         .layer(CatchPanicLayer::custom(error::on_panic))
         .with_state(master)
 }

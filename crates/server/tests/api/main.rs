@@ -21,6 +21,7 @@ mod logs;
 mod master;
 mod pools;
 mod recovery;
+mod reload;
 mod tasks;
 mod templates;
 mod trials;

@@ -166,10 +166,24 @@ async fn there_is_no_cluster_message_and_setting_one_is_not_built() {
 }
 
 #[tokio::test]
+async fn a_first_start_with_blank_passwords_can_be_forbidden() {
+    let switch = ("feature_switches", "[prevent_blank_password]");
+    let error = Cluster::refusal(&[switch]).await.to_string();
+    assert!(
+        error.contains("set security.initial_user_password"),
+        "{error}"
+    );
+    let password = ("security.initial_user_password", "Analytical1");
+    let cluster = Cluster::start_with(&[switch, password]).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_token_is_needed() {
     let cluster = Cluster::start().await;
     for path in [
         "/api/v1/master/config",
+        "/api/v1/master/config/origins",
         "/api/v1/master/logs",
         "/api/v1/master/cluster_message",
     ] {

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::str::FromStr as _;
+use std::sync::Arc;
 use std::time::Duration;
 
-use det_config::master::MasterConfig;
+use det_config::Sources;
+use det_config::master::LoadedMaster;
 use det_failpoints::VARIABLE;
 use det_server::hub::Hub;
+use det_server::in_force::{Surroundings, Unusable};
 use det_server::master_log::MasterLog;
 use det_server::{MasterOptions, Running};
 use sqlx::postgres::PgConnectOptions;
@@ -167,16 +170,33 @@ async fn open(data_dir: PathBuf, port: u16, database: Option<String>) -> Running
     }
     // Of several stories in one process the first one installs it.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let (config, _) = MasterConfig::load(&[], &BTreeMap::new(), &flags).unwrap();
+    let sources = Sources {
+        files: &[],
+        env: &BTreeMap::new(),
+        flags: &flags,
+    };
+    let config = LoadedMaster::load(sources).unwrap();
     let hub = Hub::default();
     let options = MasterOptions {
         config,
+        surroundings: Arc::new(NoReload),
         data_dir,
         allow_blank_passwords: true,
         log: MasterLog::new(hub.clone()),
         hub,
     };
     Box::pin(det_server::start(options)).await.unwrap()
+}
+
+/// These masters are never asked to read their configuration again.
+struct NoReload;
+
+impl Surroundings for NoReload {
+    fn read_config(&self) -> Result<LoadedMaster, Unusable> {
+        unreachable!("no story reloads the configuration")
+    }
+
+    fn set_log_level(&self, _level: &str) {}
 }
 
 /// In the master's process: runs until its input ends.

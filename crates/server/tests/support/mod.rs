@@ -7,18 +7,21 @@ pub(crate) mod invariants;
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use det_agent_proto::{
     ContainerReport, ContainerState, Hello, PATH, PROTOCOL_VERSION, ToAgent, ToMaster,
 };
-use det_config::master::MasterConfig;
+use det_config::Sources;
+use det_config::master::LoadedMaster;
 use det_ids::{AgentId, SlotId};
 use det_server::app::Master;
 use det_server::app::experiments::NewExperimentRequest;
 use det_server::app::model_archive::{ContextFile, FileKind};
 use det_server::auth::Actor;
 use det_server::hub::Hub;
+use det_server::in_force::{Surroundings, Unusable};
 use det_server::master_log::MasterLog;
 use det_server::{MasterOptions, Running, StartError};
 use det_store::allocations::{self, AllocationRow, TaskRow};
@@ -47,6 +50,48 @@ pub(crate) struct Cluster {
     running: Running,
     http: reqwest::Client,
     directory: TempDir,
+    /// What its configuration is read from.
+    pub(crate) written: Arc<Written>,
+}
+
+/// A configuration that can be written anew while its master runs.
+#[derive(Default)]
+pub(crate) struct Written {
+    flags: Mutex<Vec<(String, String)>>,
+    file: Mutex<String>,
+    /// Levels that the log was set to.
+    pub(crate) levels: Mutex<Vec<String>>,
+}
+
+impl Written {
+    fn set(&self, flags: &[(String, String)]) {
+        *self.flags.lock().unwrap() = flags.to_vec();
+    }
+
+    /// Writes the file that flags lie over.
+    pub(crate) fn write(&self, file: &str) {
+        file.clone_into(&mut self.file.lock().unwrap());
+    }
+}
+
+impl Surroundings for Written {
+    fn read_config(&self) -> Result<LoadedMaster, Unusable> {
+        let files = [("master.yaml".to_owned(), self.file.lock().unwrap().clone())];
+        let flags = self.flags.lock().unwrap().clone();
+        let sources = Sources {
+            files: &files,
+            env: &BTreeMap::new(),
+            flags: &flags,
+        };
+        LoadedMaster::load(sources).map_err(|errors| Unusable {
+            message: errors.to_string(),
+            mistakes: errors.0,
+        })
+    }
+
+    fn set_log_level(&self, level: &str) {
+        self.levels.lock().unwrap().push(level.to_owned());
+    }
 }
 
 /// An answer.
@@ -255,6 +300,17 @@ impl Cluster {
         Self::start_in(TempDir::new().unwrap(), flags).await
     }
 
+    /// Why a master with these configuration keys does not start.
+    pub(crate) async fn refusal(flags: &[(&str, &str)]) -> StartError {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let directory = TempDir::new().unwrap();
+        let (options, _) = options(&directory, flags, 1);
+        match Box::pin(det_server::start(options)).await {
+            Ok(_) => panic!("it started"),
+            Err(error) => error,
+        }
+    }
+
     /// Stops the master and starts another one on what it left.
     pub(crate) async fn restart(self) -> Self {
         let Self {
@@ -267,30 +323,15 @@ impl Cluster {
     async fn start_in(directory: TempDir, flags: &[(&str, &str)]) -> Self {
         // Of several tests in one process the first one installs it.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let running = loop {
+        let (running, written) = loop {
             let port = std::net::TcpListener::bind("127.0.0.1:0")
                 .unwrap()
                 .local_addr()
                 .unwrap()
                 .port();
-            let mut all: Vec<(String, String)> = flags
-                .iter()
-                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                .collect();
-            all.push(("host".into(), "127.0.0.1".into()));
-            all.push(("port".into(), port.to_string()));
-            let (config, _) = MasterConfig::load(&[], &BTreeMap::new(), &all).unwrap();
-            let hub = Hub::default();
-            let log = MasterLog::new(hub.clone());
-            let options = MasterOptions {
-                config,
-                data_dir: directory.path().to_owned(),
-                allow_blank_passwords: true,
-                hub,
-                log,
-            };
+            let (options, written) = options(&directory, flags, port);
             match Box::pin(det_server::start(options)).await {
-                Ok(running) => break running,
+                Ok(running) => break (running, written),
                 // Somebody took the port between the look and the start.
                 Err(StartError::Listen { .. }) => {}
                 Err(error) => panic!("{error}"),
@@ -300,6 +341,7 @@ impl Cluster {
             running,
             http: reqwest::Client::new(),
             directory,
+            written,
         }
     }
 
@@ -479,11 +521,38 @@ impl Cluster {
             running,
             http,
             directory,
+            ..
         } = self;
         drop(http);
         within("the master to stop", running.stop()).await;
         drop(directory);
     }
+}
+
+/// What a master of a test is started with, and what it reads its configuration from.
+fn options(
+    directory: &TempDir,
+    flags: &[(&str, &str)],
+    port: u16,
+) -> (MasterOptions, Arc<Written>) {
+    let mut all: Vec<(String, String)> = flags
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    all.push(("host".into(), "127.0.0.1".into()));
+    all.push(("port".into(), port.to_string()));
+    let written = Arc::new(Written::default());
+    written.set(&all);
+    let hub = Hub::default();
+    let options = MasterOptions {
+        config: written.read_config().unwrap(),
+        surroundings: written.clone(),
+        data_dir: directory.path().to_owned(),
+        allow_blank_passwords: true,
+        log: MasterLog::new(hub.clone()),
+        hub,
+    };
+    (options, written)
 }
 
 /// An agent that runs nothing but says that it does.

@@ -133,6 +133,7 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
     }
     unique_pools(checker, &all);
     unique_managers(checker, &all);
+    single_cloud(checker, &all);
     for managed in &all {
         if managed.kind() == "agent" || !managed.pools.is_empty() {
             default_pools(checker, managed, root);
@@ -149,6 +150,9 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
 fn unique_pools(checker: &mut Checker, all: &[Managed<'_>]) {
     let mut seen: Vec<&str> = Vec::new();
     for managed in all {
+        if managed.additional.is_none() && managed.pools.is_empty() {
+            seen.push("default");
+        }
         for (index, pool) in managed.pools.iter().enumerate() {
             let Some(node) = pool.get("pool_name") else {
                 continue;
@@ -163,6 +167,35 @@ fn unique_pools(checker: &mut Checker, all: &[Managed<'_>]) {
                 });
             }
             seen.push(name);
+        }
+    }
+}
+
+/// Agents are made in one cloud: the master has the identity of one.
+fn single_cloud(checker: &mut Checker, all: &[Managed<'_>]) {
+    let mut first: Option<&str> = None;
+    for managed in all {
+        for (index, pool) in managed.pools.iter().enumerate() {
+            let Some(node) = pool.find("provider.type") else {
+                continue;
+            };
+            let Some(cloud @ ("aws" | "gcp")) = node.text() else {
+                continue;
+            };
+            let first = *first.get_or_insert(cloud);
+            if first == cloud {
+                continue;
+            }
+            managed.within(checker, "resource_pools", |checker| {
+                checker.within_index(index, |checker| {
+                    checker.within("provider", |checker| {
+                        let message = format!(
+                            "must be \"{first}\" as in the pools before: agents are made in one cloud, not in \"{cloud}\" as well"
+                        );
+                        checker.error_in("type", node.at.as_ref(), message);
+                    });
+                });
+            });
         }
     }
 }

@@ -1,0 +1,86 @@
+//! `det preview-search --trace`: a search driven event by event, without a master.
+
+use std::path::Path;
+
+use det_config::experiment::Submitted;
+use det_scenario::{Answered, TraceConfig, TraceReport, play_trace, read_trace};
+
+use crate::error::CliError;
+use crate::model_files::{read_text, shown_name};
+use crate::output;
+use crate::table::{Format, Listing};
+
+/// Plays a trace and prints what the search answered; what is not as the trace expects is a failure.
+pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
+    let name = shown_name(file);
+    let unusable = |mistakes: &dyn std::fmt::Display| {
+        CliError::request(format!(
+            "the trace \"{name}\" cannot be played:\n{mistakes}"
+        ))
+    };
+    let trace = read_trace(&read_text(file)?).map_err(|mistakes| unusable(&mistakes))?;
+    let config = match &trace.config {
+        TraceConfig::Inline(config) => {
+            Submitted::from_value(config).map_err(|errors| unusable(&errors))?
+        }
+        TraceConfig::File(config) => {
+            // As the trace sees it: beside itself.
+            let path = file.parent().unwrap_or(Path::new("")).join(config);
+            let text = read_text(&path)?;
+            let none: &[&str] = &[];
+            Submitted::read_file(&shown_name(&path), &text, none)
+                .map_err(|errors| unusable(&errors))?
+        }
+    };
+    let report = play_trace(&trace, config).map_err(|mistakes| unusable(&mistakes))?;
+    print(&report, format)?;
+    if report.mismatches.is_empty() {
+        return Ok(());
+    }
+    let told: Vec<String> = report.mismatches.iter().map(ToString::to_string).collect();
+    Err(CliError::request(format!(
+        "the search does not answer as \"{name}\" expects ({} difference(s)):\n{}",
+        told.len(),
+        told.join("\n")
+    )))
+}
+
+fn print(report: &TraceReport, format: Format) -> Result<(), CliError> {
+    if format == Format::Table {
+        let name = if report.name.is_empty() {
+            "A search"
+        } else {
+            &report.name
+        };
+        output::line(format_args!("{name} (seed {})", report.seed))?;
+    }
+    let mut listing = Listing::new(["#", "Event", "Answer", "Progress"]);
+    for (number, step) in report.steps.iter().enumerate() {
+        listing.push([
+            number.to_string(),
+            happened(step),
+            answer(step),
+            format!("{:.1} %", step.progress * 100.0),
+        ]);
+    }
+    let report = serde_json::to_value(report)
+        .map_err(|error| CliError::request(format!("the answer cannot be printed: {error}")))?;
+    listing.print(format, &report)
+}
+
+fn happened(step: &Answered) -> String {
+    if step.note.is_empty() {
+        step.event.clone()
+    } else {
+        format!("{} ({})", step.event, step.note)
+    }
+}
+
+fn answer(step: &Answered) -> String {
+    let actions: Vec<String> = step.actions.iter().map(ToString::to_string).collect();
+    if actions.is_empty() {
+        "-".to_owned()
+    } else {
+        actions.join("; ")
+    }
+}

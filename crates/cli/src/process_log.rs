@@ -1,0 +1,123 @@
+//! The log of a long-running half, whose level can change while it runs.
+
+use std::path::Path;
+
+use det_server::hub::Hub;
+use det_server::master_log::MasterLog;
+use tracing::Subscriber;
+use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, reload};
+
+use crate::error::CliError;
+
+/// Where log lines of a long-running half go.
+pub(crate) enum LogTarget<'a> {
+    /// Standard error.
+    Stderr,
+    /// A file; standard error gets warnings only.
+    File(&'a Path),
+}
+
+/// The log of the process.
+pub(crate) struct ProcessLog {
+    /// What `det master logs` reads.
+    pub(crate) kept: MasterLog,
+    /// How its level is changed.
+    pub(crate) level: Level,
+}
+
+/// Puts another filter in the place of one.
+type Put = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
+
+/// The level of a running log.
+pub(crate) struct Level {
+    filters: Vec<Put>,
+}
+
+impl Level {
+    /// Logs from now on what is at least this important.
+    pub(crate) fn set(&self, level: &str) {
+        for put in &self.filters {
+            let outcome = filter(level).map_err(|error| error.to_string());
+            if let Err(error) = outcome.and_then(|new| put(new).map_err(|e| e.to_string())) {
+                tracing::error!(level, error, "the level of the log could not be changed");
+            }
+        }
+    }
+
+    /// A filter that follows this level.
+    fn follow<S: Subscriber + 'static>(
+        &mut self,
+        filter: EnvFilter,
+    ) -> reload::Layer<EnvFilter, S> {
+        let (filter, handle) = reload::Layer::new(filter);
+        self.filters.push(Box::new(move |new| handle.reload(new)));
+        filter
+    }
+}
+
+/// Libraries say much at `info`; ours is what an operator wants to read. What rustls warns of is what strangers and older
+/// clients send (an address in place of a host name), and no fault of the master's.
+fn filter(level: &str) -> Result<EnvFilter, ParseError> {
+    let wanted = match level {
+        "fatal" => "error",
+        other => other,
+    };
+    EnvFilter::try_new(format!(
+        "warn,rustls=error,det={wanted},det_server={wanted},det_agent={wanted},det_store={wanted}"
+    ))
+}
+
+/// Starts logging for the whole process.
+pub(crate) fn start(
+    level: &str,
+    color: bool,
+    target: &LogTarget<'_>,
+    hub: &Hub,
+) -> Result<ProcessLog, CliError> {
+    let log = MasterLog::new(hub.clone());
+    let wanted = || {
+        filter(level)
+            .map_err(|e| CliError::usage(format!("log level \"{level}\" is not known: {e}")))
+    };
+    let mut follower = Level {
+        filters: Vec::new(),
+    };
+    let kept = log.layer().with_filter(follower.follow(wanted()?));
+    let color = color && std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let registry = tracing_subscriber::registry().with(kept);
+    let outcome = match target {
+        LogTarget::Stderr => {
+            let stderr = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(color)
+                .with_filter(follower.follow(wanted()?));
+            registry.with(stderr).try_init()
+        }
+        LogTarget::File(path) => {
+            let file = std::fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(path)
+                .map_err(|e| CliError::file("write the log", path, &e))?;
+            let to_file = tracing_subscriber::fmt::layer()
+                .with_writer(std::sync::Mutex::new(file))
+                .with_ansi(false)
+                .with_filter(follower.follow(wanted()?));
+            let stderr = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(color)
+                .without_time()
+                .with_target(false)
+                .with_filter(EnvFilter::new("warn,rustls=error"));
+            registry.with(to_file).with(stderr).try_init()
+        }
+    };
+    outcome.map_err(|e| CliError::request(format!("could not start logging: {e}")))?;
+    Ok(ProcessLog {
+        kept: log,
+        level: follower,
+    })
+}

@@ -1,0 +1,265 @@
+//! A search driven event by event: what happens to its trials, and what it answers.
+//!
+//! A [`Trace`] names a configuration and a list of [`TraceEvent`]s, with what is expected of the search after each. It is
+//! a text in YAML or JSON that people write and [`read_trace()`] reads; [`play_trace()`] hands the events to the real
+//! search ([`det_searcher::Search`]) and answers with a [`TraceReport`]. Trials are spoken of by their numbers, 1 for
+//! the first one created.
+
+mod play;
+mod read;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use det_searcher::{ExitReason, Outcome};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+pub use play::play_trace;
+pub use read::read_trace;
+
+/// A search and what happens to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace {
+    /// What it shows; may be empty.
+    pub name: String,
+    /// More about it; may be empty.
+    pub about: String,
+    /// The experiment's configuration.
+    pub config: TraceConfig,
+    /// The experiment seed; `None` = the configuration's, else 0.
+    pub seed: Option<u32>,
+    /// Whether the master restarts before every event.
+    pub restarts: bool,
+    /// What is expected of the start.
+    pub start: Option<Expected>,
+    /// What happens, in order.
+    pub events: Vec<TraceStep>,
+}
+
+/// The configuration whose search is driven.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TraceConfig {
+    /// It stands in the trace.
+    Inline(Value),
+    /// A file, as the trace names it.
+    File(String),
+}
+
+/// One event with what is expected of the answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TraceStep {
+    /// Where it stands, for mistakes: `events[3]`.
+    pub path: String,
+    /// Line of the text.
+    pub line: Option<u32>,
+    /// What to know about it; may be empty.
+    pub note: String,
+    /// What happens.
+    pub event: TraceEvent,
+    /// What is expected; `None` = nothing is compared.
+    pub expect: Option<Expected>,
+}
+
+/// Something that happens to a search.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TraceEvent {
+    /// A trial reports a validation.
+    Report {
+        /// Number of the trial.
+        trial: usize,
+        /// The searcher's metric; `None` = the report does not have it, or no number.
+        metric: Option<f64>,
+        /// The searcher's time metric; `None` = the report does not have it.
+        time: Option<f64>,
+    },
+    /// A trial says how far it is.
+    Progress {
+        /// Number of the trial.
+        trial: usize,
+        /// From 0 to 1.
+        fraction: f64,
+    },
+    /// A trial will not be started again.
+    Exit {
+        /// Number of the trial.
+        trial: usize,
+        /// Why.
+        reason: ExitReason,
+    },
+    /// A trial has ended.
+    End {
+        /// Number of the trial.
+        trial: usize,
+    },
+    /// The experiment is being stopped.
+    Close,
+    /// The master stops and starts again: the search is stored and restored.
+    Restart,
+}
+
+/// What is expected of an answer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Expected {
+    /// Numbers of the trials created.
+    pub create: Vec<usize>,
+    /// Numbers of the trials stopped.
+    pub stop: Vec<usize>,
+    /// How the search ends with it.
+    pub shutdown: Option<Outcome>,
+    /// Its progress afterwards; `None` = any.
+    pub progress: Option<f64>,
+    /// Hyperparameters of trials, by number and dotted path; others may have any value.
+    pub hyperparameters: BTreeMap<usize, Map<String, Value>>,
+}
+
+/// What came of a trace.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TraceReport {
+    /// Name of the trace; may be empty.
+    pub name: String,
+    /// The experiment seed that the search was made with.
+    pub seed: u32,
+    /// What happened and what the search answered, the start first.
+    pub steps: Vec<Answered>,
+    /// The trials in the order of creation.
+    pub trials: Vec<TracedTrial>,
+    /// How the search ended; `None` = it goes on.
+    pub outcome: Option<Outcome>,
+    /// Expectations that were not met.
+    pub mismatches: Vec<TraceMismatch>,
+}
+
+/// An event and the answer to it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Answered {
+    /// What happened, in words: `trial 2 reports 0.95 at 20`.
+    pub event: String,
+    /// The trace's note about it; may be empty.
+    pub note: String,
+    /// What the search asks for, in order.
+    pub actions: Vec<Answer>,
+    /// Its progress now, 0 to 1.
+    pub progress: f64,
+}
+
+/// Something the search asks for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Create a trial.
+    Create {
+        /// Its number.
+        trial: usize,
+        /// Its hyperparameters.
+        hyperparameters: Map<String, Value>,
+    },
+    /// Stop a trial.
+    Stop {
+        /// Its number.
+        trial: usize,
+    },
+    /// The search is over.
+    Shutdown(Outcome),
+}
+
+/// A trial of a trace.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TracedTrial {
+    /// Its number, from 1.
+    pub trial: usize,
+    /// Its name in the search's random stream: the same seed gives the same.
+    pub request_id: String,
+    /// Its hyperparameters.
+    pub hyperparameters: Map<String, Value>,
+    /// Seed of its code.
+    pub seed: u32,
+    /// Where it stands for the search: `running`, `stopping`, `exiting` or `ended`.
+    pub state: &'static str,
+}
+
+/// An expectation that was not met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TraceMismatch {
+    /// Where it stands: `events[3].expect`.
+    pub path: String,
+    /// Line of the event; `None` when it comes from no text.
+    pub line: Option<u32>,
+    /// What happened.
+    pub event: String,
+    /// What was expected and what came.
+    pub message: String,
+}
+
+impl fmt::Display for TraceMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        write!(f, "{}: {}: {}", self.path, self.event, self.message)
+    }
+}
+
+impl fmt::Display for TraceEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Report {
+                trial,
+                metric,
+                time,
+            } => {
+                match metric {
+                    Some(metric) => write!(f, "trial {trial} reports {metric}")?,
+                    None => write!(f, "trial {trial} reports without the metric")?,
+                }
+                match time {
+                    Some(time) => write!(f, " at {time}"),
+                    None => Ok(()),
+                }
+            }
+            Self::Progress { trial, fraction } => {
+                write!(f, "trial {trial} says that it is at {fraction}")
+            }
+            Self::Exit { trial, reason } => {
+                let why = match reason {
+                    ExitReason::Errored => "has failed for good",
+                    ExitReason::Canceled => "is canceled",
+                    ExitReason::InvalidHyperparameters => "has invalid hyperparameters",
+                };
+                write!(f, "trial {trial} {why}")
+            }
+            Self::End { trial } => write!(f, "trial {trial} ends"),
+            Self::Close => f.write_str("the experiment is being stopped"),
+            Self::Restart => f.write_str("the master restarts"),
+        }
+    }
+}
+
+/// The word for an outcome.
+pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::Canceled => "canceled",
+        Outcome::Failed => "failed",
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create {
+                trial,
+                hyperparameters,
+            } => {
+                write!(f, "create trial {trial}")?;
+                if hyperparameters.is_empty() {
+                    Ok(())
+                } else {
+                    write!(f, " {}", Value::Object(hyperparameters.clone()))
+                }
+            }
+            Self::Stop { trial } => write!(f, "stop trial {trial}"),
+            Self::Shutdown(outcome) => write!(f, "shut down: {}", outcome_word(*outcome)),
+        }
+    }
+}

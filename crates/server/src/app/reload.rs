@@ -1,0 +1,351 @@
+//! Taking on another configuration while the master runs: all of it or nothing.
+//!
+//! Whether it can be taken on is decided in the transaction that records it, since what is in a pool is in the rows.
+//! From then on until the end of that transaction nothing new goes into pools that are about to go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_config::errors::{ConfigError, ConfigWarning};
+use det_config::master::{Change, LoadedMaster, MasterConfig, NotLive};
+use det_store::events::NewEvent;
+use det_store::{StoreError, WriteTx, agents, allocations, experiments};
+use serde_json::{Value, json};
+
+use crate::app::Master;
+use crate::auth::Actor;
+use crate::background::fallback::Fallback;
+use crate::error::{AppError, AppResult};
+use crate::hub::Topic;
+use crate::in_force::Unusable;
+
+/// Who asks for a reload.
+#[derive(Debug, Clone, Copy)]
+pub enum Asking<'a> {
+    /// A request.
+    Person(&'a Actor),
+    /// A signal to the process.
+    Signal,
+}
+
+/// Whether a reload is for real.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Only tell what would change.
+    Check,
+    /// Take it on.
+    Apply,
+}
+
+/// What a reload changes.
+#[derive(Debug, Clone)]
+pub struct Reloaded {
+    /// Every key whose value differs.
+    pub changes: Vec<Change>,
+    /// What to know about the new configuration although it is no mistake.
+    pub warnings: Vec<ConfigWarning>,
+}
+
+/// A decision about what was read.
+enum Decided {
+    Taken(Vec<Change>),
+    Refused(Vec<NotLive>),
+}
+
+impl Master {
+    /// Reads the configuration again and takes it on, or, as a check, tells what would change.
+    ///
+    /// # Errors
+    /// All mistakes of what was read, or every change that needs a restart with the reason. The configuration in force
+    /// stays as it is, whole.
+    pub async fn reload(&self, asking: Asking<'_>, mode: Mode) -> AppResult<Reloaded> {
+        let actor = match asking {
+            Asking::Person(actor) => {
+                actor.require_admin("reload the master's configuration")?;
+                actor.name()
+            }
+            Asking::Signal => "signal:SIGHUP".to_owned(),
+        };
+        let _alone = self.reloading.lock().await;
+        let (surroundings, data_dir) = (self.surroundings.clone(), self.data_dir.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let mut loaded = surroundings.read_config()?;
+            crate::complete(&mut loaded.config, &data_dir).map_err(|error| Unusable {
+                message: error.to_string(),
+                mistakes: Vec::new(),
+            })?;
+            Ok(loaded)
+        });
+        let loaded = match read.await.map_err(AppError::internal)? {
+            Ok(loaded) => loaded,
+            Err(unusable) => {
+                let error = unusable_error(&unusable);
+                self.tell_refusal(&actor, mode, &error).await?;
+                return Err(error);
+            }
+        };
+        let warnings = loaded.warnings.clone();
+        match self.decide(&actor, mode, loaded).await? {
+            Decided::Taken(changes) => {
+                if mode == Mode::Apply {
+                    self.tell_changes(&changes, &warnings);
+                }
+                Ok(Reloaded { changes, warnings })
+            }
+            Decided::Refused(refused) => {
+                let error = refusal(&refused);
+                self.tell_refusal(&actor, mode, &error).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Compares, and takes the configuration on if that is asked and possible.
+    async fn decide(&self, actor: &str, mode: Mode, loaded: LoadedMaster) -> AppResult<Decided> {
+        let (master, actor) = (self.clone(), actor.to_owned());
+        let decided = self
+            .store
+            .write(move |tx| {
+                Box::pin(async move { master.decide_in(tx, &actor, mode, loaded).await })
+            })
+            .await;
+        // Pools that were about to go stay unless the change is stored.
+        self.in_force.stay();
+        decided
+    }
+
+    async fn decide_in(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        mode: Mode,
+        loaded: LoadedMaster,
+    ) -> AppResult<Decided> {
+        let in_force = self.config();
+        let going: BTreeSet<String> = in_force
+            .resource_pools
+            .iter()
+            .map(|pool| pool.pool_name.clone())
+            .filter(|name| loaded.config.resource_pool(name).is_none())
+            .collect();
+        let occupied = self.occupied(tx, &going).await?;
+        let occupied = |pool: &str| occupied.get(pool).cloned();
+        let origins = loaded.origins();
+        let reload = match in_force.reload(loaded.config, occupied) {
+            Ok(reload) => reload,
+            Err(refused) => return Ok(Decided::Refused(refused)),
+        };
+        if mode == Mode::Check {
+            return Ok(Decided::Taken(reload.changes));
+        }
+        if !reload.changes.is_empty() {
+            let changes: Vec<Value> = reload.changes.iter().map(Change::to_json).collect();
+            let event = NewEvent {
+                actor,
+                subject_kind: "master",
+                subject_id: self.cluster_id.clone(),
+                kind: "configuration",
+                detail: Some(json!({"changes": changes}).to_string()),
+                ..Default::default()
+            };
+            self.record(tx, event).await?;
+        }
+        self.in_force.leave(going);
+        let (master, config) = (self.clone(), reload.config);
+        tx.once_stored(move || master.put_in_force(config, origins));
+        Ok(Decided::Taken(reload.changes))
+    }
+
+    /// What is in these pools, in words; pools with nothing in them are left out.
+    async fn occupied(
+        &self,
+        tx: &mut WriteTx,
+        pools: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, String>, StoreError> {
+        if pools.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let mut in_pool: BTreeMap<&str, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
+        let now = det_store::now();
+        for agent in agents::list(&mut tx.conn()).await? {
+            // One that stayed away for longer than its tasks were waited for is not expected any more.
+            let patience = self.reconnect_patience_micros(&agent.resource_pool);
+            let expected = agent
+                .disconnected_at
+                .is_none_or(|since| now.saturating_sub(since) < patience);
+            if let Some(pool) = pools.get(&agent.resource_pool).filter(|_| expected) {
+                in_pool.entry(pool).or_default().0.push(agent.id);
+            }
+        }
+        for job in experiments::live_jobs(&mut tx.conn()).await? {
+            let others = Fallback::of(&job).map_or_else(Vec::new, |fallback| fallback.pools);
+            for name in std::iter::once(&job.resource_pool).chain(&others) {
+                if let Some(pool) = pools.get(name) {
+                    in_pool.entry(pool).or_default().1.insert(job.id.clone());
+                }
+            }
+        }
+        for row in allocations::live(&mut tx.conn()).await? {
+            if let Some(pool) = pools.get(&row.resource_pool) {
+                in_pool.entry(pool).or_default().1.insert(row.job_id);
+            }
+        }
+        Ok(in_pool
+            .into_iter()
+            .map(|(pool, (agents, jobs))| (pool.to_owned(), in_words(pool, &agents, &jobs)))
+            .collect())
+    }
+
+    /// Everybody who asks from now on gets this configuration; those who act by themselves are woken.
+    fn put_in_force(&self, config: MasterConfig, origins: Vec<det_config::explain::ExplainedKey>) {
+        let before = self.config();
+        let level = config.log.level.clone();
+        self.in_force.replace(config, origins);
+        if before.log.level != level {
+            self.surroundings.set_log_level(&level);
+        }
+        for topic in [Topic::Schedule, Topic::Deadlines, Topic::CleanUp] {
+            self.hub.notify(&topic);
+        }
+    }
+
+    fn tell_changes(&self, changes: &[Change], warnings: &[ConfigWarning]) {
+        if changes.is_empty() {
+            tracing::info!("the configuration was read again: nothing differs");
+            return;
+        }
+        for warning in warnings {
+            tracing::warn!("{}", warning.for_log());
+        }
+        for change in changes {
+            tracing::info!("the configuration changes while the master runs: {change}");
+        }
+        let schedulers = |change: &Change| change.path.contains("scheduler");
+        if changes.iter().any(schedulers) {
+            crate::tell_schedulers(&self.config());
+        }
+    }
+
+    async fn tell_refusal(&self, actor: &str, mode: Mode, error: &AppError) -> AppResult<()> {
+        if mode == Mode::Check {
+            return Ok(());
+        }
+        tracing::warn!("the configuration in force stays: {error}");
+        let (master, actor) = (self.clone(), actor.to_owned());
+        let (reason, detail) = (error.message.clone(), json!({"refused": error.details}));
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let event = NewEvent {
+                        actor: &actor,
+                        subject_kind: "master",
+                        subject_id: master.cluster_id.clone(),
+                        kind: "configuration_refused",
+                        reason: Some(&reason),
+                        detail: Some(detail.to_string()),
+                        ..Default::default()
+                    };
+                    master.record(tx, event).await?;
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    /// Refuses what goes into a pool that is not there, or is about to go; asked in the transaction that puts it there.
+    pub(crate) fn require_pool(&self, name: &str) -> AppResult<()> {
+        if self.in_force.has_pool(name) {
+            return Ok(());
+        }
+        let pools = self.pool_names();
+        let others: Vec<&str> = pools
+            .iter()
+            .map(String::as_str)
+            .filter(|pool| *pool != name)
+            .collect();
+        Err(
+            AppError::invalid(format!("resource pool \"{name}\" does not exist"))
+                .hint(format!("choose one of: {}", others.join(", "))),
+        )
+    }
+}
+
+/// Why a pool cannot go.
+fn in_words(pool: &str, agents: &[String], jobs: &BTreeSet<String>) -> String {
+    let several = |n: usize, one: &str| match n {
+        1 => format!("1 {one}"),
+        n => format!("{n} {one}s"),
+    };
+    let mut what = Vec::new();
+    if !agents.is_empty() {
+        let names: Vec<&str> = agents.iter().take(3).map(String::as_str).collect();
+        let more = if agents.len() > names.len() {
+            ", …"
+        } else {
+            ""
+        };
+        what.push(format!(
+            "{} ({}{more})",
+            several(agents.len(), "agent"),
+            names.join(", ")
+        ));
+    }
+    if !jobs.is_empty() {
+        what.push(format!(
+            "{} (det job list -p {pool})",
+            several(jobs.len(), "job")
+        ));
+    }
+    format!(
+        "resource pool \"{pool}\" cannot go while {} in it; stop the agents, and move or end the jobs first",
+        match (&what[..], agents.len() + jobs.len()) {
+            ([only], 1) => format!("{only} is"),
+            (all, _) => format!("{} are", all.join(" and ")),
+        }
+    )
+}
+
+fn unusable_error(unusable: &Unusable) -> AppError {
+    let mut error = AppError::invalid(unusable.message.clone());
+    error.details = unusable.mistakes.iter().map(ConfigError::to_json).collect();
+    error.hint("nothing was changed; the configuration in force stays")
+}
+
+fn refusal(refused: &[NotLive]) -> AppError {
+    let lines: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    let mut error = AppError::precondition(format!(
+        "the running master cannot take on these changes:\n{}",
+        lines.join("\n")
+    ));
+    error.details = refused.iter().map(NotLive::to_json).collect();
+    error.hint("nothing was changed; undo these, or start the master again with all of them")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_a_pool_is_told_by_number_and_name() {
+        let names = |names: &[&str]| -> Vec<String> {
+            names.iter().map(|name| (*name).to_owned()).collect()
+        };
+        let jobs =
+            |ids: &[&str]| -> BTreeSet<String> { ids.iter().map(|id| (*id).to_owned()).collect() };
+        for (agents, jobs, expected) in [
+            (names(&["a"]), jobs(&[]), "while 1 agent (a) is in it"),
+            (
+                names(&["a", "b", "c", "d"]),
+                jobs(&["j"]),
+                "while 4 agents (a, b, c, …) and 1 job (det job list -p gpu) are in it",
+            ),
+            (
+                names(&[]),
+                jobs(&["j", "k"]),
+                "while 2 jobs (det job list -p gpu) are in it",
+            ),
+        ] {
+            let told = in_words("gpu", &agents, &jobs);
+            assert!(told.contains(expected), "{told}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The configuration in force, and how the process around a master reads it again.
+//!
+//! Whoever needs a key asks for the configuration at that moment and keeps nothing of it: another one may take its place
+//! at any time (`app::reload`).
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use det_config::errors::ConfigError;
+use det_config::explain::ExplainedKey;
+use det_config::master::{LoadedMaster, MasterConfig};
+
+/// What the process around a master does for it.
+pub trait Surroundings: Send + Sync {
+    /// Reads files, environment and flags again, exactly as at the start. Blocks.
+    ///
+    /// # Errors
+    /// Every mistake, or why something cannot be read.
+    fn read_config(&self) -> Result<LoadedMaster, Unusable>;
+
+    /// Logs from now on what is at least this important: `trace`, `debug`, `info`, `warn`, `error` or `fatal`.
+    fn set_log_level(&self, level: &str);
+}
+
+/// Why what was read is no configuration.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct Unusable {
+    /// All of it, for people.
+    pub message: String,
+    /// The single mistakes; empty when a source could not be read at all.
+    pub mistakes: Vec<ConfigError>,
+}
+
+/// The configuration in force, shared.
+pub struct InForce {
+    state: RwLock<State>,
+}
+
+struct State {
+    config: Arc<MasterConfig>,
+    origins: Arc<Vec<ExplainedKey>>,
+    /// Pools that are gone once a change under way is stored: nothing new goes there.
+    leaving: BTreeSet<String>,
+}
+
+impl InForce {
+    /// What the master is started with.
+    pub fn new(loaded: LoadedMaster) -> Self {
+        Self {
+            state: RwLock::new(State {
+                origins: Arc::new(loaded.origins()),
+                config: Arc::new(loaded.config),
+                leaving: BTreeSet::new(),
+            }),
+        }
+    }
+
+    /// The configuration as it is now.
+    pub fn config(&self) -> Arc<MasterConfig> {
+        self.read(|state| state.config.clone())
+    }
+
+    /// Every value of it with its origin, secrets hidden.
+    pub fn origins(&self) -> Arc<Vec<ExplainedKey>> {
+        self.read(|state| state.origins.clone())
+    }
+
+    /// Whether a pool is there and is to stay: asked in the transaction that puts something there.
+    pub(crate) fn has_pool(&self, name: &str) -> bool {
+        self.read(|state| {
+            state.config.resource_pool(name).is_some() && !state.leaving.contains(name)
+        })
+    }
+
+    /// Keeps these pools free from now on: they are about to go.
+    pub(crate) fn leave(&self, pools: BTreeSet<String>) {
+        self.write(|state| state.leaving = pools);
+    }
+
+    /// Gives up what [`Self::leave`] began.
+    pub(crate) fn stay(&self) {
+        self.write(|state| state.leaving.clear());
+    }
+
+    /// Puts another configuration in force.
+    pub(crate) fn replace(&self, config: MasterConfig, origins: Vec<ExplainedKey>) {
+        let (config, origins) = (Arc::new(config), Arc::new(origins));
+        self.write(|state| {
+            state.config = config;
+            state.origins = origins;
+            state.leaving.clear();
+        });
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
