@@ -15,15 +15,14 @@
 //!    least work for its weight and demand first. Work that starts this way is the first to stop when somebody is
 //!    entitled to its room. A job for which room is being kept gets none: what it has then would count against it.
 //!
-//! Work that cannot be preempted may leave a job less than its share would be without (its *nominal* share), and may keep
-//! a gang from fitting at all. That must end some day. So requests that have waited longer than the limit count as demand
-//! whether they fit or not. They, and running work that had waited so long when it started, are given to their jobs before
-//! anything else is divided, the longest wait first, up to the nominal shares and the slots there are. One for which
-//! there are not enough slots yet reserves nevertheless, and until it starts nothing that cannot be preempted is handed
-//! what is free beyond its job's share.
+//! Work that cannot be preempted may keep a gang from fitting at all, or leave its job less than its share would be
+//! without such work (its *nominal* share). That must end some day, and no more of it come in between. So a request that
+//! has waited longer than the limit, that does not fit, and that is within its job's nominal share reserves too, although
+//! it is entitled to nothing yet; and until it starts nothing that cannot be preempted is handed what is free beyond its
+//! job's share. Nobody stops for it, and once it fits it starts like others: within the share that its job has then.
 //!
-//! A job whose only task is larger than its nominal share still runs on what is over, and may wait as long as small tasks
-//! within their jobs' shares keep coming.
+//! A job whose only task is larger than its share runs on what is over, and may wait as long as small tasks within their
+//! jobs' shares keep coming.
 //!
 //! Work that stops keeps its room for the request it was asked to stop for, as long as that one is within its job's
 //! share. Work that is killed because its agent or slot is out of service counts as gone.
@@ -250,7 +249,7 @@ impl<'a> Pass<'a> {
         if *self.shared.fate(waiting.shape) != Fate::Usable {
             return Some(Wait::Fate);
         }
-        if !self.attainable[waiting.shape] && !self.is_aged(request) {
+        if !self.attainable[waiting.shape] {
             return Some(Wait::NoRoom);
         }
         let standing = &self.shared.standings[waiting.job];
@@ -285,7 +284,7 @@ impl<'a> Pass<'a> {
             && let Some(limit) = self.limit(request)
         {
             self.shared.waits[request] = limit;
-            if limit == Wait::OverShare
+            if matches!(limit, Wait::OverShare | Wait::NoRoom)
                 && self.is_squeezed(request)
                 && room.fit(request).is_none()
                 && self.reserve(round, room, request)
