@@ -147,7 +147,7 @@ impl Cluster {
             weight: own.weight.or(listed.weight).unwrap_or(1.0),
             max_slots: own.max_slots.or(listed.max_slots).flatten(),
             concurrent: own.concurrent.or(listed.concurrent),
-            submitted_at: self.job_stamp(micros(submission.waited)),
+            submitted_at: self.job_stamp(micros(submission.job_age.unwrap_or(submission.waited))),
             ..Job::default()
         }
     }

@@ -266,6 +266,7 @@ impl World {
                 9 * MINUTE + 3 * ODD,
                 20 * MINUTE,
             ]),
+            job_age: None,
             on,
         }))
     }
@@ -292,6 +293,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         stops_in: Some(luck.one_of(&[Duration::ZERO, MINUTE])),
         restarts: 0,
         waited: Duration::ZERO,
+        job_age: None,
         on: None,
     };
     let kinds = [Kind::Trial, Kind::Trial, Kind::Notebook];

@@ -92,7 +92,9 @@ fn judged(observation: &Observation<'_>) {
         *decided,
         "another order of the input gives another plan"
     );
-    judge::check_settled(&state.after(decided));
+    if !decided.place.is_empty() || !decided.preempt.is_empty() || !decided.hand_over.is_empty() {
+        judge::check_settled(&state.after(decided));
+    }
 }
 
 fn plays_well(scenario: &Scenario) {
