@@ -7,8 +7,8 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use det_client::{Pages, Paging};
 
 use crate::commands::{
-    agents, checkpoint, completion, config, experiment, jobs, masters, policies, preview, slots,
-    tasks, templates, trial, user,
+    agents, checkpoint, completion, config, experiment, jobs, masters, policies, preview,
+    scheduler, slots, tasks, templates, trial, user,
 };
 use crate::{agent, master, up};
 
@@ -101,6 +101,8 @@ pub(crate) enum Command {
     Config(config::ConfigArgs),
     /// Show which trials a search would run
     PreviewSearch(preview::PreviewArgs),
+    /// Play what a resource pool would do, without touching it
+    Scheduler(scheduler::SchedulerArgs),
     /// Show the versions of this program and of the master
     Version,
     /// Print a completion script for a shell

@@ -221,6 +221,8 @@ pub struct Submission {
     pub restarts: u32,
     /// How long they have waited already.
     pub waited: Duration,
+    /// How long ago their job was submitted, if it is new; `None` = as long ago as they have waited.
+    pub job_age: Option<Duration>,
     /// Where they run already; `None` = they wait for the planner.
     pub on: Option<Vec<Start>>,
 }

@@ -147,7 +147,7 @@ impl Cluster {
             weight: own.weight.or(listed.weight).unwrap_or(1.0),
             max_slots: own.max_slots.or(listed.max_slots).flatten(),
             concurrent: own.concurrent.or(listed.concurrent),
-            submitted_at: self.job_stamp(micros(submission.waited)),
+            submitted_at: self.job_stamp(micros(submission.job_age.unwrap_or(submission.waited))),
             ..Job::default()
         }
     }
@@ -161,6 +161,12 @@ impl Cluster {
         let mut parts = Vec::new();
         for start in on {
             let agent = self.known_agent(&start.agent)?;
+            if left == 0 && parts.is_empty() && self.aux_used(&start.agent) >= agent.aux {
+                return Err(format!(
+                    "{} has no auxiliary place left for {}",
+                    start.agent, self.tasks[number].name
+                ));
+            }
             let taken: Vec<u32> = self
                 .live
                 .iter()
@@ -189,6 +195,18 @@ impl Cluster {
         }
         self.start(number, parts);
         Ok(())
+    }
+
+    /// Zero-slot tasks on an agent.
+    fn aux_used(&self, agent: &str) -> u32 {
+        let running = self
+            .live
+            .iter()
+            .filter_map(|number| self.tasks[*number].running());
+        let here = |(id, slots): &&(String, Vec<u32>)| id == agent && slots.is_empty();
+        running
+            .map(|running| u32::from(running.parts.iter().any(|part| here(&part))))
+            .sum()
     }
 
     fn end_running(

@@ -431,6 +431,9 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
         .take("waited")
         .and_then(|value| reader.duration(&value))
         .unwrap_or_default();
+    let job_age = fields
+        .take("job_age")
+        .and_then(|value| reader.duration(&value));
     let on = fields.take("on").map(|value| starts(reader, &value));
     reader.finish(fields);
     if name.is_some() && tasks != 1 {
@@ -459,6 +462,7 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
         stops_in,
         restarts,
         waited,
+        job_age,
         on,
     })
 }

@@ -364,10 +364,12 @@ impl Moment {
 fn together(happened: &[String]) -> Vec<String> {
     let mut lines: Vec<(String, Vec<&str>)> = Vec::new();
     for line in happened {
-        let Some((who, what)) = line
-            .split_once(' ')
-            .filter(|(_, what)| matches!(*what, "ends" | "fails" | "has saved and leaves"))
-        else {
+        let Some((who, what)) = line.split_once(' ').filter(|(_, what)| {
+            matches!(
+                *what,
+                "ends" | "fails" | "is killed" | "has saved and leaves"
+            )
+        }) else {
             lines.push((line.clone(), Vec::new()));
             continue;
         };

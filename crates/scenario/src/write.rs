@@ -229,6 +229,9 @@ fn submit(submission: &Submission) -> Value {
     if !submission.waited.is_zero() {
         put("waited", json!(format_duration(submission.waited)));
     }
+    if let Some(age) = submission.job_age {
+        put("job_age", json!(format_duration(age)));
+    }
     if let Some(on) = &submission.on {
         put("on", starts(on));
     }

@@ -5,9 +5,12 @@
 
 mod judge;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use det_scenario::{Detail, Observation, Options, Refusals, Scenario, play, read};
+use det_scenario::{
+    Detail, Observation, Operation, Options, Refusals, Scenario, Service, play, read,
+};
 
 const OPTIONS: Options = Options {
     detail: Detail::Everything,
@@ -107,4 +110,83 @@ fn a_scenario_is_the_same_whenever_it_is_played() {
         let once = || play(&scenario, OPTIONS, &mut |_| {}).unwrap();
         assert_eq!(once(), once(), "{}", path.display());
     }
+}
+
+#[test]
+fn the_examples_of_the_document_play_as_they_say() {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scheduler-simulation.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    let blocks: Vec<&str> = document
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    assert!(!blocks.is_empty(), "the document shows no scenario");
+    for block in blocks {
+        let scenario = read(block).unwrap_or_else(|mistakes| panic!("{mistakes}\n{block}"));
+        let report = play(&scenario, OPTIONS, &mut judged).unwrap();
+        assert_eq!(report.mismatches, Vec::new(), "{block}");
+    }
+}
+
+/// The name of an operation in the format; without a `_` arm, so that a new one needs a scenario.
+fn operation_name(operation: &Operation) -> &'static str {
+    match operation {
+        Operation::Submit(_) => "submit",
+        Operation::Finish(_) => "finish",
+        Operation::Fail(_) => "fail",
+        Operation::Kill(_) => "kill",
+        Operation::Leave(_) => "leave",
+        Operation::Pause(_) => "pause",
+        Operation::Activate(_) => "activate",
+        Operation::Set { .. } => "set",
+        Operation::Move { .. } => "move",
+        Operation::Exclude { .. } => "exclude",
+        Operation::Serve { service, .. } => match service {
+            Service::Enabled => "enable",
+            Service::Draining => "drain",
+            Service::Disabled => "disable",
+        },
+        Operation::Lose(_) => "lose",
+        Operation::Return(_) => "return",
+        Operation::Join(_) => "join",
+        Operation::Remove(_) => "remove",
+        Operation::RestartMaster => "restart_master",
+    }
+}
+
+#[test]
+fn every_operation_stands_in_a_named_scenario() {
+    let mut found: BTreeSet<&str> = BTreeSet::new();
+    for path in files() {
+        let scenario = load(&path).unwrap();
+        let operations = scenario.steps.iter().flat_map(|step| &step.operations);
+        found.extend(operations.map(operation_name));
+    }
+    let every = [
+        "submit",
+        "finish",
+        "fail",
+        "kill",
+        "leave",
+        "pause",
+        "activate",
+        "set",
+        "move",
+        "exclude",
+        "enable",
+        "drain",
+        "disable",
+        "lose",
+        "return",
+        "join",
+        "remove",
+        "restart_master",
+    ];
+    let missing: Vec<&str> = every
+        .into_iter()
+        .filter(|name| !found.contains(name))
+        .collect();
+    assert_eq!(missing, Vec::<&str>::new());
+    assert_eq!(found.len(), every.len());
 }

@@ -3,24 +3,25 @@
 use std::collections::BTreeMap;
 
 use crate::gang::{Group, divide};
-use crate::prepared::{Active, Part};
+use crate::prepared::Part;
 use crate::space::{AgentRank, Shape, Space};
 
-/// Looks for victims among `candidates`, which come least important first, for a `shape` that does not fit `space`.
-/// Answers with their numbers, least important first, or `None` if it does not fit even without all of them.
+/// Looks for victims among `candidates`, which come least important first, for a `shape` that does not fit `space`;
+/// `parts_of` tells what each of them holds. Answers with their numbers, least important first, or `None` if it does not
+/// fit even without all of them.
 ///
 /// Candidates are removed one by one until the request fits. Then, most important first, each is given back if the
 /// request still fits: what was removed on agents that do not matter goes on running.
-pub(crate) fn search(
+pub(crate) fn search<'p>(
     space: &Space,
     shape: &Shape,
-    running: &[Active],
+    parts_of: impl Fn(usize) -> &'p [Part],
     candidates: impl Iterator<Item = usize>,
 ) -> Option<Vec<usize>> {
     let mut trial = Trial::new(space, shape);
     let mut removed: Vec<usize> = Vec::new();
     for candidate in candidates {
-        let parts = &running[candidate].parts;
+        let parts = parts_of(candidate);
         if !parts.iter().any(|part| trial.matters(part)) {
             continue;
         }
@@ -29,9 +30,9 @@ pub(crate) fn search(
         if trial.fits() {
             let mut kept = Vec::new();
             for victim in removed.into_iter().rev() {
-                trial.change(&running[victim].parts, Change::Hold);
+                trial.change(parts_of(victim), Change::Hold);
                 if !trial.fits() {
-                    trial.change(&running[victim].parts, Change::Free);
+                    trial.change(parts_of(victim), Change::Free);
                     kept.push(victim);
                 }
             }

@@ -10,6 +10,7 @@ pub(crate) mod logs;
 pub(crate) mod masters;
 pub(crate) mod policies;
 pub(crate) mod preview;
+pub(crate) mod scheduler;
 pub(crate) mod slots;
 pub(crate) mod tasks;
 pub(crate) mod templates;
@@ -48,6 +49,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::User(args) => done(user::run(args, &context()?).await),
         Command::Config(args) => config::run(args),
         Command::PreviewSearch(args) => done(preview::run(args, &context()?).await),
+        Command::Scheduler(args) => scheduler::run(args, context).await,
         Command::Version => done(version::run(&context()?).await),
         Command::Completion(args) => done(completion::run(&args)),
     }

@@ -41,6 +41,8 @@ impl Luck {
 }
 
 const MINUTE: Duration = Duration::from_mins(1);
+/// Makes sure that nothing comes of age at the very moment of a plan: the judge would have to count microseconds.
+const ODD: Duration = Duration::from_millis(7_301);
 
 fn settings(luck: &mut Luck, policy: Policy) -> PoolSettings {
     PoolSettings {
@@ -119,7 +121,7 @@ pub(crate) fn history(seed: u64, policy: Policy) -> Scenario {
             when: When::After(luck.one_of(&[
                 Duration::ZERO,
                 Duration::from_secs(10),
-                MINUTE,
+                Duration::from_secs(61),
                 4 * MINUTE,
                 11 * MINUTE,
             ])),
@@ -255,10 +257,16 @@ impl World {
                 .then(|| format!("a{}", luck.below(self.agents)))
                 .into_iter()
                 .collect(),
-            duration: luck.one_of(&[None, None, Some(MINUTE), Some(7 * MINUTE)]),
-            stops_in: luck.one_of(&[Some(Duration::ZERO), Some(MINUTE), None]),
+            duration: luck.one_of(&[None, None, Some(MINUTE + ODD), Some(7 * MINUTE + ODD)]),
+            stops_in: luck.one_of(&[Some(Duration::ZERO), Some(MINUTE + ODD), None]),
             restarts: luck.below(2),
-            waited: luck.one_of(&[Duration::ZERO, Duration::ZERO, 9 * MINUTE, 20 * MINUTE]),
+            waited: luck.one_of(&[
+                Duration::ZERO,
+                Duration::ZERO,
+                9 * MINUTE + 3 * ODD,
+                20 * MINUTE,
+            ]),
+            job_age: None,
             on,
         }))
     }
@@ -285,18 +293,20 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         stops_in: Some(luck.one_of(&[Duration::ZERO, MINUTE])),
         restarts: 0,
         waited: Duration::ZERO,
+        job_age: None,
         on: None,
     };
     let kinds = [Kind::Trial, Kind::Trial, Kind::Notebook];
-    let small = |luck: &mut Luck| {
+    // By priority, what comes later to a job that was there first goes first: the stream's jobs come after the old ones.
+    let small = |luck: &mut Luck, name: &str| {
         let number = luck.below(8);
         // Of one kind each, so that a job is the same thing all the time.
         let kind = kinds[(number % 3) as usize];
-        let submission = submission(luck, format!("s{number}"), 1, kind);
+        let submission = submission(luck, format!("{name}{number}"), 1, kind);
         Operation::Submit(Box::new(submission))
     };
     let mut steps = vec![Step {
-        operations: (0..6).map(|_| small(luck)).collect(),
+        operations: (0..6).map(|_| small(luck, "first")).collect(),
         ..Step::default()
     }];
     let old = (0..1 + luck.below(3))
@@ -315,7 +325,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
     for _ in 0..60 {
         steps.push(Step {
             when: When::After(MINUTE),
-            operations: (0..=luck.below(4)).map(|_| small(luck)).collect(),
+            operations: (0..=luck.below(4)).map(|_| small(luck, "later")).collect(),
             ..Step::default()
         });
     }

@@ -17,10 +17,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Once;
 
-use det_scenario::{Detail, Observation, Options, Refusals, Scenario, play};
+use det_scenario::{Detail, Observation, Operation, Options, Refusals, Scenario, play};
 use det_scheduler::{Policy, plan};
 
 const FIRST_SEED: u64 = 20_260_801;
+
+/// Seconds by which everything must have started that was there first.
+const LONG_ENOUGH: f64 = 50.0 * 60.0;
 
 const OPTIONS: Options = Options {
     detail: Detail::Changes,
@@ -89,7 +92,9 @@ fn judged(observation: &Observation<'_>) {
         *decided,
         "another order of the input gives another plan"
     );
-    judge::check_settled(&state.after(decided));
+    if !decided.place.is_empty() || !decided.preempt.is_empty() || !decided.hand_over.is_empty() {
+        judge::check_settled(&state.after(decided));
+    }
 }
 
 fn plays_well(scenario: &Scenario) {
@@ -124,6 +129,10 @@ fn nobody_starves(scenario: &Scenario) {
         }
     };
     let report = play(scenario, OPTIONS, &mut watch).unwrap_or_else(|error| panic!("{error}"));
+    // Ten minutes, and for each of them what is ahead of it.
+    if report.seconds < LONG_ENOUGH || !everything_ends(scenario) {
+        return;
+    }
     for job in report.jobs.iter().filter(|job| job.job.starts_with("old")) {
         let excused = [&short, &impossible]
             .iter()
@@ -135,6 +144,18 @@ fn nobody_starves(scenario: &Scenario) {
             report.waiting.iter().find(|task| task.job == job.job)
         );
     }
+}
+
+/// Whether all tasks come to an end by themselves.
+fn everything_ends(scenario: &Scenario) -> bool {
+    scenario
+        .steps
+        .iter()
+        .flat_map(|step| &step.operations)
+        .all(|operation| match operation {
+            Operation::Submit(submission) => submission.duration.is_some(),
+            _ => true,
+        })
 }
 
 fn fails(scenario: &Scenario, test: fn(&Scenario)) -> Option<String> {

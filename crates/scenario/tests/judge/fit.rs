@@ -49,6 +49,7 @@ impl State {
             after.start(&placement.allocation_id, &placement.parts);
             after.now.0 += 1;
         }
+        after.now = self.now;
         let ties = plan
             .preempt
             .iter()

@@ -17,8 +17,6 @@ pub struct Part {
     /// Its share if all work could be preempted.
     pub nominal: u64,
     pub active: u64,
-    /// Slots that are its own before anything is divided.
-    fixed: u64,
     weight: f64,
 }
 
@@ -65,97 +63,66 @@ pub fn capacity(state: &State) -> u64 {
 /// Demand, share and use of every job.
 pub fn parts(state: &State) -> BTreeMap<JobId, Part> {
     let bare = state.without(|running| running.request.preemptible || leaves(state, running));
-    let mut found: BTreeMap<JobId, Part> = BTreeMap::new();
+    let mut found: BTreeMap<JobId, (Part, u64)> = BTreeMap::new();
     let cap = |job: &JobId| state.queue.jobs[job].max_slots.map_or(u64::MAX, u64::from);
-    let patience = state.pool.settings.reserve_after;
-    let is_old = |request: &Request, at: i64| {
-        let waited = i128::from(at - request.requested_at.0);
-        patience.is_some_and(|patience| waited >= patience.as_micros().cast_signed())
-    };
-    // Work that waited too long before it started, and requests that do.
-    let mut old: Vec<(bool, Request)> = Vec::new();
     for running in &state.pool.running {
-        let part = entry(&mut found, state, &running.request);
+        let (part, fixed) = entry(&mut found, state, &running.request);
         let slots = u64::from(running.request.slots);
         part.demand += slots;
         if !leaves(state, running) {
             part.active += slots;
-            let stays = !running.request.preemptible;
-            part.fixed += if stays { slots } else { 0 };
-            if !stays && slots > 0 && is_old(&running.request, running.started_at.0) {
-                old.push((false, running.request.clone()));
-            }
+            *fixed += if running.request.preemptible {
+                0
+            } else {
+                slots
+            };
         }
     }
-    let somebody_stays = found.values().any(|part| part.fixed > 0);
     let empty = state.without(|_| true);
     let mut movable = found.clone();
     for request in state.queue.requests.iter().filter(|r| r.slots > 0) {
-        let slots = u64::from(request.slots);
-        let fits_cap = slots <= cap(&request.job_id);
-        let could = fits_cap && empty.fits(request);
-        entry(&mut movable, state, request).demand += if could { slots } else { 0 };
-        let aged = could && somebody_stays && is_old(request, state.now.0);
-        let part = entry(&mut found, state, request);
-        if aged {
-            old.push((true, request.clone()));
-        }
-        if aged || (fits_cap && bare.fits(request)) {
-            part.demand += slots;
+        let fits_cap = u64::from(request.slots) <= cap(&request.job_id);
+        for (found, room) in [(&mut found, &bare), (&mut movable, &empty)] {
+            let (part, _) = entry(found, state, request);
+            if room.fits(request) && fits_cap {
+                part.demand += u64::from(request.slots);
+            }
         }
     }
-    for (job, part) in found.iter_mut().chain(&mut movable) {
+    for (job, (part, _)) in found.iter_mut().chain(&mut movable) {
         part.demand = part.demand.min(cap(job));
     }
     let mut order: Vec<JobId> = found.keys().cloned().collect();
     order.sort_by_key(|job| place(state, job));
-    for part in movable.values_mut() {
-        part.fixed = 0;
+    for (_, fixed) in movable.values_mut() {
+        *fixed = 0;
     }
     share_out(&mut movable, &order, capacity(state));
-    for (job, part) in &mut found {
-        part.nominal = movable[job].share;
-    }
-    if somebody_stays {
-        old.sort_by_key(|(waits, request)| {
-            let place = place(state, &request.job_id);
-            (
-                *waits,
-                request.requested_at,
-                place,
-                request.allocation_id.clone(),
-            )
-        });
-        let sum =
-            |found: &BTreeMap<JobId, Part>| found.values().map(|part| part.fixed).sum::<u64>();
-        for (waits, request) in old {
-            let enough = sum(&found) + u64::from(request.slots) <= capacity(state);
-            let part = found.get_mut(&request.job_id).expect("it is there");
-            let raised = part.fixed + u64::from(request.slots);
-            if raised <= part.nominal && enough {
-                part.fixed = raised;
-            } else if raised <= part.nominal && waits {
-                break;
-            }
-        }
-    }
     share_out(&mut found, &order, capacity(state));
+    for (job, (part, _)) in &mut found {
+        part.nominal = movable[job].0.share;
+    }
     found
+        .into_iter()
+        .map(|(job, (part, _))| (job, part))
+        .collect()
 }
 
 fn entry<'a>(
-    found: &'a mut BTreeMap<JobId, Part>,
+    found: &'a mut BTreeMap<JobId, (Part, u64)>,
     state: &State,
     request: &Request,
-) -> &'a mut Part {
-    found.entry(request.job_id.clone()).or_insert(Part {
-        demand: 0,
-        share: 0,
-        nominal: 0,
-        active: 0,
-        fixed: 0,
-        weight: state.job(request).weight,
-    })
+) -> &'a mut (Part, u64) {
+    found.entry(request.job_id.clone()).or_insert((
+        Part {
+            demand: 0,
+            share: 0,
+            nominal: 0,
+            active: 0,
+            weight: state.job(request).weight,
+        },
+        0,
+    ))
 }
 
 /// Where a job stands when ties are decided.
@@ -165,20 +132,20 @@ fn place(state: &State, id: &JobId) -> (i64, i64, JobId) {
     (position, job.submitted_at.0, id.clone())
 }
 
-fn share_out(found: &mut BTreeMap<JobId, Part>, order: &[JobId], capacity: u64) {
-    let least_one = |part: &Part| part.fixed.max(part.demand.min(1));
+fn share_out(found: &mut BTreeMap<JobId, (Part, u64)>, order: &[JobId], capacity: u64) {
+    let least_one = |(part, fixed): &(Part, u64)| (*fixed).max(part.demand.min(1));
     let enough = found.values().map(least_one).sum::<u64>() <= capacity;
-    let low = |part: &Part| if enough { least_one(part) } else { part.fixed };
-    let high = |part: &Part| part.demand.max(part.fixed);
+    let low = |entry: &(Part, u64)| if enough { least_one(entry) } else { entry.1 };
+    let high = |(part, fixed): &(Part, u64)| part.demand.max(*fixed);
     let total = found.values().map(high).sum::<u64>().min(capacity);
-    let at = |part: &Part, factor: f64| {
-        let wanted = factor * part.weight * real(part.demand);
-        wanted.max(real(low(part))).min(real(high(part)))
+    let at = |entry: &(Part, u64), factor: f64| {
+        let wanted = factor * entry.0.weight * real(entry.0.demand);
+        wanted.max(real(low(entry))).min(real(high(entry)))
     };
     let (mut below, mut above) = (0.0, 1e9);
     for _ in 0..200 {
         let middle = f64::midpoint(below, above);
-        if found.iter().map(|(_, part)| at(part, middle)).sum::<f64>() < real(total) {
+        if found.values().map(|entry| at(entry, middle)).sum::<f64>() < real(total) {
             below = middle;
         } else {
             above = middle;
@@ -197,7 +164,7 @@ fn share_out(found: &mut BTreeMap<JobId, Part>, order: &[JobId], capacity: u64) 
             reason = "small"
         )]
         let slots = whole as u64;
-        found.get_mut(job).expect("it is there").share = slots;
+        found.get_mut(job).expect("it is there").0.share = slots;
         given += slots;
         *share = ((*share - whole) * 1e6).round().max(0.0);
     }
@@ -205,14 +172,14 @@ fn share_out(found: &mut BTreeMap<JobId, Part>, order: &[JobId], capacity: u64) 
     exact.sort_by(|a, b| b.1.total_cmp(&a.1));
     let grows = exact
         .into_iter()
-        .filter(|(job, _)| found[job].share < high(&found[job]))
+        .filter(|(job, _)| found[job].0.share < high(&found[job]))
         .map(|(job, _)| job)
         .collect::<Vec<_>>();
     for job in grows
         .into_iter()
         .take(usize::try_from(total.saturating_sub(given)).expect("scenarios are small"))
     {
-        found.get_mut(&job).expect("it is there").share += 1;
+        found.get_mut(&job).expect("it is there").0.share += 1;
     }
 }
 

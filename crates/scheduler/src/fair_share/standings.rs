@@ -1,13 +1,10 @@
 //! What each job brings to the division, and its share.
 
-use det_ids::{AllocationId, Micros};
-
 use super::Pass;
 use crate::capacity::Fate;
 use crate::decision::{Standing, Wait};
 use crate::model::AgentState;
-use crate::prepared::{Active, AgentView, Service, SlotView, Waiting};
-use crate::reserve::reserve_before;
+use crate::prepared::{AgentView, Service, SlotView, Waiting};
 use crate::shares::{Claim, divide};
 use crate::space::Parts;
 
@@ -56,12 +53,12 @@ impl Pass<'_> {
         let mut nominal = Vec::new();
         if fixed.iter().any(|slots| *slots > 0) {
             nominal = self.nominal_shares();
-            self.grant_to_aged(&mut fixed, &nominal);
         }
         for (request, waiting) in prepared.requests.iter().enumerate() {
-            let counts = self.attainable[waiting.shape]
-                || (!nominal.is_empty() && self.is_aged_and_usable(request));
-            if self.shared.waits[request] != Wait::Starts && self.fits_cap(waiting) && counts {
+            if self.shared.waits[request] != Wait::Starts
+                && self.fits_cap(waiting)
+                && self.attainable[waiting.shape]
+            {
                 standings[waiting.job].demand += u64::from(waiting.slots);
             }
         }
@@ -80,53 +77,6 @@ impl Pass<'_> {
             standings[job].nominal = nominal.get(job).copied().unwrap_or(share);
         }
         self.shared.standings = standings;
-    }
-
-    /// Raises what jobs hold for good by what they have waited for beyond the age limit, and by work that had when it
-    /// started: the longest wait first, up to the jobs' nominal shares and the slots there are.
-    fn grant_to_aged(&mut self, fixed: &mut [u64], nominal: &[u64]) {
-        let prepared = self.shared.prepared;
-        let mut claims: Vec<(bool, Micros, u32, &AllocationId, usize, u64)> = Vec::new();
-        for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
-            let request = &active.running.request;
-            if !leaving && request.preemptible && self.was_aged(active) {
-                let (order, slots) = (prepared.jobs[active.job].order, u64::from(active.slots));
-                let id = &request.allocation_id;
-                claims.push((false, request.requested_at, order, id, active.job, slots));
-            }
-        }
-        for (number, waiting) in prepared.requests.iter().enumerate() {
-            let (request, job) = (&waiting.request, waiting.job);
-            if self.shared.waits[number] != Wait::Starts
-                && self.fits_cap(waiting)
-                && self.is_aged_and_usable(number)
-            {
-                let (order, slots) = (prepared.jobs[job].order, u64::from(request.slots));
-                let id = &request.allocation_id;
-                claims.push((true, request.requested_at, order, id, job, slots));
-            }
-        }
-        claims.sort_unstable();
-        let mut left = self.shared.capacity.saturating_sub(fixed.iter().sum());
-        for (waits, _, _, _, job, slots) in claims {
-            if fixed[job] + slots > nominal[job] {
-                continue;
-            }
-            if slots <= left {
-                left -= slots;
-                fixed[job] += slots;
-            } else if waits {
-                // What is left is for it, not for those behind it.
-                return;
-            }
-        }
-    }
-
-    fn is_aged_and_usable(&mut self, request: usize) -> bool {
-        let waiting = &self.shared.prepared.requests[request];
-        waiting.slots > 0
-            && self.is_aged(request)
-            && *self.shared.fate(waiting.shape) == Fate::Usable
     }
 
     /// What the shares would be if all running work could be preempted.
@@ -176,13 +126,6 @@ impl Pass<'_> {
         self.shared.prepared.jobs[waiting.job]
             .max_slots
             .is_none_or(|max| waiting.slots <= max)
-    }
-
-    /// Whether running work had waited so long when it started.
-    fn was_aged(&self, active: &Active) -> bool {
-        let (settings, running) = (&self.shared.prepared.settings, &active.running);
-        reserve_before(settings, running.started_at)
-            .is_some_and(|limit| running.request.requested_at.0 <= limit)
     }
 }
 

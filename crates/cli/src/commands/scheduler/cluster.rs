@@ -1,0 +1,649 @@
+//! A cluster and its queue, as the API tells of them, as the start of a scenario.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use det_client::{Client, ClientError, Query, api_path};
+use det_scenario::{
+    AgentDescription, JobSettings, Kind, Operation, Place, Pool, Scenario, Service, Start, Step,
+    Submission, Until, When,
+};
+use det_scheduler::{Fitting, Policy, PoolSettings};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::error::CliError;
+use crate::values::{items, last_part, members, number, text};
+
+/// Jobs asked for at a time.
+const PAGE: u32 = 500;
+
+/// What a master answers about one pool.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// The entry of the pool in `GET /api/v1/resource-pools`.
+    pub(super) pool: Value,
+    /// `GET /api/v1/agents`, of every pool.
+    pub(super) agents: Vec<Value>,
+    /// `GET /api/v1/job-queues-v2` of the pool, in order.
+    pub(super) jobs: Vec<Value>,
+    /// `GET /api/v1/tasks`: live allocations of every pool.
+    pub(super) allocations: Vec<Value>,
+    /// `resources` of the configurations of its experiments, by number.
+    pub(super) resources: BTreeMap<String, Value>,
+    /// The master's configuration; null for those who may not see it.
+    pub(super) master: Value,
+}
+
+/// Asks a master about a pool, by default the one for computing.
+pub(super) async fn ask(context: &Context, pool: Option<&str>) -> Result<Answers, CliError> {
+    let client = context.session().await?.client;
+    let none = Query::new();
+    let pools = client.get(&api_path(["resource-pools"]), &none).await?;
+    let pool = find_pool(&pools, pool)?.clone();
+    let name = text(&pool, "name");
+    let agents = client.get(&api_path(["agents"]), &none).await?;
+    let tasks = client.get(&api_path(["tasks"]), &none).await?;
+    let jobs = jobs(&client, &name).await?;
+    let mut resources = BTreeMap::new();
+    for job in jobs.iter().map(|job| &job["full"]) {
+        if text(job, "type") == "TYPE_EXPERIMENT" {
+            let id = text(job, "entityId");
+            let answer = client
+                .get(&api_path(["experiments", id.as_str()]), &none)
+                .await?;
+            resources.insert(id, answer["config"]["resources"].clone());
+        }
+    }
+    let master = match client.get(&api_path(["master", "config"]), &none).await {
+        Ok(answer) => answer["config"].clone(),
+        Err(ClientError::Forbidden { .. }) => Value::Null,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Answers {
+        pool,
+        agents: items(&agents["agents"]).cloned().collect(),
+        jobs,
+        allocations: members(&tasks["allocationIdToSummary"])
+            .map(|(_, allocation)| allocation.clone())
+            .collect(),
+        resources,
+        master,
+    })
+}
+
+fn find_pool<'v>(answer: &'v Value, name: Option<&str>) -> Result<&'v Value, CliError> {
+    let pools: Vec<&Value> = items(&answer["resourcePools"]).collect();
+    let found = pools.iter().find(|pool| match name {
+        Some(name) => pool["name"] == name,
+        None => pool["defaultComputePool"] == true,
+    });
+    found.copied().ok_or_else(|| {
+        let names: Vec<String> = pools.iter().map(|pool| text(pool, "name")).collect();
+        let what = match name {
+            Some(name) => format!("there is no resource pool \"{name}\""),
+            None => "the cluster has no default pool for computing".to_owned(),
+        };
+        CliError::request(what).with_hint(format!("choose one with --pool: {}", names.join(", ")))
+    })
+}
+
+/// The whole queue of a pool.
+async fn jobs(client: &Client, pool: &str) -> Result<Vec<Value>, CliError> {
+    let mut all: Vec<Value> = Vec::new();
+    loop {
+        let query = Query::new()
+            .with("resourcePool", pool)
+            .with("offset", all.len())
+            .with("limit", PAGE);
+        let answer = client.get(&api_path(["job-queues-v2"]), &query).await?;
+        let page: Vec<Value> = items(&answer["jobs"]).cloned().collect();
+        let last = page.len() < PAGE as usize;
+        all.extend(page);
+        if last {
+            return Ok(all);
+        }
+    }
+}
+
+/// Makes a scenario of answers, and sentences about what it cannot show. Each task is taken to run for `duration` from
+/// now on, or from its start.
+pub(super) fn scenario(
+    answers: &Answers,
+    now: Timestamp,
+    duration: Duration,
+) -> Result<(Scenario, Vec<String>), CliError> {
+    let mut notes = vec![format!(
+        "each task is taken to run for {} from now on, or from its start (--duration)",
+        det_config::units::format_duration(duration)
+    )];
+    let name = text(&answers.pool, "name");
+    let settings = settings(&answers.pool, &answers.master, &mut notes)?;
+    let (agents, slots) = agents(answers, &name);
+    let mut world = World {
+        answers,
+        now,
+        duration,
+        agents: agents.iter().map(|agent| agent.id.clone()).collect(),
+        taken: BTreeSet::new(),
+        operations: Vec::new(),
+    };
+    let mut order: Vec<(u8, i64, String)> = Vec::new();
+    let mut hidden = 0;
+    for job in &answers.jobs {
+        match &job["full"] {
+            Value::Null => hidden += 1,
+            full => order.extend(world.job(full)),
+        }
+    }
+    if hidden > 0 {
+        notes.push(format!(
+            "{hidden} jobs of people whose work you may not see are left out, and their slots count as free"
+        ));
+    }
+    world.others(&name);
+    let mut operations = world.operations;
+    if matches!(settings.policy, Policy::Priority { .. }) {
+        operations.extend(moves(&order));
+    }
+    operations.extend(slots);
+    let scenario = Scenario {
+        name: format!("resource pool {name}"),
+        about: String::new(),
+        pool: Pool {
+            settings,
+            reconnect_wait: Duration::from_mins(10),
+            agents,
+        },
+        jobs: BTreeMap::new(),
+        steps: vec![Step {
+            when: When::Now,
+            note: "the cluster as it is".to_owned(),
+            operations,
+            ..Step::default()
+        }],
+        until: Until::Rest,
+    };
+    Ok((scenario, notes))
+}
+
+fn settings(
+    pool: &Value,
+    master: &Value,
+    notes: &mut Vec<String>,
+) -> Result<PoolSettings, CliError> {
+    let kind = text(pool, "schedulerType");
+    let priority = &pool["details"]["priorityScheduler"];
+    let policy = match kind.as_str() {
+        "SCHEDULER_TYPE_PRIORITY" => Policy::Priority {
+            preemption: priority["preemption"] == true,
+            default_priority: small(&priority["defaultPriority"]).unwrap_or(42),
+        },
+        "SCHEDULER_TYPE_FAIR_SHARE" => Policy::FairShare,
+        "SCHEDULER_TYPE_ROUND_ROBIN" => Policy::RoundRobin,
+        other => {
+            return Err(CliError::request(format!(
+                "resource pool \"{}\" is served by \"{other}\", which cannot be simulated",
+                text(pool, "name")
+            )));
+        }
+    };
+    if master.is_null() {
+        notes.push(
+            "only administrators see whether tasks may span agents of different sizes: taken as not"
+                .to_owned(),
+        );
+    }
+    Ok(PoolSettings {
+        policy,
+        fitting: match text(pool, "schedulerFittingPolicy").as_str() {
+            "FITTING_POLICY_WORST" => Fitting::Worst,
+            _ => Fitting::Best,
+        },
+        allow_heterogeneous_fits: scheduler_block(pool, master)["allow_heterogeneous_fits"] == true,
+        ..PoolSettings::default()
+    })
+}
+
+/// The scheduler block that holds for a pool: its own, else the cluster's.
+fn scheduler_block<'v>(pool: &Value, master: &'v Value) -> &'v Value {
+    let lists = [
+        &master["resource_pools"],
+        &master["resource_manager"]["resource_pools"],
+    ];
+    let own = lists
+        .into_iter()
+        .flat_map(items)
+        .find(|known| known["pool_name"] == pool["name"])
+        .map(|known| &known["scheduler"])
+        .filter(|block| !block.is_null());
+    own.unwrap_or(&master["resource_manager"]["scheduler"])
+}
+
+/// The agents of a pool, and what is to be said of single slots.
+fn agents(answers: &Answers, pool: &str) -> (Vec<AgentDescription>, Vec<Operation>) {
+    let aux = small(&answers.pool["auxContainerCapacityPerAgent"]).unwrap_or(100);
+    let mut agents = Vec::new();
+    let mut operations = Vec::new();
+    let here = |agent: &&Value| items(&agent["resourcePools"]).any(|name| name == pool);
+    for agent in answers.agents.iter().filter(here) {
+        let id = last_part(&text(agent, "id")).to_owned();
+        let mut slots: Vec<(u32, &Value)> = members(&agent["slots"])
+            .filter_map(|(key, slot)| Some((last_part(key).parse().ok()?, slot)))
+            .collect();
+        slots.sort_unstable_by_key(|(number, _)| *number);
+        let service = service_of(agent);
+        for (place, (_, slot)) in (0..).zip(&slots) {
+            let own = service_of(slot);
+            if service == Service::Enabled && own != Service::Enabled {
+                // What is on a slot that is out of service is on its way out: it may end.
+                let held = !slot["container"].is_null();
+                operations.push(Operation::Serve {
+                    places: vec![Place {
+                        agent: id.clone(),
+                        slot: Some(place),
+                    }],
+                    service: if held { Service::Draining } else { own },
+                });
+            }
+        }
+        agents.push(AgentDescription {
+            id,
+            slots: u32::try_from(slots.len()).unwrap_or(u32::MAX),
+            aux,
+            service,
+        });
+    }
+    (agents, operations)
+}
+
+fn service_of(place: &Value) -> Service {
+    if place["draining"] == true {
+        Service::Draining
+    } else if place["enabled"] == true {
+        Service::Enabled
+    } else {
+        Service::Disabled
+    }
+}
+
+/// What becomes of the answers, job by job.
+struct World<'a> {
+    answers: &'a Answers,
+    now: Timestamp,
+    duration: Duration,
+    agents: BTreeSet<String>,
+    /// Allocations that belong to a job of the queue.
+    taken: BTreeSet<String>,
+    operations: Vec<Operation>,
+}
+
+impl World<'_> {
+    /// The tasks of a job; gives what its place in the order should be.
+    fn job(&mut self, job: &Value) -> Option<(u8, i64, String)> {
+        let name = text(job, "entityId");
+        let pool = text(job, "resourcePool");
+        let trials = format!("{name}.");
+        let mut own: Vec<&Value> = self
+            .answers
+            .allocations
+            .iter()
+            .filter(|allocation| {
+                let task = text(allocation, "taskId");
+                allocation["resourcePool"] == pool.as_str()
+                    && (task == name || task.starts_with(&trials))
+            })
+            .collect();
+        own.sort_by_key(|allocation| text(allocation, "registeredTime"));
+        let (kind, resources) = (kind_of(job), self.answers.resources.get(&name));
+        let resources = resources.unwrap_or(&Value::Null);
+        let submitted = text(job, "submissionTime");
+        let settings = JobSettings {
+            priority: small(&job["priority"]).filter(|priority| (1..=99).contains(priority)),
+            weight: number(&job["weight"]).filter(|weight| weight.is_finite() && *weight > 0.0),
+            max_slots: small(&resources["max_slots"]).map(Some),
+            concurrent: None,
+        };
+        let single_node = match &resources["is_single_node"] {
+            Value::Bool(single) => *single,
+            _ => kind.is_single_node(),
+        };
+        for (number, allocation) in own.iter().enumerate() {
+            self.taken.insert(text(allocation, "allocationId"));
+            let new = number == 0;
+            let operation = self.submission(
+                allocation,
+                Submission {
+                    job: name.clone(),
+                    settings: if new {
+                        settings
+                    } else {
+                        JobSettings::default()
+                    },
+                    name: None,
+                    tasks: 1,
+                    kind,
+                    slots: 0,
+                    preemptible: job["isPreemptible"] == true || kind.is_preemptible(),
+                    single_node,
+                    exclude: BTreeSet::new(),
+                    duration: Some(self.duration),
+                    stops_in: Some(Duration::ZERO),
+                    restarts: kind.restarts(),
+                    waited: Duration::ZERO,
+                    job_age: new.then(|| self.since(&submitted)),
+                    on: None,
+                },
+            );
+            self.operations.push(operation);
+        }
+        let age = i64::try_from(self.since(&submitted).as_micros()).unwrap_or(i64::MAX);
+        (!own.is_empty()).then(|| (settings.priority.unwrap_or(42), -age, name))
+    }
+
+    /// Allocations of no job, as those that delete checkpoints: they hold slots or places all the same.
+    fn others(&mut self, pool: &str) {
+        for allocation in &self.answers.allocations {
+            let id = text(allocation, "allocationId");
+            if allocation["resourcePool"] != pool || self.taken.contains(&id) {
+                continue;
+            }
+            let kind = Kind::CheckpointGc;
+            let submission = Submission {
+                job: text(allocation, "taskId"),
+                settings: JobSettings::default(),
+                name: None,
+                tasks: 1,
+                kind,
+                slots: 0,
+                preemptible: false,
+                single_node: kind.is_single_node(),
+                exclude: BTreeSet::new(),
+                duration: Some(self.duration),
+                stops_in: Some(Duration::ZERO),
+                restarts: 0,
+                waited: Duration::ZERO,
+                job_age: None,
+                on: None,
+            };
+            let operation = self.submission(allocation, submission);
+            self.operations.push(operation);
+        }
+    }
+
+    /// A submission with what an allocation says of its own.
+    fn submission(&self, allocation: &Value, like: Submission) -> Operation {
+        let slots = small(&allocation["slotsNeeded"]).unwrap_or(0);
+        let mut on: BTreeMap<String, u32> = BTreeMap::new();
+        for resources in items(&allocation["resources"]) {
+            for (agent, part) in members(&resources["agentDevices"]) {
+                let devices = items(&part["devices"]).count();
+                let held = on.entry(last_part(agent).to_owned()).or_default();
+                *held += u32::try_from(devices).unwrap_or(u32::MAX);
+            }
+        }
+        on.retain(|agent, _| self.agents.contains(agent));
+        let starts = on.into_iter().map(|(agent, held)| Start {
+            agent,
+            slots: Some(held.min(slots)),
+        });
+        let starts: Vec<Start> = starts.collect();
+        // A task whose first containers have exited holds less than it asked for.
+        let held: u32 = starts.iter().filter_map(|start| start.slots).sum();
+        Operation::Submit(Box::new(Submission {
+            slots: if starts.is_empty() { slots } else { held },
+            waited: self.since(&text(allocation, "registeredTime")),
+            on: (!starts.is_empty()).then_some(starts),
+            ..like
+        }))
+    }
+
+    /// How long ago something was.
+    fn since(&self, time: &str) -> Duration {
+        let Ok(time) = time.parse::<Timestamp>() else {
+            return Duration::ZERO;
+        };
+        Duration::try_from(self.now.duration_since(time)).unwrap_or_default()
+    }
+}
+
+/// Moves that put jobs into the order of the queue, which come as priority, negative age and name in that order.
+fn moves(order: &[(u8, i64, String)]) -> Vec<Operation> {
+    let mut found = Vec::new();
+    for class in order.chunk_by(|a, b| a.0 == b.0) {
+        let mut sorted = class.to_vec();
+        sorted.sort_by(|a, b| a.1.cmp(&b.1));
+        if sorted == class {
+            continue;
+        }
+        // Each after the one before it: at the end they stand as they are listed.
+        for pair in class.windows(2) {
+            found.push(Operation::Move {
+                job: pair[1].2.clone(),
+                anchor: pair[0].2.clone(),
+                ahead: false,
+            });
+        }
+    }
+    found
+}
+
+fn kind_of(job: &Value) -> Kind {
+    match text(job, "type").as_str() {
+        "TYPE_NOTEBOOK" => Kind::Notebook,
+        "TYPE_SHELL" => Kind::Shell,
+        "TYPE_COMMAND" => Kind::Command,
+        "TYPE_TENSORBOARD" => Kind::Tensorboard,
+        "TYPE_GENERIC" => Kind::Generic,
+        "TYPE_CHECKPOINT_GC" => Kind::CheckpointGc,
+        _ => Kind::Trial,
+    }
+}
+
+/// A number that is not negative and small, also where the wire writes it as text.
+fn small<T: TryFrom<u64>>(value: &Value) -> Option<T> {
+    let number = match value {
+        Value::Number(number) => number.as_u64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    };
+    T::try_from(number?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn now() -> Timestamp {
+        "2026-11-21T12:00:00Z".parse().unwrap()
+    }
+
+    fn answers() -> Answers {
+        let slot = |enabled: bool, draining: bool, held: bool| {
+            let container = if held {
+                json!({"id": "c"})
+            } else {
+                Value::Null
+            };
+            json!({"enabled": enabled, "draining": draining, "container": container})
+        };
+        let job = |id: &str, kind: &str, time: &str, priority: u8| {
+            json!({"full": {"entityId": id, "type": kind, "submissionTime": time, "resourcePool": "p",
+                            "isPreemptible": kind == "TYPE_EXPERIMENT", "priority": priority, "weight": 2.0}})
+        };
+        let allocation = |task: &str, time: &str, slots: u32, resources: Value| {
+            json!({"taskId": task, "allocationId": format!("{task}.1"), "registeredTime": time, "resourcePool": "p",
+                   "slotsNeeded": slots, "resources": resources})
+        };
+        Answers {
+            pool: json!({"name": "p", "schedulerType": "SCHEDULER_TYPE_PRIORITY",
+                         "schedulerFittingPolicy": "FITTING_POLICY_WORST", "auxContainerCapacityPerAgent": 3,
+                         "details": {"priorityScheduler": {"preemption": true, "defaultPriority": 50}}}),
+            agents: vec![
+                json!({"id": "/agents/a", "resourcePools": ["p"], "enabled": true, "draining": false,
+                       "slots": {"0": slot(true, false, true), "1": slot(false, false, false),
+                                 "10": slot(false, true, true), "2": slot(true, false, false)}}),
+                json!({"id": "b", "resourcePools": ["p"], "enabled": true, "draining": true, "slots": {}}),
+                json!({"id": "c", "resourcePools": ["p"], "enabled": false, "draining": false, "slots": {}}),
+                json!({"id": "d", "resourcePools": ["q"], "enabled": true, "draining": false, "slots": {}}),
+            ],
+            jobs: vec![
+                job("nb", "TYPE_NOTEBOOK", "2026-11-21T11:30:00Z", 10),
+                // Moved ahead of the one that was submitted before it.
+                job("12", "TYPE_EXPERIMENT", "2026-11-21T11:00:00Z", 42),
+                job("1", "TYPE_EXPERIMENT", "2026-11-21T10:00:00Z", 42),
+                json!({"limited": {"jobId": "hidden"}}),
+            ],
+            allocations: vec![
+                allocation("12.b", "2026-11-21T11:20:00Z", 2, json!([])),
+                allocation(
+                    "12.a",
+                    "2026-11-21T11:10:00Z",
+                    1,
+                    json!([{"agentDevices": {"/agents/a": {"devices": [{}]}}}]),
+                ),
+                allocation("1.x", "2026-11-21T10:00:00Z", 4, json!([])),
+                allocation("nb", "2026-11-21T11:30:00Z", 1, json!([])),
+                allocation(
+                    "gc",
+                    "2026-11-21T11:59:00Z",
+                    0,
+                    json!([{"agentDevices": {"a": {}}}]),
+                ),
+            ],
+            resources: BTreeMap::from([
+                (
+                    "12".to_owned(),
+                    json!({"max_slots": 8, "is_single_node": true}),
+                ),
+                ("1".to_owned(), json!({})),
+            ]),
+            master: json!({
+                "resource_manager": {"scheduler": {"allow_heterogeneous_fits": false}},
+                "resource_pools": [{"pool_name": "p", "scheduler": {"allow_heterogeneous_fits": true}}],
+            }),
+        }
+    }
+
+    fn submissions(scenario: &Scenario) -> Vec<&Submission> {
+        scenario.steps[0]
+            .operations
+            .iter()
+            .filter_map(|operation| match operation {
+                Operation::Submit(submission) => Some(&**submission),
+                _ => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_pool_keeps_its_settings_agents_and_slots() {
+        let (scenario, notes) = scenario(&answers(), now(), HOUR).unwrap();
+        let settings = &scenario.pool.settings;
+        assert_eq!(
+            settings.policy,
+            Policy::Priority {
+                preemption: true,
+                default_priority: 50
+            }
+        );
+        assert_eq!(settings.fitting, Fitting::Worst);
+        assert!(settings.allow_heterogeneous_fits);
+        let agents: Vec<(&str, u32, u32, Service)> = scenario
+            .pool
+            .agents
+            .iter()
+            .map(|agent| (agent.id.as_str(), agent.slots, agent.aux, agent.service))
+            .collect();
+        assert_eq!(
+            agents,
+            [
+                ("a", 4, 3, Service::Enabled),
+                ("b", 0, 3, Service::Draining),
+                ("c", 0, 3, Service::Disabled),
+            ]
+        );
+        let served: Vec<(Option<u32>, Service)> = scenario.steps[0]
+            .operations
+            .iter()
+            .filter_map(|operation| match operation {
+                Operation::Serve { places, service } => Some((places[0].slot, *service)),
+                _ => None,
+            })
+            .collect();
+        // The slots in order of their numbers: 0, 1, 2, 10.
+        assert_eq!(
+            served,
+            [(Some(1), Service::Disabled), (Some(3), Service::Draining)]
+        );
+        assert!(
+            notes.iter().any(|note| note.contains("1 jobs of people")),
+            "{notes:?}"
+        );
+    }
+
+    #[test]
+    fn jobs_keep_their_tasks_settings_and_ages() {
+        let (scenario, _) = scenario(&answers(), now(), HOUR).unwrap();
+        let found = submissions(&scenario);
+        let told: Vec<(&str, u32, Kind, Option<&str>, u64)> = found
+            .iter()
+            .map(|submission| {
+                let on = submission.on.as_ref().map(|on| on[0].agent.as_str());
+                let waited = submission.waited.as_secs() / 60;
+                (
+                    submission.job.as_str(),
+                    submission.slots,
+                    submission.kind,
+                    on,
+                    waited,
+                )
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("nb", 1, Kind::Notebook, None, 30),
+                ("12", 1, Kind::Trial, Some("a"), 50),
+                ("12", 2, Kind::Trial, None, 40),
+                ("1", 4, Kind::Trial, None, 120),
+                ("gc", 0, Kind::CheckpointGc, Some("a"), 1),
+            ]
+        );
+        assert_eq!(found[1].settings.max_slots, Some(Some(8)));
+        assert_eq!(found[1].settings.weight, Some(2.0));
+        assert_eq!(found[1].job_age, Some(HOUR));
+        assert_eq!(found[2].settings, JobSettings::default());
+        assert!(found[1].single_node && !found[3].single_node);
+        assert!(found[1].preemptible && !found[0].preemptible);
+    }
+
+    #[test]
+    fn a_job_that_was_moved_stands_where_it_was_moved_to() {
+        let (scenario, _) = scenario(&answers(), now(), HOUR).unwrap();
+        let options = det_scenario::Options {
+            detail: det_scenario::Detail::Everything,
+            ..det_scenario::Options::default()
+        };
+        let report = det_scenario::play(&scenario, options, &mut |_| {}).unwrap();
+        let queue: Vec<&str> = report.moments[0]
+            .queue
+            .iter()
+            .flatten()
+            .map(|entry| entry.job.as_str())
+            .collect();
+        assert_eq!(queue[..3], ["nb", "12", "1"]);
+    }
+
+    #[test]
+    fn pools_of_other_schedulers_are_refused_by_name() {
+        let mut answers = answers();
+        answers.pool["schedulerType"] = json!("SCHEDULER_TYPE_KUBERNETES");
+        let refused = scenario(&answers, now(), HOUR).unwrap_err();
+        assert!(refused.to_string().contains("KUBERNETES"), "{refused}");
+    }
+}

@@ -1,0 +1,332 @@
+//! `det scheduler simulate`: a described cluster and workload, played through the planner that the master uses.
+
+mod cluster;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use det_config::units::parse_duration;
+use det_scenario::{Detail, Expectation, Options, Refusals, Report, Scenario, Until, play, read};
+use det_scheduler::Policy;
+
+use crate::context::Context;
+use crate::error::CliError;
+use crate::model_files::{read_text, shown_name};
+use crate::output;
+use crate::table::Listing;
+
+/// Options of `det scheduler`.
+#[derive(Debug, Args)]
+pub(crate) struct SchedulerArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Play a scenario on a simulated clock, and print what starts, stops and waits when, and why
+    ///
+    /// The format of a scenario is in docs/scheduler-simulation.md. Exit code 1 when the file has mistakes, or when
+    /// something that it expects does not come about.
+    Simulate(SimulateArgs),
+}
+
+#[derive(Debug, Args)]
+struct SimulateArgs {
+    /// Scenario (YAML or JSON); - for standard input
+    #[arg(required_unless_present = "from_cluster")]
+    file: Option<PathBuf>,
+    /// Start from the agents and the queue of the cluster as they are now; the steps of FILE, if given, go on from there
+    #[arg(long)]
+    from_cluster: bool,
+    /// Resource pool to start from [default: the one for computing]
+    #[arg(long, value_name = "POOL", requires = "from_cluster")]
+    pool: Option<String>,
+    /// How long each task of the cluster is taken to run from now on, or from its start
+    #[arg(long, value_name = "DURATION", default_value = "1h", requires = "from_cluster", value_parser = duration)]
+    duration: Duration,
+    /// Play under this policy instead of the pool's; several, repeated or with commas, are compared
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = PossibleValuesParser::new(POLICIES))]
+    policy: Vec<String>,
+    /// Print as JSON: every moment with its decisions, placements, queue and reasons
+    #[arg(long)]
+    json: bool,
+}
+
+const POLICIES: [&str; 4] = ["priority", "priority-preempt", "fair-share", "round-robin"];
+
+/// Priority of jobs that name none, where the pool's own policy says nothing of it.
+const DEFAULT_PRIORITY: u8 = 42;
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration(text)?;
+    if duration.is_zero() {
+        return Err("a task runs for longer than that".to_owned());
+    }
+    Ok(duration)
+}
+
+/// Carries out `det scheduler …`. The master is asked only with `--from-cluster`.
+pub(crate) async fn run(
+    args: SchedulerArgs,
+    context: impl Fn() -> Result<Context, CliError>,
+) -> Result<ExitCode, CliError> {
+    let Action::Simulate(args) = args.action;
+    let described = match &args.file {
+        Some(path) => Some(load(path)?),
+        None => None,
+    };
+    let scenario = match described {
+        Some(described) if !args.from_cluster => described,
+        described => {
+            let now = jiff::Timestamp::now();
+            let answers = cluster::ask(&context()?, args.pool.as_deref()).await?;
+            let (start, notes) = cluster::scenario(&answers, now, args.duration)?;
+            for note in notes {
+                output::note(note);
+            }
+            go_on(start, described, args.file.as_deref())?
+        }
+    };
+    let file = args
+        .file
+        .as_deref()
+        .map_or_else(|| "the cluster's queue".to_owned(), shown_name);
+    match args.policy.as_slice() {
+        [] => single(&file, &scenario, Refusals::Fail, args.json),
+        [policy] => single(
+            &file,
+            &under(&scenario, policy),
+            Refusals::PassOver,
+            args.json,
+        ),
+        policies => compare(&file, &scenario, policies, args.json),
+    }
+}
+
+fn load(path: &Path) -> Result<Scenario, CliError> {
+    read(&read_text(path)?).map_err(|mistakes| unusable(&shown_name(path), &mistakes))
+}
+
+/// Mistakes of a scenario, each with the file before its line.
+fn unusable(file: &str, mistakes: &det_scenario::Mistakes) -> CliError {
+    let told: Vec<String> = mistakes
+        .to_string()
+        .lines()
+        .map(|line| format!("{file}: {line}"))
+        .collect();
+    CliError::request(format!(
+        "the scenario cannot be played:\n{}",
+        told.join("\n")
+    ))
+    .with_hint("docs/scheduler-simulation.md describes every key")
+}
+
+/// What is described in a file, begun with the cluster as it is.
+fn go_on(
+    mut start: Scenario,
+    described: Option<Scenario>,
+    file: Option<&Path>,
+) -> Result<Scenario, CliError> {
+    let Some(described) = described else {
+        return Ok(start);
+    };
+    let file = file.map_or_else(String::new, shown_name);
+    if !described.pool.agents.is_empty() {
+        return Err(CliError::request(format!(
+            "{file}: agents: come from the cluster; leave them out, or let others \"join\" in a step"
+        )));
+    }
+    if described.pool.settings != det_scheduler::PoolSettings::default() {
+        return Err(CliError::request(format!(
+            "{file}: pool: its settings come from the cluster; leave them out, or give --policy"
+        )));
+    }
+    if !described.name.is_empty() {
+        start.name = described.name;
+    }
+    start.about = described.about;
+    start.jobs = described.jobs;
+    start.steps.extend(described.steps);
+    if described.until != Until::LastStep {
+        start.until = described.until;
+    }
+    Ok(start)
+}
+
+/// The same under another policy, without what was expected of its own.
+fn under(scenario: &Scenario, policy: &str) -> Scenario {
+    let mut other = scenario.clone();
+    for step in &mut other.steps {
+        step.expect = Expectation::default();
+    }
+    let settings = &mut other.pool.settings;
+    let default_priority = match settings.policy {
+        Policy::Priority {
+            default_priority, ..
+        } => default_priority,
+        Policy::FairShare | Policy::RoundRobin => DEFAULT_PRIORITY,
+    };
+    settings.policy = match policy {
+        "fair-share" => Policy::FairShare,
+        "round-robin" => Policy::RoundRobin,
+        other => Policy::Priority {
+            preemption: other == "priority-preempt",
+            default_priority,
+        },
+    };
+    other
+}
+
+fn played(
+    file: &str,
+    scenario: &Scenario,
+    detail: Detail,
+    refusals: Refusals,
+) -> Result<Report, CliError> {
+    let options = Options { detail, refusals };
+    play(scenario, options, &mut |_| {}).map_err(|mistakes| unusable(file, &mistakes))
+}
+
+/// Plays and prints one scenario.
+fn single(
+    file: &str,
+    scenario: &Scenario,
+    refusals: Refusals,
+    json: bool,
+) -> Result<ExitCode, CliError> {
+    let detail = if json {
+        Detail::Everything
+    } else {
+        Detail::Changes
+    };
+    let report = played(file, scenario, detail, refusals)?;
+    if json {
+        output::json(&report)?;
+    } else {
+        print(&report)?;
+    }
+    for mismatch in &report.mismatches {
+        output::note(format_args!("{file}: {mismatch}"));
+    }
+    Ok(if report.mismatches.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn print(report: &Report) -> Result<(), CliError> {
+    for line in report.timeline() {
+        output::line(line)?;
+    }
+    let mut jobs = Listing::new([
+        "Job",
+        "Tasks",
+        "Completed",
+        "Running",
+        "Waiting",
+        "First Start",
+        "Mean Wait",
+        "Longest Wait",
+        "Preemptions",
+        "Slot Seconds",
+    ]);
+    for job in &report.jobs {
+        jobs.push([
+            job.job.clone(),
+            job.tasks.to_string(),
+            job.completed.to_string(),
+            job.running.to_string(),
+            job.waiting.to_string(),
+            job.first_start.map_or_else(|| "never".to_owned(), clock),
+            clock(job.mean_wait),
+            clock(job.longest_wait),
+            job.preempted.to_string(),
+            format!("{:.0}", job.slot_seconds),
+        ]);
+    }
+    output::line("")?;
+    output::line(jobs.to_table())?;
+    output::line("")?;
+    output::line(format_args!(
+        "{} simulated; {:.1}% of the slots in service were used",
+        clock(report.seconds),
+        report.utilisation.part * 100.0
+    ))
+}
+
+/// Plays a scenario under several policies, and prints a row for each.
+fn compare(
+    file: &str,
+    scenario: &Scenario,
+    policies: &[String],
+    json: bool,
+) -> Result<ExitCode, CliError> {
+    let mut reports = Vec::new();
+    for policy in policies {
+        let other = under(scenario, policy);
+        let detail = if json {
+            Detail::Everything
+        } else {
+            Detail::Changes
+        };
+        // What was done to a task that ran may be impossible where it does not run.
+        reports.push(played(file, &other, detail, Refusals::PassOver)?);
+    }
+    if json {
+        output::json(&reports)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = Listing::new([
+        "Policy",
+        "Mean Wait",
+        "Longest Wait",
+        "Preemptions",
+        "Completed",
+        "Waiting",
+        "Simulated",
+        "Utilisation",
+    ]);
+    for (policy, report) in policies.iter().zip(&reports) {
+        let tasks: u64 = report.jobs.iter().map(|job| job.tasks).sum();
+        let waited: f64 = report
+            .jobs
+            .iter()
+            .map(|job| job.mean_wait * real(job.tasks))
+            .sum();
+        let longest = report
+            .jobs
+            .iter()
+            .map(|job| job.longest_wait)
+            .fold(0.0, f64::max);
+        let sum = |count: fn(&det_scenario::JobReport) -> u64| {
+            report.jobs.iter().map(count).sum::<u64>().to_string()
+        };
+        rows.push([
+            policy.clone(),
+            clock(waited / real(tasks.max(1))),
+            clock(longest),
+            sum(|job| job.preempted),
+            sum(|job| job.completed),
+            sum(|job| job.waiting),
+            clock(report.seconds),
+            format!("{:.1}%", report.utilisation.part * 100.0),
+        ]);
+    }
+    output::line(rows.to_table()).map(|()| ExitCode::SUCCESS)
+}
+
+/// Seconds as `h:mm:ss`.
+fn clock(seconds: f64) -> String {
+    let whole = Duration::try_from_secs_f64(seconds.round()).map_or(u64::MAX, |d| d.as_secs());
+    format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers of tasks are small")]
+fn real(number: u64) -> f64 {
+    number as f64
+}

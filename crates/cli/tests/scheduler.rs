@@ -1,0 +1,219 @@
+//! `det scheduler simulate`.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::Person;
+use support::stub::{StubMaster, ok};
+
+const NIGHT: &str = "\
+name: an urgent job on a busy machine
+pool:
+  scheduler: {type: priority, preemption: true}
+agents: {id: gpu, slots: 4}
+steps:
+  - submit: {job: search, tasks: 6, duration: 30m}
+  - at: 10m
+    submit: {job: urgent, priority: 1, slots: 2, duration: 5m}
+    expect:
+      running: {urgent: 1, search: 2}
+until: rest
+";
+
+/// Somebody whose master must not be asked.
+fn alone() -> Person {
+    let person = Person::at("http://127.0.0.1:9");
+    person.write("night.yaml", NIGHT);
+    person
+}
+
+#[test]
+fn a_scenario_is_played_without_a_master() {
+    let out = alone().det(&["scheduler", "simulate", "night.yaml"]).ok();
+    for line in [
+        "an urgent job on a busy machine",
+        "scheduler: priority with preemption, default priority 42, best fit",
+        "  0:10:00  4 of 4 slots in use",
+        "           start  urgent.1 on gpu (2 slots)",
+        " urgent | 1     | 1         | 0       | 0       | 0:10:00     | 0:00:00   | 0:00:00      | 0           | 600",
+    ] {
+        assert!(
+            out.lines().any(|other| other.trim_end() == line),
+            "{line}\n{out}"
+        );
+    }
+    assert!(
+        out.contains("stop   search.3, search.4 for urgent.1: work of priority 1 needs its slots"),
+        "{out}"
+    );
+    assert!(
+        out.contains("wait   search.5, search.6: needs 1 slot"),
+        "{out}"
+    );
+    assert!(out.contains("of the slots in service were used"), "{out}");
+}
+
+#[test]
+fn it_may_come_from_standard_input_and_go_out_as_json() {
+    let run = alone().det_typing(&["scheduler", "simulate", "-", "--json"], NIGHT);
+    let report: Value = serde_json::from_str(&run.ok()).unwrap();
+    assert_eq!(report["mismatches"], json!([]));
+    let moment = &report["moments"][1];
+    assert_eq!(moment["at"], 600.0);
+    assert_eq!(moment["queue"][0]["job"], "urgent");
+    assert_eq!(moment["running"].as_array().unwrap().len(), 3);
+    assert_eq!(moment["decisions"][0]["kind"], "stop");
+}
+
+#[test]
+fn what_does_not_come_about_as_expected_is_told() {
+    let person = alone();
+    person.write("wrong.yaml", &NIGHT.replace("search: 2}", "search: 3}"));
+    let run = person.det(&["scheduler", "simulate", "wrong.yaml"]);
+    assert!(run.out.contains("start  urgent.1"), "{run:?}");
+    let told = run.fails(1);
+    assert!(
+        told.contains("wrong.yaml: step 2 (line 7): running.search: expected 3"),
+        "{told}"
+    );
+}
+
+#[test]
+fn mistakes_are_told_all_at_once_with_line_and_path() {
+    let person = alone();
+    person.write(
+        "bad.yaml",
+        "agents: {id: a, slots: -1}\nsteps:\n  - submitt: {job: x}\n",
+    );
+    let told = person.det(&["scheduler", "simulate", "bad.yaml"]).fails(1);
+    assert!(told.contains("bad.yaml: line 1: agents.slots: "), "{told}");
+    assert!(told.contains("bad.yaml: line 3: steps[0]"), "{told}");
+    assert!(told.contains("submit"), "{told}");
+    person.det(&["scheduler", "simulate"]).fails(2);
+    person
+        .det(&["scheduler", "simulate", "night.yaml", "--policy", "first"])
+        .fails(2);
+}
+
+#[test]
+fn policies_are_compared_row_by_row() {
+    let out = alone()
+        .det(&[
+            "scheduler",
+            "simulate",
+            "night.yaml",
+            "--policy",
+            "priority,fair-share",
+            "--policy",
+            "round-robin",
+        ])
+        .ok();
+    let rows: Vec<&str> = out
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(rows, ["priority", "fair-share", "round-robin"], "{out}");
+    assert!(out.contains("Utilisation"), "{out}");
+}
+
+fn cluster() -> StubMaster {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/resource-pools",
+        ok(json!({"resourcePools": [
+            {"name": "gpus", "defaultComputePool": true, "schedulerType": "SCHEDULER_TYPE_PRIORITY",
+             "schedulerFittingPolicy": "FITTING_POLICY_BEST", "auxContainerCapacityPerAgent": 10,
+             "details": {"priorityScheduler": {"preemption": false, "defaultPriority": 42}}},
+        ]})),
+    );
+    let slot = |number: &str, container: Value| json!({"id": number, "enabled": true, "draining": false, "container": container});
+    stub.on(
+        "GET /api/v1/agents",
+        ok(json!({"agents": [
+            {"id": "a", "resourcePools": ["gpus"], "enabled": true, "draining": false,
+             "slots": {"0": slot("0", json!({"id": "c"})), "1": slot("1", Value::Null)}},
+            {"id": "b", "resourcePools": ["other"], "enabled": true, "draining": false,
+             "slots": {"0": slot("0", Value::Null)}},
+        ]})),
+    );
+    stub.on(
+        "GET /api/v1/tasks",
+        ok(json!({"allocationIdToSummary": {
+            "7.x.1": {"taskId": "7.x", "allocationId": "7.x.1", "registeredTime": "2026-11-21T10:00:00Z",
+                      "resourcePool": "gpus", "slotsNeeded": 1,
+                      "resources": [{"agentDevices": {"a": {"devices": [{"id": 0}]}}}]},
+            "8.y.1": {"taskId": "8.y", "allocationId": "8.y.1", "registeredTime": "2026-11-21T11:00:00Z",
+                      "resourcePool": "gpus", "slotsNeeded": 2, "resources": []},
+        }})),
+    );
+    let job = |id: &str, time: &str| {
+        json!({"full": {"entityId": id, "type": "TYPE_EXPERIMENT", "submissionTime": time, "resourcePool": "gpus",
+                        "isPreemptible": true, "priority": 42, "weight": 1.0}})
+    };
+    stub.on(
+        "GET /api/v1/job-queues-v2",
+        ok(json!({"jobs": [job("7", "2026-11-21T10:00:00Z"), job("8", "2026-11-21T11:00:00Z")]})),
+    );
+    for id in ["7", "8"] {
+        stub.on(
+            &format!("GET /api/v1/experiments/{id}"),
+            ok(json!({"experiment": {"id": id}, "config": {"resources": {"is_single_node": null}}})),
+        );
+    }
+    stub.on(
+        "GET /api/v1/master/config",
+        ok(json!({"config": {"resource_manager": {"scheduler": {"allow_heterogeneous_fits": true}}}})),
+    );
+    stub
+}
+
+#[test]
+fn todays_queue_is_the_start() {
+    let stub = cluster();
+    let person = Person::using(&stub);
+    let run = person.det(&[
+        "scheduler",
+        "simulate",
+        "--from-cluster",
+        "--duration",
+        "2h",
+    ]);
+    assert!(run.err.contains("taken to run for 2h"), "{run:?}");
+    let out = run.ok();
+    for told in [
+        "resource pool gpus",
+        "best fit, uneven fits allowed",
+        "wait   8.1: needs 2 slots",
+        "2:00:00  2 of 2 slots in use",
+        "start  8.1 on a (2 slots)",
+        "4:00:00 simulated",
+    ] {
+        assert!(out.contains(told), "{told}\n{out}");
+    }
+}
+
+#[test]
+fn the_steps_of_a_file_go_on_from_there() {
+    let stub = cluster();
+    let person = Person::using(&stub);
+    person.write(
+        "more.yaml",
+        "steps:\n  - after: 10m\n    join: {id: new, slots: 2}\n    expect: {running: {'8': new}}\n",
+    );
+    person
+        .det(&["scheduler", "simulate", "more.yaml", "--from-cluster"])
+        .ok();
+    person.write("night.yaml", NIGHT);
+    let told = person
+        .det(&["scheduler", "simulate", "night.yaml", "--from-cluster"])
+        .fails(1);
+    assert!(told.contains("agents: come from the cluster"), "{told}");
+    let told = person
+        .det(&["scheduler", "simulate", "--from-cluster", "--pool", "x"])
+        .fails(1);
+    assert!(
+        told.contains("no resource pool \"x\"") && told.contains("gpus"),
+        "{told}"
+    );
+}
