@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use det_ids::{AgentId, AllocationId};
+use det_ids::{AgentId, AllocationId, Micros};
 use det_scheduler::{
     AgentSnapshot, AgentState, Job, Plan, PoolSnapshot, Progress, Queue, Request,
     RunningAllocation, SlotState,
@@ -47,9 +47,7 @@ impl State {
         let mut after = self.clone();
         for placement in &plan.place {
             after.start(&placement.allocation_id, &placement.parts);
-            after.now.0 += 1;
         }
-        after.now = self.now;
         let ties = plan
             .preempt
             .iter()
@@ -89,10 +87,19 @@ impl State {
                 slot.state = SlotState::Held(allocation.clone());
             }
         }
+        // Later than all that runs: that is what the planner is told.
+        let last = self
+            .pool
+            .running
+            .iter()
+            .map(|running| running.started_at.0 + 1);
+        let started_at = last
+            .max()
+            .map_or(self.now, |last| self.now.max(Micros(last)));
         self.pool.running.push(RunningAllocation {
             request,
             placement: parts.to_vec(),
-            started_at: self.now,
+            started_at,
             progress: Progress::Active,
         });
     }
