@@ -13,8 +13,7 @@
 //!    are repeated until nobody else is asked to stop, because a job that gives up work may be entitled to start other.
 //! 3. **Hand out.** What is free and not kept for anybody goes to requests beyond their jobs' shares, the job with the
 //!    least work for its weight and demand first. Work that starts this way is the first to stop when somebody is
-//!    entitled to its room. A job for which room is being kept gets none: what it has then would count against it. Where
-//!    somebody found no room in step 2, and would find it now that a job has more to give up, part of it is taken back.
+//!    entitled to its room. A job for which room is being kept gets none: what it has then would count against it.
 //!
 //! Work that cannot be preempted may keep a gang from fitting at all, or leave its job less than its share would be
 //! without such work (its *nominal* share). That must end some day, and no more of it come in between. So a request that
@@ -44,7 +43,7 @@ use crate::capacity::Fate;
 use crate::decision::{Decided, Shared, Wait};
 use crate::future::Future;
 use crate::plan::{PreemptReason, Preemption};
-use crate::prepared::{Part, Prepared};
+use crate::prepared::Prepared;
 use crate::reserve::{Reserver, reserve_before};
 use crate::room::{Room, Stopping};
 use crate::space::{AgentRank, Parts, Space, spread_of};
@@ -101,28 +100,6 @@ struct Round {
     holders: BTreeMap<usize, BTreeSet<AgentRank>>,
     /// Shapes for which there are no victims.
     victimless: BTreeSet<usize>,
-    /// Requests within their jobs' shares that have no room, now or later.
-    unmet: Vec<usize>,
-}
-
-/// What was started beyond its job's share.
-struct Handed {
-    request: usize,
-    parts: Vec<Part>,
-}
-
-impl Handed {
-    fn new(request: usize, parts: &Parts) -> Self {
-        let part = |&(agent, units): &(AgentRank, u32)| Part {
-            agent,
-            usable: units,
-            held: units,
-        };
-        Self {
-            request,
-            parts: parts.iter().map(part).collect(),
-        }
-    }
 }
 
 impl<'a> Pass<'a> {
@@ -183,7 +160,6 @@ impl<'a> Pass<'a> {
                 squeezed: BTreeSet::new(),
                 holders: BTreeMap::new(),
                 victimless: BTreeSet::new(),
-                unmet: Vec::new(),
             };
             for standing in &mut self.shared.standings {
                 standing.booked = 0;
@@ -200,23 +176,15 @@ impl<'a> Pass<'a> {
             }
             let asked = self.asked.len();
             self.make_room(&mut round, &mut room);
-            let nobody_stops = self.asked.len() == asked;
-            let mut handed = Vec::new();
-            if nobody_stops {
-                handed = self.hand_out(&round, &mut room);
-            }
-            let goes_on = !nobody_stops || self.take_back(&round, &mut room, &handed);
-            room.give_back();
-            self.free = room.free;
-            if !goes_on {
-                for (request, agents) in &round.holders {
-                    let agents: Vec<AgentRank> = agents.iter().copied().collect();
-                    let reservation = prepared.reservation(*request, &agents);
-                    self.decided.reservations.push(reservation);
-                }
+            if self.asked.len() == asked {
+                self.hand_out(&round, &mut room);
+                room.give_back();
+                self.free = room.free;
                 self.tell_kept_from_full(&round);
                 return;
             }
+            room.give_back();
+            self.free = room.free;
         }
     }
 
@@ -428,7 +396,6 @@ impl<'a> Pass<'a> {
             parts = future.fit_with(prepared, request, &own);
         }
         let Some(parts) = parts else {
-            round.unmet.push(request);
             return false;
         };
         if own.is_empty() {
@@ -465,8 +432,8 @@ impl<'a> Pass<'a> {
         let found = victims::search(
             &future.space,
             &prepared.shapes[shape].shape,
-            |victim| prepared.running[victim].parts.as_slice(),
-            self.candidates(&[]),
+            &prepared.running,
+            self.candidates(),
         );
         if found.is_none() {
             round.victimless.insert(shape);
@@ -475,14 +442,9 @@ impl<'a> Pass<'a> {
     }
 
     /// Preemptible work of jobs above their share: of the job furthest above first (of equals the later one), what was
-    /// started last first, until the job is at its share. What was just `handed` out is numbered after what runs.
-    fn candidates(&self, handed: &[Handed]) -> impl Iterator<Item = usize> {
+    /// started last first, until the job is at its share.
+    fn candidates(&self) -> impl Iterator<Item = usize> {
         let prepared = self.shared.prepared;
-        let running = prepared.running.len();
-        let slots: Vec<u32> = handed
-            .iter()
-            .map(|handed| prepared.requests[handed.request].request.slots)
-            .collect();
         let mut of_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (number, active) in prepared.running.iter().enumerate() {
             let standing = &self.shared.standings[active.job];
@@ -495,7 +457,7 @@ impl<'a> Pass<'a> {
             }
         }
         let mut furthest: BinaryHeap<(u64, u32, usize)> = BinaryHeap::new();
-        for work in of_job.values_mut() {
+        for (job, work) in &mut of_job {
             work.sort_by_key(|number| {
                 let running = &prepared.running[*number].running;
                 (
@@ -504,18 +466,6 @@ impl<'a> Pass<'a> {
                     &running.request.allocation_id,
                 )
             });
-        }
-        for (number, handed) in handed.iter().enumerate() {
-            let waiting = &prepared.requests[handed.request];
-            let standing = &self.shared.standings[waiting.job];
-            if waiting.preemptible && standing.active > standing.share {
-                of_job
-                    .entry(waiting.job)
-                    .or_default()
-                    .push(running + number);
-            }
-        }
-        for job in of_job.keys() {
             let standing = &self.shared.standings[*job];
             let above = standing.active - standing.share;
             furthest.push((above, prepared.jobs[*job].order, *job));
@@ -524,11 +474,7 @@ impl<'a> Pass<'a> {
             let (above, order, job) = furthest.pop()?;
             let work = of_job.get_mut(&job)?;
             let victim = work.pop()?;
-            let own = match victim.checked_sub(running) {
-                Some(number) => slots[number],
-                None => prepared.running[victim].slots,
-            };
-            let left = above.saturating_sub(u64::from(own));
+            let left = above.saturating_sub(u64::from(prepared.running[victim].slots));
             if left > 0 && !work.is_empty() {
                 furthest.push((left, order, job));
             }
@@ -556,10 +502,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Step 3. Answers with what starts, and where.
-    fn hand_out(&mut self, round: &Round, room: &mut Room<'a>) -> Vec<Handed> {
+    /// Step 3.
+    fn hand_out(&mut self, round: &Round, room: &mut Room<'a>) {
         let prepared = self.shared.prepared;
-        let mut handed = Vec::new();
         let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
         // What was booked stays bookable: of each agent only so much is handed out.
         for agent in 0..agents {
@@ -594,61 +539,16 @@ impl<'a> Pass<'a> {
                 } else if self.would_squeeze(round, request) {
                     // It is told whom it would keep out.
                 } else if let Some(parts) = room.fit(request) {
-                    handed.push(Handed::new(request, &parts));
                     self.start(room, request, parts);
                     least.push(Reverse(self.turn(turn.job)));
                     break;
                 }
             }
         }
-        handed
-    }
-
-    /// A job that was handed more has more to give up. If somebody without room has room then, part of what was handed out
-    /// does not start after all, and other work of the job stops: else the next pass would stop what this one starts.
-    /// Whether anything changes.
-    fn take_back(&mut self, round: &Round, room: &mut Room<'a>, handed: &[Handed]) -> bool {
-        let prepared = self.shared.prepared;
-        let Some(future) = room.future.take().filter(|_| !handed.is_empty()) else {
-            return false;
-        };
-        for &request in &round.unmet {
-            let parts_of = |victim: usize| match victim.checked_sub(prepared.running.len()) {
-                Some(number) => handed[number].parts.as_slice(),
-                None => prepared.running[victim].parts.as_slice(),
-            };
-            let shape = &prepared.shapes[prepared.requests[request].shape].shape;
-            let candidates = self.candidates(handed);
-            let found = victims::search(&future.space, shape, parts_of, candidates);
-            let (stop, back): (Vec<usize>, Vec<usize>) = found
-                .unwrap_or_default()
-                .into_iter()
-                .partition(|victim| *victim < prepared.running.len());
-            if stop.is_empty() {
-                continue;
-            }
-            for number in back {
-                let handed = &handed[number - prepared.running.len()];
-                self.unstart(room, handed);
-            }
-            self.ask_to_stop(&stop, request);
-            return true;
-        }
-        false
-    }
-
-    /// What was handed out does not start.
-    fn unstart(&mut self, room: &mut Room<'a>, handed: &Handed) {
-        let waiting = &self.shared.prepared.requests[handed.request];
-        let slots = u64::from(waiting.slots);
-        self.shared.in_use[waiting.job] -= slots;
-        self.shared.standings[waiting.job].active -= slots;
-        self.shared.waits[handed.request] = Wait::OverShare;
-        self.decided
-            .placed
-            .retain(|(request, _)| *request != handed.request);
-        for part in &handed.parts {
-            room.free.give(part.agent, part.usable, part.held);
+        for (request, agents) in &round.holders {
+            let agents: Vec<AgentRank> = agents.iter().copied().collect();
+            let reservation = prepared.reservation(*request, &agents);
+            self.decided.reservations.push(reservation);
         }
     }
 

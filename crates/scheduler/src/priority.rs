@@ -519,8 +519,7 @@ impl<'a, 'b> Run<'a, 'b> {
             });
         let shape = &prepared.shapes[waiting.shape].shape;
         let candidates = stopping.chain(active);
-        let parts_of = |victim: usize| prepared.running[victim].parts.as_slice();
-        let found = victims::search(&future.space, shape, parts_of, candidates);
+        let found = victims::search(&future.space, shape, &prepared.running, candidates);
         if found.is_none() && by_shape {
             class.victimless.insert(waiting.shape);
         }

@@ -3,25 +3,24 @@
 use std::collections::BTreeMap;
 
 use crate::gang::{Group, divide};
-use crate::prepared::Part;
+use crate::prepared::{Active, Part};
 use crate::space::{AgentRank, Shape, Space};
 
-/// Looks for victims among `candidates`, which come least important first, for a `shape` that does not fit `space`;
-/// `parts_of` tells what each of them holds. Answers with their numbers, least important first, or `None` if it does not
-/// fit even without all of them.
+/// Looks for victims among `candidates`, which come least important first, for a `shape` that does not fit `space`.
+/// Answers with their numbers, least important first, or `None` if it does not fit even without all of them.
 ///
 /// Candidates are removed one by one until the request fits. Then, most important first, each is given back if the
 /// request still fits: what was removed on agents that do not matter goes on running.
-pub(crate) fn search<'p>(
+pub(crate) fn search(
     space: &Space,
     shape: &Shape,
-    parts_of: impl Fn(usize) -> &'p [Part],
+    running: &[Active],
     candidates: impl Iterator<Item = usize>,
 ) -> Option<Vec<usize>> {
     let mut trial = Trial::new(space, shape);
     let mut removed: Vec<usize> = Vec::new();
     for candidate in candidates {
-        let parts = parts_of(candidate);
+        let parts = &running[candidate].parts;
         if !parts.iter().any(|part| trial.matters(part)) {
             continue;
         }
@@ -30,9 +29,9 @@ pub(crate) fn search<'p>(
         if trial.fits() {
             let mut kept = Vec::new();
             for victim in removed.into_iter().rev() {
-                trial.change(parts_of(victim), Change::Hold);
+                trial.change(&running[victim].parts, Change::Hold);
                 if !trial.fits() {
-                    trial.change(parts_of(victim), Change::Free);
+                    trial.change(&running[victim].parts, Change::Free);
                     kept.push(victim);
                 }
             }
