@@ -255,6 +255,38 @@ def test_templates(cluster: Cluster) -> None:
     assert gone.code != 0 and "Traceback" not in gone.err
 
 
+def test_config_policies(cluster: Cluster) -> None:
+    policies = {
+        "invariant_config": {"max_restarts": 3, "labels": ["of the site"]},
+        "constraints": {"resources": {"max_slots": 1}, "priority_limit": 10},
+    }
+    forbidden = cluster.client("config-policies", "set", "experiment", cluster.write_config(policies), check=False)
+    assert forbidden.code != 0 and "Traceback" not in forbidden.err
+    cluster.client("config-policies", "set", "experiment", cluster.write_config(policies), env=ADMIN)
+    try:
+        described = cluster.client("config-policies", "describe", "experiment", env=ADMIN).out
+        assert "max_slots: 1" in described and "of the site" in described
+
+        def create(resources: dict[str, int], check: bool = True):
+            config = cluster.write_config(experiment("ruled", "true", resources=resources))
+            return cluster.client("experiment", "create", config, cluster.empty_context(), check=check)
+
+        for resources, word in (({"max_slots": 2}, "max_slots"), ({"priority": 5}, "priority")):
+            refused = create({"slots_per_trial": 1, "max_slots": 1, **resources}, check=False)
+            assert refused.code != 0 and word in refused.err + refused.out and "Traceback" not in refused.err
+        [created] = re.findall(r"Created experiment (\d+)", create({"slots_per_trial": 1, "max_slots": 1}).out)
+        cluster.wait_experiment(int(created), "COMPLETED", within=60)
+        config = cluster.experiment(int(created))["config"]
+        assert config["max_restarts"] == 3 and "of the site" in config["labels"]
+        unknown = cluster.write_config({"constraints": {"resources": {"max_slot": 1}}})
+        wrong = cluster.client("config-policies", "set", "experiment", unknown, env=ADMIN, check=False)
+        assert wrong.code != 0 and "max_slots" in wrong.err + wrong.out and "Traceback" not in wrong.err
+    finally:
+        cluster.client("config-policies", "delete", "experiment", env=ADMIN)
+    config = cluster.write_config(experiment("free again", "true", resources={"slots_per_trial": 1, "priority": 5}))
+    cluster.client("experiment", "create", config, cluster.empty_context())
+
+
 def test_the_queue_is_changed(cluster: Cluster) -> None:
     whole = experiment("holder", "sleep 600", resources={"slots_per_trial": 2, "priority": 1})
     holder = cluster.submit(whole, wheel=True)

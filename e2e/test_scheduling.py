@@ -27,6 +27,13 @@ def narrow() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
+def paired() -> Iterator[Cluster]:
+    """An agent with two slots, with preemption."""
+    with flavoured("core", agents=[Agent(slots=2)], master_config=PREEMPTION) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
 def wide() -> Iterator[Cluster]:
     """Two agents of one slot each."""
     with flavoured("core", agents=[Agent("agent-1", 1), Agent("agent-2", 1)]) as cluster:
@@ -92,6 +99,26 @@ def test_who_waits_says_why(narrow: Cluster) -> None:
     kill(narrow, first)
     narrow.wait_experiment(second, "COMPLETED")
     assert not narrow.trials(second)[0].get("waitReason")
+
+
+def test_a_gap_is_filled_and_the_queue_says_so(paired: Cluster) -> None:
+    first = holding(paired, "first", priority=10)
+    paired.wait_experiment(first, "RUNNING")
+    wider = paired.submit(experiment("wider", "true", resources={"slots_per_trial": 2, "priority": 10}))
+    assert "2 slots" in reason(paired, wider)
+    filler = holding(paired, "filler", priority=50)
+    paired.wait_experiment(filler, "RUNNING")
+    jobs = {job["name"]: job["summary"]["state"] for job in paired.api("GET", "/api/v1/job-queues")["jobs"]}
+    assert jobs == {
+        "first": "STATE_SCHEDULED",
+        "wider": "STATE_QUEUED",
+        "filler": "STATE_SCHEDULED_BACKFILLED",
+    }
+    assert "SCHEDULED_BACKFILLED" in paired.run_det("job", "list").out
+    # The gap closes for the more important one.
+    kill(paired, first)
+    paired.wait_experiment(wider, "COMPLETED")
+    kill(paired, filler)
 
 
 def test_a_cap_holds_a_search_back(wide: Cluster) -> None:

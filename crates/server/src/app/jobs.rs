@@ -4,11 +4,12 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use det_ids::{JobId, Micros};
-use det_scheduler::{Side, Standing};
+use det_scheduler::{Policy, Side, Standing};
 use det_store::allocations::{self, AllocationRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 
 use crate::app::Master;
+use crate::app::backfill::HeldUp;
 use crate::app::job_changes::JobChange;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -27,6 +28,8 @@ pub struct QueuedJob {
     pub allocations: Vec<AllocationRow>,
     /// Jobs of the same pool that are served before it.
     pub ahead: i64,
+    /// Whether all that has slots fills gaps: it started past a more important request that waits for room.
+    pub backfilled: bool,
 }
 
 impl QueuedJob {
@@ -155,6 +158,7 @@ impl Master {
                     experiment: (*experiment_of.get(job_id.as_str())?).clone(),
                     allocations,
                     ahead: 0,
+                    backfilled: false,
                 })
             })
             .collect();
@@ -165,7 +169,32 @@ impl Master {
             entry.ahead = *ahead;
             *ahead += 1;
         }
+        self.note_backfill(&mut queue);
         Ok(queue)
+    }
+
+    /// Only where work is preempted may less important work pass.
+    fn note_backfill(&self, queue: &mut [QueuedJob]) {
+        let mut held_up: BTreeMap<String, Option<HeldUp>> = BTreeMap::new();
+        for entry in &*queue {
+            let pool = &entry.job.resource_pool;
+            if !held_up.contains_key(pool) {
+                let policy = self.pool_settings(pool).policy;
+                let preempts = matches!(policy, Policy::Priority { preemption, .. } if preemption);
+                held_up.insert(pool.clone(), preempts.then(HeldUp::default));
+            }
+            if let Some(Some(held_up)) = held_up.get_mut(pool) {
+                for allocation in &entry.allocations {
+                    held_up.note(entry.job.priority, allocation);
+                }
+            }
+        }
+        for entry in queue.iter_mut().filter(|entry| entry.is_scheduled()) {
+            if let Some(Some(held_up)) = held_up.get(&entry.job.resource_pool) {
+                let mut placed = entry.allocations.iter().filter(|a| a.placed_at.is_some());
+                entry.backfilled = placed.all(|a| held_up.is_passed_by(entry.job.priority, a));
+            }
+        }
     }
 
     /// Makes changes of the queue in order: all of them or, if one is refused, none.

@@ -5,6 +5,7 @@
 
 pub mod agents;
 pub mod allocations;
+mod backfill;
 pub mod checkpoints;
 pub mod config_policies;
 pub mod containers;

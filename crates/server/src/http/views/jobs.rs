@@ -25,7 +25,9 @@ use crate::http::views::tasks::wait_reason;
 /// Where a job stands.
 pub fn summary(queued: &QueuedJob) -> JobSummary {
     JobSummary {
-        state: if queued.is_scheduled() {
+        state: if queued.backfilled {
+            JobState::ScheduledBackfilled
+        } else if queued.is_scheduled() {
             JobState::Scheduled
         } else {
             JobState::Queued

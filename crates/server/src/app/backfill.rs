@@ -1,0 +1,119 @@
+//! Which running jobs fill gaps that more important ones cannot use: `SCHEDULED_BACKFILLED` of the job queue
+//! (`scheduling.md` §10).
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use det_store::allocations::AllocationRow;
+use serde::Deserialize;
+
+/// Reasons of requests that less important work may pass, in a pool that preempts: they wait for room.
+const WAITING_FOR_ROOM: [&str; 4] = [
+    "not_enough_free_slots",
+    "aux_full",
+    "waiting_for_preemption",
+    "reserved_for",
+];
+
+/// Requests of one pool that wait for room: by kind (with slots or without) and priority the time of the first.
+#[derive(Debug, Default)]
+pub(crate) struct HeldUp {
+    since: BTreeMap<(bool, i64), i64>,
+}
+
+impl HeldUp {
+    /// Takes in an allocation of a job.
+    pub(crate) fn note(&mut self, priority: i64, allocation: &AllocationRow) {
+        if allocation.placed_at.is_none() && waits_for_room(allocation) {
+            let since = self
+                .since
+                .entry((allocation.slots == 0, priority))
+                .or_insert(allocation.requested_at);
+            *since = allocation.requested_at.min(*since);
+        }
+    }
+
+    /// Whether an allocation of a job started while a more important request waited for room, as it still does.
+    pub(crate) fn is_passed_by(&self, priority: i64, allocation: &AllocationRow) -> bool {
+        let zero_slots = allocation.slots == 0;
+        allocation.placed_at.is_some_and(|placed| {
+            self.since
+                .range((zero_slots, i64::MIN)..(zero_slots, priority))
+                .any(|(_, since)| *since < placed)
+        })
+    }
+}
+
+fn waits_for_room(allocation: &AllocationRow) -> bool {
+    #[derive(Deserialize)]
+    struct Stored<'a> {
+        #[serde(borrow)]
+        kind: Cow<'a, str>,
+    }
+    // Written by us; a text that cannot be read holds nobody up.
+    let stored = allocation.wait_reason.as_deref();
+    let stored = stored.and_then(|text| serde_json::from_str::<Stored<'_>>(text).ok());
+    stored.is_some_and(|stored| WAITING_FOR_ROOM.contains(&&*stored.kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use det_scheduler::WaitReason;
+
+    use super::*;
+
+    fn allocation(
+        slots: i64,
+        requested_at: i64,
+        placed_at: Option<i64>,
+        kind: &str,
+    ) -> AllocationRow {
+        AllocationRow {
+            id: "1.1".into(),
+            task_id: "1".into(),
+            job_id: "j".into(),
+            trial_id: None,
+            run_id: 1,
+            state: "PENDING".into(),
+            machine: String::new(),
+            resource_pool: "default".into(),
+            slots,
+            single_agent: false,
+            preemptible: true,
+            requested_at,
+            placed_at,
+            started_at: None,
+            ended_at: None,
+            preempt_deadline: None,
+            preempted_for: None,
+            exit_reason: None,
+            status_code: None,
+            excluded_agents: None,
+            wait_reason: Some(format!(r#"{{"kind":"{kind}","message":"…"}}"#)),
+            wait_since: None,
+        }
+    }
+
+    #[test]
+    fn the_kinds_are_kinds_of_reasons() {
+        for kind in WAITING_FOR_ROOM {
+            assert!(WaitReason::KINDS.contains(&kind), "{kind}");
+        }
+    }
+
+    #[test]
+    fn work_that_starts_past_a_more_important_request_is_backfill() {
+        let mut held_up = HeldUp::default();
+        held_up.note(10, &allocation(8, 100, None, "not_enough_free_slots"));
+        held_up.note(5, &allocation(8, 50, None, "over_job_cap"));
+        let started = |at| allocation(2, 10, Some(at), "");
+        assert!(held_up.is_passed_by(20, &started(200)));
+        // It ran before, is as important, or is of the other kind.
+        assert!(!held_up.is_passed_by(20, &started(90)));
+        assert!(!held_up.is_passed_by(10, &started(200)));
+        assert!(!held_up.is_passed_by(20, &allocation(0, 10, Some(200), "")));
+        // A request that its own cap holds back is passed by nobody, and what waits passes nobody.
+        assert!(!held_up.is_passed_by(7, &started(200)));
+        assert!(!held_up.is_passed_by(20, &allocation(2, 10, None, "reserved_for")));
+    }
+}
