@@ -288,6 +288,7 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
     cluster
         .written
         .write("resource_manager: {scheduler: {type: priority, preemption: true}}\n\
+            integrations: {pachyderm: {address: 'pachd:30650'}}\n\
             task_container_defaults: {startup_hook: echo new, nccl_port_range: '30000:31000', gloo_port_range: '31001:32000'}");
     reload(&admin).await;
     let why = format!("/api/v1/job-queues/{job}/why");
@@ -314,6 +315,7 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
     for (name, range) in [
         ("NCCL_PORT_RANGE", "30000:31000"),
         ("GLOO_PORT_RANGE", "31001:32000"),
+        ("PACHD_ADDRESS", "pachd:30650"),
     ] {
         let variable = (name.to_owned(), range.to_owned());
         assert!(next.script.env.contains(&variable), "{variable:?}");
