@@ -329,6 +329,49 @@ async fn job_of(cluster: &Cluster, experiment: i64) -> String {
 }
 
 #[tokio::test]
+async fn the_level_of_the_log_is_set_until_the_configuration_is_read_again() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.admin().await;
+    let path = "/api/v1/master/config";
+    // As the unmodified client sends it.
+    let body = json!({"config": {"log": {"level": "LOG_LEVEL_DEBUG"}}, "fieldMask": {"paths": ["log.level"]}});
+    admin.patch(path, body.clone()).await.ok();
+    admin.patch(path, body).await.ok();
+    assert_eq!(*cluster.written.levels.lock().unwrap(), ["debug"]);
+    let config = admin.get(path).await.ok();
+    assert_eq!(config["config"]["log"]["level"], "debug");
+    let origins = admin.get("/api/v1/master/config/origins").await.ok();
+    let origins = origins["origins"].as_array().unwrap();
+    let level = origins.iter().find(|key| key["path"] == "log.level");
+    assert_eq!(
+        *level.unwrap(),
+        json!({"path": "log.level", "value": "debug", "layer": "override", "place": "det master config set"})
+    );
+    for (body, reason) in [
+        (
+            json!({"config": {"log": {"color": false}}}),
+            "log.color cannot change",
+        ),
+        (
+            json!({"config": {"log": {"level": "LOG_LEVEL_INFO"}}, "fieldMask": "log.level,port"}),
+            "\"port\" cannot be patched",
+        ),
+        (json!({}), "there is nothing to change"),
+    ] {
+        let refused = admin.patch(path, body).await.refused(400);
+        assert!(refused.contains(reason), "{refused}");
+    }
+    let color = json!({"config": {"log": {"color": true}}, "fieldMask": "log.color"});
+    admin.patch(path, color).await.ok();
+    assert_eq!(
+        changed(&reload(&admin).await),
+        [("log.level".to_owned(), json!("info"))]
+    );
+    assert_eq!(*cluster.written.levels.lock().unwrap(), ["debug", "info"]);
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn pages_of_other_origins_are_let_in_while_that_is_configured() {
     let cluster = Cluster::start().await;
     let admin = cluster.admin().await;
