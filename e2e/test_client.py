@@ -186,6 +186,10 @@ def test_the_master(cluster: Cluster) -> None:
     assert cluster.cluster_id in cluster.client("master", "info").out
     assert cluster.client("master", "config", "show", env=ADMIN).out
     assert "listens" in cluster.client("master", "logs", env=ADMIN).out
+    assert "Successfully" in cluster.client("master", "config", "set", "--log.level", "DEBUG", env=ADMIN).out
+    assert "level: debug" in cluster.client("master", "config", "show", env=ADMIN).out
+    cluster.run_det("master", "reload", env=ADMIN)
+    assert "level: info" in cluster.client("master", "config", env=ADMIN).out
     assert "adaptive_asha" in cluster.client("preview-search", cluster.write_config(search("adaptive_asha"))).out
     assert "determined" in cluster.client("user", "list").out
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import pty
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +13,8 @@ import pytest
 import yaml
 
 from configs import experiment
-from conftest import flavoured
-from harness import Agent, Cluster, share
+from conftest import equipment, flavoured
+from harness import Agent, ApiError, Cluster, share
 from waiting import wait_for
 
 pytestmark = pytest.mark.core
@@ -118,3 +120,43 @@ def test_an_administrator_looks_before_and_sees_where_values_come_from(narrow: C
     assert rows["db.port"] == "default"
     assert rows["port"].startswith("--"), rows["port"]
     assert admin(narrow, "master", "reload").out.startswith("Nothing differs")
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["plain", "nohup"])
+def test_a_cluster_goes_with_its_terminal_unless_it_was_started_to_outlive_it(ignored: bool) -> None:
+    with equipment():
+        cluster = Cluster(shape="up", agents=[Agent(slots=1)])
+    argv, env = cluster.part("up").argv, {**os.environ, "HOME": str(cluster.root / "home")}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        if ignored:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.execve(argv[0], argv, env)
+
+    def answers() -> bool:
+        try:
+            return bool(cluster.api("GET", "/api/v1/master", user=None))
+        except (ApiError, OSError):
+            return False
+
+    def reloads() -> int:
+        return (cluster.data_dir / "det.log").read_text().count("the configuration was read again")
+
+    def ended() -> bool:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+
+    try:
+        wait_for("the first answer", answers, within=20)
+        os.kill(pid, signal.SIGHUP)
+        wait_for("the reload", lambda: reloads() == 1, within=20)
+        os.close(terminal)
+        if ignored:
+            wait_for("the reload in place of an end", lambda: reloads() == 2, within=20)
+            assert answers()
+            os.kill(pid, signal.SIGTERM)
+        wait_for("the end", ended, within=20)
+        pid = 0
+    finally:
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+        cluster._abandon()

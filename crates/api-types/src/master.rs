@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::logs::LogLevel;
 use crate::wire::{Object, Timestamp, wire_enum};
 
 wire_enum! {
@@ -112,6 +113,42 @@ pub struct GetTelemetryResponse {
 pub struct GetMasterConfigResponse {
     /// The effective configuration, secrets masked.
     pub config: Object,
+}
+
+/// Request of `PatchMasterConfig`: changes that last until the master starts again or reads its configuration again.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchMasterConfigRequest {
+    /// The new values.
+    pub config: PatchedConfig,
+    /// Which of them count; without any path all do.
+    pub field_mask: FieldMask,
+}
+
+/// Which fields a patch is about. The dialect also takes the paths as one text with commas.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct FieldMask {
+    /// Their names with dots.
+    pub paths: Vec<String>,
+}
+
+/// What of the configuration can be patched.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchedConfig {
+    /// Log of the master.
+    pub log: PatchedLog,
+}
+
+/// What of the master's log can be patched.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchedLog {
+    /// Least important lines that are logged.
+    pub level: Option<LogLevel>,
+    /// Whether the log is coloured on a terminal.
+    pub color: Option<bool>,
 }
 
 /// Answer of `GetMasterConfigOrigins`, an addition of ours.

@@ -143,6 +143,7 @@ fn built() -> Vec<Built> {
         GetMaster: => master::GetMasterResponse,
         GetTelemetry: => master::GetTelemetryResponse,
         GetMasterConfig: => master::GetMasterConfigResponse,
+        PatchMasterConfig: master::PatchMasterConfigRequest => Empty,
         health: => master::HealthCheck,
         MasterLogs ? logs::MasterLogsQuery: => logs::MasterLogsResponse,
         GetExperiments ? experiments::GetExperimentsQuery: => experiments::GetExperimentsResponse,

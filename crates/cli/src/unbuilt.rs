@@ -15,7 +15,6 @@ const NOT_BUILT: &[&str] = &[
     "experiment move",
     "m",
     "master cluster-message",
-    "master config set",
     "model",
     "notebook",
     "oauth",

@@ -345,6 +345,22 @@ fn a_master_is_asked_to_take_on_its_configuration() {
 }
 
 #[test]
+fn the_level_of_a_masters_log_is_set() {
+    let stub = StubMaster::start();
+    stub.on("PATCH /api/v1/master/config", ok(json!({})));
+    let person = Person::using(&stub);
+    let out = person
+        .det(&["master", "config", "set", "--log.level", "debug"])
+        .ok();
+    assert!(out.starts_with("Changed, until"), "{out}");
+    assert_eq!(
+        stub.last("PATCH /api/v1/master/config").json(),
+        json!({"config": {"log": {"level": "LOG_LEVEL_DEBUG"}}, "fieldMask": {"paths": ["log.level"]}})
+    );
+    person.det(&["master", "config", "set"]).fails(2);
+}
+
+#[test]
 fn what_the_master_has_not_built_is_passed_on() {
     let stub = StubMaster::start();
     stub.on(

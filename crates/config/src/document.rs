@@ -310,6 +310,7 @@ pub fn check(
     for warning in &mut checked.warnings {
         warning.name_file(file);
     }
+    checked.warnings.sort_by_key(ConfigWarning::order);
     Ok(checked)
 }
 

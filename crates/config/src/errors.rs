@@ -182,14 +182,7 @@ impl ConfigErrors {
             return Ok(());
         }
         errors.sort_by(|a, b| {
-            let key = |e: &ConfigError| {
-                let last = u32::MAX;
-                (
-                    e.source.clone(),
-                    e.line.unwrap_or(last),
-                    e.column.unwrap_or(last),
-                )
-            };
+            let key = |e: &ConfigError| order(e.source.as_ref(), e.line, e.column);
             key(a)
                 .cmp(&key(b))
                 .then_with(|| a.path.cmp(&b.path))
@@ -294,6 +287,11 @@ impl ConfigWarning {
         }
     }
 
+    /// Where it stands in the order of the text.
+    pub(crate) fn order(&self) -> (Option<Arc<str>>, u32, u32) {
+        order(self.source.as_ref(), self.line, self.column)
+    }
+
     /// Says that it is about this file, unless its place is known.
     pub(crate) fn name_file(&mut self, file: &str) {
         self.source.get_or_insert_with(|| file.into());
@@ -353,6 +351,20 @@ impl fmt::Display for ConfigWarning {
             write!(f, "{}: {}", self.path, self.message)
         }
     }
+}
+
+/// The order of the text; what has no place comes last.
+fn order(
+    source: Option<&Arc<str>>,
+    line: Option<u32>,
+    column: Option<u32>,
+) -> (Option<Arc<str>>, u32, u32) {
+    let last = u32::MAX;
+    (
+        source.cloned(),
+        line.unwrap_or(last),
+        column.unwrap_or(last),
+    )
 }
 
 /// Each warning once: the same words about the same key are not repeated for other layers and other elements of a list.

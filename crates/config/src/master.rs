@@ -136,6 +136,12 @@ impl MasterConfig {
         }
     }
 
+    /// Address of the Pachyderm server that tasks are told of; `None` = there is none.
+    pub fn pachyderm_address(&self) -> Option<&str> {
+        let address = self.kept.get("integrations")?["pachyderm"]["address"].as_str()?;
+        (!address.is_empty()).then_some(address)
+    }
+
     /// The cluster's checkpoint storage as a layer under experiments, secrets included.
     pub fn checkpoint_storage_json(&self) -> Option<Value> {
         let storage = self.checkpoint_storage.as_ref()?;

@@ -1,6 +1,7 @@
 //! Where values come from: files, flags, templates, the defaults of pools, policies.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -140,6 +141,15 @@ impl Origin {
     /// A value that is built into the product.
     pub const DEFAULT: Self = Self(None);
 
+    /// A value that stands in no text.
+    pub fn of(source: Source) -> Self {
+        Self(Some(Position {
+            source: Some(Arc::new(source)),
+            line: 0,
+            column: 0,
+        }))
+    }
+
     /// The layer; [`Layer::BuiltIn`] for what is built in.
     pub fn layer(&self) -> Layer {
         match &self.0 {
@@ -207,8 +217,6 @@ impl fmt::Display for Origin {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn origin(source: Source, line: u32) -> Origin {

@@ -202,7 +202,6 @@ fn only_what_is_not_built_waits_to_be_acted_on() {
         ("master", "telemetry.otel", "traces"),
         ("master", "observability", "Prometheus"),
         ("master", "webhooks", "webhooks"),
-        ("master", "integrations", "Pachyderm"),
         (
             "master",
             "resource_manager",

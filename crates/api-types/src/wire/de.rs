@@ -21,6 +21,9 @@ pub(super) enum Origin {
     Query,
 }
 
+/// The type of field masks.
+const FIELD_MASK: &str = "FieldMask";
+
 /// A value on its way into a type.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -344,11 +347,19 @@ impl<'de> Deserializer<'de> for Node {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, WireError> {
-        match self.value {
+        let value = match self.value {
+            // As canonical JSON has it: `log.level,log.color`.
+            Value::String(paths) if name == FIELD_MASK => {
+                let paths: Vec<&str> = paths.split(',').map(str::trim).collect();
+                serde_json::json!({"paths": paths})
+            }
+            value => value,
+        };
+        match value {
             Value::Object(entries) => visitor.visit_map(Fields {
                 rest: known_fields(entries, fields).into_iter(),
                 pending: None,

@@ -63,6 +63,21 @@ pub(crate) struct ReloadArgs {
 enum ConfigAction {
     /// Show the configuration (the default)
     Show(DocumentArgs),
+    /// Change the master's log until it starts again or reads its configuration again
+    Set(SetArgs),
+}
+
+/// Options of `det master config set`.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+struct SetArgs {
+    /// Least important lines that are logged
+    #[arg(long = "log.level", value_name = "LEVEL", ignore_case = true,
+        value_parser = ["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])]
+    log_level: Option<String>,
+    /// Whether the log is coloured
+    #[arg(long = "log.color", value_name = "on|off", value_parser = ["on", "off"])]
+    log_color: Option<String>,
 }
 
 /// Options of `det master logs`.
@@ -84,6 +99,10 @@ pub(crate) async fn run(question: MasterQuestion, context: &Context) -> Result<(
             let info = client.get(&api_path(["master"]), &Query::new()).await?;
             print(&info, form)
         }
+        MasterQuestion::Config(ConfigArgs {
+            action: Some(ConfigAction::Set(args)),
+            ..
+        }) => set(&client, &args).await,
         MasterQuestion::Config(args) => {
             if args.origins {
                 let path = api_path(["master", "config", "origins"]);
@@ -102,6 +121,24 @@ pub(crate) async fn run(question: MasterQuestion, context: &Context) -> Result<(
         MasterQuestion::Logs(args) => logs(&client, &args).await,
         MasterQuestion::Reload(args) => reload(&client, &args).await,
     }
+}
+
+async fn set(client: &Client, args: &SetArgs) -> Result<(), CliError> {
+    let (mut log, mut paths) = (serde_json::Map::new(), Vec::new());
+    if let Some(level) = &args.log_level {
+        let level = format!("LOG_LEVEL_{}", level.to_ascii_uppercase());
+        log.insert("level".to_owned(), level.into());
+        paths.push("log.level");
+    }
+    if let Some(color) = &args.log_color {
+        log.insert("color".to_owned(), (color == "on").into());
+        paths.push("log.color");
+    }
+    let body = json!({"config": {"log": log}, "fieldMask": {"paths": paths}});
+    client.patch(&api_path(["master", "config"]), &body).await?;
+    output::line(
+        "Changed, until the master starts again or reads its configuration again: the files are as they were.",
+    )
 }
 
 fn origins(keys: &Value, form: DocumentArgs) -> Result<(), CliError> {

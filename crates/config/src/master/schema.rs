@@ -166,8 +166,7 @@ pub(super) static MASTER: Section = section(&[
         "integrations",
         Kind::Section(&INTEGRATIONS),
         "Other systems that tasks are told of",
-    )
-    .kept(),
+    ),
     field(
         "resource_manager",
         Kind::Union(&manager::RESOURCE_MANAGER),

@@ -236,7 +236,6 @@ fn what_is_not_built_yet_is_kept_and_said() {
         "resource_manager: {type: slurm, host: x}",
         "retention_policy: {log_retention_days: 3}",
         "security: {authz: {type: rbac}}",
-        "integrations: {pachyderm: {address: x}}",
         "logging: {type: elastic, host: x, port: 1}",
         "ui_customization: {logo_paths: {dark_horizontal: a, dark_vertical: b, light_horizontal: c, light_vertical: d}}",
     ] {

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_config::errors::{ConfigError, ConfigWarning};
+use det_config::explain::ExplainedKey;
 use det_config::master::{Change, LoadedMaster, MasterConfig, NotLive};
+use det_config::origin::{Layer, Origin, Source};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, agents, allocations, experiments};
 use serde_json::{Value, json};
@@ -99,6 +101,63 @@ impl Master {
         }
     }
 
+    /// Changes the level of the log until the configuration is read again.
+    ///
+    /// # Errors
+    /// Who asks is no administrator.
+    pub async fn set_log_level(&self, actor: &Actor, level: &str) -> AppResult<()> {
+        actor.require_admin("change the master's configuration")?;
+        let _alone = self.reloading.lock().await;
+        let mut config = MasterConfig::clone(&self.config());
+        if config.log.level == level {
+            return Ok(());
+        }
+        let change = Change {
+            path: "log.level".to_owned(),
+            from: config.log.level.as_str().into(),
+            to: level.into(),
+            acts: true,
+        };
+        level.clone_into(&mut config.log.level);
+        let mut origins = self.in_force.origins().as_ref().clone();
+        for key in origins.iter_mut().filter(|key| key.path == change.path) {
+            key.value = change.to.clone();
+            key.origin = Origin::of(Source::of(Layer::Override, "det master config set"));
+        }
+        let (master, actor) = (self.clone(), actor.name());
+        let told = change.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    master.record_changes(tx, &actor, &[change]).await?;
+                    let put = master.clone();
+                    tx.once_stored(move || put.put_in_force(config, origins));
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await?;
+        self.tell_changes(&[told], &[]);
+        Ok(())
+    }
+
+    async fn record_changes(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        changes: &[Change],
+    ) -> Result<(), StoreError> {
+        let changes: Vec<Value> = changes.iter().map(Change::to_json).collect();
+        let event = NewEvent {
+            actor,
+            subject_kind: "master",
+            subject_id: self.cluster_id.clone(),
+            kind: "configuration",
+            detail: Some(json!({"changes": changes}).to_string()),
+            ..Default::default()
+        };
+        self.record(tx, event).await
+    }
+
     /// Compares, and takes the configuration on if that is asked and possible.
     async fn decide(&self, actor: &str, mode: Mode, loaded: LoadedMaster) -> AppResult<Decided> {
         let (master, actor) = (self.clone(), actor.to_owned());
@@ -138,16 +197,7 @@ impl Master {
             return Ok(Decided::Taken(reload.changes));
         }
         if !reload.changes.is_empty() {
-            let changes: Vec<Value> = reload.changes.iter().map(Change::to_json).collect();
-            let event = NewEvent {
-                actor,
-                subject_kind: "master",
-                subject_id: self.cluster_id.clone(),
-                kind: "configuration",
-                detail: Some(json!({"changes": changes}).to_string()),
-                ..Default::default()
-            };
-            self.record(tx, event).await?;
+            self.record_changes(tx, actor, &reload.changes).await?;
         }
         self.in_force.leave(going);
         let (master, config) = (self.clone(), reload.config);
@@ -196,7 +246,7 @@ impl Master {
     }
 
     /// Everybody who asks from now on gets this configuration; those who act by themselves are woken.
-    fn put_in_force(&self, config: MasterConfig, origins: Vec<det_config::explain::ExplainedKey>) {
+    fn put_in_force(&self, config: MasterConfig, origins: Vec<ExplainedKey>) {
         let before = self.config();
         let level = config.log.level.clone();
         self.in_force.replace(config, origins);

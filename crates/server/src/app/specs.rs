@@ -262,6 +262,11 @@ impl Master {
             let value = expand(value, &env);
             env.push((name.to_owned(), value));
         }
+        if let Some(address) = self.config().pachyderm_address()
+            && !env.iter().any(|(name, _)| name == "PACHD_ADDRESS")
+        {
+            env.push(("PACHD_ADDRESS".to_owned(), address.to_owned()));
+        }
         let mut set = |name: &str, value: String| env.push((name.to_owned(), value));
         set("DET_CLUSTER_ID", self.cluster_id.clone());
         set("DET_MASTER_ID", self.master_id.clone());

@@ -8,9 +8,10 @@ use det_api_types::logs::{LogEntry, LogLevel, MasterLogsQuery, MasterLogsRespons
 use det_api_types::master::{
     ClusterMessage, ConfigChange, ConfigOrigin, GetMasterConfigOriginsResponse,
     GetMasterConfigResponse, GetMasterResponse, GetTelemetryResponse, HealthCheck, HealthStatus,
-    Info, InfoTelemetry, ReloadMasterConfigRequest, ReloadMasterConfigResponse,
-    ResourceManagerHealth,
+    Info, InfoTelemetry, PatchMasterConfigRequest, ReloadMasterConfigRequest,
+    ReloadMasterConfigResponse, ResourceManagerHealth,
 };
+use det_api_types::page::Empty;
 use det_api_types::wire::{self, Object, Timestamp};
 use det_config::explain::ExplainedKey;
 use det_config::master::Change;
@@ -26,7 +27,7 @@ use crate::app::{API_VERSION, Master};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, WireBody, WireQuery};
-use crate::http::respond::{Answer, line, message, stream};
+use crate::http::respond::{Answer, empty, line, message, stream};
 use crate::hub::Topic;
 use crate::master_log::{CAPACITY, Entry};
 
@@ -36,7 +37,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(info))
         .routes(routes!(health))
         .routes(routes!(get_master))
-        .routes(routes!(get_master_config))
+        .routes(routes!(get_master_config, patch_master_config))
         .routes(routes!(get_master_config_origins))
         .routes(routes!(reload_master_config))
         .routes(routes!(master_logs))
@@ -137,6 +138,64 @@ async fn get_master_config_origins(State(master): State<Master>, Caller(actor): 
     message(&GetMasterConfigOriginsResponse {
         origins: master.in_force.origins().iter().map(origin).collect(),
     })
+}
+
+/// Changes the level of the master's log until it starts again or reads its configuration again. For administrators.
+#[utoipa::path(patch, path = "/api/v1/master/config", operation_id = "PatchMasterConfig", tag = "master",
+    request_body = PatchMasterConfigRequest, responses((status = 200, body = Empty)))]
+async fn patch_master_config(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(body): WireBody<PatchMasterConfigRequest>,
+) -> Answer {
+    actor.require_admin("change the master's configuration")?;
+    let paths = body.field_mask.paths;
+    check_mask(&paths)?;
+    let counts = |key: &str| paths.is_empty() || paths.iter().any(|p| p == "log" || p == key);
+    let log = body.config.log;
+    if let Some(color) = log.color.filter(|_| counts("log.color"))
+        && color != master.config().log.color
+    {
+        return Err(AppError::precondition(
+            "log.color cannot change while the master runs: the form of the log is chosen at start",
+        )
+        .hint("set it in the configuration and start the master again")
+        .into());
+    }
+    match log.level.filter(|_| counts("log.level")) {
+        Some(level) => master.set_log_level(&actor, level_word(level)?).await?,
+        None if log.color.is_none() => {
+            return Err(AppError::invalid("there is nothing to change: give log.level").into());
+        }
+        None => {}
+    }
+    empty()
+}
+
+/// Refuses paths that cannot be patched.
+fn check_mask(paths: &[String]) -> AppResult<()> {
+    let known = ["log", "log.level", "log.color"];
+    match paths.iter().find(|path| !known.contains(&path.as_str())) {
+        Some(other) => Err(AppError::invalid(format!(
+            "\"{}\" cannot be patched; what can is log.level",
+            other.escape_debug()
+        ))
+        .hint("change the configuration's files and use: det master reload")),
+        None => Ok(()),
+    }
+}
+
+/// A level as the configuration writes it.
+fn level_word(level: LogLevel) -> AppResult<&'static str> {
+    match level {
+        LogLevel::Trace => Ok("trace"),
+        LogLevel::Debug => Ok("debug"),
+        LogLevel::Info => Ok("info"),
+        LogLevel::Warning => Ok("warn"),
+        LogLevel::Error => Ok("error"),
+        LogLevel::Critical => Ok("fatal"),
+        LogLevel::Unspecified => Err(AppError::invalid("log.level is not specified")),
+    }
 }
 
 fn origin(key: &ExplainedKey) -> ConfigOrigin {

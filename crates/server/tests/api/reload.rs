@@ -288,6 +288,7 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
     cluster
         .written
         .write("resource_manager: {scheduler: {type: priority, preemption: true}}\n\
+            integrations: {pachyderm: {address: 'pachd:30650'}}\n\
             task_container_defaults: {startup_hook: echo new, nccl_port_range: '30000:31000', gloo_port_range: '31001:32000'}");
     reload(&admin).await;
     let why = format!("/api/v1/job-queues/{job}/why");
@@ -314,6 +315,7 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
     for (name, range) in [
         ("NCCL_PORT_RANGE", "30000:31000"),
         ("GLOO_PORT_RANGE", "31001:32000"),
+        ("PACHD_ADDRESS", "pachd:30650"),
     ] {
         let variable = (name.to_owned(), range.to_owned());
         assert!(next.script.env.contains(&variable), "{variable:?}");
@@ -324,6 +326,49 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
 async fn job_of(cluster: &Cluster, experiment: i64) -> String {
     let (_, allocation) = cluster.task_of(experiment).await;
     allocation.job_id
+}
+
+#[tokio::test]
+async fn the_level_of_the_log_is_set_until_the_configuration_is_read_again() {
+    let cluster = Cluster::start().await;
+    let admin = cluster.admin().await;
+    let path = "/api/v1/master/config";
+    // As the unmodified client sends it.
+    let body = json!({"config": {"log": {"level": "LOG_LEVEL_DEBUG"}}, "fieldMask": {"paths": ["log.level"]}});
+    admin.patch(path, body.clone()).await.ok();
+    admin.patch(path, body).await.ok();
+    assert_eq!(*cluster.written.levels.lock().unwrap(), ["debug"]);
+    let config = admin.get(path).await.ok();
+    assert_eq!(config["config"]["log"]["level"], "debug");
+    let origins = admin.get("/api/v1/master/config/origins").await.ok();
+    let origins = origins["origins"].as_array().unwrap();
+    let level = origins.iter().find(|key| key["path"] == "log.level");
+    assert_eq!(
+        *level.unwrap(),
+        json!({"path": "log.level", "value": "debug", "layer": "override", "place": "det master config set"})
+    );
+    for (body, reason) in [
+        (
+            json!({"config": {"log": {"color": false}}}),
+            "log.color cannot change",
+        ),
+        (
+            json!({"config": {"log": {"level": "LOG_LEVEL_INFO"}}, "fieldMask": "log.level,port"}),
+            "\"port\" cannot be patched",
+        ),
+        (json!({}), "there is nothing to change"),
+    ] {
+        let refused = admin.patch(path, body).await.refused(400);
+        assert!(refused.contains(reason), "{refused}");
+    }
+    let color = json!({"config": {"log": {"color": true}}, "fieldMask": "log.color"});
+    admin.patch(path, color).await.ok();
+    assert_eq!(
+        changed(&reload(&admin).await),
+        [("log.level".to_owned(), json!("info"))]
+    );
+    assert_eq!(*cluster.written.levels.lock().unwrap(), ["debug", "info"]);
+    cluster.stop().await;
 }
 
 #[tokio::test]
