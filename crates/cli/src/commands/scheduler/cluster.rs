@@ -413,7 +413,7 @@ fn moves(order: &[(u8, i64, String)]) -> Vec<Operation> {
     let mut found = Vec::new();
     for class in order.chunk_by(|a, b| a.0 == b.0) {
         let mut sorted = class.to_vec();
-        sorted.sort_by(|a, b| a.1.cmp(&b.1));
+        sorted.sort_by_key(|(_, age, _)| *age);
         if sorted == class {
             continue;
         }
