@@ -62,7 +62,8 @@ struct Trial<'a> {
 
 #[derive(Clone, Copy)]
 struct Room {
-    free: u32,
+    /// Below 0 where more is held than there may be: a limit that was lowered.
+    free: i64,
     used: u32,
 }
 
@@ -93,16 +94,16 @@ impl<'a> Trial<'a> {
             }
             let cell = self.space.cell(part.agent);
             let before = *self.changed.entry(part.agent).or_insert(Room {
-                free: cell.free(),
+                free: i64::from(cell.capacity) - i64::from(cell.busy),
                 used: cell.used,
             });
             let after = match change {
                 Change::Free => Room {
-                    free: before.free.saturating_add(part.usable),
+                    free: before.free + i64::from(part.usable),
                     used: before.used.saturating_sub(part.held),
                 },
                 Change::Hold => Room {
-                    free: before.free.saturating_sub(part.usable),
+                    free: before.free - i64::from(part.usable),
                     used: before.used.saturating_add(part.held),
                 },
             };
@@ -114,15 +115,16 @@ impl<'a> Trial<'a> {
 
     /// Adds an agent to the counts, or takes it out of them.
     fn count(&mut self, room: Room, present: bool) {
-        if room.free >= self.shape.units {
+        if room.free >= i64::from(self.shape.units) {
             self.roomy = if present {
                 self.roomy + 1
             } else {
                 self.roomy.saturating_sub(1)
             };
         }
-        if self.shape.spans() && room.used == 0 && room.free > 0 {
-            let agents = self.idle.entry(room.free).or_default();
+        let size = u32::try_from(room.free).unwrap_or(0);
+        if self.shape.spans() && room.used == 0 && size > 0 {
+            let agents = self.idle.entry(size).or_default();
             *agents = if present {
                 *agents + 1
             } else {

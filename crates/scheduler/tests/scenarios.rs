@@ -687,3 +687,17 @@ fn reasons_read_as_sentences_and_carry_numbers() {
     assert_eq!(json["kind"], "not_enough_free_slots");
     assert_eq!(json["held_by"][0]["slots"], 3);
 }
+
+#[test]
+fn where_a_limit_was_lowered_as_many_stop_as_it_takes() {
+    let board = |world: World, name: &str| world.running(name, 0, &prio(50));
+    let mut world = pool().preemption().agent_in("a", 1, 2, AgentState::Enabled);
+    for name in ["b1", "b2", "b3"] {
+        world = board(world, name);
+    }
+    world.queued("urgent", 0, &prio(10)).expect(&[
+        preempt("b2"),
+        preempt("b3"),
+        wait("urgent", "waiting_for_preemption"),
+    ]);
+}

@@ -9,7 +9,7 @@ use det_scenario::{
 };
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 
-/// Numbers that follow from a seed (SplitMix64; Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195).
+/// Numbers that follow from a seed (`SplitMix64`; Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195).
 pub(crate) struct Luck(u64);
 
 impl Luck {
@@ -276,7 +276,7 @@ impl World {
 /// are called `old`.
 pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
     let luck = &mut Luck::new(seed);
-    let agents: Vec<AgentDescription> = (0..1 + luck.below(3))
+    let agents: Vec<AgentDescription> = (0..=luck.below(3))
         .map(|number| agent(luck, number))
         .collect();
     let submission = |luck: &mut Luck, job: String, slots: u32, kind: Kind| Submission {
@@ -309,7 +309,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         operations: (0..6).map(|_| small(luck, "first")).collect(),
         ..Step::default()
     }];
-    let old = (0..1 + luck.below(3))
+    let old = (0..=luck.below(3))
         .map(|number| {
             let slots = luck.one_of(&[1, 2, 3, 4, 4, 8, 8, 12]);
             let kind = luck.one_of(&kinds);

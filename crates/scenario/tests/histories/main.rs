@@ -5,6 +5,7 @@
 //! as it can be, and written down as a scenario.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(clippy::print_stdout, reason = "a test tells its seeds")]
 
 mod draw;
 #[path = "../judge/mod.rs"]

@@ -45,10 +45,8 @@ fn candidates(from: &Scenario) -> Vec<Scenario> {
         with(&|scenario| scenario.pool.agents[agent].aux = 100);
     }
     for (step, known) in from.steps.iter().enumerate() {
-        if known.operations.len() > 1 {
-            for operation in 0..known.operations.len() {
-                with(&|scenario| drop(scenario.steps[step].operations.remove(operation)));
-            }
+        for operation in 0..known.operations.len() {
+            with(&|scenario| drop(scenario.steps[step].operations.remove(operation)));
         }
         with(&|scenario| scenario.steps[step].when = When::Now);
         for operation in 0..known.operations.len() {

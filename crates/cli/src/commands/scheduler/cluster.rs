@@ -391,10 +391,16 @@ impl World<'_> {
         let starts: Vec<Start> = starts.collect();
         // A task whose first containers have exited holds less than it asked for.
         let held: u32 = starts.iter().filter_map(|start| start.slots).sum();
+        let waits = starts.is_empty();
         Operation::Submit(Box::new(Submission {
-            slots: if starts.is_empty() { slots } else { held },
-            waited: self.since(&text(allocation, "registeredTime")),
-            on: (!starts.is_empty()).then_some(starts),
+            slots: if waits { slots } else { held },
+            // How long it waited before it started is not known here, and counts for nothing any more.
+            waited: if waits {
+                self.since(&text(allocation, "registeredTime"))
+            } else {
+                Duration::ZERO
+            },
+            on: (!waits).then_some(starts),
             ..like
         }))
     }
@@ -413,7 +419,7 @@ fn moves(order: &[(u8, i64, String)]) -> Vec<Operation> {
     let mut found = Vec::new();
     for class in order.chunk_by(|a, b| a.0 == b.0) {
         let mut sorted = class.to_vec();
-        sorted.sort_by(|a, b| a.1.cmp(&b.1));
+        sorted.sort_by_key(|(_, age, _)| *age);
         if sorted == class {
             continue;
         }
@@ -608,10 +614,10 @@ mod tests {
             told,
             [
                 ("nb", 1, Kind::Notebook, None, 30),
-                ("12", 1, Kind::Trial, Some("a"), 50),
+                ("12", 1, Kind::Trial, Some("a"), 0),
                 ("12", 2, Kind::Trial, None, 40),
                 ("1", 4, Kind::Trial, None, 120),
-                ("gc", 0, Kind::CheckpointGc, Some("a"), 1),
+                ("gc", 0, Kind::CheckpointGc, Some("a"), 0),
             ]
         );
         assert_eq!(found[1].settings.max_slots, Some(Some(8)));
