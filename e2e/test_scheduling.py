@@ -102,11 +102,11 @@ def test_who_waits_says_why(narrow: Cluster) -> None:
 
 
 def test_a_gap_is_filled_and_the_queue_says_so(paired: Cluster) -> None:
-    first = holding(paired, "first", priority=10)
+    first = holding(paired, "first", resources={"slots_per_trial": 1, "priority": 10})
     paired.wait_experiment(first, "RUNNING")
     wider = paired.submit(experiment("wider", "true", resources={"slots_per_trial": 2, "priority": 10}))
     assert "2 slots" in reason(paired, wider)
-    filler = holding(paired, "filler", priority=50)
+    filler = holding(paired, "filler", resources={"slots_per_trial": 1, "priority": 50})
     paired.wait_experiment(filler, "RUNNING")
     jobs = {job["name"]: job["summary"]["state"] for job in paired.api("GET", "/api/v1/job-queues")["jobs"]}
     assert jobs == {

@@ -22,6 +22,7 @@ pub(crate) mod ownership;
 pub mod pools;
 pub mod preview;
 pub mod reload;
+mod runs;
 pub mod searches;
 pub mod series;
 pub mod specs;
