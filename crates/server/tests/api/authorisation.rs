@@ -326,6 +326,7 @@ impl World {
             "PatchExperiment" => json!({"notes": "changed"}),
             name if name.ends_with("Experiments") => json!({"experimentIds": [experiment]}),
             "GetModelDefFile" => json!({"path": "train.py"}),
+            "PatchMasterConfig" => json!({"config": {"log": {"level": "LOG_LEVEL_DEBUG"}}}),
             "PreviewHPSearch" => json!({"config": configuration("seen")}),
             "UpdateJobQueue" => {
                 let spare = self.spare(false).await;
