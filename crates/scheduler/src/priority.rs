@@ -103,6 +103,8 @@ struct Class {
     reserved: BTreeMap<usize, (u64, usize)>,
     /// Those later requests, with the first one that reserves.
     capped: BTreeMap<usize, usize>,
+    /// Deferred requests that found no room, with the one for which room is being freed.
+    held: BTreeMap<usize, usize>,
     /// Whether a job of this class was moved.
     moved: bool,
     /// Room by agent held by work that this class may preempt by its priority; made when first needed.
@@ -164,6 +166,7 @@ impl<'a, 'b> Run<'a, 'b> {
             reserver: Reserver::new(self.shared.prepared.agents.len()),
             reserved: BTreeMap::new(),
             capped: BTreeMap::new(),
+            held: BTreeMap::new(),
             moved: self.moved.contains(&priority),
             preemptible: None,
             victimless: BTreeSet::new(),
@@ -216,6 +219,8 @@ impl<'a, 'b> Run<'a, 'b> {
         self.shared.waits[request] = if self.room.free.fit(shape, 0).is_some() {
             Wait::ReservedFor(ahead)
         } else {
+            // Or what it would fit is held back for one behind it.
+            class.held.insert(request, ahead);
             Wait::NoRoom
         };
         class.unfit.push(request);
@@ -591,7 +596,8 @@ impl<'a, 'b> Run<'a, 'b> {
                 .take_while(|(holder, _)| *holder < request)
                 .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)))
                 .map(|(holder, _)| *holder);
-            let ahead = class.capped.get(&request).copied().or(ahead);
+            let known = class.capped.get(&request).or(class.held.get(&request));
+            let ahead = known.copied().or(ahead);
             if let (true, Some(holder)) = (fits, ahead) {
                 self.shared.waits[request] = Wait::ReservedFor(holder);
             }
