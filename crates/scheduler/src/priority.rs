@@ -105,6 +105,8 @@ struct Class {
     capped: BTreeMap<usize, usize>,
     /// Deferred requests that found no room, with the one for which room is being freed.
     held: BTreeMap<usize, usize>,
+    /// Requests that came last: one behind them may have reserved before.
+    came_last: BTreeSet<usize>,
     /// Whether a job of this class was moved.
     moved: bool,
     /// Room by agent held by work that this class may preempt by its priority; made when first needed.
@@ -167,6 +169,7 @@ impl<'a, 'b> Run<'a, 'b> {
             reserved: BTreeMap::new(),
             capped: BTreeMap::new(),
             held: BTreeMap::new(),
+            came_last: BTreeSet::new(),
             moved: self.moved.contains(&priority),
             preemptible: None,
             victimless: BTreeSet::new(),
@@ -178,6 +181,7 @@ impl<'a, 'b> Run<'a, 'b> {
         }
         self.make_room(&mut class, decided);
         let deferred = std::mem::take(&mut class.deferred);
+        class.came_last.extend(&deferred);
         for request in deferred {
             match self.freeing {
                 Some(ahead) => self.wait_for_room(&mut class, request, ahead),
@@ -593,7 +597,8 @@ impl<'a, 'b> Run<'a, 'b> {
             let ahead = class
                 .holders
                 .iter()
-                .take_while(|(holder, _)| *holder < request)
+                .filter(|(holder, _)| *holder < request || class.came_last.contains(&request))
+                .filter(|(holder, _)| *holder != request)
                 .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)))
                 .map(|(holder, _)| *holder);
             let known = class.capped.get(&request).or(class.held.get(&request));
