@@ -103,6 +103,10 @@ struct Class {
     reserved: BTreeMap<usize, (u64, usize)>,
     /// Those later requests, with the first one that reserves.
     capped: BTreeMap<usize, usize>,
+    /// Deferred requests that found no room, with the one for which room is being freed.
+    held: BTreeMap<usize, usize>,
+    /// Requests that came last: one behind them may have reserved before.
+    came_last: BTreeSet<usize>,
     /// Whether a job of this class was moved.
     moved: bool,
     /// Room by agent held by work that this class may preempt by its priority; made when first needed.
@@ -164,6 +168,8 @@ impl<'a, 'b> Run<'a, 'b> {
             reserver: Reserver::new(self.shared.prepared.agents.len()),
             reserved: BTreeMap::new(),
             capped: BTreeMap::new(),
+            held: BTreeMap::new(),
+            came_last: BTreeSet::new(),
             moved: self.moved.contains(&priority),
             preemptible: None,
             victimless: BTreeSet::new(),
@@ -175,6 +181,7 @@ impl<'a, 'b> Run<'a, 'b> {
         }
         self.make_room(&mut class, decided);
         let deferred = std::mem::take(&mut class.deferred);
+        class.came_last.extend(&deferred);
         for request in deferred {
             match self.freeing {
                 Some(ahead) => self.wait_for_room(&mut class, request, ahead),
@@ -216,6 +223,8 @@ impl<'a, 'b> Run<'a, 'b> {
         self.shared.waits[request] = if self.room.free.fit(shape, 0).is_some() {
             Wait::ReservedFor(ahead)
         } else {
+            // Or what it would fit is held back for one behind it.
+            class.held.insert(request, ahead);
             Wait::NoRoom
         };
         class.unfit.push(request);
@@ -597,11 +606,12 @@ impl<'a, 'b> Run<'a, 'b> {
             let ahead = class
                 .holders
                 .iter()
-                .take_while(|(holder, _)| *holder < request)
+                .filter(|(holder, _)| *holder < request || class.came_last.contains(&request))
+                .filter(|(holder, _)| *holder != request)
                 .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)))
                 .map(|(holder, _)| *holder);
-            let ahead = class.capped.get(&request).copied().or(ahead);
-            if let Some(holder) = ahead {
+            let known = class.capped.get(&request).or(class.held.get(&request));
+            if let Some(holder) = known.copied().or(ahead) {
                 self.shared.waits[request] = Wait::ReservedFor(holder);
             }
         }

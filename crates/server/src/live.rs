@@ -489,6 +489,15 @@ impl Image {
         }
     }
 
+    /// The pools of the allocations that were touched, each once or more.
+    pub(crate) fn pools_of<'a>(&'a self, touched: &'a Touched) -> impl Iterator<Item = &'a str> {
+        let some = touched.allocations.iter();
+        let some = some.filter_map(|id| self.allocations.get(id));
+        let all = self.allocations.values().filter(|_| touched.everything);
+        some.chain(all)
+            .map(|allocation| allocation.row.resource_pool.as_str())
+    }
+
     /// What runs and what waits in a pool.
     pub(crate) fn work<'a>(&'a self, pool: &'a str) -> impl Iterator<Item = Work> + 'a {
         self.allocations

@@ -297,11 +297,18 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         on: None,
     };
     let kinds = [Kind::Trial, Kind::Trial, Kind::Notebook];
+    // Nothing of what comes later can be stopped, in every second history.
+    let stays = luck.once_in(2);
+    let jobs = 1 + luck.below(6);
     // By priority, what comes later to a job that was there first goes first: the stream's jobs come after the old ones.
     let small = |luck: &mut Luck, name: &str| {
-        let number = luck.below(8);
+        let number = luck.below(jobs);
         // Of one kind each, so that a job is the same thing all the time.
-        let kind = kinds[(number % 3) as usize];
+        let kind = if stays {
+            Kind::Notebook
+        } else {
+            kinds[(number % 3) as usize]
+        };
         let submission = submission(luck, format!("{name}{number}"), 1, kind);
         Operation::Submit(Box::new(submission))
     };
@@ -314,7 +321,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
             let slots = luck.one_of(&[1, 2, 3, 4, 4, 8, 8, 12]);
             let kind = luck.one_of(&kinds);
             let mut old = submission(luck, format!("old{number}"), slots, kind);
-            old.settings.weight = luck.once_in(2).then_some(20.0);
+            old.settings.weight = luck.once_in(2).then_some(100.0);
             Operation::Submit(Box::new(old))
         })
         .collect();

@@ -200,8 +200,10 @@ fn is_reserved_for(
             let in_use = after.in_use(request.job_id.as_str());
             let capped = theirs.job_id == request.job_id
                 && cap.is_some_and(|cap| in_use + theirs.slots + request.slots > cap);
+            // One that an earlier one of its class may stop comes last: another may have reserved before.
+            let came_last = moved && request.preemptible && old && held;
             before.job(theirs).priority == own
-                && (reserves || (stopping && moved) || (capped && old))
+                && (reserves || came_last || (stopping && moved) || (capped && old))
                 && fits_without_worse(before, plan, request)
         }
         Policy::FairShare => {

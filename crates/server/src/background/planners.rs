@@ -1,6 +1,6 @@
 //! What scheduling keeps of each pool from one pass to the next: a planner that is told what changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AgentId, AllocationId, JobId, Micros};
 use det_scheduler::Planner;
@@ -25,11 +25,15 @@ struct PoolPlanner {
 impl Planners {
     /// Tells the planners how the pools are configured, and what has changed in the image.
     pub(super) fn tell(&mut self, master: &Master, image: &Image, touched: &Touched) {
-        let names = master.pool_names();
-        self.pools.retain(|pool, _| names.contains(pool));
         if touched.everything {
             self.pools.clear();
         }
+        // Work in a pool that was configured once waits there, and is told so.
+        let mut names: BTreeSet<String> = master.pool_names().into_iter().collect();
+        names.extend(image.pools_of(touched).map(str::to_owned));
+        self.pools
+            .retain(|pool, kept| names.contains(pool) || !kept.planner.is_idle());
+        names.extend(self.pools.keys().cloned());
         let mut known = Vec::new();
         for pool in names {
             let aux_limit = master.aux_limit(&pool);
