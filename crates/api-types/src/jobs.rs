@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::page::{OrderBy, Pagination, WaitReason};
+use crate::pools::SchedulerType;
 use crate::wire::{Float, Timestamp, wire_enum};
 
 wire_enum! {
@@ -256,6 +257,8 @@ pub struct PoolSituation {
     pub name: String,
     /// How it decides, in a sentence.
     pub scheduling: String,
+    /// The rule by which it does.
+    pub scheduler_type: SchedulerType,
     /// Agents that take work.
     pub agents: i64,
     /// Agents that are draining, disabled or away.
@@ -278,8 +281,10 @@ pub struct JobAhead {
     pub name: String,
     /// User name of the owner.
     pub username: String,
-    /// Its priority; lower is served first on agents.
+    /// Its priority; lower is served first on agents. Of no consequence under other rules than priority.
     pub priority: i64,
+    /// Its weight. Of no consequence under other rules than fair share.
+    pub weight: Float,
     /// Slots it asks for, those it has included.
     pub requested_slots: i64,
     /// Slots it has.
@@ -300,6 +305,8 @@ pub struct SlotHolder {
     pub username: String,
     /// Its job's priority; lower is more important on agents.
     pub priority: i64,
+    /// Its job's weight.
+    pub weight: Float,
     /// Slots it holds.
     pub slots: i64,
     /// Agents it runs on.
@@ -330,6 +337,8 @@ pub struct WaitingTask {
     pub estimated_start: Option<Timestamp>,
     /// What the estimate rests on, or why there is none.
     pub estimate_basis: String,
+    /// What the other pools that its configuration names say of it, a sentence for each.
+    pub elsewhere: Vec<String>,
 }
 
 /// Answer of `ExplainJob`: the whole story of why a job runs or waits.

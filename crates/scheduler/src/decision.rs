@@ -355,7 +355,9 @@ impl<'a> Shared<'a> {
     /// Who holds most slots once the plan is applied.
     fn holders(&self, decided: &Decided) -> Holders {
         let mut holders: Vec<(u32, &AllocationId)> = Vec::with_capacity(HOLDERS_SHOWN + 1);
+        let mut all = 0_u32;
         let mut offer = |slots: u32, id: &'a AllocationId| {
+            all += u32::from(slots > 0);
             let goes_before = |other: &(u32, &AllocationId)| {
                 slots > other.0 || (slots == other.0 && id < other.1)
             };
@@ -376,10 +378,14 @@ impl<'a> Shared<'a> {
             let waiting = &self.prepared.requests[*request];
             offer(waiting.slots, &waiting.request.allocation_id);
         }
-        let named = holders.into_iter().map(|(slots, allocation)| Holder {
-            allocation: allocation.clone(),
-            slots,
-        });
-        Holders::new(named.collect())
+        let named: Vec<Holder> = holders
+            .into_iter()
+            .map(|(slots, allocation)| Holder {
+                allocation: allocation.clone(),
+                slots,
+            })
+            .collect();
+        let more = all.saturating_sub(u32::try_from(named.len()).unwrap_or(u32::MAX));
+        Holders::new(named, more)
     }
 }

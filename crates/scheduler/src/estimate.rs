@@ -17,8 +17,10 @@ const MOST_PLANS: usize = 256;
 /// When a request may start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Estimate {
-    /// Then, if what runs ends as foreseen, work that is asked to stop does so at once, and nothing else is submitted.
+    /// Then, if what runs ends as foreseen and nothing else is submitted.
     At(Micros),
+    /// Then at the latest: it waits for these allocations, which have been asked to stop and may take until then.
+    AtTheLatest(Micros, Vec<AllocationId>),
     /// The allocations whose end nobody can foresee hold what it waits for.
     Unforeseeable(Vec<AllocationId>),
     /// It is too far off: too much has to end before.
@@ -26,7 +28,8 @@ pub enum Estimate {
 }
 
 /// Estimates when the request `target` starts. `ends` has the foreseen end of running allocations, as far as it is
-/// known; what starts meanwhile ends never.
+/// known, and of those that have been asked to stop the moment until which they may take; others that stop are gone at
+/// once. What starts meanwhile ends never.
 pub fn estimate(
     pool: &PoolSnapshot,
     queue: &Queue,
@@ -34,7 +37,8 @@ pub fn estimate(
     ends: &BTreeMap<AllocationId, Micros>,
     target: &AllocationId,
 ) -> Estimate {
-    let mut world = World::new(pool, queue, now);
+    let mut world = World::new(pool, queue, now, ends);
+    let mut late: Vec<AllocationId> = Vec::new();
     for _ in 0..MOST_PLANS {
         let pass = world.planner.pass(world.now, 0);
         if pass
@@ -42,7 +46,11 @@ pub fn estimate(
             .iter()
             .any(|placed| placed.allocation_id == *target)
         {
-            return Estimate::At(world.now);
+            return if late.is_empty() {
+                Estimate::At(world.now)
+            } else {
+                Estimate::AtTheLatest(world.now, late)
+            };
         }
         if world.apply(pass) {
             continue;
@@ -53,10 +61,14 @@ pub fn estimate(
             .filter_map(|id| Some((*ends.get(id)?, id.clone())))
             .min();
         let Some((end, id)) = next else {
-            return Estimate::Unforeseeable(world.running.into_keys().collect());
+            let held = world.running.into_keys();
+            return Estimate::Unforeseeable(held.filter(|id| world.real.contains(id)).collect());
         };
         world.now = world.now.max(end);
         world.release(&id);
+        if world.stopping.contains(&id) {
+            late.push(id);
+        }
     }
     Estimate::TooFar
 }
@@ -66,22 +78,35 @@ struct World {
     planner: Planner,
     waiting: BTreeMap<AllocationId, Request>,
     running: BTreeMap<AllocationId, Request>,
+    /// What runs in truth.
+    real: BTreeSet<AllocationId>,
+    /// What of it has been asked to stop.
+    stopping: BTreeSet<AllocationId>,
     now: Micros,
 }
 
 impl World {
-    /// What stops already is gone.
-    fn new(pool: &PoolSnapshot, queue: &Queue, now: Micros) -> Self {
-        let (going_on, stopping): (Vec<_>, Vec<_>) = pool
-            .running
-            .iter()
-            .partition(|running| running.progress == Progress::Active);
+    fn new(
+        pool: &PoolSnapshot,
+        queue: &Queue,
+        now: Micros,
+        ends: &BTreeMap<AllocationId, Micros>,
+    ) -> Self {
+        let (going_on, gone): (Vec<_>, Vec<_>) = pool.running.iter().partition(|running| {
+            running.progress == Progress::Active
+                || ends.contains_key(&running.request.allocation_id)
+        });
         let running: BTreeMap<AllocationId, Request> = going_on
             .iter()
             .map(|running| &running.request)
             .map(|request| (request.allocation_id.clone(), request.clone()))
             .collect();
-        let gone: BTreeSet<&AllocationId> = stopping
+        let stopping = going_on
+            .iter()
+            .filter(|running| running.progress != Progress::Active)
+            .map(|running| running.request.allocation_id.clone())
+            .collect();
+        let gone: BTreeSet<&AllocationId> = gone
             .iter()
             .map(|running| &running.request.allocation_id)
             .collect();
@@ -118,7 +143,9 @@ impl World {
                 .iter()
                 .map(|request| (request.allocation_id.clone(), request.clone()))
                 .collect(),
+            real: running.keys().cloned().collect(),
             running,
+            stopping,
             now,
         }
     }

@@ -165,23 +165,29 @@ pub struct Holder {
 
 /// The largest holders of slots; shared, because many requests wait for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Holders(Arc<[Holder]>);
+pub struct Holders {
+    named: Arc<[Holder]>,
+    more: u32,
+}
 
 impl Holders {
-    /// A list of holders, largest first.
-    pub fn new(holders: Vec<Holder>) -> Self {
-        Self(holders.into())
+    /// A list of holders, largest first, and how many there are that it does not name.
+    pub fn new(named: Vec<Holder>, more: u32) -> Self {
+        Self {
+            named: named.into(),
+            more,
+        }
     }
 
     /// Largest first.
     pub fn as_slice(&self) -> &[Holder] {
-        &self.0
+        &self.named
     }
 }
 
 impl Serialize for Holders {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter())
+        serializer.collect_seq(self.named.iter())
     }
 }
 
@@ -359,7 +365,7 @@ impl fmt::Display for WaitReason {
                 *needed,
                 *single_agent,
                 (*free_total, *largest_free_on_one_agent),
-                held_by.as_slice(),
+                held_by,
             ),
             Self::AuxFull { limit: 0, .. } => f.write_str(
                 "no agent of the pool takes zero-slot tasks; set max_aux_containers_per_agent above 0 or choose \
@@ -415,9 +421,12 @@ fn share_sentence(
     if reserved > 0 {
         write!(f, " and {reserved} on the way")?;
     }
-    f.write_str(
-        "; it starts when the job's other tasks end, when other jobs ask for less, or raise the job's weight",
-    )
+    f.write_str(if in_use > 0 || reserved > 0 {
+        "; it starts when the job's other tasks end, when other jobs ask for less, or raise the job's weight"
+    } else {
+        "; the others go to jobs with more weight or demand, or that came before; it starts when these end or ask for \
+         less, or raise the job's weight"
+    })
 }
 
 fn behind_sentence(
@@ -450,7 +459,7 @@ fn free_sentence(
     needed: u32,
     single_agent: bool,
     (total, largest): (u32, u32),
-    holders: &[Holder],
+    holders: &Holders,
 ) -> fmt::Result {
     let on_one = if single_agent { " on one agent" } else { "" };
     write!(
@@ -461,7 +470,7 @@ fn free_sentence(
     if !single_agent && total >= needed {
         f.write_str(" (a task larger than one agent's room takes whole, wholly unused agents)")?;
     }
-    for (i, holder) in holders.iter().enumerate() {
+    for (i, holder) in holders.named.iter().enumerate() {
         let lead = if i == 0 { "; held by " } else { ", " };
         write!(
             f,
@@ -469,6 +478,9 @@ fn free_sentence(
             holder.allocation,
             count(holder.slots, "slot")
         )?;
+    }
+    if holders.more > 0 {
+        write!(f, " and {} more", holders.more)?;
     }
     f.write_str("; it starts when enough running work ends")
 }

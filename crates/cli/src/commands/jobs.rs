@@ -1,7 +1,7 @@
 //! `det job`: the queue, and changes of it.
 
 use clap::{Args, Subcommand};
-use det_client::{Query, api_path};
+use det_client::{Client, Query, api_path};
 use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
@@ -150,14 +150,7 @@ pub(crate) async fn run(args: JobArgs, context: &Context) -> Result<(), CliError
 
 async fn why(args: &WhyArgs, context: &Context) -> Result<(), CliError> {
     let client = context.session().await?.client;
-    let job_id = match args.id.parse::<i64>() {
-        Ok(number) => {
-            let path = api_path(["experiments", &number.to_string()]);
-            let answer = client.get(&path, &Query::new()).await?;
-            text(&answer["experiment"], "jobId")
-        }
-        Err(_) => args.id.clone(),
-    };
+    let job_id = job_id(&client, &args.id).await?;
     let story = client
         .get(&api_path(["job-queues", &job_id, "why"]), &Query::new())
         .await?;
@@ -167,10 +160,21 @@ async fn why(args: &WhyArgs, context: &Context) -> Result<(), CliError> {
     output::write(tell(&story))
 }
 
+/// The id of a job that is named by it, or by the number of its experiment.
+async fn job_id(client: &Client, named: &str) -> Result<String, CliError> {
+    if named.parse::<u64>().is_err() {
+        return Ok(named.to_owned());
+    }
+    let path = api_path(["experiments", named]);
+    let answer = client.get(&path, &Query::new()).await?;
+    Ok(text(&answer["experiment"], "jobId"))
+}
+
 /// The story of a job for people.
 fn tell(story: &Value) -> String {
     let mut lines = Vec::new();
     let (job, pool) = (&story["job"], &story["pool"]);
+    let rule = Rule::of(pool);
     lines.push(format!(
         "Experiment {} ({}) of {}, job {}: {}",
         text(job, "entityId"),
@@ -210,26 +214,32 @@ fn tell(story: &Value) -> String {
             at if at.is_empty() => format!("    no estimate: {}", text(task, "estimateBasis")),
             at => format!("    may start at {at}, {}", text(task, "estimateBasis")),
         });
+        let elsewhere = task["elsewhere"].as_array().into_iter().flatten();
+        lines.extend(elsewhere.filter_map(|line| Some(format!("    {}", line.as_str()?))));
     }
     for (title, member) in [("Running:", "running"), ("Others hold:", "heldBy")] {
         if items(&story[member]).next().is_some() {
             lines.push(title.to_owned());
         }
-        lines.extend(items(&story[member]).map(|holder| held(holder, member == "heldBy")));
+        let others = member == "heldBy";
+        lines.extend(items(&story[member]).map(|holder| held(holder, others.then_some(rule))));
     }
     let count = story["aheadCount"].as_i64().unwrap_or(0);
     if count > 0 {
-        lines.push(format!(
-            "Served before it ({count}; a lower priority goes first):"
-        ));
+        lines.push(match rule {
+            Rule::Priority => format!("Served before it ({count}; a lower priority goes first):"),
+            Rule::FairShare => format!("Share the pool with it, by weight and demand ({count}):"),
+            Rule::RoundRobin => format!("Take turns with it ({count}):"),
+        });
     }
     for ahead in items(&story["ahead"]) {
         lines.push(format!(
-            "  experiment {} ({}) of {}: priority {}, has {} of {} slots, job {}",
+            "  experiment {} ({}) of {}: {}has {} of {} slots, job {}",
             text(ahead, "entityId"),
             text(ahead, "name"),
             text(ahead, "username"),
-            text(ahead, "priority"),
+            rule.rank(ahead)
+                .map_or_else(String::new, |rank| format!("{rank}, ")),
             text(ahead, "allocatedSlots"),
             text(ahead, "requestedSlots"),
             text(ahead, "jobId"),
@@ -239,17 +249,44 @@ fn tell(story: &Value) -> String {
     lines.join("\n")
 }
 
-fn held(holder: &Value, with_owner: bool) -> String {
-    let owner = if with_owner {
+/// What decides in a pool.
+#[derive(Clone, Copy)]
+enum Rule {
+    Priority,
+    FairShare,
+    RoundRobin,
+}
+
+impl Rule {
+    fn of(pool: &Value) -> Self {
+        match pool["schedulerType"].as_str() {
+            Some("SCHEDULER_TYPE_FAIR_SHARE") => Self::FairShare,
+            Some("SCHEDULER_TYPE_ROUND_ROBIN") => Self::RoundRobin,
+            _ => Self::Priority,
+        }
+    }
+
+    /// What of a job decides where it stands.
+    fn rank(self, job: &Value) -> Option<String> {
+        match self {
+            Self::Priority => Some(format!("priority {}", text(job, "priority"))),
+            Self::FairShare => Some(format!("weight {}", text(job, "weight"))),
+            Self::RoundRobin => None,
+        }
+    }
+}
+
+/// A holder of slots, with its owner if it is another job's.
+fn held(holder: &Value, others: Option<Rule>) -> String {
+    let owner = others.map_or_else(String::new, |rule| {
+        let rank = rule.rank(holder);
         format!(
-            " of {} ({}, priority {})",
+            " of {} ({}{})",
             text(holder, "username"),
             text(holder, "name"),
-            text(holder, "priority")
+            rank.map_or_else(String::new, |rank| format!(", {rank}")),
         )
-    } else {
-        String::new()
-    };
+    });
     let stays = match (&holder["isStopping"], &holder["isPreemptible"]) {
         (Value::Bool(true), _) => ", has been asked to stop",
         (_, Value::Bool(false)) => ", cannot be asked to make room",
@@ -264,8 +301,15 @@ fn held(holder: &Value, with_owner: bool) -> String {
     )
 }
 
-async fn send(updates: Vec<Value>, context: &Context) -> Result<(), CliError> {
+async fn send(mut updates: Vec<Value>, context: &Context) -> Result<(), CliError> {
     let client = context.session().await?.client;
+    for update in &mut updates {
+        for member in ["jobId", "aheadOf", "behindOf"] {
+            if let Some(named) = update[member].as_str() {
+                update[member] = job_id(&client, named).await?.into();
+            }
+        }
+    }
     let body = json!({ "updates": updates });
     client.post(&api_path(["job-queues"]), Some(&body)).await?;
     Ok(())

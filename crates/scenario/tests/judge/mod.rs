@@ -374,7 +374,7 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
                 single_agent: request.single_agent,
                 free_total: 0,
                 largest_free_on_one_agent: 0,
-                held_by: det_scheduler::Holders::new(Vec::new()),
+                held_by: det_scheduler::Holders::new(Vec::new(), 0),
             },
         ));
         true

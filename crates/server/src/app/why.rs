@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, Micros};
 use det_lifecycle::experiment::ExperimentState;
-use det_scheduler::{AgentState, Estimate, PoolSnapshot, SlotState, estimate};
+use det_scheduler::{AgentState, Estimate, Policy, PoolSnapshot, SlotState, estimate};
 use det_store::experiments::{self, ExperimentRow};
 use det_store::trials;
 
 use crate::app::jobs::QueuedJob;
 use crate::app::lifecycle::experiment_state;
 use crate::app::{Master, beside};
+use crate::background::fallback::Fallback;
 use crate::error::{AppError, AppResult};
+use crate::live::Image;
 
 /// Waiting tasks of a job whose start is estimated at most.
 const MOST_ESTIMATES: usize = 8;
@@ -29,6 +31,10 @@ pub struct JobStory {
     pub queue: Vec<QueuedJob>,
     /// How its pool decides, for people.
     pub scheduling: String,
+    /// The rule by which it does.
+    pub policy: Policy,
+    /// What the other pools say that its waiting tasks may go to.
+    pub elsewhere: BTreeMap<String, Vec<String>>,
     /// Slots and agents of its pool.
     pub room: Room,
     /// When each of its waiting tasks may start.
@@ -123,8 +129,14 @@ impl Master {
             None => BTreeMap::new(),
         };
         let config = self.config();
+        let elsewhere = match &entry {
+            Some(entry) => self.elsewhere(entry).await?,
+            None => BTreeMap::new(),
+        };
         Ok(JobStory {
             estimates,
+            elsewhere,
+            policy: self.pool_settings(&pool).policy,
             state: experiment_state(&experiment)?,
             queue: all
                 .into_iter()
@@ -139,6 +151,20 @@ impl Master {
             experiment,
             entry,
         })
+    }
+
+    /// What the other pools that a job names say of its first waiting tasks.
+    async fn elsewhere(&self, entry: &QueuedJob) -> AppResult<BTreeMap<String, Vec<String>>> {
+        let mut told = BTreeMap::new();
+        if Fallback::of(&entry.job).is_none() {
+            return Ok(told);
+        }
+        let waiting = entry.allocations.iter().filter(|a| a.placed_at.is_none());
+        for row in waiting.take(MOST_ESTIMATES) {
+            let look = |image: &Image| self.other_pools(image, row, &entry.job);
+            told.insert(row.id.clone(), self.live.look(&self.store, look).await?);
+        }
+        Ok(told)
     }
 
     /// When the waiting tasks of a job may start; of the first few, because each takes some plans.
@@ -168,7 +194,8 @@ impl Master {
         .await
     }
 
-    /// The ends of running trials of experiments that start nothing afterwards, as their progress lets expect.
+    /// The ends of running trials of experiments that start nothing afterwards, as their progress lets expect; of work that
+    /// has been asked to stop the moment until which it may take.
     async fn foreseen_ends(
         &self,
         all: &[QueuedJob],
@@ -176,7 +203,12 @@ impl Master {
     ) -> AppResult<BTreeMap<AllocationId, Micros>> {
         let now = det_store::now();
         let mut conn = self.store.read().await?;
-        let mut ends = BTreeMap::new();
+        let mut ends: BTreeMap<AllocationId, Micros> = all
+            .iter()
+            .flat_map(|entry| &entry.allocations)
+            .filter(|row| row.resource_pool == pool && row.placed_at.is_some())
+            .filter_map(|row| Some((AllocationId(row.id.clone()), Micros(row.preempt_deadline?))))
+            .collect();
         let singles = all.iter().filter(|entry| {
             entry.job.resource_pool == pool && entry.experiment.searcher_name == "single"
         });
@@ -185,7 +217,7 @@ impl Master {
                 continue;
             };
             // What an earlier run has done says nothing about how fast this one is.
-            if row.run_id != 1 {
+            if row.run_id != 1 || row.preempt_deadline.is_some() {
                 continue;
             }
             let Some(trial) = trials::find(&mut conn.conn(), trial).await? else {

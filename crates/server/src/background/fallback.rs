@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use det_ids::Micros;
-use det_scheduler::plan;
+use det_scheduler::{WaitReason, plan};
 use det_store::WriteTx;
 use det_store::allocations::{self, AllocationRow};
 use det_store::events::NewEvent;
@@ -90,6 +90,17 @@ pub(super) async fn send_on(master: &Master, image: &Image) -> AppResult<Option<
 impl Master {
     /// Whether a request would be placed at once if it were in this pool.
     fn would_start(&self, image: &Image, row: &AllocationRow, job: &JobRow, pool: &str) -> bool {
+        self.wait_in(image, row, job, pool).is_none()
+    }
+
+    /// Why a request would wait if it were in this pool; `None` = it would be placed at once.
+    fn wait_in(
+        &self,
+        image: &Image,
+        row: &AllocationRow,
+        job: &JobRow,
+        pool: &str,
+    ) -> Option<WaitReason> {
         let (snapshot, mut queue) = self.pool_in(image, pool);
         let request = crate::live::request(row);
         let id = request.allocation_id.clone();
@@ -99,7 +110,46 @@ impl Master {
             .or_insert_with(|| image.job_entry(job, pool));
         queue.requests.push(request);
         let plan = plan(&snapshot, &queue, Micros(det_store::now()));
-        plan.place.iter().any(|placed| placed.allocation_id == id)
+        let mut waiting = plan.waiting.into_iter();
+        waiting
+            .find(|(waits, _)| *waits == id)
+            .map(|(_, reason)| reason)
+    }
+
+    /// What the other pools that a waiting request may go to say of it, a sentence for each.
+    pub(crate) fn other_pools(
+        &self,
+        image: &Image,
+        row: &AllocationRow,
+        job: &JobRow,
+    ) -> Vec<String> {
+        let Some(fallback) = Fallback::of(job) else {
+            return Vec::new();
+        };
+        let now = det_store::now();
+        let (open, next) = fallback.open(row.requested_at, now);
+        let others = fallback.pools.iter().enumerate();
+        let others = others.filter(|(_, pool)| **pool != row.resource_pool);
+        others
+            .map(|(number, pool)| {
+                if number < open.len() {
+                    return match self.wait_in(image, row, job, pool) {
+                        Some(reason) => format!(
+                            "it may go to resource pool \"{pool}\" as well, and would wait there: {reason}"
+                        ),
+                        None => format!("it is about to go to resource pool \"{pool}\""),
+                    };
+                }
+                let more = i64::try_from(number - open.len()).unwrap_or(i64::MAX);
+                let wait = next
+                    .unwrap_or(fallback.wait)
+                    .saturating_add(fallback.wait.saturating_mul(more));
+                format!(
+                    "it may go to resource pool \"{pool}\" if it still waits in {} s",
+                    wait.max(0) / 1_000_000 + 1
+                )
+            })
+            .collect()
     }
 
     async fn send_to(&self, row: &AllocationRow, pool: String) -> AppResult<()> {

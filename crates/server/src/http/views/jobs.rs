@@ -100,8 +100,8 @@ pub fn queue_day(day: &QueueDay) -> AggregateQueueStats {
 }
 
 /// The name of the scheduler that a pool really runs with.
-pub fn scheduler_type(settings: &PoolSettings) -> SchedulerType {
-    match settings.policy {
+pub fn scheduler_type(policy: Policy) -> SchedulerType {
+    match policy {
         Policy::Priority { .. } => SchedulerType::Priority,
         Policy::FairShare => SchedulerType::FairShare,
         Policy::RoundRobin => SchedulerType::RoundRobin,
@@ -203,7 +203,7 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
         default_compute_pool: parts.default_compute,
         default_aux_pool: parts.default_aux,
         aux_container_capacity_per_agent: aux_each,
-        scheduler_type: scheduler_type(&parts.settings),
+        scheduler_type: scheduler_type(parts.settings.policy),
         scheduler_fitting_policy: match parts.settings.fitting {
             Fitting::Best => FittingPolicy::Best,
             Fitting::Worst => FittingPolicy::Worst,

@@ -1,14 +1,16 @@
 //! The story of a job as clients see it.
 
 use det_api_types::jobs::{ExplainJobResponse, JobAhead, PoolSituation, SlotHolder, WaitingTask};
-use det_api_types::wire::Timestamp;
+use det_api_types::wire::{Float, Timestamp};
+use det_ids::AllocationId;
 use det_lifecycle::experiment::ExperimentState;
-use det_scheduler::Estimate;
+use det_scheduler::{Estimate, Policy};
 use det_store::StoreError;
 use det_store::allocations::AllocationRow;
 
 use crate::app::jobs::QueuedJob;
 use crate::app::why::JobStory;
+use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::wait_reason;
 
 /// Jobs, and holders of slots, that are told at most.
@@ -28,10 +30,11 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
                 resource_pool: row.resource_pool.clone(),
                 wait_reason: wait_reason(row)?,
                 estimated_start: match story.estimates.get(&row.id) {
-                    Some(Estimate::At(at)) => Some(Timestamp(at.0)),
+                    Some(Estimate::At(at) | Estimate::AtTheLatest(at, _)) => Some(Timestamp(at.0)),
                     _ => None,
                 },
                 estimate_basis: basis(story.estimates.get(&row.id)),
+                elsewhere: story.elsewhere.get(&row.id).cloned().unwrap_or_default(),
             })
         })
         .collect::<Result<Vec<_>, StoreError>>()?;
@@ -40,10 +43,12 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
         .entry
         .iter()
         .flat_map(|_| {
-            story
-                .queue
-                .iter()
-                .take_while(|entry| entry.job.id != *job_id)
+            // Where priorities decide, those before it; else everybody it shares the pool with.
+            let place = story.queue.iter().position(|entry| entry.job.id == *job_id);
+            let priorities = matches!(story.policy, Policy::Priority { .. });
+            let end = place.filter(|_| priorities).unwrap_or(story.queue.len());
+            let others = story.queue[..end].iter();
+            others.filter(|entry| entry.job.id != *job_id)
         })
         .map(job_ahead)
         .collect();
@@ -93,22 +98,31 @@ fn basis(estimate: Option<&Estimate>) -> String {
             "if running work ends as its progress lets expect, and nothing more important comes"
                 .to_owned()
         }
+        Some(Estimate::AtTheLatest(_, stopping)) => format!(
+            "at the latest: until then {} may take to save and stop",
+            some(stopping)
+        ),
         Some(Estimate::TooFar) => "too much has to end before it".to_owned(),
         Some(Estimate::Unforeseeable(held)) if held.is_empty() => {
             "nothing runs whose end could help".to_owned()
         }
         Some(Estimate::Unforeseeable(held)) => {
-            let shown: Vec<String> = held.iter().take(3).map(|id| format!("'{id}'")).collect();
-            let more = match held.len().saturating_sub(shown.len()) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
             format!(
-                "nobody can foresee the end of {}{more}: a single trial's progress would tell",
-                shown.join(", ")
+                "nobody can foresee the end of {}: a single trial's progress would tell",
+                some(held)
             )
         }
     }
+}
+
+/// The first few of a list.
+fn some(ids: &[AllocationId]) -> String {
+    let shown: Vec<String> = ids.iter().take(3).map(|id| format!("'{id}'")).collect();
+    let more = match ids.len().saturating_sub(shown.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", shown.join(", "))
 }
 
 fn situation(story: &JobStory, waiting: usize) -> String {
@@ -151,6 +165,7 @@ fn pool(story: &JobStory) -> PoolSituation {
     PoolSituation {
         name,
         scheduling: story.scheduling.clone(),
+        scheduler_type: scheduler_type(story.policy),
         agents: story.room.agents,
         agents_out_of_service: story.room.out_of_service,
         slots: story.room.slots,
@@ -165,6 +180,7 @@ fn job_ahead(entry: &QueuedJob) -> JobAhead {
         name: entry.experiment.name.clone(),
         username: entry.experiment.username.clone(),
         priority: entry.job.priority,
+        weight: Float(entry.job.weight),
         requested_slots: entry.requested_slots(),
         allocated_slots: entry.allocated_slots(),
     }
@@ -181,6 +197,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
             name: entry.experiment.name.clone(),
             username: entry.experiment.username.clone(),
             priority: entry.job.priority,
+            weight: Float(entry.job.weight),
             slots: row.slots,
             agents: story
                 .placements
