@@ -212,9 +212,17 @@ fn less_important_work_makes_room(before: &State, after: &State, plan: &Plan) {
         }
         let own = before.job(request).priority;
         let kind = |other: &Request| (other.slots == 0) == (request.slots == 0);
+        // What stops for a more important request that still waits is that one's.
+        let leaves = |running: &RunningAllocation| match &running.progress {
+            Progress::Active => false,
+            Progress::Stopping => true,
+            Progress::PreemptedFor(owner) => !plan.waiting.iter().any(|(waits, _)| {
+                waits == owner && order(before, before.find(owner)) < order(before, request)
+            }),
+        };
         let gives_way = |running: &RunningAllocation| {
             kind(&running.request)
-                && (running.progress != Progress::Active
+                && (leaves(running)
                     || (running.request.preemptible && before.job(&running.request).priority > own))
         };
         assert!(

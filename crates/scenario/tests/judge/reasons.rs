@@ -195,11 +195,18 @@ fn is_reserved_for(
                 .jobs
                 .values()
                 .any(|job| job.priority == own && job.moved);
-            // Both are of one job, and it may not use enough for both.
+            // They are of one job, and it may not use enough for all that reserve and this one.
             let cap = before.job(request).max_slots;
             let in_use = after.in_use(request.job_id.as_str());
+            let reserved: u32 = plan
+                .reservations
+                .iter()
+                .map(|reservation| before.find(&reservation.allocation_id))
+                .filter(|other| other.job_id == request.job_id)
+                .map(|other| other.slots)
+                .sum();
             let capped = theirs.job_id == request.job_id
-                && cap.is_some_and(|cap| in_use + theirs.slots + request.slots > cap);
+                && cap.is_some_and(|cap| in_use + reserved + request.slots > cap);
             // One that an earlier one of its class may stop comes last: another may have reserved before.
             let came_last = moved && request.preemptible && old && held;
             before.job(theirs).priority == own
