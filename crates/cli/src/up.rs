@@ -113,6 +113,10 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
             .map_err(|e| CliError::file("create", &agent_dir, &e))?;
         let mut options = AgentOptions::new(&url, AgentId(name), agent_dir, &supervisor);
         options.token = Some(Secret::new(master.agent_token.clone()));
+        // Pools may have any names; work that names none goes to this one.
+        if let Some(pool) = master.master().default_compute_pool() {
+            options.resource_pool = pool;
+        }
         options.runtime = match args.runtime {
             // An interpreter of this machine means nothing inside an image.
             RuntimeArg::Auto if args.python.is_some() => RuntimeChoice::Process,

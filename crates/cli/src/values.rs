@@ -5,6 +5,14 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+/// A weight as a person writes it. JSON has no infinity, and nothing that is no number.
+pub(crate) fn weight(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|weight: &f64| weight.is_finite() && *weight > 0.0)
+        .ok_or_else(|| "a weight is a number above 0".to_owned())
+}
+
 /// A member as text: strings as they are, other values as JSON, nothing for null. Booleans are written as the `PyPI`
 /// client writes them, so that scripts over CSV go on working.
 pub(crate) fn text(object: &Value, member: &str) -> String {

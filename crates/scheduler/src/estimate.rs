@@ -10,6 +10,7 @@ use crate::model::{
 };
 use crate::plan::Placement;
 use crate::planner::{Pass, Planner};
+use crate::reason::WaitReason;
 
 /// Plans that one estimate makes at most.
 const MOST_PLANS: usize = 256;
@@ -23,6 +24,8 @@ pub enum Estimate {
     AtTheLatest(Micros, Vec<AllocationId>),
     /// The allocations whose end nobody can foresee hold what it waits for.
     Unforeseeable(Vec<AllocationId>),
+    /// No end of running work helps: the pool or the request must be another, or a person must act.
+    NotByWaiting,
     /// It is too far off: too much has to end before.
     TooFar,
 }
@@ -52,6 +55,15 @@ pub fn estimate(
                 Estimate::AtTheLatest(world.now, late)
             };
         }
+        let mut told = pass.waiting.iter();
+        let needs_more = told.any(|(id, reason)| {
+            id == target
+                && (reason.is_permanent()
+                    || matches!(**reason, WaitReason::AgentsUnavailable { .. }))
+        });
+        if needs_more {
+            return Estimate::NotByWaiting;
+        }
         if world.apply(pass) {
             continue;
         }
@@ -65,7 +77,10 @@ pub fn estimate(
             return Estimate::Unforeseeable(held.filter(|id| world.real.contains(id)).collect());
         };
         world.now = world.now.max(end);
-        world.release(&id);
+        let request = world.release(&id);
+        if world.displaced.contains(&id) {
+            world.ask_again(request);
+        }
         if world.stopping.contains(&id) {
             late.push(id);
         }
@@ -82,6 +97,8 @@ struct World {
     real: BTreeSet<AllocationId>,
     /// What of it has been asked to stop.
     stopping: BTreeSet<AllocationId>,
+    /// What of that makes room for another, and will want to go on.
+    displaced: BTreeSet<AllocationId>,
     now: Micros,
 }
 
@@ -106,11 +123,15 @@ impl World {
             .filter(|running| running.progress != Progress::Active)
             .map(|running| running.request.allocation_id.clone())
             .collect();
-        let gone: BTreeSet<&AllocationId> = gone
+        let displaced = pool.running.iter().filter_map(|running| {
+            let for_another = matches!(running.progress, Progress::PreemptedFor(_));
+            for_another.then(|| running.request.allocation_id.clone())
+        });
+        let gone_ids: BTreeSet<&AllocationId> = gone
             .iter()
             .map(|running| &running.request.allocation_id)
             .collect();
-        let of_pool = |id: &AllocationId| running.contains_key(id) || gone.contains(id);
+        let of_pool = |id: &AllocationId| running.contains_key(id) || gone_ids.contains(id);
         let mut auxiliary: BTreeMap<&AgentId, u32> = BTreeMap::new();
         for running in pool.running.iter().filter(|r| r.request.slots == 0) {
             for (agent, _) in &running.placement {
@@ -131,13 +152,19 @@ impl World {
                 .saturating_sub(auxiliary.get(&agent.id).copied().unwrap_or(0)),
             ..agent.clone()
         });
-        let pool = PoolSnapshot {
+        let snapshot = PoolSnapshot {
             settings: pool.settings.clone(),
             agents: agents.collect(),
             running: going_on.into_iter().cloned().collect(),
         };
+        let displaced: BTreeSet<AllocationId> = displaced.collect();
+        let mut queue = queue.clone();
+        let again = gone.iter().map(|running| &running.request);
+        let again = again
+            .filter(|request| request.preemptible && displaced.contains(&request.allocation_id));
+        queue.requests.extend(again.cloned());
         Self {
-            planner: Planner::of(&pool, queue),
+            planner: Planner::of(&snapshot, &queue),
             waiting: queue
                 .requests
                 .iter()
@@ -146,6 +173,7 @@ impl World {
             real: running.keys().cloned().collect(),
             running,
             stopping,
+            displaced,
             now,
         }
     }
@@ -157,13 +185,18 @@ impl World {
             self.place(placed);
         }
         for stopped in pass.preempt {
-            let again = self.release(&stopped.allocation_id);
-            if let Some(request) = again.filter(|request| request.preemptible) {
-                self.planner.put_request(request.clone());
-                self.waiting.insert(request.allocation_id.clone(), request);
-            }
+            let request = self.release(&stopped.allocation_id);
+            self.ask_again(request);
         }
         acted
+    }
+
+    /// What had to make room will want to go on.
+    fn ask_again(&mut self, request: Option<Request>) {
+        if let Some(request) = request.filter(|request| request.preemptible) {
+            self.planner.put_request(request.clone());
+            self.waiting.insert(request.allocation_id.clone(), request);
+        }
     }
 
     fn place(&mut self, placed: Placement) {
@@ -297,5 +330,52 @@ mod tests {
         let known = [("b", 2 * HOUR), ("c", 3 * HOUR)];
         let left = Estimate::Unforeseeable(vec![AllocationId("a".into())]);
         assert_eq!(of(&queue, &known, "all"), left);
+    }
+
+    #[test]
+    fn what_stops_may_take_until_its_deadline_and_then_wants_to_go_on() {
+        let mut pool = full();
+        pool.settings.policy = crate::model::Policy::Priority {
+            preemption: true,
+            default_priority: 42,
+        };
+        for running in &mut pool.running {
+            if running.request.allocation_id.as_str() == "a" {
+                running.progress = Progress::PreemptedFor(AllocationId("x".into()));
+            }
+        }
+        let queue = Queue {
+            requests: vec![request("x", 2, 0), request("y", 1, 1)],
+            ..Queue::default()
+        };
+        let ends = BTreeMap::from([(AllocationId("a".into()), Micros(5 * HOUR))]);
+        let of = |id: &str| estimate(&pool, &queue, Micros(HOUR), &ends, &AllocationId(id.into()));
+        assert_eq!(
+            of("x"),
+            Estimate::AtTheLatest(Micros(5 * HOUR), vec![AllocationId("a".into())])
+        );
+        // The others go on, and what was stopped stands before it: only what runs in truth is named.
+        let Estimate::Unforeseeable(held) = of("y") else {
+            panic!("{:?}", of("y"));
+        };
+        let held: Vec<&str> = held.iter().map(AllocationId::as_str).collect();
+        assert_eq!(held, ["b", "c"]);
+    }
+
+    #[test]
+    fn what_is_too_large_does_not_wait_for_the_end_of_anything() {
+        let queue = Queue {
+            requests: vec![request("x", 9, 0)],
+            ..Queue::default()
+        };
+        let none = BTreeMap::new();
+        let estimate = estimate(
+            &full(),
+            &queue,
+            Micros(HOUR),
+            &none,
+            &AllocationId("x".into()),
+        );
+        assert_eq!(estimate, Estimate::NotByWaiting);
     }
 }

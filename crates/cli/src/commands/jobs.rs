@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, Listing};
-use crate::values::{items, joined, state, text, time, wait_reason};
+use crate::values::{items, joined, state, text, time, wait_reason, weight};
 
 /// Options of `det job`.
 #[derive(Debug, Args)]
@@ -58,7 +58,7 @@ struct ChangeArgs {
     #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i64>,
     /// New weight in fair share, above 0
-    #[arg(short, long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(short, long, value_name = "X", allow_negative_numbers = true, value_parser = weight)]
     weight: Option<f64>,
     /// Pool to move the job to: its trials save, stop and go on there
     #[arg(long, value_name = "POOL")]
@@ -340,9 +340,7 @@ fn parse_operation(text: &str) -> Result<Value, String> {
             ("priority", json!(priority))
         }
         "weight" => {
-            let weight: f64 = value
-                .parse()
-                .map_err(|_| number("a weight is a number above 0"))?;
+            let weight = weight(value).map_err(|wrong| number(&wrong))?;
             ("weight", json!(weight))
         }
         "resource-pool" => ("resourcePool", json!(value)),

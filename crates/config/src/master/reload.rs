@@ -104,10 +104,8 @@ const RULES: &[(&str, When)] = &[
         "security.agent_token",
         Restart("agents have joined with the token that was read at start"),
     ),
-    (
-        "security.initial_user_password",
-        Restart("it counts on the first start only; use \"det user change-password\""),
-    ),
+    // It counts on the first start only; afterwards it may go from the file.
+    ("security.initial_user_password", Never),
     ("checkpoint_storage", Now),
     ("task_container_defaults", Now),
     ("host", Restart("the master listens there since its start")),

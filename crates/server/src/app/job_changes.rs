@@ -109,7 +109,8 @@ impl Master {
             }
             JobChange::ResourcePool(pool) => {
                 self.require_pool(pool)?;
-                if job.resource_pool == *pool {
+                // One that names several pools stays in this one from now on.
+                if job.resource_pool == *pool && job.fallback.is_none() {
                     return Err(AppError::invalid(format!(
                         "the job is in resource pool \"{pool}\" already"
                     )));
@@ -130,6 +131,7 @@ impl Master {
             self.move_trials(
                 tx,
                 row,
+                &job.resource_pool,
                 &Cause {
                     actor: actor.to_owned(),
                     reason: Some("its job moves to another resource pool".into()),
@@ -208,10 +210,13 @@ impl Master {
         &self,
         tx: &mut WriteTx,
         row: &ExperimentRow,
+        pool: &str,
         cause: &Cause,
     ) -> AppResult<()> {
         for trial in trials::live_of_experiment(&mut tx.conn(), row.id).await? {
-            if let Some(live) = allocations::live_of_task(&mut tx.conn(), &trial.task_id).await? {
+            if let Some(live) = allocations::live_of_task(&mut tx.conn(), &trial.task_id).await?
+                && live.resource_pool != pool
+            {
                 self.allocation_event(tx, &live.id, AllocationEvent::Preempt, cause)
                     .await?;
             }

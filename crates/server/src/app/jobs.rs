@@ -17,6 +17,9 @@ use crate::error::{AppError, AppResult, ErrorKind};
 /// The workspace of everything, as long as there is only one: Uncategorized.
 pub const DEFAULT_WORKSPACE_ID: i64 = 1;
 
+/// Instead of the number of jobs ahead, where jobs share a pool or take turns.
+const NO_ORDER: i64 = -1;
+
 /// A job with live allocations, waiting or placed.
 #[derive(Debug, Clone)]
 pub struct QueuedJob {
@@ -26,7 +29,7 @@ pub struct QueuedJob {
     pub experiment: ExperimentRow,
     /// Its live allocations, in order of request; never empty.
     pub allocations: Vec<AllocationRow>,
-    /// Jobs of the same pool that are served before it.
+    /// Jobs of the same pool that are served before it; -1 = the pool has no such order.
     pub ahead: i64,
     /// Whether all that has slots fills gaps: it started past a more important request that waits for room.
     pub backfilled: bool,
@@ -113,10 +116,13 @@ pub(crate) fn standing(job: &JobRow) -> Standing {
     }
 }
 
-/// Orders jobs pool by pool, each as it is served.
-fn in_order(a: &JobRow, b: &JobRow) -> Ordering {
+/// Orders jobs pool by pool, each as it is served; where there is no such order, as they were submitted.
+fn in_order(a: &JobRow, b: &JobRow, by_priority: bool) -> Ordering {
     let (first, second) = (standing(a), standing(b));
-    (&a.resource_pool, first.key()).cmp(&(&b.resource_pool, second.key()))
+    let served = || first.key().cmp(&second.key());
+    let submitted = || (a.submitted_at, &a.id).cmp(&(b.submitted_at, &b.id));
+    let pools = a.resource_pool.cmp(&b.resource_pool);
+    pools.then_with(|| if by_priority { served() } else { submitted() })
 }
 
 impl Master {
@@ -162,9 +168,24 @@ impl Master {
                 })
             })
             .collect();
-        queue.sort_by(|a, b| in_order(&a.job, &b.job));
+        let mut ordered: BTreeMap<String, bool> = BTreeMap::new();
+        for entry in &queue {
+            let pool = &entry.job.resource_pool;
+            if !ordered.contains_key(pool) {
+                let policy = self.pool_settings(pool).policy;
+                ordered.insert(pool.clone(), matches!(policy, Policy::Priority { .. }));
+            }
+        }
+        queue.sort_by(|a, b| {
+            let by_priority = ordered.get(&a.job.resource_pool).copied().unwrap_or(true);
+            in_order(&a.job, &b.job, by_priority)
+        });
         let mut before: BTreeMap<String, i64> = BTreeMap::new();
         for entry in &mut queue {
+            if ordered.get(&entry.job.resource_pool) == Some(&false) {
+                entry.ahead = NO_ORDER;
+                continue;
+            }
             let ahead = before.entry(entry.job.resource_pool.clone()).or_default();
             entry.ahead = *ahead;
             *ahead += 1;
@@ -294,7 +315,7 @@ mod tests {
             job("early", 42, None, 10),
             job("urgent", 1, None, 50),
         ];
-        jobs.sort_by(in_order);
+        jobs.sort_by(|a, b| in_order(a, b, true));
         let order: Vec<&str> = jobs.iter().map(|j| j.id.as_str()).collect();
         assert_eq!(order, ["urgent", "moved", "early", "late"]);
     }

@@ -41,7 +41,7 @@ pub(crate) enum SetAction {
         /// Id of the experiment
         experiment_id: ExperimentId,
         /// The new weight
-        #[arg(allow_negative_numbers = true)]
+        #[arg(allow_negative_numbers = true, value_parser = crate::values::weight)]
         weight: f64,
     },
     /// Set how many slots the experiment may hold at once

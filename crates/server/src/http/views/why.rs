@@ -102,6 +102,7 @@ fn basis(estimate: Option<&Estimate>) -> String {
             "at the latest: until then {} may take to save and stop",
             some(stopping)
         ),
+        Some(Estimate::NotByWaiting) => "no end of running work would help".to_owned(),
         Some(Estimate::TooFar) => "too much has to end before it".to_owned(),
         Some(Estimate::Unforeseeable(held)) if held.is_empty() => {
             "nothing runs whose end could help".to_owned()
