@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use det_ids::AllocationId;
 
 use crate::capacity::Fate;
+use crate::model::Policy;
 use crate::plan::{HandOver, PreemptReason, Preemption, Reservation};
 use crate::prepared::Prepared;
 use crate::reason::{Behind, Holder, Holders, WaitReason};
@@ -354,11 +355,12 @@ impl<'a> Shared<'a> {
 
     /// Who holds most slots once the plan is applied.
     fn holders(&self, decided: &Decided) -> Holders {
-        let mut holders: Vec<(u32, &AllocationId)> = Vec::with_capacity(HOLDERS_SHOWN + 1);
+        let mut holders: Vec<(u32, &AllocationId, u8)> = Vec::with_capacity(HOLDERS_SHOWN + 1);
+        let by_priority = matches!(self.prepared.settings.policy, Policy::Priority { .. });
         let mut all = 0_u32;
-        let mut offer = |slots: u32, id: &'a AllocationId| {
+        let mut offer = |slots: u32, id: &'a AllocationId, job: usize| {
             all += u32::from(slots > 0);
-            let goes_before = |other: &(u32, &AllocationId)| {
+            let goes_before = |other: &(u32, &AllocationId, u8)| {
                 slots > other.0 || (slots == other.0 && id < other.1)
             };
             let full = holders.len() == HOLDERS_SHOWN;
@@ -366,23 +368,28 @@ impl<'a> Shared<'a> {
                 return;
             }
             let place = holders.partition_point(|other| !goes_before(other));
-            holders.insert(place, (slots, id));
+            holders.insert(place, (slots, id, self.prepared.jobs[job].priority));
             holders.truncate(HOLDERS_SHOWN);
         };
         for active in &*self.prepared.running {
             if active.slots > 0 {
-                offer(active.slots, &active.running.request.allocation_id);
+                offer(
+                    active.slots,
+                    &active.running.request.allocation_id,
+                    active.job,
+                );
             }
         }
         for (request, _) in &decided.placed {
             let waiting = &self.prepared.requests[*request];
-            offer(waiting.slots, &waiting.request.allocation_id);
+            offer(waiting.slots, &waiting.request.allocation_id, waiting.job);
         }
         let named: Vec<Holder> = holders
             .into_iter()
-            .map(|(slots, allocation)| Holder {
+            .map(|(slots, allocation, priority)| Holder {
                 allocation: allocation.clone(),
                 slots,
+                priority: by_priority.then_some(priority),
             })
             .collect();
         let more = all.saturating_sub(u32::try_from(named.len()).unwrap_or(u32::MAX));

@@ -41,6 +41,8 @@ pub fn estimate(
     target: &AllocationId,
 ) -> Estimate {
     let mut world = World::new(pool, queue, now, ends);
+    // What starts again ends never.
+    let mut ends = ends.clone();
     let mut late: Vec<AllocationId> = Vec::new();
     for _ in 0..MOST_PLANS {
         let pass = world.planner.pass(world.now, 0);
@@ -77,6 +79,7 @@ pub fn estimate(
             return Estimate::Unforeseeable(held.filter(|id| world.real.contains(id)).collect());
         };
         world.now = world.now.max(end);
+        ends.remove(&id);
         let request = world.release(&id);
         if world.displaced.contains(&id) {
             world.ask_again(request);
@@ -232,7 +235,7 @@ fn without_holder(state: &SlotState, of_pool: impl Fn(&AllocationId) -> bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::AgentState;
+    use crate::model::{AgentState, Job};
     use det_ids::{JobId, SlotId, TaskId};
 
     const HOUR: i64 = 3_600_000_000;
@@ -344,9 +347,17 @@ mod tests {
                 running.progress = Progress::PreemptedFor(AllocationId("x".into()));
             }
         }
+        let urgent = Job {
+            priority: 1,
+            weight: 1.0,
+            max_slots: None,
+            submitted_at: Micros(0),
+            position: None,
+            moved: false,
+        };
         let queue = Queue {
             requests: vec![request("x", 2, 0), request("y", 1, 1)],
-            ..Queue::default()
+            jobs: BTreeMap::from([(JobId("x".into()), urgent)]),
         };
         let ends = BTreeMap::from([(AllocationId("a".into()), Micros(5 * HOUR))]);
         let of = |id: &str| estimate(&pool, &queue, Micros(HOUR), &ends, &AllocationId(id.into()));

@@ -161,6 +161,9 @@ pub struct Holder {
     pub allocation: AllocationId,
     /// Slots it holds in the pool.
     pub slots: u32,
+    /// Priority of its job, lower is more important; `None` where priorities do not decide.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
 }
 
 /// The largest holders of slots; shared, because many requests wait for the same reason.
@@ -474,10 +477,14 @@ fn free_sentence(
         let lead = if i == 0 { "; held by " } else { ", " };
         write!(
             f,
-            "{lead}'{}' ({})",
+            "{lead}'{}' ({}",
             holder.allocation,
             count(holder.slots, "slot")
         )?;
+        match holder.priority {
+            Some(priority) => write!(f, ", priority {priority})")?,
+            None => f.write_str(")")?,
+        }
     }
     if holders.more > 0 {
         write!(f, " and {} more", holders.more)?;

@@ -680,7 +680,7 @@ fn reasons_read_as_sentences_and_carry_numbers() {
     let plan = world.decide();
     assert_eq!(
         plan.waiting[0].1.to_string(),
-        "needs 2 slots; 1 free in total, at most 1 on one agent; held by 't1' (3 slots); it starts when enough \
+        "needs 2 slots; 1 free in total, at most 1 on one agent; held by 't1' (3 slots, priority 50); it starts when enough \
          running work ends"
     );
     let json = serde_json::to_value(&plan.waiting[0].1).unwrap();
