@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use det_client::{Client, ClientError, Query, api_path};
+use det_config::units::format_duration;
 use det_scenario::{
     AgentDescription, JobSettings, Kind, Operation, Place, Pool, Scenario, Service, Start, Step,
     Submission, Until, When,
@@ -107,16 +108,26 @@ async fn jobs(client: &Client, pool: &str) -> Result<Vec<Value>, CliError> {
     }
 }
 
-/// Makes a scenario of answers, and sentences about what it cannot show. Each task is taken to run for `duration` from
-/// now on, or from its start.
+/// What nobody can know of the work of a cluster.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Guesses {
+    /// How long each task runs from now on, or from its start.
+    pub(super) duration: Duration,
+    /// How long it takes to save and leave when it is asked to stop.
+    pub(super) stops_in: Duration,
+}
+
+/// Makes a scenario of answers, and sentences about what it cannot show.
 pub(super) fn scenario(
     answers: &Answers,
     now: Timestamp,
-    duration: Duration,
+    guesses: Guesses,
 ) -> Result<(Scenario, Vec<String>), CliError> {
     let mut notes = vec![format!(
-        "each task is taken to run for {} from now on, or from its start (--duration)",
-        det_config::units::format_duration(duration)
+        "each task is taken to run for {} from now on, or from its start (--duration), and for {} more when it is asked \
+         to stop (--stops-in)",
+        format_duration(guesses.duration),
+        format_duration(guesses.stops_in)
     )];
     let name = text(&answers.pool, "name");
     let settings = settings(&answers.pool, &answers.master, &mut notes)?;
@@ -124,7 +135,7 @@ pub(super) fn scenario(
     let mut world = World {
         answers,
         now,
-        duration,
+        guesses,
         agents: agents.iter().map(|agent| agent.id.clone()).collect(),
         taken: BTreeSet::new(),
         operations: Vec::new(),
@@ -272,7 +283,7 @@ fn service_of(place: &Value) -> Service {
 struct World<'a> {
     answers: &'a Answers,
     now: Timestamp,
-    duration: Duration,
+    guesses: Guesses,
     agents: BTreeSet<String>,
     /// Allocations that belong to a job of the queue.
     taken: BTreeSet<String>,
@@ -328,8 +339,8 @@ impl World<'_> {
                     preemptible: job["isPreemptible"] == true || kind.is_preemptible(),
                     single_node,
                     exclude: BTreeSet::new(),
-                    duration: Some(self.duration),
-                    stops_in: Some(Duration::ZERO),
+                    duration: Some(self.guesses.duration),
+                    stops_in: Some(self.guesses.stops_in),
                     restarts: kind.restarts(),
                     waited: Duration::ZERO,
                     job_age: new.then(|| self.since(&submitted)),
@@ -360,8 +371,8 @@ impl World<'_> {
                 preemptible: false,
                 single_node: kind.is_single_node(),
                 exclude: BTreeSet::new(),
-                duration: Some(self.duration),
-                stops_in: Some(Duration::ZERO),
+                duration: Some(self.guesses.duration),
+                stops_in: Some(self.guesses.stops_in),
                 restarts: 0,
                 waited: Duration::ZERO,
                 job_age: None,
@@ -462,7 +473,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const HOUR: Duration = Duration::from_hours(1);
+    const HOUR: Guesses = Guesses {
+        duration: Duration::from_hours(1),
+        stops_in: Duration::ZERO,
+    };
 
     fn now() -> Timestamp {
         "2026-11-21T12:00:00Z".parse().unwrap()

@@ -12,6 +12,7 @@ use det_config::units::parse_duration;
 use det_scenario::{Detail, Expectation, Options, Refusals, Report, Scenario, Until, play, read};
 use det_scheduler::Policy;
 
+use self::cluster::Guesses;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::{read_text, shown_name};
@@ -48,6 +49,9 @@ struct SimulateArgs {
     /// How long each task of the cluster is taken to run from now on, or from its start
     #[arg(long, value_name = "DURATION", default_value = "1h", requires = "from_cluster", value_parser = duration)]
     duration: Duration,
+    /// How long each of them takes to save and leave when it is asked to stop
+    #[arg(long, value_name = "DURATION", default_value = "1m", requires = "from_cluster", value_parser = parse_duration)]
+    stops_in: Duration,
     /// Play under this policy instead of the pool's; several, repeated or with commas, are compared
     #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = PossibleValuesParser::new(POLICIES))]
     policy: Vec<String>,
@@ -84,7 +88,11 @@ pub(crate) async fn run(
         described => {
             let now = jiff::Timestamp::now();
             let answers = cluster::ask(&context()?, args.pool.as_deref()).await?;
-            let (start, notes) = cluster::scenario(&answers, now, args.duration)?;
+            let guesses = Guesses {
+                duration: args.duration,
+                stops_in: args.stops_in,
+            };
+            let (start, notes) = cluster::scenario(&answers, now, guesses)?;
             for note in notes {
                 output::note(note);
             }
