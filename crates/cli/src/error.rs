@@ -168,8 +168,15 @@ impl From<NoConfigDir> for CliError {
     }
 }
 
+impl CliError {
+    /// Mistakes in a document, with what it is: `the template`.
+    pub(crate) fn document(what: &str, errors: &ConfigErrors) -> Self {
+        Self::request(format!("{what} cannot be used:\n{errors}"))
+    }
+}
+
 impl From<ConfigErrors> for CliError {
     fn from(errors: ConfigErrors) -> Self {
-        Self::request(format!("the configuration cannot be used:\n{errors}"))
+        Self::document("the configuration", &errors)
     }
 }

@@ -13,6 +13,7 @@ use crate::experiment::{CompletionDefaults, Submitted};
 use crate::layers::Sources;
 use crate::master::LoadedMaster;
 use crate::origin::{Layer, Source};
+use crate::policies::{Policies, Workload};
 use crate::schema::{Checker, Document, Key, Stage, document_schema, keys, template_schema};
 use crate::task::{SubmittedTask, TASK_DOCUMENT, TaskDefaults, TaskKind};
 use crate::template::Template;
@@ -33,11 +34,13 @@ pub enum DocumentKind {
     Master,
     /// An agent's configuration.
     Agent,
+    /// What administrators lay over experiments or over tasks.
+    Policies(Workload),
 }
 
 impl DocumentKind {
     /// Every kind, as people name them.
-    pub const NAMES: [&str; 10] = [
+    pub const NAMES: [&str; 12] = [
         "experiment",
         "task",
         "notebook",
@@ -48,6 +51,8 @@ impl DocumentKind {
         "template",
         "master",
         "agent",
+        "policy",
+        "task-policy",
     ];
 
     /// The kinds that have a schema of their own.
@@ -67,6 +72,8 @@ impl DocumentKind {
             "template" => Self::Template,
             "master" => Self::Master,
             "agent" => Self::Agent,
+            "policy" => Self::Policies(Workload::Experiment),
+            "task-policy" => Self::Policies(Workload::Tasks),
             name => Self::TaskOf(TaskKind::ALL.into_iter().find(|kind| kind.name() == name)?),
         })
     }
@@ -80,6 +87,8 @@ impl DocumentKind {
             Self::Template => "template",
             Self::Master => "master",
             Self::Agent => "agent",
+            Self::Policies(Workload::Experiment) => "policy",
+            Self::Policies(Workload::Tasks) => "task-policy",
         }
     }
 
@@ -96,6 +105,8 @@ impl DocumentKind {
             Self::Template => "a template",
             Self::Master => "a master's configuration",
             Self::Agent => "an agent's configuration",
+            Self::Policies(Workload::Experiment) => "policies over experiments",
+            Self::Policies(Workload::Tasks) => "policies over tasks",
         }
     }
 
@@ -106,6 +117,7 @@ impl DocumentKind {
             Self::Task | Self::TaskOf(_) => &TASK_DOCUMENT,
             Self::Master => crate::master::schema::document(),
             Self::Agent => agent::document(),
+            Self::Policies(_) => &crate::policies::DOCUMENT,
         }
     }
 
@@ -150,6 +162,11 @@ impl DocumentKind {
                 "Agent",
                 "The configuration of an agent, agent.yaml.",
             ),
+            Self::Policies(_) => document_schema(
+                self.document(),
+                "Policies",
+                "What administrators lay over every experiment, or over every task.",
+            ),
         }
     }
 }
@@ -186,6 +203,11 @@ const NAMES: &[(&str, DocumentKind)] = &[
 
 /// Keys that only one kind of document has.
 const TELLING: &[(&str, DocumentKind)] = &[
+    (
+        "invariant_config",
+        DocumentKind::Policies(Workload::Experiment),
+    ),
+    ("constraints", DocumentKind::Policies(Workload::Experiment)),
     ("searcher", DocumentKind::Experiment),
     ("hyperparameters", DocumentKind::Experiment),
     ("resources.slots_per_trial", DocumentKind::Experiment),
@@ -219,8 +241,57 @@ const TELLING: &[(&str, DocumentKind)] = &[
     ("work_dir", DocumentKind::Task),
 ];
 
-/// What a document most likely is, by its keys, else by its file's name, else by how many of its keys each kind knows.
+/// What the name of a file says for certain: the names that documentation and packages use.
+fn by_usual_name(name: &str) -> Option<(&'static str, DocumentKind)> {
+    let stem = name.split('.').next().unwrap_or(name);
+    match stem {
+        "master" => Some(("master", DocumentKind::Master)),
+        "agent" => Some(("agent", DocumentKind::Agent)),
+        stem if stem.contains("policies") => {
+            Some(("policies", DocumentKind::Policies(Workload::Experiment)))
+        }
+        _ => None,
+    }
+}
+
+/// Policies as those over experiments or over tasks: by the name, else by which of the two they suit better.
+fn policies_of(name: &str, text: &str) -> DocumentKind {
+    let mistakes = |workload| {
+        Policies::parse(workload, "", None, text).map_or_else(|errors| errors.0.len(), |_| 0)
+    };
+    let of_tasks = name.contains("task")
+        || name.contains("ntsc")
+        || mistakes(Workload::Tasks) < mistakes(Workload::Experiment);
+    DocumentKind::Policies(if of_tasks {
+        Workload::Tasks
+    } else {
+        Workload::Experiment
+    })
+}
+
+/// What a document most likely is: by a usual name of its file, else by its keys, else by another word in the name, else
+/// by how many of its keys each kind knows.
 pub fn guess(file: &str, text: &str) -> Guess {
+    let name = file
+        .rsplit('/')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let mut guess = guess_by(&name, text);
+    if matches!(guess.kind, DocumentKind::Policies(_)) {
+        guess.kind = policies_of(&name, text);
+    }
+    guess
+}
+
+fn guess_by(name: &str, text: &str) -> Guess {
+    let by_name = |word: &str, kind| Guess {
+        kind,
+        because: format!("its name has \"{word}\" in it"),
+    };
+    if let Some((word, kind)) = by_usual_name(name) {
+        return by_name(word, kind);
+    }
     let root = yaml::read(text).ok().map(|reading| reading.root);
     if let Some(root) = &root
         && let Some((key, kind)) = TELLING.iter().find(|(key, _)| root.find(key).is_some())
@@ -230,16 +301,8 @@ pub fn guess(file: &str, text: &str) -> Guess {
             because: format!("it has \"{key}\""),
         };
     }
-    let name = file
-        .rsplit('/')
-        .next()
-        .unwrap_or_default()
-        .to_ascii_lowercase();
     if let Some((word, kind)) = NAMES.iter().find(|(word, _)| name.contains(word)) {
-        return Guess {
-            kind: *kind,
-            because: format!("its name has \"{word}\" in it"),
-        };
+        return by_name(word, *kind);
     }
     let given: Vec<&String> = root
         .iter()
@@ -368,6 +431,10 @@ fn check_alone(
                 fits: Some(template.fits()),
                 warnings: template.warnings,
             })
+        }
+        DocumentKind::Policies(workload) => {
+            let policies = Policies::parse(workload, file, Some(file), text)?;
+            Ok(plain(policies.warnings))
         }
         DocumentKind::Master => {
             let files = [(file.to_owned(), text.to_owned())];

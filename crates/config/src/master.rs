@@ -188,12 +188,15 @@ impl MasterConfig {
         let mut warnings = Vec::new();
         for (index, pool) in self.resource_pools.iter().enumerate() {
             let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
-            if let (Some(own), Some(cluster)) = (own, cluster)
-                && own != cluster
-            {
+            let (Some(own), Some(cluster)) = (own, cluster) else {
+                continue;
+            };
+            let lacking = own.lacks(cluster);
+            if !lacking.is_empty() {
                 let message = format!(
-                    "resource pool \"{}\" has a scheduler of its own, so nothing of \"resource_manager.scheduler\" applies to it; it runs with {}",
+                    "resource pool \"{}\" has a scheduler of its own, so \"resource_manager.scheduler\" does not apply to it, not even its {}; it runs with {}",
                     pool.pool_name,
+                    lacking.join(", "),
                     self.effective_scheduler(pool),
                 );
                 let path = format!("resource_pools[{index}].scheduler");

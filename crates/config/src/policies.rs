@@ -10,7 +10,7 @@ use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position};
 use crate::origin::{Layer, Source};
 use crate::schema::{Checker, Document, Kind, NATURAL_32, Section, Stage, field, section};
 use crate::task::TASK_DOCUMENT;
-use crate::yaml::Node;
+use crate::yaml::{Node, Tree};
 
 /// The kinds of work that have policies of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ static RESOURCES: Section = section(&[field(
     "Most slots of an experiment at once, of a trial, and of a task",
 )]);
 
-static DOCUMENT: Document = Document {
+pub(crate) static DOCUMENT: Document = Document {
     root: &POLICIES,
     places: &[
         ("max_slots", "constraints.resources.max_slots"),
@@ -206,6 +206,73 @@ impl Policies {
             .as_ref()
             .and_then(|invariants| invariants.find(path))
             .is_some_and(|fixed| fixed.to_value() != *value)
+    }
+}
+
+/// The pool that invariants fix; the last policy's beats the others'.
+pub fn fixed_pool(policies: &[Policies]) -> Option<String> {
+    let fixed = policies.iter().rev().find_map(|policies| {
+        let pool = policies.invariant_config.as_ref()?;
+        let pool = pool.find("resources.resource_pool")?.text()?;
+        (!pool.is_empty()).then_some(pool)
+    });
+    fixed.map(str::to_owned)
+}
+
+/// A warning for each single value of the document that an invariant replaces by another. `shown` hides secrets.
+pub(crate) fn replaced(
+    written: &Node,
+    policies: &[Policies],
+    shown: impl Fn(&Value) -> Value,
+) -> Vec<ConfigWarning> {
+    let mut warnings: Vec<ConfigWarning> = Vec::new();
+    let shown_written = Node::from(&shown(&written.to_value()));
+    for policy in policies.iter().rev() {
+        let Some(invariants) = &policy.invariant_config else {
+            continue;
+        };
+        let shown_invariants = Node::from(&shown(&invariants.to_value()));
+        let mut paths = Vec::new();
+        single_values(invariants, "", &mut paths);
+        for path in paths {
+            let told = warnings.iter().any(|warning| warning.path == path);
+            let (Some(was), Some(is)) = (written.find(&path), invariants.find(&path)) else {
+                continue;
+            };
+            if told || was.to_value() == is.to_value() {
+                continue;
+            }
+            let text = |node: &Node| node.find(&path).map_or(Value::Null, Node::to_value);
+            let message = format!(
+                "{} was replaced by {} by the policy of {}",
+                text(&shown_written),
+                text(&shown_invariants),
+                policy.scope
+            );
+            warnings.push(ConfigWarning::new(path, was.at.as_ref(), message));
+        }
+    }
+    warnings
+}
+
+/// The paths of all values that are neither maps nor lists; keys that a dotted path cannot name are left out.
+fn single_values(node: &Node, path: &str, found: &mut Vec<String>) {
+    match &node.tree {
+        Tree::Map(members) => {
+            for (key, member) in members.iter().filter(|(key, _)| !key.contains('.')) {
+                single_values(member, &below_dotted(path, key), found);
+            }
+        }
+        Tree::List(_) | Tree::Null => {}
+        _ => found.push(path.to_owned()),
+    }
+}
+
+fn below_dotted(path: &str, key: &str) -> String {
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
     }
 }
 

@@ -19,7 +19,7 @@ use crate::explain::{ExplainedKey, rows};
 use crate::master::Underlay;
 use crate::origin::{Layer, Source};
 use crate::pod::without_directives;
-use crate::policies::{Policies, check_constraints};
+use crate::policies::{Policies, check_constraints, replaced};
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, merge_documents};
 use crate::yaml::{Node, Tree};
@@ -126,6 +126,13 @@ pub struct ExplainedTask {
     pub keys: Vec<ExplainedKey>,
     /// What the person should know although it is no mistake.
     pub warnings: Vec<ConfigWarning>,
+}
+
+/// A task's document for showing: secrets are hidden.
+fn masked(document: &Value) -> Value {
+    let mut masked = document.clone();
+    crate::schema::mask(&mut masked, TASK_DOCUMENT.root);
+    masked
 }
 
 impl SubmittedTask {
@@ -295,7 +302,9 @@ impl SubmittedTask {
         underlay: &Underlay,
         policies: &[Policies],
     ) -> Result<ExplainedTask, ConfigErrors> {
-        let warnings = self.warnings.clone();
+        let mut warnings = self.warnings.clone();
+        let written = merged(self.layers.clone());
+        warnings.extend(replaced(&written, policies, masked));
         let root = self.whole(defaults, underlay, policies)?;
         let config = typed(&root)?;
         let keys = rows(&config.masked_json(), &root);

@@ -8,7 +8,7 @@ use crate::document::read_layer;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, each_once};
 use crate::origin::Source;
 use crate::repair;
-use crate::schema::{Checker, Document, Segment, Stage};
+use crate::schema::{Checker, Document, Segment, Stage, keys};
 use crate::task::{TASK_DOCUMENT, TaskKind, kinds_that_fit};
 use crate::yaml::Node;
 
@@ -108,7 +108,14 @@ fn checked(document: &'static Document, root: &Node) -> Checker {
 /// The mistakes of a template that fits nothing: those it has as an experiment and as a task alike, else those of the
 /// kind that it comes nearest to; keys that only the other kind has are said to be that.
 fn why_neither(root: &Node, experiment: Checker, task: Checker) -> Vec<ConfigError> {
-    let nearer_is_task = task.errors.len() < experiment.errors.len();
+    let known_to = |document| known_keys(root, document);
+    let (of_experiments, of_tasks) = (
+        known_to(&crate::experiment::schema::DOCUMENT),
+        known_to(&TASK_DOCUMENT),
+    );
+    // Where as many keys are of the one as of the other, fewer mistakes decide.
+    let nearer_is_task = of_tasks > of_experiments
+        || (of_tasks == of_experiments && task.errors.len() < experiment.errors.len());
     let (near, far) = if nearer_is_task {
         (task, experiment)
     } else {
@@ -120,11 +127,18 @@ fn why_neither(root: &Node, experiment: Checker, task: Checker) -> Vec<ConfigErr
         "tasks"
     };
     let far_paths: Vec<&str> = far.errors.iter().map(|error| error.path.as_str()).collect();
+    let far_document = if nearer_is_task {
+        &crate::experiment::schema::DOCUMENT
+    } else {
+        &TASK_DOCUMENT
+    };
+    let far_keys = keys(far_document, false);
     near.errors
         .into_iter()
         .map(|mut error| {
-            let only_elsewhere =
-                !far_paths.contains(&error.path.as_str()) && at_path(root, &error.path).is_some();
+            let only_elsewhere = !far_paths.contains(&error.path.as_str())
+                && far_keys.iter().any(|key| key.path == error.path)
+                && at_path(root, &error.path).is_some();
             if only_elsewhere {
                 let noun = near_noun(nearer_is_task);
                 error.message = format!("is a key of {other}, while other keys are of {noun}");
@@ -134,6 +148,21 @@ fn why_neither(root: &Node, experiment: Checker, task: Checker) -> Vec<ConfigErr
             error
         })
         .collect()
+}
+
+/// How many keys of the two upper levels such a document knows.
+fn known_keys(root: &Node, document: &'static Document) -> usize {
+    let known: Vec<String> = keys(document, false)
+        .into_iter()
+        .map(|key| key.path)
+        .collect();
+    let mut paths = Vec::new();
+    for (key, member) in root.members().into_iter().flatten() {
+        paths.push(key.clone());
+        let inner = member.members().into_iter().flatten();
+        paths.extend(inner.map(|(inner, _)| format!("{key}.{inner}")));
+    }
+    paths.iter().filter(|path| known.contains(path)).count()
 }
 
 fn near_noun(is_task: bool) -> &'static str {
@@ -194,8 +223,15 @@ mod tests {
     fn a_template_that_fits_nothing_is_refused() {
         let message = failure("resources: {slots: 1}\nsearcher: {name: single}");
         assert!(
-            message.contains("t.yaml:1:13: resources.slots: is a key of tasks, while other keys are of experiments")
-                || message.contains("t.yaml:2:1: searcher: is a key of experiments, while other keys are of tasks"),
+            message.contains("t.yaml:1:13: resources.slots: is a key of tasks, while other keys are of experiments"),
+            "{message}"
+        );
+        let message = failure(
+            "resources: {slots: 1}\nsearcher: {name: random, metrc: l, max_trials: lots}\nmax_restarts: 1",
+        );
+        assert!(
+            message.contains("searcher.metrc: is not a known key")
+                && !message.contains("key of experiments"),
             "{message}"
         );
         let message = failure("environment: {imgae: x}");

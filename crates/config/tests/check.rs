@@ -1,6 +1,6 @@
 //! What `det config check` tells: every line names the file.
 
-use det_config::document::{CheckOptions, DocumentKind, check};
+use det_config::document::{CheckOptions, DocumentKind, check, guess};
 
 /// All lines about a document, mistakes or warnings.
 fn told(kind: &str, text: &str) -> Vec<String> {
@@ -20,7 +20,7 @@ fn every_mistake_and_every_warning_names_the_file() {
     for (kind, text, expected) in [
         (
             "master",
-            "resource_manager: {scheduler: {type: priority}}\nresource_pools:\n  - pool_name: default\n    scheduler: {type: fair_share}\n",
+            "resource_manager: {scheduler: {type: priority}}\nresource_pools:\n  - pool_name: default\n    scheduler: {fitting_policy: worst}\n",
             "some.yaml:4:5: resource_pools[0].scheduler: warning: resource pool \"default\" has a scheduler of its own",
         ),
         (
@@ -68,4 +68,169 @@ fn every_mistake_and_every_warning_names_the_file() {
             assert!(line.starts_with("some.yaml"), "{kind}: {text}: {line}");
         }
     }
+}
+
+#[test]
+fn mistakes_beside_an_unknown_name_are_told_with_it() {
+    let lines = told(
+        "experiment",
+        "name: x\nentrypoint: a\nsearcher: {name: adaptive_asah, metrc: l, max_trials: lots, other: 1}\n",
+    );
+    let all = lines.join("\n");
+    for expected in [
+        "some.yaml:3:12: searcher.name: must be one of",
+        "did you mean \"adaptive_asha\"?",
+        "searcher.metrc: is not a known key; hint: did you mean \"metric\"?",
+        "searcher.max_trials: must be an integer, not the string \"lots\"",
+        "searcher.other: is not a known key; known are",
+    ] {
+        assert!(all.contains(expected), "{all}\nlacks {expected}");
+    }
+    assert_eq!(lines.len(), 6, "{all}");
+    let far = told(
+        "experiment",
+        "name: x\nentrypoint: a\nsearcher: {name: bayes, metric: l, max_trials: 3, smaller_is_better: maybe}\n",
+    );
+    assert_eq!(far.len(), 2, "{far:?}");
+    assert!(far[1].contains("smaller_is_better"), "{far:?}");
+}
+
+#[test]
+fn a_key_that_belongs_further_out_is_told_so() {
+    let text = "name: x\nentrypoint: a\nsearcher:\n  name: single\n  metric: l\n  hyperparameters: {lr: 1}\n";
+    let lines = told("experiment", text);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].ends_with(
+            "searcher.hyperparameters: is not a known key for name \"single\"; hint: it belongs one level up, beside \"searcher\" and not inside it"
+        ),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn quotes_are_told_of_only_where_there_are_some() {
+    for (written, hint) in [
+        ("yes", "hint: write true"),
+        ("off", "hint: write false"),
+        ("\"true\"", "hint: write true without quotes"),
+    ] {
+        let text = format!("resource_manager: {{scheduler: {{preemption: {written}}}}}\n");
+        let lines = told("master", &text);
+        assert!(lines[0].ends_with(hint), "{lines:?}");
+    }
+}
+
+#[test]
+fn a_default_pool_that_was_not_written_is_told_as_the_default() {
+    let lines = told(
+        "master",
+        "resource_pools: [{pool_name: a}, {pool_name: b}]\n",
+    );
+    assert!(
+        lines[0].contains(
+            "default_aux_resource_pool: is not given, and its default \"default\" names no resource pool; there are \"a\", \"b\""
+        ),
+        "{lines:?}"
+    );
+    let twice = told(
+        "master",
+        "resource_pools: [{pool_name: a}, {pool_name: a}]\n",
+    );
+    assert!(
+        twice
+            .iter()
+            .any(|line| line.contains("there is only \"a\"")),
+        "{twice:?}"
+    );
+}
+
+#[test]
+fn lost_indentation_is_told_with_the_whole_of_what_was_lost() {
+    for (kind, text, hint, repaired) in [
+        (
+            "master",
+            "resource_pools:\n  - pool_name: default\n  - pool_name: fast\n    scheduler:\n    type: priority\n    preemption: true\n",
+            "resource_pools[1].type: is not a known key; hint: indent it below \"scheduler\", which has no value",
+            "resource_pools:\n  - pool_name: default\n  - pool_name: fast\n    scheduler:\n      preemption: true\n      type: priority\n",
+        ),
+        (
+            "experiment",
+            "entrypoint: a\nsearcher:\nname: random\nmetric: l\nmax_trials: 3\n",
+            "metric: is not a known key; hint: indent it below \"searcher\"",
+            "searcher:\n  max_trials: 3\n  metric: l\n  name: random\n",
+        ),
+    ] {
+        let kind = DocumentKind::from_name(kind).expect("a kind of document");
+        let errors = check(kind, "some.yaml", text, CheckOptions::default()).unwrap_err();
+        assert!(errors.to_string().contains(hint), "{errors}");
+        assert_eq!(errors.repaired(), Some(repaired), "{errors}");
+        let rest = if kind == DocumentKind::Experiment {
+            "name: x\nentrypoint: a\n"
+        } else {
+            ""
+        };
+        check(
+            kind,
+            "some.yaml",
+            &format!("{rest}{repaired}"),
+            CheckOptions::default(),
+        )
+        .unwrap_or_else(|errors| panic!("{errors}"));
+    }
+}
+
+#[test]
+fn the_usual_name_of_a_file_counts_before_its_keys() {
+    for (file, text, kind) in [
+        ("/etc/x/agent.yaml", "resource_pools: default\n", "agent"),
+        ("master.yaml", "master_host: x\n", "master"),
+        (
+            "site-policies.yaml",
+            "resources: {max_slots: 3}\n",
+            "policy",
+        ),
+        ("task-policies.yaml", "{}", "task-policy"),
+        ("x.yaml", "constraints: {priority_limit: 3}\n", "policy"),
+        (
+            "x.yaml",
+            "invariant_config: {resources: {slots: 1}}\n",
+            "task-policy",
+        ),
+        ("my-agent.yaml", "searcher: {name: single}\n", "experiment"),
+        ("template.yaml", "environment: {image: x}\n", "template"),
+    ] {
+        assert_eq!(guess(file, text).kind.name(), kind, "{file}: {text}");
+    }
+}
+
+#[test]
+fn policies_are_checked_like_the_master_checks_them() {
+    for (kind, text, expected) in [
+        (
+            "policy",
+            "invariant_config:\n  resources: {slots: 1}\n",
+            "some.yaml:2:15: invariant_config.resources.slots: ",
+        ),
+        (
+            "task-policy",
+            "invariant_config:\n  resources: {slots_per_trial: 1}\n",
+            "some.yaml:2:15: invariant_config.resources.slots_per_trial: ",
+        ),
+        (
+            "policy",
+            "constraint: {}\n",
+            "some.yaml:1:1: constraint: is not a known key; hint: did you mean \"constraints\"?",
+        ),
+    ] {
+        let lines = told(kind, text);
+        assert!(
+            lines.iter().any(|line| line.starts_with(expected)),
+            "{lines:?}"
+        );
+    }
+    let good =
+        "invariant_config: {resources: {resource_pool: a}}\nconstraints: {priority_limit: 3}\n";
+    assert_eq!(told("policy", good), Vec::<String>::new());
+    assert_eq!(told("task-policy", good), Vec::<String>::new());
 }

@@ -707,3 +707,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_policy_replaces_is_told_with_both_values() {
+    let submitted = det_config::experiment::Submitted::read_file(
+        "x.yaml",
+        "name: x\nresources: {resource_pool: fast, priority: 5}\nenvironment: {registry_auth: {username: u, password: hidden1}}\n",
+        &[] as &[String],
+    )
+    .unwrap_or_else(|errors| panic!("{errors}"));
+    let policies = [Policies::parse(
+        Workload::Experiment,
+        "the cluster",
+        None,
+        "invariant_config: {resources: {resource_pool: slow, priority: 5, weight: 2}, environment: {registry_auth: {password: hidden2}}}",
+    )
+    .unwrap_or_else(|errors| panic!("{errors}"))];
+    let told: Vec<String> = submitted
+        .replaced_by(&policies)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "environment.registry_auth.password: \"********\" was replaced by \"********\" by the policy of the cluster",
+            "resources.resource_pool: \"fast\" was replaced by \"slow\" by the policy of the cluster",
+        ]
+    );
+    assert_eq!(
+        det_config::policies::fixed_pool(&policies).as_deref(),
+        Some("slow")
+    );
+}

@@ -11,7 +11,7 @@ use det_config::errors::{ConfigErrors, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::{LoadedMaster, Underlay};
 use det_config::origin::Layer;
-use det_config::policies::{Policies, Workload};
+use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::task::{TaskDefaults, TaskKind};
 use det_config::{CompletionDefaults, Sources, Status};
 use serde_json::{Value, json};
@@ -269,6 +269,11 @@ fn explain(args: &ExplainArgs) -> Result<(), CliError> {
                 "a template is explained with what builds upon it: det config explain FILE --template-file TEMPLATE",
             ));
         }
+        DocumentKind::Policies(_) => {
+            return Err(CliError::usage(
+                "policies are explained with what they lie over: det config explain FILE --policies-file POLICIES",
+            ));
+        }
         DocumentKind::Master | DocumentKind::Agent => explain_process(args, kind, &file, text)?,
     };
     print_keys(&keys, args.format.format())
@@ -341,7 +346,8 @@ fn policies(args: &ExplainArgs, workload: Workload) -> Result<Vec<Policies>, Cli
         .map(|path| {
             let (file, text) = (shown_name(path), read_text(path)?);
             let scope = format!("\"{file}\"");
-            Ok(Policies::parse(workload, &scope, Some(&file), &text)?)
+            Policies::parse(workload, &scope, Some(&file), &text)
+                .map_err(|errors| CliError::document("the policies", &errors))
         })
         .collect()
 }
@@ -362,11 +368,12 @@ fn explain_experiment(
         },
     )?;
     let master = master(args)?;
+    let policies = policies(args, Workload::Experiment)?;
     let placement = submitted.placement();
     let underlay = underlay(
         args,
         &master,
-        placement.resource_pool,
+        fixed_pool(&policies).or(placement.resource_pool),
         placement.slots_per_trial,
     )?
     // A master that names no storage keeps checkpoints below its own data.
@@ -379,7 +386,6 @@ fn explain_experiment(
         default_priority: None,
         managed: true,
     };
-    let policies = policies(args, Workload::Experiment)?;
     let explained = submitted.explain(&defaults, &underlay, &policies)?;
     note_warnings(&explained.warnings);
     Ok(explained.keys)
@@ -403,15 +409,16 @@ fn explain_task(
         },
     )?;
     let master = master(args)?;
+    let policies = policies(args, Workload::Tasks)?;
     let placement = submitted.placement();
-    let underlay = underlay(args, &master, placement.resource_pool, placement.slots)?;
+    let pool = fixed_pool(&policies).or(placement.resource_pool);
+    let underlay = underlay(args, &master, pool, placement.slots)?;
     let defaults = TaskDefaults {
         description: format!("{} (three-random-words)", kind.title()),
         task_container_defaults: &TaskContainerDefaults::default(),
         default_priority: None,
         has_context: false,
     };
-    let policies = policies(args, Workload::Tasks)?;
     let explained = submitted.explain(&defaults, &underlay, &policies)?;
     note_warnings(&explained.warnings);
     Ok(explained.keys)

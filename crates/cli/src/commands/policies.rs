@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use det_client::{Client, Query, api_path};
+use det_config::document::{self, CheckOptions, DocumentKind};
+use det_config::policies::Workload;
 use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
 use crate::commands::templates::workspace_id;
 use crate::context::Context;
 use crate::error::CliError;
-use crate::model_files::read_config;
+use crate::model_files::{read_text, shown_name};
 use crate::output;
 
 /// Options of `det config-policies`.
@@ -49,6 +51,13 @@ enum WorkloadArg {
 }
 
 impl WorkloadArg {
+    fn workload(self) -> Workload {
+        match self {
+            Self::Experiment => Workload::Experiment,
+            Self::Tasks => Workload::Tasks,
+        }
+    }
+
     fn wire(self) -> &'static str {
         match self {
             Self::Experiment => "EXPERIMENT",
@@ -117,7 +126,11 @@ pub(crate) async fn run(args: PoliciesArgs, context: &Context) -> Result<(), Cli
             show(&answer["configPolicies"], args.json)
         }
         PoliciesAction::Set(args) => {
-            let (text, _) = read_config(&args.config_file)?;
+            let text = read_text(&args.config_file)?;
+            let kind = DocumentKind::Policies(args.workload_type.workload());
+            let file = shown_name(&args.config_file);
+            document::check(kind, &file, &text, CheckOptions::default())
+                .map_err(|errors| CliError::document("the policies", &errors))?;
             let scope = ScopeArgs {
                 workload_type: args.workload_type,
                 workspace_name: args.workspace_name,

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
-use det_config::yaml::to_yaml;
+use det_config::document::{self, CheckOptions, DocumentKind};
+use det_config::errors::ConfigErrors;
+use det_config::yaml::{self, to_yaml};
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::CliError;
-use crate::model_files::read_config;
+use crate::model_files::{read_text, shown_name};
 use crate::output;
 use crate::table::{FormatArgs, Listing};
 use crate::values::{items, text};
@@ -157,10 +159,23 @@ pub(crate) async fn run(args: TemplateArgs, context: &Context) -> Result<(), Cli
     }
 }
 
-/// The name and the content of a template that is to be stored.
+/// The name and the content of a template that is to be stored. It is checked as the master will, so that mistakes have
+/// their places in the file.
 fn read(args: &FileArgs) -> Result<(&str, Value), CliError> {
-    let (_, config) = read_config(&args.template_file)?;
-    Ok((&args.template_name, config))
+    let unusable = |errors: ConfigErrors| CliError::document("the template", &errors);
+    let (file, text) = (
+        shown_name(&args.template_file),
+        read_text(&args.template_file)?,
+    );
+    document::check(
+        DocumentKind::Template,
+        &file,
+        &text,
+        CheckOptions::default(),
+    )
+    .map_err(unusable)?;
+    let config = yaml::parse(&text).map_err(|errors| unusable(errors.in_file(&file)))?;
+    Ok((&args.template_name, config.to_value()))
 }
 
 async fn workspaces(client: &Client) -> Result<Vec<Value>, CliError> {

@@ -17,7 +17,7 @@ use crate::explain::{ExplainedKey, rows};
 use crate::master::Underlay;
 use crate::origin::{Layer, Source};
 use crate::pod::without_directives;
-use crate::policies::{Policies, check_constraints};
+use crate::policies::{Policies, check_constraints, replaced};
 use crate::schema::{Stage, merge_documents};
 use crate::yaml::{Node, Tree};
 
@@ -81,7 +81,8 @@ impl Submitted {
         underlay: &Underlay,
         policies: &[Policies],
     ) -> Result<Explained, ConfigErrors> {
-        let warnings = self.warnings.clone();
+        let mut warnings = self.warnings.clone();
+        warnings.extend(self.replaced_by(policies));
         let root = with_defaults(self.whole(defaults, underlay, policies)?);
         let config = typed(&root)?;
         let keys = rows(&mask_document(&config.to_json()), &root);
@@ -90,6 +91,11 @@ impl Submitted {
             keys,
             warnings: each_once(warnings),
         })
+    }
+
+    /// A warning for each value that was written and that an invariant of these policies replaces.
+    pub fn replaced_by(&self, policies: &[Policies]) -> Vec<ConfigWarning> {
+        replaced(&self.root(), policies, mask_document)
     }
 
     /// All layers as one, checked.

@@ -139,11 +139,11 @@ fn wrong_configurations_are_refused() {
         ),
         (
             "resource_pools: [{pool_name: a}, {pool_name: b}]",
-            "default_aux_resource_pool: names no resource pool: \"default\"; there are \"a\", \"b\"",
+            "default_aux_resource_pool: is not given, and its default \"default\" names no resource pool; there are \"a\", \"b\"",
         ),
         (
             "resource_manager: {default_compute_resource_pool: x}",
-            "default_compute_resource_pool: names no resource pool: \"x\"; there are \"default\"",
+            "default_compute_resource_pool: names no resource pool: \"x\"; there is only \"default\"",
         ),
         (
             "resource_manager: {type: nomad}",
@@ -347,7 +347,7 @@ fn schedulers_follow_the_all_or_nothing_rule() {
     assert_eq!(
         told,
         [
-            "resource pool \"default\" has a scheduler of its own, so nothing of \"resource_manager.scheduler\" applies to it; it runs with scheduler \"fair_share\", fitting policy \"worst\""
+            "resource pool \"default\" has a scheduler of its own, so \"resource_manager.scheduler\" does not apply to it, not even its \"type\" (\"priority\"); it runs with scheduler \"fair_share\", fitting policy \"worst\""
         ]
     );
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::container::TaskContainerDefaults;
 use crate::storage::CheckpointStorage;
@@ -350,6 +350,59 @@ impl Scheduler {
     /// Whether the block says nothing, which is the same as no block.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// What the cluster's block sets and this one, which replaces it whole, leaves open, as far as that would make a
+    /// difference: `"preemption" (true)`.
+    pub(super) fn lacks(&self, cluster: &Self) -> Vec<String> {
+        let own = EffectiveScheduler::of(Some(self), false);
+        let mut lacking = Vec::new();
+        let mut told = |key: &str, value: Value, with: Self| {
+            let would = EffectiveScheduler::of(Some(&with), false);
+            let only_priority_has_it = matches!(key, "preemption" | "default_priority");
+            if would != own && !(only_priority_has_it && own.kind != SchedulerKind::Priority) {
+                lacking.push(format!("\"{key}\" ({value})"));
+            }
+        };
+        if let (None, Some(kind)) = (self.kind, cluster.kind) {
+            let kind_too = Self {
+                kind: Some(kind),
+                ..self.clone()
+            };
+            told("type", json!(kind), kind_too);
+        }
+        if let (None, Some(fit)) = (self.fitting_policy, cluster.fitting_policy) {
+            let fit_too = Self {
+                fitting_policy: Some(fit),
+                ..self.clone()
+            };
+            told("fitting_policy", json!(fit), fit_too);
+        }
+        if let (None, Some(uneven)) = (
+            self.allow_heterogeneous_fits,
+            cluster.allow_heterogeneous_fits,
+        ) {
+            let uneven_too = Self {
+                allow_heterogeneous_fits: Some(uneven),
+                ..self.clone()
+            };
+            told("allow_heterogeneous_fits", json!(uneven), uneven_too);
+        }
+        if let (None, Some(preemption)) = (self.preemption, cluster.preemption) {
+            let preemption_too = Self {
+                preemption: Some(preemption),
+                ..self.clone()
+            };
+            told("preemption", json!(preemption), preemption_too);
+        }
+        if let (None, Some(priority)) = (self.default_priority, cluster.default_priority) {
+            let priority_too = Self {
+                default_priority: Some(priority),
+                ..self.clone()
+            };
+            told("default_priority", json!(priority), priority_too);
+        }
+        lacking
     }
 }
 

@@ -1,5 +1,6 @@
 //! Holds a document against the schema: every mistake with its place, its path, what was found and what is allowed.
 
+mod lost;
 mod unknown;
 
 use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
@@ -122,8 +123,17 @@ impl Checker {
                         .strip_prefix(error.path.as_str())
                         .is_some_and(|rest| rest.starts_with('.'))
             };
+            // Of a layer it can be said better what an unknown key meant than of the whole.
+            let told = |known: &ConfigError| {
+                const UNKNOWN: &str = "is not a known key";
+                (&known.path, &known.source, known.line, known.column)
+                    == (&error.path, &error.source, error.line, error.column)
+                    && known.message.starts_with(UNKNOWN)
+                    && error.message.starts_with(UNKNOWN)
+            };
             !(error.message.starts_with("is required")
                 && (is_no_map || earlier.meant.iter().any(said)))
+                && !earlier.errors.iter().any(told)
         });
         self.errors.extend(earlier.errors);
     }
@@ -285,8 +295,10 @@ impl Checker {
         };
         Some(match (expected, text) {
             ("true or false", Some(text)) => match text.to_ascii_lowercase().as_str() {
-                "yes" | "on" | "y" | "true" => "write true without quotes".into(),
-                "no" | "off" | "n" | "false" => "write false without quotes".into(),
+                // Only a text in quotes is one of these two; the others are texts without quotes as well.
+                word @ ("true" | "false") => format!("write {word} without quotes"),
+                "yes" | "on" | "y" => "write true".into(),
+                "no" | "off" | "n" => "write false".into(),
                 _ => return None,
             },
             ("an integer" | "a number", Some(text)) if number(text) => {
@@ -420,9 +432,13 @@ impl Checker {
         if node.members().is_none() {
             return self.mismatch(node, "a map");
         }
+        let lost = self.lost_indentation(node, section);
         self.rename(node, section.aliases, section.fields);
         let names: Vec<&'static str> = section.fields.iter().map(|field| field.name).collect();
-        self.unknown_keys(node, &names, "", |_| None);
+        self.unknown_keys(node, &names, "", |key| {
+            let above = lost.get(key)?;
+            Some(format!("indent it below \"{above}\", which has no value"))
+        });
         self.fields(node, at.as_ref(), section.fields, "");
         if let Some(check) = section.check {
             check(self, node);
@@ -529,22 +545,7 @@ impl Checker {
             return;
         };
         let Some(chosen) = tag.text().and_then(|name| union.variant(name)) else {
-            let given = match tag.text() {
-                Some(text) => format!("\"{}\"", cut(text)),
-                None => self.found(&tag),
-            };
-            let message = format!("must be one of {}, not {given}", words());
-            let current = union.variants.iter().filter(|v| !v.is_retired());
-            let near = tag
-                .text()
-                .and_then(|text| closest(text, current.map(|variant| variant.name)));
-            return match near {
-                Some(word) => {
-                    let hint = format!("did you mean \"{word}\"?");
-                    self.error_hint_in(union.tag, tag.at.as_ref(), message, hint);
-                }
-                None => self.error_in(union.tag, tag.at.as_ref(), message),
-            };
+            return self.union_of_unknown(node, &tag, union, &words());
         };
         if let (Note::Retired(advice), false) = (chosen.note, self.stage == Stage::Stored) {
             let message = format!("\"{}\" was removed", chosen.name);
@@ -566,6 +567,47 @@ impl Checker {
         self.fields(node, at.as_ref(), chosen.fields, &of);
         if let Some(check) = union.check {
             check(self, node);
+        }
+    }
+
+    /// Tells that the tag is none of the variants, and what else is wrong: the keys that no variant has, and the values
+    /// as the variant of the nearest name wants them.
+    fn union_of_unknown(
+        &mut self,
+        node: &mut Node,
+        tag: &Node,
+        union: &'static Union,
+        words: &str,
+    ) {
+        let given = match tag.text() {
+            Some(text) => format!("\"{}\"", cut(text)),
+            None => self.found(tag),
+        };
+        let message = format!("must be one of {words}, not {given}");
+        let current = || union.variants.iter().filter(|v| !v.is_retired());
+        let near = tag
+            .text()
+            .and_then(|text| closest(text, current().map(|variant| variant.name)));
+        match near {
+            Some(word) => {
+                let hint = format!("did you mean \"{word}\"?");
+                self.error_hint_in(union.tag, tag.at.as_ref(), message, hint);
+            }
+            None => self.error_in(union.tag, tag.at.as_ref(), message),
+        }
+        let at = node.at.clone();
+        let near = near.and_then(|word| union.variant(word));
+        let is_open = near.map_or_else(|| current().any(|variant| variant.open), |near| near.open);
+        if !is_open {
+            self.unknown_keys(node, &union_names(union, None), "", |_| None);
+        }
+        self.fields(node, at.as_ref(), union.common, "");
+        match near {
+            Some(near) => {
+                let of = format!(" for {} \"{}\"", union.tag, near.name);
+                self.fields(node, at.as_ref(), near.fields, &of);
+            }
+            None => self.variants_alike(node, union),
         }
     }
 

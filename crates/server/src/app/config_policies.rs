@@ -1,6 +1,7 @@
 //! Policies that administrators lay over configurations, of the cluster and of workspaces: invariants, which no document
 //! can change, and constraints, which the result must keep.
 
+use det_config::errors::ConfigErrors;
 use det_config::experiment::mask_document;
 use det_config::policies::{Policies, Workload};
 use det_config::yaml;
@@ -11,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::app::Master;
 use crate::app::job_changes::JobChange;
 use crate::app::jobs::DEFAULT_WORKSPACE_ID;
-use crate::app::submission::config_error;
+use crate::app::submission::document_error;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -97,8 +98,10 @@ impl Master {
                 "field \"configPolicies\" is missing: the policies, as YAML or JSON text",
             ));
         }
-        Policies::parse(workload, &scope.name(), None, text).map_err(config_error)?;
-        let document = yaml::parse(text).map_err(config_error)?.to_value();
+        Policies::parse(workload, &scope.name(), None, text).map_err(|errors| unusable(&errors))?;
+        let document = yaml::parse(text)
+            .map_err(|errors| unusable(&errors))?
+            .to_value();
         let row = ConfigPolicyRow {
             workspace_id: scope.stored(),
             workload: stored_workload(workload).to_owned(),
@@ -166,7 +169,7 @@ impl Master {
         for scope in [Scope::Workspace(workspace_id), Scope::Cluster] {
             if let Some(document) = self.stored_policies(scope, workload).await? {
                 let policies = Policies::from_value(workload, &scope.name(), &document);
-                all.push(policies.map_err(config_error)?);
+                all.push(policies.map_err(|errors| unusable(&errors))?);
             }
         }
         Ok(all)
@@ -235,6 +238,10 @@ impl Master {
         row.map(|row| serde_json::from_str(&row.document).map_err(AppError::internal))
             .transpose()
     }
+}
+
+fn unusable(errors: &ConfigErrors) -> AppError {
+    document_error("the policies", errors)
 }
 
 /// Policies for showing.

@@ -367,7 +367,17 @@ fn refusal(refused: &[NotLive]) -> AppError {
         lines.join("\n")
     ));
     error.details = refused.iter().map(NotLive::to_json).collect();
-    error.hint("nothing was changed; undo these, or start the master again with all of them")
+    let pools = refused.iter().filter(|one| one.is_occupied_pool()).count();
+    let empty_them = "move or end the work in those pools (det job update JOB --resource-pool POOL) and stop their agents";
+    error.hint(match pools {
+        0 => "nothing was changed; undo these, or start the master again with all of them".to_owned(),
+        all if all == refused.len() => {
+            format!("nothing was changed; undo these, or {empty_them}, then reload again")
+        }
+        _ => format!(
+            "nothing was changed; undo these, or {empty_them}; the rest needs a new start of the master"
+        ),
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
-use det_config::policies::Workload;
+use det_config::policies::{Workload, fixed_pool};
 use det_ids::{AllocationId, JobId, Micros, TaskId};
 use det_scheduler::{Request, can_ever_fit};
 use det_searcher::Search;
@@ -52,11 +52,9 @@ impl Master {
         let policies = self
             .policies_over(DEFAULT_WORKSPACE_ID, Workload::Experiment)
             .await?;
-        let fixed_pool = policies.iter().rev().find_map(|policies| {
-            let invariants = policies.invariant_config()?;
-            let pool = invariants["resources"]["resource_pool"].as_str()?;
-            (!pool.is_empty()).then(|| pool.to_owned())
-        });
+        let replaced = submitted.replaced_by(&policies);
+        warnings.extend(replaced.iter().map(ToString::to_string));
+        let fixed_pool = fixed_pool(&policies);
         let several = match fixed_pool {
             Some(_) => &Vec::new(),
             None => &placement.resource_pools,
@@ -255,9 +253,12 @@ fn check_size(config: &ExperimentConfig) -> AppResult<()> {
     reason = "the shape that map_err wants"
 )]
 pub fn config_error(errors: ConfigErrors) -> AppError {
-    let mut error = AppError::invalid(format!(
-        "the experiment's configuration cannot be used:\n{errors}"
-    ));
+    document_error("the experiment's configuration", &errors)
+}
+
+/// As [`config_error`], for another kind of document.
+pub(crate) fn document_error(what: &str, errors: &ConfigErrors) -> AppError {
+    let mut error = AppError::invalid(format!("{what} cannot be used:\n{errors}"));
     error.details = errors.0.iter().map(ConfigError::to_json).collect();
     error
 }

@@ -262,7 +262,7 @@ fn taken(name: &str) -> AppError {
         ErrorKind::Conflict,
         format!("there is a template \"{name}\" already"),
     )
-    .hint("choose another name, or change that one with `det template set-value config`")
+    .hint("choose another name, or give that one this content with `det template set`")
 }
 
 fn check_name(name: &str) -> AppResult<()> {
@@ -302,7 +302,7 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
     let (long, document) = (text.len() >= 16 << 10, text.clone());
     beside(long, move || Template::parse(Some(source), &document))
         .await?
-        .map_err(crate::app::submission::config_error)?;
+        .map_err(|errors| crate::app::submission::document_error("the template", &errors))?;
     let now = det_store::now();
     Ok(TemplateRow {
         name: new.name,

@@ -33,7 +33,7 @@ async fn policies_are_set_shown_and_removed() {
     for (body, named) in [
         (
             json!({"configPolicies": "constraints: {priority_limits: 3}"}),
-            "priority_limit",
+            "the policies cannot be used:",
         ),
         (
             json!({"configPolicies": "invariant_config: {max_restart: 3}"}),
@@ -86,6 +86,13 @@ async fn policies_lie_over_submissions_and_changes() {
         .post(experiments, submission(&json!({"weight": 5})))
         .await
         .ok();
+    let told = made["messages"].to_string();
+    for replaced in [
+        "max_restarts: 3 was replaced by 1 by the policy of the cluster",
+        "resources.weight: 5 was replaced by 2 by the policy of workspace 1",
+    ] {
+        assert!(told.contains(replaced), "{told}");
+    }
     let config = &made["config"];
     assert_eq!(
         (

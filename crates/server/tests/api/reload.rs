@@ -159,7 +159,7 @@ async fn a_refusal_has_every_reason_and_changes_nothing() {
     let answer = admin.post(RELOAD, json!({})).await;
     let refused = answer.refused(400);
     for reason in [
-        "db.url: the database is opened at start",
+        "db.url: the database is opened at start; it is ",
         "logging.type: where logs are kept is chosen at start",
     ] {
         assert!(refused.contains(reason), "{refused}");
@@ -217,7 +217,13 @@ async fn a_pool_goes_only_when_nothing_is_in_it() {
     let id = made["experiment"]["id"].as_i64().unwrap();
     let agent = cluster.agent_in("other", "a", 1).await;
     cluster.written.write(one);
-    let refused = admin.post(RELOAD, json!({})).await.refused(400);
+    let answer = admin.post(RELOAD, json!({})).await;
+    assert!(answer.text.contains("stop their agents"), "{answer:?}");
+    assert!(
+        !answer.text.contains("start the master again"),
+        "{answer:?}"
+    );
+    let refused = answer.refused(400);
     assert!(
         refused.contains(
             "resource_pools[other]: resource pool \"other\" cannot go while 1 agent (a) and 1 job"

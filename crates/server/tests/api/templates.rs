@@ -36,8 +36,15 @@ async fn a_template_is_stored_listed_changed_renamed_and_removed() {
     let path = format!("{TEMPLATES}/base");
     assert_eq!(client.get(&path).await.ok()["template"], expected);
 
-    let taken = client.post(&path, json!({"config": {}})).await.refused(409);
-    assert!(taken.contains("\"base\""), "{taken}");
+    let taken = client.post(&path, json!({"config": {}})).await;
+    assert!(taken.refused(409).contains("\"base\""), "{taken:?}");
+    assert!(taken.text.contains("det template set`"), "{taken:?}");
+    let mistake = json!({"config": {"max_restart": 1}});
+    let refused = client.put(&path, mistake).await.refused(400);
+    assert!(
+        refused.starts_with("the template cannot be used:"),
+        "{refused}"
+    );
     let changed = client.patch(&path, json!({"max_restarts": 2})).await.ok();
     assert_eq!(changed["template"]["config"], json!({"max_restarts": 2}));
     let put = client

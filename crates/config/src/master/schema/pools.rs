@@ -1,5 +1,7 @@
 //! Pools, further managers, and what must hold between pools and managers: `master-config` reference §7, §9, §13.
 
+use std::collections::BTreeSet;
+
 use super::manager::{RESOURCE_MANAGER, SCHEDULER};
 use super::provider::PROVIDER;
 use super::{filled, is_true};
@@ -255,12 +257,22 @@ fn default_pools(checker: &mut Checker, managed: &Managed<'_>, root: &Node) {
                     "must be left out beside \"no_default_resource_pools\"",
                 );
             } else if !names.contains(&name) {
-                let known: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
-                let message = format!(
-                    "names no resource pool: \"{}\"; there are {}",
-                    cut(name),
-                    known.join(", ")
-                );
+                let known: BTreeSet<String> =
+                    names.iter().map(|name| format!("\"{name}\"")).collect();
+                let known: Vec<String> = known.into_iter().collect();
+                let there_are = match &known[..] {
+                    [] => "there are none".to_owned(),
+                    [only] => format!("there is only {only}"),
+                    all => format!("there are {}", all.join(", ")),
+                };
+                if given.is_none() {
+                    let message = format!(
+                        "is not given, and its default \"{name}\" names no resource pool; {there_are}"
+                    );
+                    checker.error_hint_in(key, at, message, "say which of them it is");
+                    return;
+                }
+                let message = format!("names no resource pool: \"{}\"; {there_are}", cut(name));
                 match closest(name, names.iter().copied()) {
                     Some(near) => {
                         let hint = format!("did you mean \"{near}\"?");

@@ -1,6 +1,6 @@
 //! Keys that are not known: what they most likely meant, and where they belong.
 
-use super::{Checker, push_key, quoted};
+use super::{Checker, Segment, push_key, quoted};
 use crate::errors::{MAX_TOLD, edit_distance};
 use crate::schema::{Union, leaves};
 use crate::yaml::Node;
@@ -34,7 +34,7 @@ impl Checker {
                 if let Meant::Sibling(sibling) = meant {
                     self.meant.push(self.path_to(sibling));
                 }
-                Some(meant.hint(key))
+                Some(meant.hint(key, &self.path()))
             });
             match hint {
                 Some(hint) => {
@@ -69,6 +69,22 @@ impl Checker {
         here
     }
 
+    /// Where the key would stand with less indentation, as far as no list is on the way.
+    fn outer_paths(&self, key: &str) -> Vec<String> {
+        let mut outer = Vec::new();
+        let mut prefix = String::new();
+        for segment in &self.path {
+            let mut place = prefix.clone();
+            push_key(&mut place, key);
+            outer.push(place);
+            match segment {
+                Segment::Key(step) => push_key(&mut prefix, step),
+                Segment::Index(_) | Segment::Named(_) => return outer,
+            }
+        }
+        outer
+    }
+
     /// What an unknown key may have meant.
     fn meaning(&self, key: &str, siblings: &[&'static str]) -> Option<Meant> {
         if let Some(place) = self.known_place(key) {
@@ -88,6 +104,12 @@ impl Checker {
             .map(|leaf| leaf.path)
             .filter(|path| path.rsplit('.').next() == Some(&*plain) && *path != here)
             .collect();
+        let outer = self.outer_paths(key);
+        if places.len() <= 3
+            && let Some(place) = places.iter().find(|place| outer.contains(place))
+        {
+            return Some(Meant::Outside(place.clone()));
+        }
         match &places[..] {
             [place] if self.path.is_empty() => Some(Meant::Place(place.clone())),
             // A leaf name that occurs all over the schema says nothing.
@@ -103,6 +125,8 @@ enum Meant {
     Sibling(&'static str),
     /// A key elsewhere, by its dotted path.
     Place(String),
+    /// The key of this name further out, by its dotted path.
+    Outside(String),
     /// One of several elsewhere.
     OneOf(Vec<String>),
     /// The dotted path that it is.
@@ -113,16 +137,24 @@ impl Meant {
     /// Where its value belongs, when that is certain enough to be shown; a flat key belongs where it says.
     fn place(&self, key: &str) -> Option<String> {
         match self {
-            Self::Place(place) => Some(place.clone()),
+            Self::Place(place) | Self::Outside(place) => Some(place.clone()),
             Self::Flat => Some(key.to_owned()),
             Self::Sibling(_) | Self::OneOf(_) => None,
         }
     }
 
-    fn hint(&self, key: &str) -> String {
+    /// `around` is the path of the map that the key was found in.
+    fn hint(&self, key: &str, around: &str) -> String {
         match self {
             Self::Sibling(sibling) => format!("did you mean \"{sibling}\"?"),
             Self::Place(place) => format!("did you mean \"{place}\"?"),
+            Self::Outside(place) => match around.rsplit_once('.') {
+                // Where the map around it is itself further in, the place is further than a level away.
+                Some((parent, _)) if *place != format!("{parent}.{key}") => {
+                    format!("it belongs further out, as \"{place}\"")
+                }
+                _ => format!("it belongs one level up, beside \"{around}\" and not inside it"),
+            },
             Self::OneOf(places) => format!("did you mean {}?", quoted_or(places)),
             Self::Flat => {
                 let nested = key.replace('.', ": {");
