@@ -636,7 +636,7 @@ mod tests {
         );
         assert_eq!(found[1].settings.max_slots, Some(Some(8)));
         assert_eq!(found[1].settings.weight, Some(2.0));
-        assert_eq!(found[1].job_age, Some(HOUR));
+        assert_eq!(found[1].job_age, Some(HOUR.duration));
         assert_eq!(found[2].settings, JobSettings::default());
         assert!(found[1].single_node && !found[3].single_node);
         assert!(found[1].preemptible && !found[0].preemptible);
