@@ -320,6 +320,7 @@ impl<'text> Builder<'text> {
     fn map(&mut self, depth: usize) -> Result<Tree, ConfigError> {
         let mut members: BTreeMap<String, Node> = BTreeMap::new();
         let mut merged: Option<Node> = None;
+        let mut empty: Option<String> = None;
         loop {
             let next = self.expect_next()?;
             if matches!(next.0, Event::MappingEnd) {
@@ -338,9 +339,16 @@ impl<'text> Builder<'text> {
                 members.get(&key)
             };
             match first {
-                Some(first) => self.mistakes.push(self.duplicate(&at, first.at.as_ref())),
+                Some(first) => {
+                    self.mistakes.push(self.duplicate(&at, first.at.as_ref()));
+                    // Right behind a section without a value it lost its indentation: what is meant is shown with it.
+                    if let Some(section) = empty.take().and_then(|name| members.get_mut(&name)) {
+                        section.tree = Tree::Map(BTreeMap::from([(key, node)]));
+                    }
+                }
                 None if is_merge => merged = Some(node),
                 None => {
+                    empty = matches!(node.tree, Tree::Null).then(|| key.clone());
                     members.insert(key, node);
                 }
             }

@@ -160,6 +160,12 @@ fn lost_indentation_is_told_with_the_whole_of_what_was_lost() {
             "metric: is not a known key; hint: indent it below \"searcher\"",
             "searcher:\n  max_trials: 3\n  metric: l\n  name: random\n",
         ),
+        (
+            "experiment",
+            "name: x\nentrypoint: a\nsearcher:\nname: random\nmetric: l\nmax_trials: 3\n",
+            "name: is given twice",
+            "searcher:\n  max_trials: 3\n  metric: l\n  name: random\n",
+        ),
     ] {
         let kind = DocumentKind::from_name(kind).expect("a kind of document");
         let errors = check(kind, "some.yaml", text, CheckOptions::default()).unwrap_err();
