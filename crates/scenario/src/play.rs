@@ -487,7 +487,8 @@ impl Player<'_> {
 
     fn report(mut self) -> Report {
         let moments = std::mem::take(&mut self.moments);
-        let used = self.used.values().sum();
+        // The sum of nothing is -0.
+        let used = self.used.values().sum::<f64>() + 0.0;
         let part = if self.offered > 0.0 {
             used / self.offered
         } else {

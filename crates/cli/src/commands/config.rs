@@ -175,7 +175,22 @@ fn check(args: &CheckArgs) -> Result<ExitCode, CliError> {
     let mut all_good = true;
     let mut results = Vec::new();
     for path in &args.files {
-        let (file, text) = (shown_name(path), read_text(path)?);
+        let file = shown_name(path);
+        let text = match read_text(path) {
+            Ok(text) => text,
+            Err(unreadable) => {
+                // The other files are checked all the same.
+                all_good = false;
+                if args.json {
+                    results.push(
+                        json!({"file": file, "ok": false, "unreadable": unreadable.to_string()}),
+                    );
+                } else {
+                    output::line(&unreadable)?;
+                }
+                continue;
+            }
+        };
         let (kind, because) = kind_for(&args.kind, &file, &text)?;
         let outcome = document::check(kind, &file, &text, options);
         all_good &= outcome.is_ok();

@@ -62,6 +62,10 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
         .collect();
     held_by.sort_by(|a, b| (b.slots, &a.allocation_id).cmp(&(a.slots, &b.allocation_id)));
     held_by.truncate(MOST);
+    if waiting.is_empty() {
+        // Others are in nobody's way.
+        held_by.clear();
+    }
     Ok(ExplainJobResponse {
         situation: situation(story, waiting.len()),
         job: match &story.entry {
