@@ -193,6 +193,17 @@ pub(super) fn resources(checker: &mut Checker, node: &Node) {
             "cannot be combined with \"resource_pool\"; put that pool first in the list",
         );
     }
+    if let Some(Tree::List(items)) = node.get("resource_pools").map(|several| &several.tree) {
+        for (number, item) in items.iter().enumerate() {
+            let earlier = &items[..number];
+            if let Some(pool) = item.text()
+                && earlier.iter().any(|other| other.text() == Some(pool))
+            {
+                let message = format!("names \"{pool}\" twice");
+                checker.error_in("resource_pools", item.at.as_ref(), message);
+            }
+        }
+    }
 }
 
 pub(super) fn reproducibility(checker: &mut Checker, node: &Node) {

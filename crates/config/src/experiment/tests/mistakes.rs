@@ -259,6 +259,11 @@ fn mistakes_name_their_path_line_and_remedy() {
             "<config>.resources.resource_pools: cannot be combined",
         ),
         (
+            "a pool twice",
+            with("resources: {resource_pools: [a, b, a]}"),
+            "<config>.resources.resource_pools: names \"a\" twice",
+        ),
+        (
             "project alone",
             with("project: p"),
             "<config>.workspace: is required beside \"project\" (line 3)",
