@@ -63,6 +63,8 @@ pub(crate) struct Image {
     jobs: HashMap<String, JobRow>,
     /// Those that are to be read.
     unread: BTreeSet<String>,
+    /// How often jobs have changed: what was read of them before is not to be taken in after.
+    job_changes: u64,
 }
 
 /// What has changed in an image since somebody looked at it.
@@ -224,6 +226,38 @@ impl Live {
         }
     }
 
+    /// Looks at the image with the jobs of all live allocations.
+    pub(crate) async fn look_at_jobs<T>(
+        &self,
+        store: &Store,
+        look: impl FnOnce(&Image) -> T,
+    ) -> Result<T, StoreError> {
+        let mut look = Some(look);
+        loop {
+            let seen = |image: &Image| match look.take() {
+                Some(look) if image.unread.is_empty() => Ok(look(image)),
+                later => {
+                    look = later;
+                    let unread: Vec<String> = image.unread.iter().cloned().collect();
+                    Err((unread, image.job_changes))
+                }
+            };
+            let (unread, changes) = match self.look(store, seen).await? {
+                Ok(outcome) => return Ok(outcome),
+                Err(missing) => missing,
+            };
+            let jobs = {
+                let mut conn = store.read().await?;
+                experiments::jobs(&mut conn.conn(), &unread).await?
+            };
+            let mut inner = self.lock();
+            // Else they are read again.
+            if inner.current && inner.image.job_changes == changes {
+                inner.image.take_in(jobs, &unread);
+            }
+        }
+    }
+
     /// Brings scheduling's own image up to date, with the jobs of all live allocations, and tells what has changed in it.
     pub(crate) async fn catch_up(
         &self,
@@ -254,10 +288,8 @@ impl Live {
         if !scheduling.unread.is_empty() {
             let ids: Vec<String> = scheduling.unread.iter().cloned().collect();
             let mut conn = store.read().await?;
-            for job in experiments::jobs(&mut conn.conn(), &ids).await? {
-                scheduling.jobs.insert(job.id.clone(), job);
-            }
-            scheduling.unread.clear();
+            let jobs = experiments::jobs(&mut conn.conn(), &ids).await?;
+            scheduling.take_in(jobs, &ids);
             touched.jobs.extend(ids);
         }
         Ok(touched)
@@ -274,6 +306,7 @@ impl Live {
         for image in [&mut image, &mut rows] {
             image.jobs.clear();
             image.unread.clear();
+            image.job_changes = 0;
         }
         Ok((image != rows).then(|| format!("in memory: {image:?}; rows: {rows:?}")))
     }
@@ -308,6 +341,7 @@ impl Image {
         for row in changes.agents {
             self.agents.insert(row.id.clone(), Agent::read(row)?);
         }
+        self.job_changes += u64::from(!changes.jobs.is_empty());
         for id in changes.jobs {
             if self.jobs.remove(&id).is_some() {
                 self.unread.insert(id);
@@ -317,6 +351,18 @@ impl Image {
             self.put(row, containers)?;
         }
         Ok(())
+    }
+
+    /// Takes in jobs that were read. One that is wanted and not there is not asked for again until it changes.
+    fn take_in(&mut self, jobs: Vec<JobRow>, wanted: &[String]) {
+        for id in wanted {
+            self.unread.remove(id);
+        }
+        for job in jobs {
+            if self.of_job.contains_key(&job.id) {
+                self.jobs.insert(job.id.clone(), job);
+            }
+        }
     }
 
     /// Notes what changes are about to touch.

@@ -162,7 +162,8 @@ impl Master {
         let waiting = entry.allocations.iter().filter(|a| a.placed_at.is_none());
         for row in waiting.take(MOST_ESTIMATES) {
             let look = |image: &Image| self.other_pools(image, row, &entry.job);
-            told.insert(row.id.clone(), self.live.look(&self.store, look).await?);
+            let looked = self.live.look_at_jobs(&self.store, look).await?;
+            told.insert(row.id.clone(), looked);
         }
         Ok(told)
     }

@@ -178,7 +178,7 @@ impl Master {
     /// A pool and its queue as they are now, for estimates.
     pub(crate) async fn pool_and_queue(&self, pool: &str) -> AppResult<(PoolSnapshot, Queue)> {
         let look = |image: &Image| self.pool_in(image, pool);
-        Ok(self.live.look(&self.store, look).await?)
+        Ok(self.live.look_at_jobs(&self.store, look).await?)
     }
 
     /// The pool's agents as they are now, without what runs there: for questions such as whether a request can ever fit.
