@@ -37,7 +37,7 @@ pub const MAX_TEXT_BYTES: usize = 4 << 20;
 pub(crate) struct Reading {
     /// The tree; of a key that is given twice it has the first value.
     pub(crate) root: Node,
-    /// Keys given twice.
+    /// Keys given twice, and values that are none.
     pub(crate) mistakes: Vec<ConfigError>,
 }
 
@@ -51,7 +51,7 @@ pub fn parse(text: &str) -> Result<Node, ConfigErrors> {
     Ok(root)
 }
 
-/// As [`parse`], but a key that is given twice is no reason to look no further.
+/// As [`parse`], but a key that is given twice, or a value that is none, is no reason to look no further.
 ///
 /// # Errors
 /// One mistake with line and column: bad syntax, a second document, a limit passed.
@@ -235,14 +235,24 @@ impl<'text> Builder<'text> {
         }
         let (tree, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                (scalar_tree(&text, style, tag.as_deref(), &at)?, anchor)
+                let tree = scalar_tree(&text, style, tag.as_deref());
+                // As if nothing stood there: the rest is looked at all the same.
+                let tree = tree.unwrap_or_else(|message| {
+                    self.note(&at, message);
+                    Tree::Null
+                });
+                (tree, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
-                check_tag(tag.as_deref(), "seq", &at)?;
+                if let Some(message) = foreign(tag.as_deref(), "seq") {
+                    self.note(&at, message);
+                }
                 (self.list(depth)?, anchor)
             }
             Event::MappingStart(_, anchor, tag) => {
-                check_tag(tag.as_deref(), "map", &at)?;
+                if let Some(message) = foreign(tag.as_deref(), "map") {
+                    self.note(&at, message);
+                }
                 (self.map(depth)?, anchor)
             }
             Event::Alias(id) => return self.alias(id, &at, depth),
@@ -364,11 +374,20 @@ impl<'text> Builder<'text> {
         Ok(Tree::Map(members))
     }
 
+    /// Notes a mistake at the current path.
+    fn note(&mut self, at: &Position, message: String) {
+        let mistake = ConfigError::new(self.current_path(), Some(at), message);
+        self.mistakes.push(mistake);
+    }
+
+    fn current_path(&self) -> String {
+        let path = self.path.concat();
+        path.strip_prefix('.').unwrap_or(&path).to_owned()
+    }
+
     /// The key at the current path stands there a second time.
     fn duplicate(&self, at: &Position, first: Option<&Position>) -> ConfigError {
-        let path = self.path.concat();
-        let path = path.strip_prefix('.').unwrap_or(&path);
-        let error = ConfigError::new(path, Some(at), "is given twice");
+        let error = ConfigError::new(self.current_path(), Some(at), "is given twice");
         match first {
             Some(first) => error.with_hint(format!("the first one is on line {}", first.line)),
             None => error,
@@ -445,35 +464,22 @@ fn event_name(event: &Event<'_>) -> &'static str {
     }
 }
 
-/// Lists and maps may carry only their own tag.
-fn check_tag(tag: Option<&Tag>, allowed: &str, at: &Position) -> Result<(), ConfigError> {
-    match tag {
-        Some(tag) if tag.core_suffix() != Some(allowed) && tag.original() != "!" => {
-            Err(foreign_tag(tag, at))
-        }
-        _ => Ok(()),
-    }
+/// What is wrong with the tag of a list or a map: they may carry only their own.
+fn foreign(tag: Option<&Tag>, allowed: &str) -> Option<String> {
+    let tag = tag?;
+    let own = tag.core_suffix() == Some(allowed) || tag.original() == "!";
+    (!own).then(|| unsupported(tag))
 }
 
-fn foreign_tag(tag: &Tag, at: &Position) -> ConfigError {
-    ConfigError::new(
-        "",
-        Some(at),
-        format!("tag \"{}\" is not supported", tag.original()),
-    )
+fn unsupported(tag: &Tag) -> String {
+    format!("tag \"{}\" is not supported", tag.original())
 }
 
 /// A scalar by its tag, its quotes and its text.
-fn scalar_tree(
-    text: &str,
-    style: ScalarStyle,
-    tag: Option<&Tag>,
-    at: &Position,
-) -> Result<Tree, ConfigError> {
-    let resolved = || parse_scalar(text).map_err(|message| ConfigError::new("", Some(at), message));
+fn scalar_tree(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Tree, String> {
     let Some(tag) = tag else {
         return if matches!(style, ScalarStyle::Plain) {
-            resolved()
+            parse_scalar(text)
         } else {
             Ok(Tree::Text(text.to_owned()))
         };
@@ -483,18 +489,17 @@ fn scalar_tree(
         return Ok(Tree::Text(text.to_owned()));
     }
     let tree = match suffix {
-        Some("int" | "float" | "bool" | "null") => resolved()?,
-        _ => return Err(foreign_tag(tag, at)),
+        Some("int" | "float" | "bool" | "null") => parse_scalar(text)?,
+        _ => return Err(unsupported(tag)),
     };
     match (suffix, &tree) {
         (Some("int"), Tree::Number(number)) if scalar::integral(number).is_some() => Ok(tree),
         (Some("float"), Tree::Number(_))
         | (Some("bool"), Tree::Bool(_))
         | (Some("null"), Tree::Null) => Ok(tree),
-        _ => Err(ConfigError::new(
-            "",
-            Some(at),
-            format!("\"{text}\" is not what its tag \"{}\" says", tag.original()),
+        _ => Err(format!(
+            "\"{text}\" is not what its tag \"{}\" says",
+            tag.original()
         )),
     }
 }

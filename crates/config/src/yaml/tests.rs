@@ -127,27 +127,27 @@ fn what_cannot_be_read_is_refused_with_its_line() {
         ),
         (
             "x: .inf",
-            "<config>: \".inf\" is not a finite number (line 1)",
+            "<config>.x: \".inf\" is not a finite number (line 1)",
         ),
         (
             "x: -.INF",
-            "<config>: \"-.INF\" is not a finite number (line 1)",
+            "<config>.x: \"-.INF\" is not a finite number (line 1)",
         ),
         (
             "x: 1e999",
-            "<config>: \"1e999\" is too large for a number (line 1)",
+            "<config>.x: \"1e999\" is too large for a number (line 1)",
         ),
         (
             "x: !!binary aGk=",
-            "<config>: tag \"!!binary\" is not supported (line 1)",
+            "<config>.x: tag \"!!binary\" is not supported (line 1)",
         ),
         (
             "x: !secret y",
-            "<config>: tag \"!secret\" is not supported (line 1)",
+            "<config>.x: tag \"!secret\" is not supported (line 1)",
         ),
         (
             "x: !!int y",
-            "<config>: \"y\" is not what its tag \"!!int\" says (line 1)",
+            "<config>.x: \"y\" is not what its tag \"!!int\" says (line 1)",
         ),
         ("a: *nowhere", "<config>: is not YAML"),
         (
