@@ -397,7 +397,27 @@ async fn list(args: ListArgs, context: &Context) -> Result<(), CliError> {
         let direction = priority_direction(&text(pool, "schedulerType"));
         output::note(format_args!("priority: {direction}"));
     }
+    let elsewhere = busy_pools(&pools, pool);
+    if args.resource_pool.is_none() && format == Format::Table && !elsewhere.is_empty() {
+        output::note(format_args!(
+            "this is resource pool {}; there are jobs in {} as well: -p POOL shows them",
+            text(pool, "name"),
+            elsewhere.join(", ")
+        ));
+    }
     Ok(())
+}
+
+/// The other pools with jobs, and how many.
+fn busy_pools(pools: &Value, shown: &Value) -> Vec<String> {
+    let others = items(&pools["resourcePools"]).filter(|pool| pool["name"] != shown["name"]);
+    others
+        .filter_map(|pool| {
+            let count = |member: &str| pool["stats"][member].as_i64().unwrap_or(0);
+            let jobs = count("queuedCount") + count("scheduledCount");
+            (jobs > 0).then(|| format!("{} ({jobs})", text(pool, "name")))
+        })
+        .collect()
 }
 
 /// The pool asked for, or the default one for computing.
@@ -480,6 +500,14 @@ fn rows(jobs: &[Value], by_priority: bool) -> Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_pools_with_jobs_are_named() {
+        let pool = |name: &str, queued: i64| json!({"name": name, "stats": {"queuedCount": queued, "scheduledCount": 1}});
+        let idle = json!({"name": "idle", "stats": {"queuedCount": 0, "scheduledCount": 0}});
+        let pools = json!({"resourcePools": [pool("a", 3), pool("b", 2), idle]});
+        assert_eq!(busy_pools(&pools, &pools["resourcePools"][0]), ["b (3)"]);
+    }
 
     #[test]
     fn a_change_names_job_operation_and_value() {
