@@ -102,8 +102,9 @@ def test_who_waits_says_why(narrow: Cluster) -> None:
 
 
 def test_a_wait_for_work_that_stops_has_a_bound(narrow: Cluster) -> None:
-    deaf = narrow.submit(experiment("deaf", "sleep 600", resources={"priority": 60}))
-    narrow.wait_experiment(deaf, "RUNNING")
+    deaf = narrow.submit(experiment("deaf", "echo I hear nothing; sleep 600", resources={"priority": 60}))
+    # What has not begun yet is not asked to save: it gives its slot back at once.
+    narrow.wait_log(narrow.only_trial(deaf)["id"], "I hear nothing")
     better = narrow.submit(experiment("better", "sleep 600", resources={"priority": 5}))
     # It asked before, and is less important: what it says rests on the priorities of all.
     worse = narrow.submit(experiment("worse", "sleep 600", resources={"priority": 70}))
