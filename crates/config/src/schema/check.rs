@@ -3,6 +3,8 @@
 mod lost;
 mod unknown;
 
+use std::collections::HashSet;
+
 use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position, each_once};
 use crate::units::parse_duration;
@@ -80,6 +82,10 @@ impl Mistakes {
 /// Characters of a value that are quoted in a mistake.
 const MAX_QUOTED: usize = 60;
 
+fn is_of_unknown_key(error: &ConfigError) -> bool {
+    error.message.starts_with("is not a known key")
+}
+
 impl Checker {
     pub(crate) fn new(document: &'static Document, stage: Stage) -> Self {
         Self {
@@ -116,6 +122,13 @@ impl Checker {
     pub(crate) fn add_earlier(&mut self, earlier: Mistakes) {
         // A document that is not even a map misses everything.
         let is_no_map = earlier.errors.iter().any(|error| error.path.is_empty());
+        // Of a layer it can be said better what an unknown key meant than of the whole.
+        let place = |error: &ConfigError| {
+            let at = (error.line, error.column);
+            (error.path.clone(), error.source.clone(), at)
+        };
+        let unknown = earlier.errors.iter().filter(|e| is_of_unknown_key(e));
+        let told: HashSet<_> = unknown.map(place).collect();
         self.errors.retain(|error| {
             let said = |meant: &String| {
                 *meant == error.path
@@ -123,17 +136,9 @@ impl Checker {
                         .strip_prefix(error.path.as_str())
                         .is_some_and(|rest| rest.starts_with('.'))
             };
-            // Of a layer it can be said better what an unknown key meant than of the whole.
-            let told = |known: &ConfigError| {
-                const UNKNOWN: &str = "is not a known key";
-                (&known.path, &known.source, known.line, known.column)
-                    == (&error.path, &error.source, error.line, error.column)
-                    && known.message.starts_with(UNKNOWN)
-                    && error.message.starts_with(UNKNOWN)
-            };
             !(error.message.starts_with("is required")
                 && (is_no_map || earlier.meant.iter().any(said)))
-                && !earlier.errors.iter().any(told)
+                && !(is_of_unknown_key(error) && told.contains(&place(error)))
         });
         self.errors.extend(earlier.errors);
     }
