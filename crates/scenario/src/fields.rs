@@ -7,7 +7,7 @@ use std::time::Duration;
 use det_config::ConfigErrors;
 use det_config::errors::{Position, edit_distance};
 use det_config::units::parse_duration;
-use det_config::yaml::{Node, Tree};
+use det_config::yaml::{self, Node, Tree};
 
 /// Most mistakes that are told.
 const MOST_TOLD: usize = 50;
@@ -142,6 +142,22 @@ impl<'n> Fields<'n> {
         };
         (!value.is_null()).then_some(value)
     }
+}
+
+/// Reads a whole document in YAML or JSON.
+///
+/// # Errors
+/// Every mistake, with path and line, in the order of the text.
+pub(crate) fn read_with<T>(
+    text: &str,
+    document: impl FnOnce(&mut Reader, &Value<'_>) -> Option<T>,
+) -> Result<T, Mistakes> {
+    let node = yaml::parse(text)?;
+    let mut reader = Reader::default();
+    let read = document(&mut reader, &Value::root(&node));
+    reader.check()?;
+    // A document without mistakes is complete.
+    read.ok_or_else(|| Mistakes(Vec::new()))
 }
 
 impl Reader {

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use det_config::yaml;
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 
 use crate::description::{
     AgentDescription, JobSettings, Kind, Operation, Place, Pool, Scenario, Service, Start, Step,
     Submission, Until, When,
 };
-use crate::fields::{Fields, Mistakes, Reader, Value};
+use crate::fields::{Fields, Mistakes, Reader, Value, read_with};
 use crate::read_expect::expectation;
 
 /// Zero-slot tasks of an agent that says nothing else.
@@ -25,12 +24,7 @@ const MOST: u32 = 100_000;
 /// # Errors
 /// Every mistake, with path and line, in the order of the text.
 pub fn read(text: &str) -> Result<Scenario, Mistakes> {
-    let node = yaml::parse(text)?;
-    let mut reader = Reader::default();
-    let scenario = document(&mut reader, &Value::root(&node));
-    reader.check()?;
-    // A document without mistakes is complete.
-    scenario.ok_or_else(|| Mistakes(Vec::new()))
+    read_with(text, document)
 }
 
 fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Scenario> {

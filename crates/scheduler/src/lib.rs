@@ -12,7 +12,7 @@
 //!
 //! # How a caller uses it
 //!
-//! The caller runs [`plan()`] on every change of its input, commits the placements as running allocations, marks the
+//! The caller tells a [`Planner`] what changes and asks for a pass, or runs [`plan()`] over everything, on every change, commits the placements as running allocations, marks the
 //! preempted and the handed-over ones with [`Progress::PreemptedFor`] (or [`Progress::Stopping`] when no request is
 //! named), and removes an allocation's slots from the snapshot as its containers exit. Running the plan again on the result decides nothing
 //! new. Requests whose reason is [`WaitReason::ReservedFor`], or that pass the age limit

@@ -22,8 +22,8 @@ const MOST_SHAPES: usize = 256;
 
 /// Everything the rules look at, by number instead of by name.
 ///
-/// What changes is told by the methods, and shows after [`Self::settle`]. Then it is what [`Prepared::new`] would make of
-/// all that is there, but for numbers of jobs and shapes that nobody uses.
+/// What changes is told by the methods, and shows after [`Self::settle`]. Then it is what it would be if all that is
+/// there had been told at once, but for numbers of jobs and shapes that nobody uses.
 pub(crate) struct Prepared {
     pub(crate) settings: PoolSettings,
     /// In id order; the place here is the agent's rank.

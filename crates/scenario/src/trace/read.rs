@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use det_config::yaml::{self, Tree};
+use det_config::yaml::Tree;
 use det_searcher::{ExitReason, Outcome};
 use serde_json::{Map, Value as Json};
 
 use super::{Expected, Trace, TraceConfig, TraceEvent, TraceStep};
-use crate::fields::{Fields, Mistakes, Reader, Value};
+use crate::fields::{Fields, Mistakes, Reader, Value, read_with};
 
 /// Highest number of a trial that may be spoken of.
 const MOST_TRIALS: u32 = 1_000_000;
@@ -17,12 +17,7 @@ const MOST_TRIALS: u32 = 1_000_000;
 /// # Errors
 /// Every mistake, with path and line, in the order of the text.
 pub fn read_trace(text: &str) -> Result<Trace, Mistakes> {
-    let node = yaml::parse(text)?;
-    let mut reader = Reader::default();
-    let trace = document(&mut reader, &Value::root(&node));
-    reader.check()?;
-    // A document without mistakes is complete.
-    trace.ok_or_else(|| Mistakes(Vec::new()))
+    read_with(text, document)
 }
 
 fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Trace> {
