@@ -95,6 +95,10 @@ number_id!(
     /// A user.
     UserId
 );
+number_id!(
+    /// A workspace.
+    WorkspaceId
+);
 text_id!(
     /// A task: `<experiment>.<request uuid>` for trials, a UUID for everything else.
     TaskId

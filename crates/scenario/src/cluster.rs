@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId, WorkspaceId};
 use det_scheduler::{
     AgentSnapshot, AgentState, Job as PlannerJob, Plan, Policy, PoolSettings, PoolSnapshot,
-    Progress, Queue, Request, RunningAllocation, SlotSnapshot, SlotState,
+    Progress, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, WorkspaceLimit,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::description::{AgentDescription, Service};
+use crate::description::{AgentDescription, Service, WorkspaceSettings};
 
 /// Between the submission times of two jobs, so that a job fits in between.
 const JOB_GAP: i64 = 1_000;
@@ -21,6 +21,7 @@ pub(crate) struct Cluster {
     /// The last moment given to anything: later ones get later moments, so that order is never left to chance.
     stamp: i64,
     pub(crate) agents: BTreeMap<String, Agent>,
+    pub(crate) workspaces: BTreeMap<String, WorkspaceSettings>,
     pub(crate) jobs: BTreeMap<String, Job>,
     /// In order of submission.
     pub(crate) tasks: Vec<Task>,
@@ -52,6 +53,7 @@ pub(crate) struct Job {
     pub(crate) position: Option<i64>,
     /// Whether somebody moved it.
     pub(crate) moved: bool,
+    pub(crate) workspace: Option<String>,
     pub(crate) paused: bool,
     /// Tasks it has had, for their names.
     pub(crate) tasks: u32,
@@ -223,8 +225,9 @@ impl Cluster {
             queue
                 .jobs
                 .entry(JobId(task.job.clone()))
-                .or_insert_with(|| planner_job(job));
+                .or_insert_with(|| self.planner_job(job));
         }
+        queue.workspaces = self.limits();
         pool.agents = self
             .agents
             .iter()
@@ -249,6 +252,35 @@ impl Cluster {
             })
             .collect();
         (pool, queue)
+    }
+
+    /// The workspaces that have a limit.
+    fn limits(&self) -> BTreeMap<WorkspaceId, WorkspaceLimit> {
+        let workspaces = self.workspaces.values().zip(1..);
+        workspaces
+            .filter_map(|(workspace, number)| {
+                let limit = WorkspaceLimit {
+                    max_slots: workspace.max_slots?,
+                    in_other_pools: workspace.in_other_pools,
+                };
+                Some((WorkspaceId(number), limit))
+            })
+            .collect()
+    }
+
+    fn planner_job(&self, job: &Job) -> PlannerJob {
+        let mut names = self.workspaces.keys().zip(1..);
+        PlannerJob {
+            priority: job.priority,
+            weight: job.weight,
+            max_slots: job.max_slots,
+            submitted_at: Micros(job.submitted_at),
+            position: job.position,
+            moved: job.moved,
+            workspace: names
+                .find(|(name, _)| Some(*name) == job.workspace.as_ref())
+                .map(|(_, number)| WorkspaceId(number)),
+        }
     }
 
     /// Carries out a plan: starts, and asks to stop.
@@ -514,17 +546,6 @@ fn allocation(task: &Task, running: &Running) -> RunningAllocation {
             }) => Progress::PreemptedFor(AllocationId(owner.clone())),
             Some(_) => Progress::Stopping,
         },
-    }
-}
-
-fn planner_job(job: &Job) -> PlannerJob {
-    PlannerJob {
-        priority: job.priority,
-        weight: job.weight,
-        max_slots: job.max_slots,
-        submitted_at: Micros(job.submitted_at),
-        position: job.position,
-        moved: job.moved,
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Scenario {
     pub about: String,
     /// The resource pool.
     pub pool: Pool,
+    /// Workspaces by name.
+    pub workspaces: BTreeMap<String, WorkspaceSettings>,
     /// Settings of jobs by name, for their first submission.
     pub jobs: BTreeMap<String, JobSettings>,
     /// What happens, in order.
@@ -62,8 +64,17 @@ pub enum Service {
     Disabled,
 }
 
+/// A workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct WorkspaceSettings {
+    /// Most slots that its jobs use together; `None` = any number.
+    pub max_slots: Option<u32>,
+    /// Slots that its jobs use in other pools.
+    pub in_other_pools: u32,
+}
+
 /// Settings of a job; `None` = not said.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobSettings {
     /// 1 to 99, lower goes first.
     pub priority: Option<u8>,
@@ -73,6 +84,8 @@ pub struct JobSettings {
     pub max_slots: Option<Option<u32>>,
     /// Most tasks that want or have slots at a time, as a search bounds its trials.
     pub concurrent: Option<u32>,
+    /// The workspace that it counts for.
+    pub workspace: Option<String>,
 }
 
 /// How long a scenario goes on after its last step.
@@ -147,6 +160,13 @@ pub enum Operation {
         job: String,
         /// What changes.
         settings: JobSettings,
+    },
+    /// A person changes the limit of a workspace.
+    Limit {
+        /// The workspace.
+        workspace: String,
+        /// From now on.
+        settings: WorkspaceSettings,
     },
     /// A person moves a job in the queue.
     Move {

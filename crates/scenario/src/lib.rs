@@ -29,7 +29,7 @@ mod write;
 
 pub use description::{
     AgentDescription, Expectation, JobSettings, Kind, Operation, Place, Pool, Presence, Scenario,
-    Service, Start, Step, Submission, Until, Waits, When,
+    Service, Start, Step, Submission, Until, Waits, When, WorkspaceSettings,
 };
 pub use fields::{Mistake, Mistakes};
 pub use play::{Detail, Observation, Options, Refusals, play};

@@ -5,6 +5,7 @@ use det_scheduler::{Policy, Side};
 use crate::cluster::{Agent, Cluster, End, Job, Task, TaskState};
 use crate::description::{
     AgentDescription, JobSettings, Operation, Place, Scenario, Service, Start, Submission,
+    WorkspaceSettings,
 };
 use crate::text::{count, micros, names};
 
@@ -13,9 +14,10 @@ const MOST_TASKS: usize = 1_000_000;
 
 impl Cluster {
     /// The pool at the start.
-    pub(crate) fn of(agents: &[AgentDescription]) -> Self {
+    pub(crate) fn of(scenario: &Scenario) -> Self {
         let mut cluster = Self::default();
-        for agent in agents {
+        cluster.workspaces.clone_from(&scenario.workspaces);
+        for agent in &scenario.pool.agents {
             cluster.agents.insert(agent.id.clone(), Agent::of(agent));
         }
         cluster
@@ -44,6 +46,10 @@ impl Cluster {
                 cluster.release(name);
             }),
             Operation::Set { job, settings } => self.set(job, settings),
+            Operation::Limit {
+                workspace,
+                settings,
+            } => self.limit(workspace, *settings),
             Operation::Move { job, anchor, ahead } => {
                 let (side, told) = if *ahead {
                     (Side::Ahead, "ahead of")
@@ -95,7 +101,7 @@ impl Cluster {
             if self.names.contains_key(name) {
                 return Err(format!("\"{name}\" is the name of a task already"));
             }
-            let job = self.new_job(scenario, policy, submission);
+            let job = self.new_job(scenario, policy, submission)?;
             self.jobs.insert(name.clone(), job);
         } else if submission.settings != JobSettings::default() {
             return Err(format!(
@@ -132,24 +138,32 @@ impl Cluster {
         )])
     }
 
-    fn new_job(&mut self, scenario: &Scenario, policy: Policy, submission: &Submission) -> Job {
+    fn new_job(
+        &mut self,
+        scenario: &Scenario,
+        policy: Policy,
+        submission: &Submission,
+    ) -> Result<Job, String> {
         let listed = scenario.jobs.get(&submission.job);
-        let listed = listed.copied().unwrap_or_default();
-        let own = submission.settings;
+        let listed = listed.cloned().unwrap_or_default();
+        let own = &submission.settings;
+        let workspace = own.workspace.clone().or(listed.workspace);
+        self.known_workspace(workspace.as_deref())?;
         let default_priority = match policy {
             Policy::Priority {
                 default_priority, ..
             } => default_priority,
             Policy::FairShare | Policy::RoundRobin => 42,
         };
-        Job {
+        Ok(Job {
             priority: own.priority.or(listed.priority).unwrap_or(default_priority),
             weight: own.weight.or(listed.weight).unwrap_or(1.0),
             max_slots: own.max_slots.or(listed.max_slots).flatten(),
             concurrent: own.concurrent.or(listed.concurrent),
             submitted_at: self.job_stamp(micros(submission.job_age.unwrap_or(submission.waited))),
+            workspace,
             ..Job::default()
-        }
+        })
     }
 
     /// A new task runs on these agents already.
@@ -324,6 +338,7 @@ impl Cluster {
     }
 
     fn set(&mut self, name: &str, settings: &JobSettings) -> Result<Vec<String>, String> {
+        self.known_workspace(settings.workspace.as_deref())?;
         let job = self
             .jobs
             .get_mut(name)
@@ -353,8 +368,31 @@ impl Cluster {
             let tasks = count(concurrent.into(), "task");
             done.push(format!("{name} may have {tasks} at a time"));
         }
+        if let Some(workspace) = &settings.workspace {
+            job.workspace = Some(workspace.clone());
+            done.push(format!("{name} moves to workspace {workspace}"));
+        }
         self.release(name);
         Ok(done)
+    }
+
+    fn limit(&mut self, name: &str, settings: WorkspaceSettings) -> Result<Vec<String>, String> {
+        self.known_workspace(Some(name))?;
+        self.workspaces.insert(name.to_owned(), settings);
+        let most = match settings.max_slots {
+            Some(most) => format!("at most {}", count(most.into(), "slot")),
+            None => "any number of slots".to_owned(),
+        };
+        Ok(vec![format!("workspace {name} may use {most}")])
+    }
+
+    fn known_workspace(&self, name: Option<&str>) -> Result<(), String> {
+        match name {
+            Some(name) if !self.workspaces.contains_key(name) => Err(format!(
+                "there is no workspace \"{name}\"; list it below \"workspaces\""
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn exclude(&mut self, which: &[String], agent: &str) -> Result<Vec<String>, String> {

@@ -83,7 +83,7 @@ pub fn play(
         settings: &scenario.pool.settings,
         options,
         watch,
-        cluster: Cluster::of(&scenario.pool.agents),
+        cluster: Cluster::of(scenario),
         reasons: BTreeMap::new(),
         moments: Vec::new(),
         mismatches: Vec::new(),

@@ -7,7 +7,7 @@ use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 
 use crate::description::{
     AgentDescription, JobSettings, Kind, Operation, Place, Pool, Scenario, Service, Start, Step,
-    Submission, Until, When,
+    Submission, Until, When, WorkspaceSettings,
 };
 use crate::fields::{Fields, Mistakes, Reader, Value, read_with};
 use crate::read_expect::expectation;
@@ -43,6 +43,16 @@ fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Scenario> {
         .take("agents")
         .map(|value| agents(reader, &value))
         .unwrap_or_default();
+    let mut workspaces = BTreeMap::new();
+    if let Some(value) = fields.take("workspaces") {
+        for (workspace, value) in reader.members(&value) {
+            if let Some(mut fields) = reader.fields(&value) {
+                let settings = workspace_settings(reader, &mut fields);
+                workspaces.insert(workspace.to_owned(), settings);
+                reader.finish(fields);
+            }
+        }
+    }
     let mut jobs = BTreeMap::new();
     if let Some(value) = fields.take("jobs") {
         for (job, value) in reader.members(&value) {
@@ -73,6 +83,7 @@ fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Scenario> {
             reconnect_wait: reconnect_wait.unwrap_or(RECONNECT_WAIT),
             agents,
         },
+        workspaces,
         jobs,
         steps,
         until,
@@ -230,6 +241,19 @@ fn agent(reader: &mut Reader, value: &Value<'_>) -> Option<Vec<AgentDescription>
     })
 }
 
+fn workspace_settings(reader: &mut Reader, fields: &mut Fields<'_>) -> WorkspaceSettings {
+    WorkspaceSettings {
+        max_slots: fields
+            .take("max_slots")
+            .filter(|value| value.text() != Some("none"))
+            .and_then(|value| reader.integer(&value, 0, u32::MAX)),
+        in_other_pools: fields
+            .take("in_other_pools")
+            .and_then(|value| reader.integer(&value, 0, u32::MAX))
+            .unwrap_or(0),
+    }
+}
+
 fn job_settings(reader: &mut Reader, fields: &mut Fields<'_>) -> JobSettings {
     JobSettings {
         priority: fields
@@ -249,6 +273,9 @@ fn job_settings(reader: &mut Reader, fields: &mut Fields<'_>) -> JobSettings {
         concurrent: fields
             .take("concurrent")
             .and_then(|value| reader.integer(&value, 1, MOST)),
+        workspace: fields
+            .take("workspace")
+            .and_then(|value| reader.name(&value)),
     }
 }
 
@@ -322,7 +349,7 @@ fn named_operations(
 
 type Make = fn(&mut Reader, &Value<'_>) -> Vec<Operation>;
 
-const OPERATIONS: [(&str, Make); 18] = [
+const OPERATIONS: [(&str, Make); 19] = [
     ("submit", submissions),
     ("finish", |reader, value| {
         vec![Operation::Finish(reader.names(value))]
@@ -343,6 +370,7 @@ const OPERATIONS: [(&str, Make); 18] = [
         vec![Operation::Activate(reader.names(value))]
     }),
     ("set", set),
+    ("limit", limit),
     ("move", moves),
     ("exclude", exclude),
     ("enable", |reader, value| {
@@ -491,11 +519,33 @@ fn set(reader: &mut Reader, value: &Value<'_>) -> Vec<Operation> {
         if settings == JobSettings::default() {
             reader.mistake(
                 value,
-                "changes nothing: give a priority, a weight, max_slots or concurrent",
+                "changes nothing: give a priority, a weight, max_slots, concurrent or a workspace",
             );
         }
         Some(Operation::Set {
             job: job?,
+            settings,
+        })
+    };
+    Reader::one_or_many(value)
+        .iter()
+        .filter_map(|value| one(reader, value))
+        .collect()
+}
+
+fn limit(reader: &mut Reader, value: &Value<'_>) -> Vec<Operation> {
+    let one = |reader: &mut Reader, value: &Value<'_>| {
+        let mut fields = reader.fields(value)?;
+        let workspace = fields
+            .take("workspace")
+            .and_then(|value| reader.name(&value));
+        if workspace.is_none() {
+            reader.mistake(value, "a limit needs the name of its \"workspace\"");
+        }
+        let settings = workspace_settings(reader, &mut fields);
+        reader.finish(fields);
+        Some(Operation::Limit {
+            workspace: workspace?,
             settings,
         })
     };

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::description::{
     AgentDescription, Expectation, JobSettings, Operation, Place, Presence, Scenario, Service,
-    Start, Step, Submission, Until, Waits, When,
+    Start, Step, Submission, Until, Waits, When, WorkspaceSettings,
 };
 
 impl Scenario {
@@ -27,6 +27,14 @@ impl Scenario {
         out.insert("pool".to_owned(), pool.into());
         let agents: Vec<Value> = self.pool.agents.iter().map(agent).collect();
         out.insert("agents".to_owned(), agents.into());
+        if !self.workspaces.is_empty() {
+            let workspaces: Map<String, Value> = self
+                .workspaces
+                .iter()
+                .map(|(name, settings)| (name.clone(), workspace_settings(*settings).into()))
+                .collect();
+            out.insert("workspaces".to_owned(), workspaces.into());
+        }
         if !self.jobs.is_empty() {
             let jobs: Map<String, Value> = self
                 .jobs
@@ -100,6 +108,16 @@ fn agent(agent: &AgentDescription) -> Value {
     })
 }
 
+fn workspace_settings(settings: WorkspaceSettings) -> Map<String, Value> {
+    let mut out = Map::new();
+    let max_slots = settings.max_slots.map_or(json!("none"), |most| json!(most));
+    out.insert("max_slots".to_owned(), max_slots);
+    if settings.in_other_pools > 0 {
+        out.insert("in_other_pools".to_owned(), json!(settings.in_other_pools));
+    }
+    out
+}
+
 fn job_settings(settings: &JobSettings) -> Map<String, Value> {
     let mut out = Map::new();
     if let Some(priority) = settings.priority {
@@ -114,6 +132,9 @@ fn job_settings(settings: &JobSettings) -> Map<String, Value> {
     }
     if let Some(concurrent) = settings.concurrent {
         out.insert("concurrent".to_owned(), json!(concurrent));
+    }
+    if let Some(workspace) = &settings.workspace {
+        out.insert("workspace".to_owned(), json!(workspace));
     }
     out
 }
@@ -165,6 +186,14 @@ fn operation(operation: &Operation) -> (&'static str, Value) {
             let mut out = job_settings(settings);
             out.insert("job".to_owned(), json!(job));
             ("set", out.into())
+        }
+        Operation::Limit {
+            workspace,
+            settings,
+        } => {
+            let mut out = workspace_settings(*settings);
+            out.insert("workspace".to_owned(), json!(workspace));
+            ("limit", out.into())
         }
         Operation::Move { job, anchor, ahead } => {
             let side = if *ahead { "ahead_of" } else { "behind_of" };

@@ -140,6 +140,7 @@ fn operation_name(operation: &Operation) -> &'static str {
         Operation::Pause(_) => "pause",
         Operation::Activate(_) => "activate",
         Operation::Set { .. } => "set",
+        Operation::Limit { .. } => "limit",
         Operation::Move { .. } => "move",
         Operation::Exclude { .. } => "exclude",
         Operation::Serve { service, .. } => match service {
@@ -172,6 +173,7 @@ fn every_operation_stands_in_a_named_scenario() {
         "pause",
         "activate",
         "set",
+        "limit",
         "move",
         "exclude",
         "enable",

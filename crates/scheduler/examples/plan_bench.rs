@@ -228,6 +228,7 @@ fn queue(priorities: u32, slots: impl Fn(u32) -> u32, waited_seconds: i64) -> Qu
         submitted_at: Micros(i64::from(n)),
         position: None,
         moved: false,
+        workspace: None,
     };
     let running = (JobId::from("job-running"), job(0));
     let mut queue = Queue {
@@ -237,6 +238,7 @@ fn queue(priorities: u32, slots: impl Fn(u32) -> u32, waited_seconds: i64) -> Qu
         jobs: (0..jobs)
             .map(|n| (JobId(format!("job-{n}")), job(n)))
             .collect(),
+        ..Queue::default()
     };
     queue.jobs.insert(
         running.0,

@@ -10,6 +10,7 @@ use crate::plan::{HandOver, PreemptReason, Preemption, Reservation};
 use crate::prepared::Prepared;
 use crate::reason::{Behind, Holder, Holders, WaitReason};
 use crate::space::{Parts, Space};
+use crate::workspaces::Workspaces;
 
 /// Holders named in a reason.
 const HOLDERS_SHOWN: usize = 3;
@@ -59,6 +60,10 @@ pub(crate) enum Wait {
     /// The agents in service cannot hold it; its shape's fate says why.
     Fate,
     OverCap,
+    /// Its workspace is at its limit, or what is left is kept for another.
+    OverWorkspace {
+        kept_for: Option<usize>,
+    },
     Behind {
         request: usize,
         because: Behind,
@@ -92,6 +97,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) prepared: &'a Prepared,
     /// Slots in use by job, placements of this plan included.
     pub(crate) in_use: Vec<u64>,
+    pub(crate) workspaces: Workspaces,
     /// By running allocation: whether it stops, by an earlier plan or this one.
     pub(crate) stopping: Vec<bool>,
     /// By request.
@@ -112,6 +118,7 @@ impl<'a> Shared<'a> {
         }
         Self {
             prepared,
+            workspaces: Workspaces::new(prepared, &in_use),
             in_use,
             stopping: prepared
                 .running
@@ -133,6 +140,33 @@ impl<'a> Shared<'a> {
             && self.prepared.jobs[waiting.job]
                 .max_slots
                 .is_some_and(|max| self.in_use[waiting.job] + slots > u64::from(max))
+    }
+
+    /// The limit that a request would exceed: that of its job, or that of its workspace.
+    pub(crate) fn exceeds(&self, request: usize) -> Option<Wait> {
+        if self.is_over_cap(request) {
+            return Some(Wait::OverCap);
+        }
+        let waiting = &self.prepared.requests[request];
+        self.workspaces
+            .hold_back(request, waiting)
+            .then(|| Wait::OverWorkspace {
+                kept_for: self.workspaces.kept_for(request, waiting.job),
+            })
+    }
+
+    /// A request starts.
+    pub(crate) fn start(&mut self, request: usize) {
+        let waiting = &self.prepared.requests[request];
+        self.in_use[waiting.job] += u64::from(waiting.slots);
+        self.workspaces.start(request, waiting);
+        self.waits[request] = Wait::Starts;
+    }
+
+    /// Keeps for a request what its workspace may still use.
+    pub(crate) fn keep(&mut self, request: usize) {
+        let waiting = &self.prepared.requests[request];
+        self.workspaces.keep(request, waiting);
     }
 
     /// A request waits for the end of these running allocations.
@@ -211,11 +245,14 @@ impl<'a> Shared<'a> {
                 Wait::Freeing => &mut own,
                 Wait::OverCap
                 | Wait::OverShare
+                | Wait::OverWorkspace { .. }
                 | Wait::Behind { .. }
                 | Wait::ReservedFor(_)
                 | Wait::InTurn(_) => {
                     let key = match wait {
-                        Wait::OverCap | Wait::OverShare => (wait, waiting.job, waiting.slots),
+                        Wait::OverCap | Wait::OverShare | Wait::OverWorkspace { .. } => {
+                            (wait, waiting.job, waiting.slots)
+                        }
                         _ => (wait, 0, 0),
                     };
                     own = match last {
@@ -245,6 +282,7 @@ impl<'a> Shared<'a> {
             Wait::Starts | Wait::Open | Wait::NoRoom => self.no_room(waiting.shape, space, holders),
             Wait::Fate => self.fated(waiting.shape),
             Wait::OverCap | Wait::OverShare => self.over_limit(request, wait),
+            Wait::OverWorkspace { kept_for } => self.over_workspace(request, kept_for),
             Wait::Behind {
                 request: ahead,
                 because,
@@ -321,6 +359,23 @@ impl<'a> Shared<'a> {
                 max_slots: max_slots.unwrap_or(u32::MAX),
                 in_use: number(self.in_use[waiting.job]),
             },
+        }
+    }
+
+    /// The numbers of a request's workspace that its limit holds against it.
+    fn over_workspace(&self, request: usize, kept_for: Option<usize>) -> WaitReason {
+        let waiting = &self.prepared.requests[request];
+        let (max_slots, in_use) = self
+            .workspaces
+            .limit_and_use(waiting.job)
+            .unwrap_or_default();
+        let number = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
+        let within = in_use + u64::from(waiting.slots) <= max_slots;
+        WaitReason::OverWorkspaceLimit {
+            needed: waiting.slots,
+            max_slots: number(max_slots),
+            in_use: number(in_use),
+            kept_for: kept_for.filter(|_| within).map(|ahead| self.id(ahead)),
         }
     }
 

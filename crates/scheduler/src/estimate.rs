@@ -354,10 +354,12 @@ mod tests {
             submitted_at: Micros(0),
             position: None,
             moved: false,
+            workspace: None,
         };
         let queue = Queue {
             requests: vec![request("x", 2, 0), request("y", 1, 1)],
             jobs: BTreeMap::from([(JobId("x".into()), urgent)]),
+            ..Queue::default()
         };
         let ends = BTreeMap::from([(AllocationId("a".into()), Micros(5 * HOUR))]);
         let of = |id: &str| estimate(&pool, &queue, Micros(HOUR), &ends, &AllocationId(id.into()));

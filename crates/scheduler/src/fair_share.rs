@@ -109,9 +109,7 @@ impl<'a> Pass<'a> {
         shared.stop_over_cap(&mut decided);
         let mut free = prepared.slot_space();
         for (request, parts) in given {
-            let waiting = &prepared.requests[*request];
-            shared.in_use[waiting.job] += u64::from(waiting.slots);
-            shared.waits[*request] = Wait::Starts;
+            shared.start(*request);
             for &(agent, units) in parts {
                 free.take(agent, units);
             }
@@ -164,6 +162,7 @@ impl<'a> Pass<'a> {
             for standing in &mut self.shared.standings {
                 standing.booked = 0;
             }
+            self.shared.workspaces.keep_nothing();
             self.keep_ties(&mut round, &mut room);
             let (aged, young): (Vec<usize>, Vec<usize>) =
                 requests.iter().partition(|request| self.is_aged(**request));
@@ -220,6 +219,7 @@ impl<'a> Pass<'a> {
             round.holders.entry(request).or_default().extend(agents);
             round.claims.insert(request, claim);
             round.wishes.insert(request);
+            self.shared.keep(request);
             self.book(request);
         }
     }
@@ -243,8 +243,9 @@ impl<'a> Pass<'a> {
     /// What keeps a request from being entitled to room, whether there is any or not.
     fn limit(&mut self, request: usize) -> Option<Wait> {
         let waiting = &self.shared.prepared.requests[request];
-        if self.shared.is_over_cap(request) {
-            return Some(Wait::OverCap);
+        let limit = self.shared.exceeds(request);
+        if limit == Some(Wait::OverCap) {
+            return limit;
         }
         if *self.shared.fate(waiting.shape) != Fate::Usable {
             return Some(Wait::Fate);
@@ -254,7 +255,9 @@ impl<'a> Pass<'a> {
         }
         let standing = &self.shared.standings[waiting.job];
         let wanted = standing.active + standing.booked + u64::from(waiting.slots);
-        (wanted > standing.share).then_some(Wait::OverShare)
+        (wanted > standing.share)
+            .then_some(Wait::OverShare)
+            .or(limit)
     }
 
     /// Counts a waiting request as good as started: room is kept for it.
@@ -265,10 +268,8 @@ impl<'a> Pass<'a> {
 
     fn start(&mut self, room: &mut Room<'a>, request: usize, parts: Parts) {
         let waiting = &self.shared.prepared.requests[request];
-        let slots = u64::from(waiting.slots);
-        self.shared.in_use[waiting.job] += slots;
-        self.shared.standings[waiting.job].active += slots;
-        self.shared.waits[request] = Wait::Starts;
+        self.shared.standings[waiting.job].active += u64::from(waiting.slots);
+        self.shared.start(request);
         room.take(request, &parts);
         self.decided.placed.push((request, parts));
     }
@@ -284,12 +285,17 @@ impl<'a> Pass<'a> {
             && let Some(limit) = self.limit(request)
         {
             self.shared.waits[request] = limit;
+            if matches!(limit, Wait::OverWorkspace { .. }) && self.is_aged(request) {
+                self.shared.keep(request);
+            }
             if matches!(limit, Wait::OverShare | Wait::NoRoom)
                 && self.is_squeezed(request)
+                && self.shared.exceeds(request).is_none()
                 && room.fit(request).is_none()
                 && self.reserve(round, room, request)
             {
                 round.squeezed.insert(request);
+                self.shared.keep(request);
                 self.shared.waits[request] = Wait::NoRoom;
                 self.book(request);
             }
@@ -304,6 +310,9 @@ impl<'a> Pass<'a> {
         }
         self.shared.waits[request] = Wait::NoRoom;
         round.wishes.insert(request);
+        if self.is_aged(request) {
+            self.shared.keep(request);
+        }
         let claims = round.claims.contains_key(&request);
         if !reserves && self.is_aged(request) && self.reserve(round, room, request) && !claims {
             self.book(request);
@@ -407,6 +416,7 @@ impl<'a> Pass<'a> {
         }
         own.sort_unstable();
         self.shared.wait_for(request, own);
+        self.shared.keep(request);
         if !counted {
             self.book(request);
         }
@@ -534,8 +544,8 @@ impl<'a> Pass<'a> {
                 continue;
             };
             while let Some(request) = requests.pop_front() {
-                if self.shared.is_over_cap(request) {
-                    self.shared.waits[request] = Wait::OverCap;
+                if let Some(limit) = self.shared.exceeds(request) {
+                    self.shared.waits[request] = limit;
                 } else if self.would_squeeze(round, request) {
                     // It is told whom it would keep out.
                 } else if let Some(parts) = room.fit(request) {

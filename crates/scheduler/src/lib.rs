@@ -39,12 +39,13 @@ mod round_robin;
 mod shares;
 mod space;
 mod victims;
+mod workspaces;
 
 pub use capacity::{NeverFits, can_ever_fit};
 pub use estimate::{Estimate, estimate};
 pub use model::{
     AgentSnapshot, AgentState, Fitting, Job, Policy, PoolSettings, PoolSnapshot, Progress,
-    Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState,
+    Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, WorkspaceLimit,
 };
 pub use moves::{MoveRefused, Side, Standing, move_job};
 pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId, WorkspaceId};
 
 /// One resource pool at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -168,6 +168,24 @@ pub struct Queue {
     /// The jobs of waiting *and* running allocations. A missing one has the pool's default priority, no cap, and counts
     /// as submitted when its allocation was requested.
     pub jobs: BTreeMap<JobId, Job>,
+    /// The workspaces that have a limit.
+    pub workspaces: BTreeMap<WorkspaceId, WorkspaceLimit>,
+}
+
+/// How many slots the jobs of a workspace may use together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkspaceLimit {
+    /// Most slots in use at a time, in all pools together.
+    pub max_slots: u32,
+    /// Slots that its jobs use in other pools now.
+    pub in_other_pools: u32,
+}
+
+impl WorkspaceLimit {
+    /// Slots that it may use in this pool.
+    pub(crate) fn here(self) -> u32 {
+        self.max_slots.saturating_sub(self.in_other_pools)
+    }
 }
 
 /// One wish for slots.
@@ -207,4 +225,6 @@ pub struct Job {
     pub position: Option<i64>,
     /// Whether somebody moved it. Only then may it stop, or be stopped for, a job of the same priority.
     pub moved: bool,
+    /// The workspace it counts for; `None` = one without a limit, whichever.
+    pub workspace: Option<WorkspaceId>,
 }

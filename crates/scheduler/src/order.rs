@@ -111,6 +111,7 @@ impl Jobs {
                 submitted_at: request.requested_at,
                 position: None,
                 moved: false,
+                workspace: None,
             },
             name: request.job_id.clone(),
             only: Some(request.allocation_id.clone()),

@@ -1,13 +1,14 @@
 //! A planner that keeps what it is told, so that a pass after a few changes costs little more than these changes.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId};
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, WorkspaceId};
 
 use crate::decision::Decided;
 use crate::model::{
     AgentSnapshot, Job, Policy, PoolSettings, PoolSnapshot, Queue, Request, RunningAllocation,
+    WorkspaceLimit,
 };
 use crate::plan::{HandOver, Placement, Plan, Preemption, Reservation};
 use crate::prepared::Prepared;
@@ -66,6 +67,7 @@ impl Planner {
         for (id, job) in &queue.jobs {
             planner.put_job(id, job.clone());
         }
+        planner.set_workspaces(queue.workspaces.clone());
         for request in &queue.requests {
             planner.put_request(request.clone());
         }
@@ -98,6 +100,24 @@ impl Planner {
     /// Nothing of a job waits or runs any more.
     pub fn remove_job(&mut self, id: &JobId) {
         self.prepared.remove_job(id);
+    }
+
+    /// The workspaces that have a limit now.
+    pub fn set_workspaces(&mut self, limits: BTreeMap<WorkspaceId, WorkspaceLimit>) {
+        self.prepared.workspaces = limits;
+    }
+
+    /// Slots that the jobs of each workspace use here, of those for which there are jobs.
+    pub fn in_use_by_workspace(&mut self) -> BTreeMap<WorkspaceId, u32> {
+        self.prepared.settle();
+        let mut in_use = BTreeMap::new();
+        for active in &*self.prepared.running {
+            if let Some(workspace) = self.prepared.jobs[active.job].workspace {
+                let slots: &mut u32 = in_use.entry(workspace).or_default();
+                *slots = slots.saturating_add(active.slots);
+            }
+        }
+        in_use
     }
 
     /// A request waits.

@@ -2,14 +2,15 @@
 //! shapes.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId};
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, WorkspaceId};
 
 use crate::capacity::{Ask, Fate, fate};
 use crate::model::{
     AgentSnapshot, AgentState, Job, PoolSettings, Progress, Request, RunningAllocation, SlotState,
+    WorkspaceLimit,
 };
 use crate::order::{Jobs, Shapes};
 use crate::ordered::{Entry, Ordered};
@@ -34,6 +35,8 @@ pub(crate) struct Prepared {
     /// In queue order.
     pub(crate) running: Ordered<Active>,
     pub(crate) shapes: Vec<ShapeView>,
+    /// Those that have a limit.
+    pub(crate) workspaces: BTreeMap<WorkspaceId, WorkspaceLimit>,
     ranks: HashMap<AgentId, AgentRank>,
     names: Jobs,
     shape_numbers: Shapes,
@@ -91,6 +94,7 @@ pub(crate) struct JobView {
     pub(crate) max_slots: Option<u32>,
     pub(crate) submitted_at: Micros,
     pub(crate) moved: bool,
+    pub(crate) workspace: Option<WorkspaceId>,
     /// Place in the queue. Under the priority rule equal for jobs that it does not tell apart; under the others, which
     /// go from job to job, every job has its own, and the requests of a job stand together.
     pub(crate) order: u32,
@@ -109,6 +113,7 @@ impl JobView {
             max_slots: job.max_slots,
             submitted_at: job.submitted_at,
             moved: job.moved,
+            workspace: job.workspace,
             order: 0,
         }
     }
@@ -261,6 +266,7 @@ impl Prepared {
             requests: Ordered::default(),
             running: Ordered::default(),
             shapes: Vec::new(),
+            workspaces: BTreeMap::new(),
             ranks: HashMap::new(),
             names: Jobs::default(),
             shape_numbers: Shapes::default(),
@@ -408,7 +414,9 @@ impl Prepared {
         let requests = self.requests.take_all();
         let running = self.running.take_all();
         let jobs = std::mem::take(&mut self.names);
+        let workspaces = std::mem::take(&mut self.workspaces);
         *self = Self {
+            workspaces,
             ranks: agents
                 .iter()
                 .zip(0..)

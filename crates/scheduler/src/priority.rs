@@ -192,6 +192,7 @@ impl<'a, 'b> Run<'a, 'b> {
         self.open_again(&class);
         self.tell_reserved_from_full(&class, members);
         self.close(&class);
+        self.keep_from_less_important(members);
         for (request, agents) in class.holders {
             let reservation = self.shared.prepared.reservation(request, &agents);
             decided.reservations.push(reservation);
@@ -235,10 +236,26 @@ impl<'a, 'b> Run<'a, 'b> {
     fn close(&mut self, class: &Class) {
         for &request in &class.unfit {
             let freeing = self.shared.waits[request] == Wait::Freeing;
-            if !freeing && self.shared.is_over_cap(request) {
-                self.shared.waits[request] = Wait::OverCap;
-            } else {
-                self.blocked.get_or_insert(request);
+            match self.shared.exceeds(request).filter(|_| !freeing) {
+                Some(limit) => self.shared.waits[request] = limit,
+                None => {
+                    self.blocked.get_or_insert(request);
+                }
+            }
+        }
+    }
+
+    /// Less important work of a workspace does not take what this class waits for.
+    fn keep_from_less_important(&mut self, members: &[usize]) {
+        if !self.shared.workspaces.any() {
+            return;
+        }
+        for &request in members {
+            if !matches!(
+                self.shared.waits[request],
+                Wait::Starts | Wait::OverCap | Wait::Fate
+            ) {
+                self.shared.keep(request);
             }
         }
     }
@@ -247,7 +264,8 @@ impl<'a, 'b> Run<'a, 'b> {
     fn offer(&mut self, class: &mut Class, request: usize, decided: &mut Decided) {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
-        if self.shared.is_over_cap(request) {
+        let limit = self.shared.exceeds(request);
+        if limit == Some(Wait::OverCap) {
             self.shared.waits[request] = Wait::OverCap;
             self.room.disown(request);
             return;
@@ -258,6 +276,14 @@ impl<'a, 'b> Run<'a, 'b> {
                 class.unfit.push(request);
             }
             self.shared.waits[request] = Wait::Fate;
+            self.room.disown(request);
+            return;
+        }
+        if let Some(limit) = limit {
+            self.shared.waits[request] = limit;
+            if self.is_old(request) {
+                self.shared.keep(request);
+            }
             self.room.disown(request);
             return;
         }
@@ -286,6 +312,9 @@ impl<'a, 'b> Run<'a, 'b> {
         if self.preemption && class.moved {
             class.blocked_jobs.insert(waiting.job);
         }
+        if self.is_old(request) || self.room.ties.contains_key(&request) {
+            self.shared.keep(request);
+        }
         self.hold_back(class, request, decided);
     }
 
@@ -303,9 +332,7 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 
     fn place(&mut self, request: usize, parts: Parts, decided: &mut Decided) {
-        let waiting = &self.shared.prepared.requests[request];
-        self.shared.in_use[waiting.job] += u64::from(waiting.slots);
-        self.shared.waits[request] = Wait::Starts;
+        self.shared.start(request);
         self.room.take(request, &parts);
         decided.placed.push((request, parts));
     }
@@ -341,11 +368,13 @@ impl<'a, 'b> Run<'a, 'b> {
 
     /// Whether a request has waited so long that it reserves, and its job could use what it would reserve.
     fn is_over_age(&self, class: &Class, request: usize) -> bool {
+        self.is_old(request) && self.job_reserves(class, request).is_none()
+    }
+
+    fn is_old(&self, request: usize) -> bool {
         let waiting = &self.shared.prepared.requests[request];
-        let old = self
-            .reserve_before
-            .is_some_and(|limit| waiting.requested_at.0 <= limit);
-        old && self.job_reserves(class, request).is_none()
+        self.reserve_before
+            .is_some_and(|limit| waiting.requested_at.0 <= limit)
     }
 
     /// The request that reserves what is left of its job's cap, so that `request` would take from it.
@@ -455,6 +484,7 @@ impl<'a, 'b> Run<'a, 'b> {
         if prepared.jobs[waiting.job]
             .max_slots
             .is_some_and(|max| slots > 0 && future.in_use[waiting.job] + slots > u64::from(max))
+            || self.shared.workspaces.hold_back(request, waiting)
         {
             return false;
         }
@@ -485,6 +515,7 @@ impl<'a, 'b> Run<'a, 'b> {
             future.space.take(agent, units);
         }
         future.in_use[waiting.job] += slots;
+        self.shared.keep(request);
         true
     }
 

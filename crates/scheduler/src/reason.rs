@@ -71,6 +71,18 @@ pub enum WaitReason {
         /// Slots the job has, those of stopping allocations included.
         in_use: u32,
     },
+    /// The jobs of its workspace together are at the workspace's limit, or what is left of it is kept for another.
+    OverWorkspaceLimit {
+        /// Slots asked for.
+        needed: u32,
+        /// The workspace's limit.
+        max_slots: u32,
+        /// Slots the workspace has in all pools, those of stopping allocations included.
+        in_use: u32,
+        /// The request for which the rest is kept; `None` = there is not enough left.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        kept_for: Option<AllocationId>,
+    },
     /// Starting it would take its job above its fair share, and nothing is left over to be handed out.
     OverFairShare {
         /// Slots asked for.
@@ -196,7 +208,7 @@ impl Serialize for Holders {
 
 impl WaitReason {
     /// The names of all reasons.
-    pub const KINDS: [&'static str; 15] = [
+    pub const KINDS: [&'static str; 16] = [
         "no_agents",
         "all_agents_excluded",
         "no_agent_large_enough",
@@ -205,6 +217,7 @@ impl WaitReason {
         "agents_unavailable",
         "waiting_for_instances",
         "over_job_cap",
+        "over_workspace_limit",
         "over_fair_share",
         "behind_own_job",
         "behind_higher_priority",
@@ -225,6 +238,7 @@ impl WaitReason {
             Self::AgentsUnavailable { .. } => "agents_unavailable",
             Self::WaitingForInstances { .. } => "waiting_for_instances",
             Self::OverJobCap { .. } => "over_job_cap",
+            Self::OverWorkspaceLimit { .. } => "over_workspace_limit",
             Self::OverFairShare { .. } => "over_fair_share",
             Self::BehindOwnJob { .. } => "behind_own_job",
             Self::BehindHigherPriority { .. } => "behind_higher_priority",
@@ -245,6 +259,9 @@ impl WaitReason {
             | Self::GangDoesNotDivide { .. } => true,
             Self::AuxFull { limit, .. } => *limit == 0,
             Self::OverJobCap {
+                needed, max_slots, ..
+            }
+            | Self::OverWorkspaceLimit {
                 needed, max_slots, ..
             } => needed > max_slots,
             Self::AgentsUnavailable { .. }
@@ -329,6 +346,12 @@ impl fmt::Display for WaitReason {
                  other tasks end, or raise max_slots",
                 count(*needed, "slot")
             ),
+            Self::OverWorkspaceLimit {
+                needed,
+                max_slots,
+                in_use,
+                kept_for,
+            } => workspace_sentence(f, *needed, (*max_slots, *in_use), kept_for.as_ref()),
             Self::OverFairShare {
                 needed,
                 share,
@@ -380,6 +403,32 @@ impl fmt::Display for WaitReason {
                  raise max_aux_containers_per_agent"
             ),
         }
+    }
+}
+
+fn workspace_sentence(
+    f: &mut fmt::Formatter<'_>,
+    needed: u32,
+    (max_slots, in_use): (u32, u32),
+    kept_for: Option<&AllocationId>,
+) -> fmt::Result {
+    let needs = count(needed, "slot");
+    if needed > max_slots {
+        return write!(
+            f,
+            "needs {needs} alone, and its workspace may use {max_slots} at a time; ask for at most {max_slots}, or an \
+             administrator raises the workspace's limit"
+        );
+    }
+    write!(
+        f,
+        "needs {needs}, and its workspace has {in_use} of at most {max_slots} in use"
+    )?;
+    match kept_for {
+        Some(ahead) => write!(f, "; what is left is kept for '{ahead}', which goes first"),
+        None => f.write_str(
+            "; it starts when other work of the workspace ends, or an administrator raises the workspace's limit",
+        ),
     }
 }
 

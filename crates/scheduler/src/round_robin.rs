@@ -7,6 +7,8 @@
 //! A request that its job's cap holds back, or that the agents in service could not hold even if they were empty, is
 //! passed over: its job's next one is tried.
 //!
+//! A job whose first request would take its workspace above its limit is out for this run too.
+//!
 //! A job whose first request has waited longer than [`crate::PoolSettings::reserve_after`] goes before all others, the
 //! longest wait first; if that request does not fit, it reserves the agents it is closest to getting. So a large request
 //! is not passed by small ones for ever.
@@ -100,7 +102,9 @@ impl<'a> Run<'a> {
         if self.shared.is_over_cap(request) {
             Some(Wait::OverCap)
         } else if *self.shared.fate(shape) == Fate::Usable {
-            None
+            let waiting = &self.shared.prepared.requests[request];
+            let above = self.shared.workspaces.is_above(waiting);
+            above.then_some(Wait::OverWorkspace { kept_for: None })
         } else {
             Some(Wait::Fate)
         }
@@ -155,6 +159,11 @@ impl<'a> Run<'a> {
     fn offer(&mut self, job: usize, request: usize) -> bool {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
+        if let Some(limit) = self.shared.exceeds(request) {
+            self.shared.waits[request] = limit;
+            self.lines[job].blocked = Some(request);
+            return false;
+        }
         let zero_slots = waiting.slots == 0;
         let room = if zero_slots {
             &mut self.aux
@@ -170,8 +179,7 @@ impl<'a> Run<'a> {
         if !zero_slots {
             self.score_aux(&parts);
         }
-        self.shared.in_use[job] += u64::from(waiting.slots);
-        self.shared.waits[request] = Wait::Starts;
+        self.shared.start(request);
         self.lines[job].next += 1;
         self.decided.placed.push((request, parts));
         true
@@ -190,6 +198,11 @@ impl<'a> Run<'a> {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
         let shape = &prepared.shapes[waiting.shape].shape;
+        self.shared.keep(request);
+        if self.shared.waits[request] != Wait::NoRoom {
+            // It is not agents that it waits for.
+            return;
+        }
         // Of a single unit there is none free where it may run, so there is nothing that others could take from it.
         if shape.units == 1 || self.reserver.is_hopeless(waiting.shape) {
             return;

@@ -699,6 +699,7 @@ fn entry(job: &JobRow) -> Job {
         submitted_at: Micros(job.submitted_at),
         position: job.position,
         moved: job.moved,
+        workspace: None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use det_scenario::{
     AgentDescription, JobSettings, Kind, Operation, Place, Pool, Scenario, Service, Start, Step,
-    Submission, Until, When,
+    Submission, Until, When, WorkspaceSettings,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 
@@ -66,6 +66,16 @@ fn agent(luck: &mut Luck, number: u32) -> AgentDescription {
     }
 }
 
+/// Workspaces of a history.
+const WORKSPACES: u32 = 2;
+
+fn workspace(luck: &mut Luck) -> WorkspaceSettings {
+    WorkspaceSettings {
+        max_slots: luck.once_in(3).then(|| luck.below(10)),
+        in_other_pools: luck.one_of(&[0, 0, 1, 3]),
+    }
+}
+
 /// What the tasks of a job are like.
 struct Habit {
     kind: Kind,
@@ -100,6 +110,9 @@ fn habit(luck: &mut Luck) -> Habit {
             weight: luck.once_in(3).then(|| luck.one_of(&[0.5, 2.0, 3.0])),
             max_slots: (luck.once_in(5) && cap >= slots).then_some(Some(cap)),
             concurrent: luck.once_in(8).then(|| 1 + luck.below(3)),
+            workspace: luck
+                .once_in(2)
+                .then(|| format!("w{}", luck.below(WORKSPACES))),
         },
     }
 }
@@ -139,6 +152,9 @@ pub(crate) fn history(seed: u64, policy: Policy) -> Scenario {
             reconnect_wait: luck.one_of(&[MINUTE, 10 * MINUTE]),
             agents,
         },
+        workspaces: (0..WORKSPACES)
+            .map(|number| (format!("w{number}"), workspace(luck)))
+            .collect(),
         jobs: std::collections::BTreeMap::new(),
         steps,
         until: luck.one_of(&[Until::LastStep, Until::Time(30 * MINUTE)]),
@@ -157,7 +173,7 @@ impl World {
     fn operation(&mut self, luck: &mut Luck, first: bool) -> Operation {
         let job = |luck: &mut Luck| format!("j{}", luck.below(6));
         let agent = format!("a{}", luck.below(self.agents.max(1)));
-        match if first { 0 } else { luck.below(40) } {
+        match if first { 0 } else { luck.below(42) } {
             0..16 => self.submit(luck),
             16..21 => Operation::Finish(vec![self.tasks(luck)]),
             21 => Operation::Fail(vec![self.tasks(luck)]),
@@ -210,6 +226,17 @@ impl World {
                 Operation::Join(vec![self::agent(luck, self.agents - 1)])
             }
             38 => Operation::Remove(vec![agent]),
+            39 => Operation::Limit {
+                workspace: format!("w{}", luck.below(WORKSPACES)),
+                settings: workspace(luck),
+            },
+            40 => Operation::Set {
+                job: job(luck),
+                settings: JobSettings {
+                    workspace: Some(format!("w{}", luck.below(WORKSPACES))),
+                    ..JobSettings::default()
+                },
+            },
             _ => Operation::RestartMaster,
         }
     }
@@ -240,7 +267,7 @@ impl World {
             }]
         });
         let settings = if new {
-            habit.settings
+            habit.settings.clone()
         } else {
             JobSettings::default()
         };
@@ -316,9 +343,12 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         operations: (0..6).map(|_| small(luck, "first")).collect(),
         ..Step::default()
     }];
+    // All jobs are of one workspace; in every third history it has a limit that no old task exceeds.
+    let mut limit = luck.once_in(3).then(|| 1 + luck.below(6));
     let old = (0..=luck.below(3))
         .map(|number| {
             let slots = luck.one_of(&[1, 2, 3, 4, 4, 8, 8, 12]);
+            limit = limit.map(|limit| limit.max(slots));
             let kind = luck.one_of(&kinds);
             let mut old = submission(luck, format!("old{number}"), slots, kind);
             old.settings.weight = luck.once_in(2).then_some(100.0);
@@ -336,6 +366,10 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
             ..Step::default()
         });
     }
+    let in_workspace = JobSettings {
+        workspace: Some("w".to_owned()),
+        ..JobSettings::default()
+    };
     Scenario {
         name: String::new(),
         about: String::new(),
@@ -349,7 +383,18 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
             reconnect_wait: 10 * MINUTE,
             agents,
         },
-        jobs: std::collections::BTreeMap::new(),
+        workspaces: std::collections::BTreeMap::from([(
+            "w".to_owned(),
+            WorkspaceSettings {
+                max_slots: limit,
+                in_other_pools: 0,
+            },
+        )]),
+        jobs: ["first", "later", "old"]
+            .iter()
+            .flat_map(|name| (0..6).map(move |number| format!("{name}{number}")))
+            .map(|name| (name, in_workspace.clone()))
+            .collect(),
         steps,
         until: Until::LastStep,
     }

@@ -194,6 +194,21 @@ impl State {
             .collect()
     }
 
+    /// Slots that the jobs of a request's workspace may use in all pools, and those that they do use; `None` = it has no
+    /// limit.
+    pub fn workspace_of(&self, request: &Request) -> Option<(u32, u32)> {
+        let workspace = self.job(request).workspace?;
+        let limit = self.queue.workspaces.get(&workspace)?;
+        let here: u32 = self
+            .queue
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.workspace == Some(workspace))
+            .map(|(id, _)| self.in_use(id.as_str()))
+            .sum();
+        Some((limit.max_slots, limit.in_other_pools + here))
+    }
+
     /// Slots that a job's allocations hold.
     pub fn in_use(&self, job: &str) -> u32 {
         let running = self.pool.running.iter();

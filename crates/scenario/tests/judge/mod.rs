@@ -178,6 +178,19 @@ fn nobody_overtakes(before: &State, plan: &Plan, preemption: bool) {
                     reason,
                     WaitReason::NotEnoughFreeSlots { .. } | WaitReason::ReservedFor { .. }
                 );
+            let own = before.job(waits);
+            if own.workspace == before.job(started).workspace
+                && own.priority < before.job(started).priority
+                && started.slots > 0
+                && (blocked || matches!(reason, WaitReason::OverWorkspaceLimit { .. }))
+                && let Some((most, used)) = before.after(plan).workspace_of(waits)
+            {
+                assert!(
+                    waits.slots > most || used + waits.slots <= most,
+                    "{} takes what {allocation} waits for of its workspace: {plan:#?}",
+                    placement.allocation_id
+                );
+            }
             let same_kind = (waits.slots == 0) == (started.slots == 0);
             if blocked && same_kind && before.job(waits).priority < before.job(started).priority {
                 assert!(
@@ -285,6 +298,14 @@ fn caps(before: &State, after: &State) {
             && used_after > used_before
         {
             assert!(used_after <= cap, "{id} uses {used_after} of {cap}");
+        }
+    }
+    for request in &before.queue.requests {
+        if let (Some((_, before)), Some((most, after))) =
+            (before.workspace_of(request), after.workspace_of(request))
+            && after > before
+        {
+            assert!(after <= most, "the workspace uses {after} of {most}");
         }
     }
 }

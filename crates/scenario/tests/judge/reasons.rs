@@ -39,6 +39,25 @@ pub fn is_true(
                 && *used == after.in_use(request.job_id.as_str())
                 && used + needed > *max_slots
         }
+        WaitReason::OverWorkspaceLimit {
+            needed,
+            max_slots,
+            in_use,
+            kept_for,
+        } => {
+            let within = in_use + needed <= *max_slots;
+            *needed == request.slots
+                && after.workspace_of(request) == Some((*max_slots, *in_use))
+                && match kept_for {
+                    None => !within,
+                    Some(first) => {
+                        within
+                            && has_claim(before, after, request, before.find(first))
+                            && waiting(plan, first).is_some()
+                            && in_use + needed + claimed(before, after, plan, request) > *max_slots
+                    }
+                }
+        }
         WaitReason::OverFairShare {
             needed,
             share,
@@ -120,6 +139,44 @@ fn waiting<'a>(plan: &'a Plan, id: &AllocationId) -> Option<&'a WaitReason> {
         .map(|(_, reason)| reason)
 }
 
+/// Whether another request of the same workspace may keep what is left of its limit.
+fn has_claim(before: &State, after: &State, request: &Request, other: &Request) -> bool {
+    let (own, theirs) = (before.job(request), before.job(other));
+    let by_priority = matches!(before.pool.settings.policy, Policy::Priority { .. });
+    let patience = before.pool.settings.reserve_after;
+    let waited = before.now.0 - other.requested_at.0;
+    let old = patience.is_some_and(|p| i128::from(waited) >= p.as_micros().cast_signed());
+    let freeing = after
+        .pool
+        .running
+        .iter()
+        .any(|running| running.progress == Progress::PreemptedFor(other.allocation_id.clone()));
+    let booked = matches!(
+        before.pool.settings.policy,
+        Policy::Priority {
+            preemption: true,
+            ..
+        } | Policy::FairShare
+    ) && after
+        .pool
+        .running
+        .iter()
+        .any(|r| r.progress != Progress::Active);
+    own.workspace == theirs.workspace
+        && other.allocation_id != request.allocation_id
+        && (old || freeing || booked || (by_priority && theirs.priority < own.priority))
+}
+
+/// Slots of all waiting requests that may keep what is left of the workspace's limit.
+fn claimed(before: &State, after: &State, plan: &Plan, request: &Request) -> u32 {
+    plan.waiting
+        .iter()
+        .map(|(id, _)| before.find(id))
+        .filter(|other| has_claim(before, after, request, other))
+        .map(|other| other.slots)
+        .sum()
+}
+
 fn is_behind(
     before: &State,
     after: &State,
@@ -148,7 +205,10 @@ fn is_behind(
         && priority < before.job(request).priority
         && (theirs.slots == 0) == (request.slots == 0)
         && !their_reason.is_permanent()
-        && !matches!(their_reason, WaitReason::OverJobCap { .. })
+        && !matches!(
+            their_reason,
+            WaitReason::OverJobCap { .. } | WaitReason::OverWorkspaceLimit { .. }
+        )
 }
 
 fn is_reserved_for(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::JobId;
+use det_ids::{JobId, WorkspaceId};
 use det_scheduler::{
     AgentState, Plan, PreemptReason, Progress, Request, RunningAllocation, SlotState, WaitReason,
 };
@@ -64,7 +64,18 @@ pub fn capacity(state: &State) -> u64 {
 pub fn parts(state: &State) -> BTreeMap<JobId, Part> {
     let bare = state.without(|running| running.request.preemptible || leaves(state, running));
     let mut found: BTreeMap<JobId, (Part, u64)> = BTreeMap::new();
-    let cap = |job: &JobId| state.queue.jobs[job].max_slots.map_or(u64::MAX, u64::from);
+    let allowance = |workspace: &WorkspaceId| {
+        let limit = state.queue.workspaces.get(workspace)?;
+        Some(u64::from(
+            limit.max_slots.saturating_sub(limit.in_other_pools),
+        ))
+    };
+    let cap = |id: &JobId| {
+        let job = &state.queue.jobs[id];
+        let own = job.max_slots.map_or(u64::MAX, u64::from);
+        let limit = job.workspace.as_ref().and_then(allowance);
+        own.min(limit.unwrap_or(u64::MAX))
+    };
     for running in &state.pool.running {
         let (part, fixed) = entry(&mut found, state, &running.request);
         let slots = u64::from(running.request.slots);
@@ -97,8 +108,8 @@ pub fn parts(state: &State) -> BTreeMap<JobId, Part> {
     for (_, fixed) in movable.values_mut() {
         *fixed = 0;
     }
-    share_out(&mut movable, &order, capacity(state));
-    share_out(&mut found, &order, capacity(state));
+    share_out_within_limits(state, &mut movable, &order);
+    share_out_within_limits(state, &mut found, &order);
     for (job, (part, _)) in &mut found {
         part.nominal = movable[job].0.share;
     }
@@ -130,6 +141,39 @@ fn place(state: &State, id: &JobId) -> (i64, i64, JobId) {
     let job = &state.queue.jobs[id];
     let position = job.position.unwrap_or(job.submitted_at.0);
     (position, job.submitted_at.0, id.clone())
+}
+
+/// Shares, and where the jobs of a workspace would together get more than it may use, that much divided among them first.
+fn share_out_within_limits(
+    state: &State,
+    found: &mut BTreeMap<JobId, (Part, u64)>,
+    order: &[JobId],
+) {
+    let mut bound = found.clone();
+    share_out(&mut bound, order, capacity(state));
+    for _ in &state.queue.workspaces {
+        for (workspace, limit) in &state.queue.workspaces {
+            let most = u64::from(limit.max_slots.saturating_sub(limit.in_other_pools));
+            let own = |job: &JobId| state.queue.jobs[job].workspace == Some(*workspace);
+            let shares = bound.iter().filter(|(job, _)| own(job));
+            if shares.map(|(_, (part, _))| part.share).sum::<u64>() <= most {
+                continue;
+            }
+            let mut few = found.clone();
+            few.retain(|job, _| own(job));
+            let few_in_order: Vec<JobId> = order.iter().filter(|job| own(job)).cloned().collect();
+            share_out(&mut few, &few_in_order, most);
+            for (job, (part, _)) in few {
+                let (bound, fixed) = bound.get_mut(&job).expect("it is there");
+                bound.demand = part.share;
+                *fixed = part.share;
+            }
+            share_out(&mut bound, order, capacity(state));
+        }
+    }
+    for (job, (part, _)) in found {
+        part.share = bound[job].0.share;
+    }
 }
 
 fn share_out(found: &mut BTreeMap<JobId, (Part, u64)>, order: &[JobId], capacity: u64) {

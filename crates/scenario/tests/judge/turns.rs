@@ -15,6 +15,7 @@ pub fn check(before: &State, plan: &Plan) {
         started: 0,
         out: BTreeSet::new(),
         reserved: BTreeSet::new(),
+        kept: BTreeMap::new(),
     };
     play.aged();
     play.rounds(before);
@@ -33,6 +34,8 @@ struct Play<'a> {
     out: BTreeSet<JobId>,
     /// Agents held back for those that have waited too long.
     reserved: BTreeSet<det_ids::AgentId>,
+    /// Slots of workspaces held back for them.
+    kept: BTreeMap<det_ids::WorkspaceId, u32>,
 }
 
 impl Play<'_> {
@@ -54,6 +57,10 @@ impl Play<'_> {
                     || cap.is_none_or(|cap| state.in_use(job.as_str()) + request.slots <= cap)
             })
             .filter(|request| {
+                let limit = state.workspace_of(request);
+                limit.is_none_or(|(most, _)| request.slots <= most)
+            })
+            .filter(|request| {
                 let usable = |agent: &det_scheduler::AgentSnapshot| {
                     agent.state == AgentState::Enabled
                         && !request.excluded_agents.contains(&agent.id)
@@ -73,7 +80,7 @@ impl Play<'_> {
                 .excluded_agents
                 .extend(self.reserved.iter().cloned());
         }
-        if !self.state.fits(&allowed) {
+        if !self.state.fits(&allowed) || self.exceeds_workspace(request) {
             self.out.insert(request.job_id.clone());
             return false;
         }
@@ -106,6 +113,9 @@ impl Play<'_> {
                 return;
             };
             if !self.offer(&request) {
+                if let Some(workspace) = self.state.job(&request).workspace {
+                    *self.kept.entry(workspace).or_default() += request.slots;
+                }
                 let own = self
                     .plan
                     .reservations
@@ -115,6 +125,14 @@ impl Play<'_> {
                     .extend(own.into_iter().flat_map(|own| own.agents.iter().cloned()));
             }
         }
+    }
+
+    fn exceeds_workspace(&self, request: &Request) -> bool {
+        let kept = self.state.job(request).workspace;
+        let kept = kept.and_then(|workspace| self.kept.get(&workspace));
+        let limit = self.state.workspace_of(request);
+        request.slots > 0
+            && limit.is_some_and(|(most, used)| used + kept.unwrap_or(&0) + request.slots > most)
     }
 
     fn rounds(&mut self, before: &State) {
@@ -153,6 +171,7 @@ pub fn is_behind_own(before: &State, plan: &Plan, request: &Request, ahead: &All
                 WaitReason::NotEnoughFreeSlots { .. }
                     | WaitReason::AuxFull { .. }
                     | WaitReason::ReservedFor { .. }
+                    | WaitReason::OverWorkspaceLimit { .. }
             )
         )
 }

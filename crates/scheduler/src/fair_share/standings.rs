@@ -67,6 +67,11 @@ impl Pass<'_> {
                 standing.demand = standing.demand.min(u64::from(max_slots));
             }
         }
+        for (jobs, allowance) in self.shared.workspaces.allowances(prepared) {
+            for job in jobs {
+                standings[job].demand = standings[job].demand.min(allowance);
+            }
+        }
         let shares = self.divide_among_jobs(|job| Claim {
             weight: prepared.jobs[job].weight,
             demand: standings[job].demand,
@@ -94,38 +99,77 @@ impl Pass<'_> {
                 demand[waiting.job] += u64::from(waiting.slots);
             }
         }
+        for (job, demand) in prepared.jobs.iter().zip(&mut demand) {
+            if let Some(max_slots) = job.max_slots {
+                *demand = (*demand).min(u64::from(max_slots));
+            }
+        }
+        for (jobs, allowance) in self.shared.workspaces.allowances(prepared) {
+            for job in jobs {
+                demand[job] = demand[job].min(allowance);
+            }
+        }
         self.divide_among_jobs(|job| Claim {
             weight: prepared.jobs[job].weight,
-            demand: prepared.jobs[job]
-                .max_slots
-                .map_or(demand[job], |max| demand[job].min(u64::from(max))),
+            demand: demand[job],
             fixed: 0,
         })
     }
 
-    /// Shares by job.
+    /// Shares by job. The jobs of a workspace that would get more than its limit allows divide that among themselves, and
+    /// the others the rest.
     fn divide_among_jobs(&self, claim: impl Fn(usize) -> Claim) -> Vec<u64> {
-        let jobs = &self.shared.prepared.jobs;
-        let mut claims: Vec<(usize, Claim)> = (0..jobs.len())
-            .map(|job| (job, claim(job)))
-            .filter(|(_, claim)| claim.demand > 0 || claim.fixed > 0)
+        let prepared = self.shared.prepared;
+        let mut claims: Vec<Claim> = (0..prepared.jobs.len()).map(claim).collect();
+        let mut shares = self.divide_in_order(&claims, 0..claims.len(), self.shared.capacity);
+        let mut allowances = self.shared.workspaces.allowances(prepared);
+        let sum = |shares: &[u64], jobs: &[usize]| jobs.iter().map(|job| shares[*job]).sum::<u64>();
+        while let Some(over) = allowances
+            .iter()
+            .position(|(jobs, allowance)| sum(&shares, jobs) > *allowance)
+        {
+            let (jobs, allowance) = allowances.swap_remove(over);
+            let own = self.divide_in_order(&claims, jobs.iter().copied(), allowance);
+            for job in jobs {
+                claims[job].demand = own[job];
+                claims[job].fixed = own[job];
+            }
+            shares = self.divide_in_order(&claims, 0..claims.len(), self.shared.capacity);
+        }
+        shares
+    }
+
+    /// Shares of `capacity` for some jobs; ties are decided in queue order.
+    fn divide_in_order(
+        &self,
+        claims: &[Claim],
+        jobs: impl Iterator<Item = usize>,
+        capacity: u64,
+    ) -> Vec<u64> {
+        let views = &self.shared.prepared.jobs;
+        let mut in_order: Vec<usize> = jobs
+            .filter(|job| claims[*job].demand > 0 || claims[*job].fixed > 0)
             .collect();
-        claims.sort_unstable_by_key(|(job, _)| jobs[*job].order);
-        let in_order: Vec<usize> = claims.iter().map(|(job, _)| *job).collect();
-        let claims: Vec<Claim> = claims.into_iter().map(|(_, claim)| claim).collect();
-        let mut shares = vec![0; jobs.len()];
-        let divided = divide(&claims, self.shared.capacity);
-        for (job, share) in in_order.into_iter().zip(divided) {
+        in_order.sort_unstable_by_key(|job| views[*job].order);
+        let claims: Vec<Claim> = in_order.iter().map(|job| claims[*job]).collect();
+        let mut shares = vec![0; views.len()];
+        for (job, share) in in_order.into_iter().zip(divide(&claims, capacity)) {
             shares[job] = share;
         }
         shares
     }
 
-    /// Whether a request could start in its job if nothing else of the job ran.
+    /// Whether a request could start in its job and workspace if nothing else of them ran here.
     fn fits_cap(&self, waiting: &Waiting) -> bool {
-        self.shared.prepared.jobs[waiting.job]
+        let prepared = self.shared.prepared;
+        prepared.jobs[waiting.job]
             .max_slots
             .is_none_or(|max| waiting.slots <= max)
+            && self
+                .shared
+                .workspaces
+                .allowance(prepared, waiting.job)
+                .is_none_or(|most| u64::from(waiting.slots) <= most)
     }
 }
 

@@ -221,6 +221,7 @@ impl World {
             submitted_at: requested_at,
             position: traits.position,
             moved: traits.position.is_some(),
+            workspace: None,
         });
         Request {
             allocation_id: AllocationId::from(task),

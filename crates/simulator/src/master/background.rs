@@ -167,6 +167,7 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
                 submitted_at: Micros(experiment.submitted_at),
                 position: None,
                 moved: false,
+                workspace: None,
             },
         );
     }

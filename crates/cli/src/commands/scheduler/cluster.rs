@@ -167,6 +167,7 @@ pub(super) fn scenario(
             reconnect_wait: Duration::from_mins(10),
             agents,
         },
+        workspaces: BTreeMap::new(),
         jobs: BTreeMap::new(),
         steps: vec![Step {
             when: When::Now,
@@ -315,6 +316,7 @@ impl World<'_> {
             weight: number(&job["weight"]).filter(|weight| weight.is_finite() && *weight > 0.0),
             max_slots: small(&resources["max_slots"]).map(Some),
             concurrent: None,
+            workspace: None,
         };
         let single_node = match &resources["is_single_node"] {
             Value::Bool(single) => *single,
@@ -328,7 +330,7 @@ impl World<'_> {
                 Submission {
                     job: name.clone(),
                     settings: if new {
-                        settings
+                        settings.clone()
                     } else {
                         JobSettings::default()
                     },
