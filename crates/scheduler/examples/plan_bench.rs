@@ -2,7 +2,7 @@
 //!
 //! Prints the median and the worst of repeated runs for pools of 1,000 agents of 8 slots: plans of everything for 50,000
 //! waiting requests, then for each policy and 1,000, 10,000 and 50,000 waiting requests a plan of everything and passes of
-//! a planner that is told one event.
+//! a planner that is told one event. With an argument, only the rows whose names contain it.
 #![expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
 
 use std::collections::BTreeSet;
@@ -31,6 +31,18 @@ const PREEMPTION: Policy = Policy::Priority {
 const NOW: Micros = Micros(1_000_000_000_000);
 
 fn main() {
+    let only = std::env::args().nth(1);
+    let wanted = |name: &str| only.as_deref().is_none_or(|only| name.contains(only));
+    let report = |name: &str, pool: &PoolSnapshot, queue: &Queue| {
+        if wanted(name) {
+            report(name, pool, queue);
+        }
+    };
+    let increments = |name: &str, policy: Policy, waiting: u32, waited_seconds: i64| {
+        if wanted(&format!("{name} {waiting}")) {
+            increments(name, policy, waiting, waited_seconds);
+        }
+    };
     println!("{AGENTS} agents of {SLOTS} slots, {WAITING} waiting, median and worst of {REPEATS}");
     let mixed = |n: u32| [1, 1, 2, 4, 8, 16][n as usize % 6];
     report(

@@ -6,10 +6,10 @@ use det_ids::AllocationId;
 
 use crate::capacity::Fate;
 use crate::model::Policy;
-use crate::plan::{HandOver, PreemptReason, Preemption, Reservation};
+use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
 use crate::reason::{Behind, Holder, Holders, WaitReason};
-use crate::space::{Parts, Space};
+use crate::space::{AgentRank, Parts, Space};
 use crate::workspaces::Workspaces;
 
 /// Holders named in a reason.
@@ -23,7 +23,8 @@ pub(crate) struct Decided {
     pub(crate) preempt: Vec<Preemption>,
     pub(crate) hand_over: Vec<HandOver>,
     pub(crate) reasons: Reasons,
-    pub(crate) reservations: Vec<Reservation>,
+    /// Requests for which agents are kept.
+    pub(crate) reservations: Vec<(usize, Vec<AgentRank>)>,
 }
 
 /// Why requests wait. Most wait for the same few reasons.

@@ -41,7 +41,7 @@ use det_ids::Micros;
 
 use crate::capacity::Fate;
 use crate::decision::{Decided, Shared, Wait};
-use crate::future::Future;
+use crate::future::{Future, ShapeSet};
 use crate::plan::{PreemptReason, Preemption};
 use crate::prepared::Prepared;
 use crate::reserve::{Reserver, reserve_before};
@@ -98,8 +98,10 @@ struct Round {
     squeezed: BTreeSet<usize>,
     /// Requests that room is kept for, with the agents.
     holders: BTreeMap<usize, BTreeSet<AgentRank>>,
+    /// Preemptible work by job; made when first needed. What was asked to stop since is in it.
+    preemptible: Option<BTreeMap<usize, Vec<usize>>>,
     /// Shapes for which there are no victims.
-    victimless: BTreeSet<usize>,
+    victimless: ShapeSet,
 }
 
 impl<'a> Pass<'a> {
@@ -153,11 +155,12 @@ impl<'a> Pass<'a> {
                 wishes: BTreeSet::new(),
                 changed: true,
                 claims: BTreeMap::new(),
-                reserver: Reserver::new(prepared.agents.len()),
+                reserver: Reserver::new(prepared),
                 aged: BTreeMap::new(),
                 squeezed: BTreeSet::new(),
                 holders: BTreeMap::new(),
-                victimless: BTreeSet::new(),
+                preemptible: None,
+                victimless: ShapeSet::new(prepared.shapes.len()),
             };
             for standing in &mut self.shared.standings {
                 standing.booked = 0;
@@ -436,14 +439,20 @@ impl<'a> Pass<'a> {
     ) -> Option<Vec<usize>> {
         let prepared = self.shared.prepared;
         let shape = prepared.requests[request].shape;
-        if round.victimless.contains(&shape) {
+        if round.victimless.contains(shape) {
             return None;
+        }
+        let work = round
+            .preemptible
+            .get_or_insert_with(|| self.preemptible_work());
+        for work in work.values_mut() {
+            while work.pop_if(|last| self.leaving[*last]).is_some() {}
         }
         let found = victims::search(
             &future.space,
             &prepared.shapes[shape].shape,
             &prepared.running,
-            self.candidates(),
+            self.candidates(work),
         );
         if found.is_none() {
             round.victimless.insert(shape);
@@ -451,23 +460,16 @@ impl<'a> Pass<'a> {
         found
     }
 
-    /// Preemptible work of jobs above their share: of the job furthest above first (of equals the later one), what was
-    /// started last first, until the job is at its share.
-    fn candidates(&self) -> impl Iterator<Item = usize> {
+    /// Preemptible work by job, what was started first before what was started later.
+    fn preemptible_work(&self) -> BTreeMap<usize, Vec<usize>> {
         let prepared = self.shared.prepared;
         let mut of_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (number, active) in prepared.running.iter().enumerate() {
-            let standing = &self.shared.standings[active.job];
-            if active.preemptible
-                && !self.leaving[number]
-                && active.slots > 0
-                && standing.active > standing.share
-            {
+            if active.preemptible && !self.leaving[number] && active.slots > 0 {
                 of_job.entry(active.job).or_default().push(number);
             }
         }
-        let mut furthest: BinaryHeap<(u64, u32, usize)> = BinaryHeap::new();
-        for (job, work) in &mut of_job {
+        for work in of_job.values_mut() {
             work.sort_by_key(|number| {
                 let running = &prepared.running[*number].running;
                 (
@@ -476,19 +478,37 @@ impl<'a> Pass<'a> {
                     &running.request.allocation_id,
                 )
             });
-            let standing = &self.shared.standings[*job];
-            let above = standing.active - standing.share;
-            furthest.push((above, prepared.jobs[*job].order, *job));
         }
+        of_job
+    }
+
+    /// Preemptible work of jobs above their share: of the job furthest above first (of equals the later one), what was
+    /// started last first, until the job is at its share.
+    fn candidates(&self, of_job: &BTreeMap<usize, Vec<usize>>) -> impl Iterator<Item = usize> {
+        let prepared = self.shared.prepared;
+        // With the number of those of the job's work that come after.
+        let mut furthest: BinaryHeap<(u64, u32, usize, usize)> = of_job
+            .iter()
+            .filter_map(|(job, work)| {
+                let standing = &self.shared.standings[*job];
+                let above = standing.active.checked_sub(standing.share)?;
+                (above > 0).then(|| (above, prepared.jobs[*job].order, *job, work.len()))
+            })
+            .collect();
         std::iter::from_fn(move || {
-            let (above, order, job) = furthest.pop()?;
-            let work = of_job.get_mut(&job)?;
-            let victim = work.pop()?;
-            let left = above.saturating_sub(u64::from(prepared.running[victim].slots));
-            if left > 0 && !work.is_empty() {
-                furthest.push((left, order, job));
+            while let Some((above, order, job, left)) = furthest.pop() {
+                let work = &of_job[&job][..left];
+                let Some(last) = work.iter().rposition(|number| !self.leaving[*number]) else {
+                    continue;
+                };
+                let victim = work[last];
+                let above = above.saturating_sub(u64::from(prepared.running[victim].slots));
+                if above > 0 {
+                    furthest.push((above, order, job, last));
+                }
+                return Some(victim);
             }
-            Some(victim)
+            None
         })
     }
 
@@ -557,8 +577,7 @@ impl<'a> Pass<'a> {
         }
         for (request, agents) in &round.holders {
             let agents: Vec<AgentRank> = agents.iter().copied().collect();
-            let reservation = prepared.reservation(*request, &agents);
-            self.decided.reservations.push(reservation);
+            self.decided.reservations.push((*request, agents));
         }
     }
 

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use crate::prepared::Prepared;
 use crate::space::{AgentRank, Parts, Space, spread_of};
 
-/// Shapes known not to fit a space, until room is added to it.
-pub(crate) struct Misfits {
+/// Shapes of which the same is known. Clearing costs nothing.
+pub(crate) struct ShapeSet {
     since: Vec<u32>,
     epoch: u32,
 }
 
-impl Misfits {
+impl ShapeSet {
     pub(crate) fn new(shapes: usize) -> Self {
         Self {
             since: vec![0; shapes],
@@ -35,7 +35,8 @@ impl Misfits {
 /// Room that is free or will be.
 pub(crate) struct Future {
     pub(crate) space: Space,
-    pub(crate) misfits: Misfits,
+    /// Shapes known not to fit, until room is added.
+    pub(crate) misfits: ShapeSet,
     /// Slots by job, booked ones included.
     pub(crate) in_use: Vec<u64>,
     /// Stopping allocations by agent, least important last.

@@ -63,6 +63,10 @@ impl<T: Entry> Ordered<T> {
         all
     }
 
+    pub(crate) fn len_when_settled(&self) -> usize {
+        self.known.len()
+    }
+
     pub(crate) fn is_empty_when_settled(&self) -> bool {
         self.known.is_empty()
     }

@@ -10,7 +10,7 @@ use crate::model::{
     AgentSnapshot, Job, Policy, PoolSettings, PoolSnapshot, Queue, Request, RunningAllocation,
     WorkspaceLimit,
 };
-use crate::plan::{HandOver, Placement, Plan, Preemption, Reservation};
+use crate::plan::{HandOver, Placement, Plan, Preemption};
 use crate::prepared::Prepared;
 use crate::reason::WaitReason;
 use crate::space::Parts;
@@ -40,8 +40,6 @@ pub struct Pass {
     /// Requests that wait for another kind of reason than was told last, or of whose reason nothing was told, and some of
     /// those whose numbers have changed.
     pub waiting: Vec<(AllocationId, Arc<WaitReason>)>,
-    /// As in [`Plan::reservations`].
-    pub reservations: Vec<Reservation>,
     /// How many of `waiting` are those.
     pub refreshed: usize,
     /// Requests at most whose numbers have changed since their reasons were told, and are not among `waiting`.
@@ -64,6 +62,8 @@ impl Planner {
         for agent in &pool.agents {
             planner.put_agent(agent.clone());
         }
+        // Agents get their numbers before there is anything that would have to be numbered anew.
+        planner.prepared.settle();
         for (id, job) in &queue.jobs {
             planner.put_job(id, job.clone());
         }
@@ -164,7 +164,6 @@ impl Planner {
             preempt: decided.preempt,
             hand_over: decided.hand_over,
             waiting,
-            reservations: decided.reservations,
             refreshed,
             outdated,
         }
@@ -186,7 +185,11 @@ impl Planner {
                     Some((waiting.request.allocation_id.clone(), reason))
                 })
                 .collect(),
-            reservations: decided.reservations,
+            reservations: decided
+                .reservations
+                .iter()
+                .map(|(request, agents)| self.prepared.reservation(*request, agents))
+                .collect(),
         }
     }
 

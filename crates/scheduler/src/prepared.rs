@@ -384,7 +384,7 @@ impl Prepared {
 
     /// Makes all changes show.
     pub(crate) fn settle(&mut self) {
-        if self.renumber || self.shapes.len() > MOST_SHAPES + self.requests.len() {
+        if self.renumber || self.shapes.len() > MOST_SHAPES + self.requests.len_when_settled() {
             self.number_anew();
         }
         let before = |job: usize| order_of(&self.jobs, job);
@@ -535,11 +535,12 @@ impl Prepared {
 
     /// The agents that a request has reserved, by name.
     pub(crate) fn reservation(&self, request: usize, agents: &[AgentRank]) -> Reservation {
+        let agents: BTreeSet<&AgentRank> = agents.iter().collect();
         Reservation {
             allocation_id: self.requests[request].request.allocation_id.clone(),
             agents: agents
                 .iter()
-                .map(|agent| self.agents[*agent as usize].agent.id.clone())
+                .map(|agent| self.agents[**agent as usize].agent.id.clone())
                 .collect(),
         }
     }

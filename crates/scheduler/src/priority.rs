@@ -29,7 +29,7 @@ use det_ids::Micros;
 
 use crate::capacity::Fate;
 use crate::decision::{Decided, Shared, Wait};
-use crate::future::Future;
+use crate::future::{Future, ShapeSet};
 use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
 use crate::reason::Behind;
@@ -80,11 +80,28 @@ struct Run<'a, 'b> {
     freeing: Option<usize>,
 }
 
+/// A request that did not fit, or was held while room is being freed.
+struct Wish {
+    request: usize,
+    shape: usize,
+    /// The place in [`Class::holders`] if it reserves agents because of its age.
+    aged: Option<usize>,
+}
+
+/// A request that reserves.
+struct Holder {
+    request: usize,
+    /// Those reserved because of age, then those where work stops for it.
+    agents: Vec<AgentRank>,
+    /// How many of the first kind.
+    aged: usize,
+}
+
 /// What belongs to the class at hand.
 struct Class {
     priority: u8,
-    /// Requests that did not fit, or were held while room is being freed, in order.
-    wishes: Vec<usize>,
+    /// In order.
+    wishes: Vec<Wish>,
     /// Requests that close the class if nothing else holds them back in the end, in order.
     unfit: Vec<usize>,
     /// Jobs of requests that did not fit; only where one may stop another of the class.
@@ -92,11 +109,9 @@ struct Class {
     /// Requests that an earlier one of the class may stop: they come last.
     deferred: Vec<usize>,
     /// Requests that reserve, with the agents, in order.
-    holders: Vec<(usize, Vec<AgentRank>)>,
-    /// Agents reserved because of age, by request.
-    aged: BTreeMap<usize, Vec<AgentRank>>,
-    /// Those of them on which nobody else's room is booked.
-    closed: BTreeSet<AgentRank>,
+    holders: Vec<Holder>,
+    /// Agents reserved because of age on which nobody else's room is booked.
+    closed: Vec<AgentRank>,
     reserver: Reserver,
     /// Slots reserved because of age, by job with a cap, and the first request that reserves: a job reserves no more
     /// than its cap lets it use, and later requests of it do not take that.
@@ -112,7 +127,7 @@ struct Class {
     /// Room by agent held by work that this class may preempt by its priority; made when first needed.
     preemptible: Option<Vec<u32>>,
     /// Shapes for which there are no victims.
-    victimless: BTreeSet<usize>,
+    victimless: ShapeSet,
 }
 
 impl<'a, 'b> Run<'a, 'b> {
@@ -156,6 +171,7 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 
     fn class(&mut self, priority: u8, members: &[usize], decided: &mut Decided) {
+        let prepared = self.shared.prepared;
         let mut class = Class {
             priority,
             wishes: Vec::new(),
@@ -163,16 +179,15 @@ impl<'a, 'b> Run<'a, 'b> {
             blocked_jobs: BTreeSet::new(),
             deferred: Vec::new(),
             holders: Vec::new(),
-            aged: BTreeMap::new(),
-            closed: BTreeSet::new(),
-            reserver: Reserver::new(self.shared.prepared.agents.len()),
+            closed: Vec::new(),
+            reserver: Reserver::new(prepared),
             reserved: BTreeMap::new(),
             capped: BTreeMap::new(),
             held: BTreeMap::new(),
             came_last: BTreeSet::new(),
             moved: self.moved.contains(&priority),
             preemptible: None,
-            victimless: BTreeSet::new(),
+            victimless: ShapeSet::new(prepared.shapes.len()),
         };
         for &request in members {
             if !self.defer(&mut class, request) {
@@ -193,10 +208,10 @@ impl<'a, 'b> Run<'a, 'b> {
         self.tell_reserved_from_full(&class, members);
         self.close(&class);
         self.keep_from_less_important(members);
-        for (request, agents) in class.holders {
-            let reservation = self.shared.prepared.reservation(request, &agents);
-            decided.reservations.push(reservation);
-        }
+        let reserve = class.holders.into_iter();
+        decided
+            .reservations
+            .extend(reserve.map(|holder| (holder.request, holder.agents)));
     }
 
     /// Whether a request is to come last, because a blocked one of its class may stop it.
@@ -293,7 +308,11 @@ impl<'a, 'b> Run<'a, 'b> {
                 because,
             };
             if because == Behind::RoomBeingFreed {
-                class.wishes.push(request);
+                class.wishes.push(Wish {
+                    request,
+                    shape: waiting.shape,
+                    aged: None,
+                });
             }
             return;
         }
@@ -308,14 +327,18 @@ impl<'a, 'b> Run<'a, 'b> {
         }
         self.shared.waits[request] = Wait::NoRoom;
         class.unfit.push(request);
-        class.wishes.push(request);
         if self.preemption && class.moved {
             class.blocked_jobs.insert(waiting.job);
         }
         if self.is_old(request) || self.room.ties.contains_key(&request) {
             self.shared.keep(request);
         }
-        self.hold_back(class, request, decided);
+        let aged = self.hold_back(class, request, decided);
+        class.wishes.push(Wish {
+            request,
+            shape: waiting.shape,
+            aged,
+        });
     }
 
     /// Whether a more important request keeps this class, or this kind of request, from starting.
@@ -337,33 +360,43 @@ impl<'a, 'b> Run<'a, 'b> {
         decided.placed.push((request, parts));
     }
 
-    /// Holds back room for a request that did not fit and reserves.
-    fn hold_back(&mut self, class: &mut Class, request: usize, decided: &Decided) {
+    /// Holds back room for a request that did not fit and reserves. Its place in [`Class::holders`] if it does so
+    /// because of its age.
+    fn hold_back(&mut self, class: &mut Class, request: usize, decided: &Decided) -> Option<usize> {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
         if prepared.shapes[waiting.shape].shape.units == 1 {
             // No room at all is free where it may run, so there is nothing that others could take from it.
-            return;
+            return None;
         }
-        let mut agents: BTreeSet<AgentRank> = BTreeSet::new();
+        let mut agents: Vec<AgentRank> = Vec::new();
         if self.is_over_age(class, request)
             && let Some(closest) = self.closest(class, waiting.shape, decided)
         {
             for &agent in &closest {
                 self.room.hold(agent, u32::MAX);
             }
-            agents.extend(&closest);
-            let reserved = class.reserved.entry(waiting.job).or_insert((0, request));
-            reserved.0 += u64::from(waiting.slots);
-            class.aged.insert(request, closest);
+            agents = closest;
+            if prepared.jobs[waiting.job].max_slots.is_some() {
+                let reserved = class.reserved.entry(waiting.job).or_insert((0, request));
+                reserved.0 += u64::from(waiting.slots);
+            }
         }
+        let aged = agents.len();
         for (agent, units) in self.room.own_room(request) {
             self.room.hold(agent, units);
-            agents.insert(agent);
+            if !agents.contains(&agent) {
+                agents.push(agent);
+            }
         }
         if !agents.is_empty() {
-            class.holders.push((request, agents.into_iter().collect()));
+            class.holders.push(Holder {
+                request,
+                agents,
+                aged,
+            });
         }
+        (aged > 0).then(|| class.holders.len() - 1)
     }
 
     /// Whether a request has waited so long that it reserves, and its job could use what it would reserve.
@@ -379,6 +412,9 @@ impl<'a, 'b> Run<'a, 'b> {
 
     /// The request that reserves what is left of its job's cap, so that `request` would take from it.
     fn job_reserves(&self, class: &Class, request: usize) -> Option<usize> {
+        if class.reserved.is_empty() {
+            return None;
+        }
         let waiting = &self.shared.prepared.requests[request];
         let max_slots = self.shared.prepared.jobs[waiting.job].max_slots?;
         let &(reserved, first) = class.reserved.get(&waiting.job)?;
@@ -439,14 +475,21 @@ impl<'a, 'b> Run<'a, 'b> {
         let Some(mut future) = self.room.future.take() else {
             return;
         };
-        for request in std::mem::take(&mut class.wishes) {
-            if !self.book(&mut future, class, request, decided)
-                && let Some(agents) = class.aged.get(&request)
+        for wish in std::mem::take(&mut class.wishes) {
+            // Most are like one that was tried before.
+            let hopeless = !class.moved
+                && future.misfits.contains(wish.shape)
+                && class.victimless.contains(wish.shape)
+                && !self.room.ties.contains_key(&wish.request);
+            if (hopeless || !self.book(&mut future, class, wish.request, decided))
+                && let Some(aged) = wish.aged
             {
                 // Nobody after it counts on its agents, or stops work there only to find them reserved.
-                for &agent in agents {
-                    if class.closed.insert(agent) {
+                let holder = &class.holders[aged];
+                for &agent in &holder.agents[..holder.aged] {
+                    if future.space.cell(agent).open {
                         future.space.set_open(agent, false);
+                        class.closed.push(agent);
                     }
                 }
             }
@@ -529,7 +572,7 @@ impl<'a, 'b> Run<'a, 'b> {
         let waiting = &prepared.requests[request];
         // With moved jobs the candidates depend on the job, and a failure says nothing about others of the shape.
         let by_shape = !prepared.jobs[waiting.job].moved && !class.moved;
-        if by_shape && class.victimless.contains(&waiting.shape) {
+        if by_shape && class.victimless.contains(waiting.shape) {
             return None;
         }
         // What already stops for less important requests costs nobody anything.
@@ -637,10 +680,10 @@ impl<'a, 'b> Run<'a, 'b> {
             let ahead = class
                 .holders
                 .iter()
-                .filter(|(holder, _)| *holder < request || class.came_last.contains(&request))
-                .filter(|(holder, _)| *holder != request)
-                .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)))
-                .map(|(holder, _)| *holder);
+                .filter(|holder| holder.request < request || class.came_last.contains(&request))
+                .filter(|holder| holder.request != request)
+                .find(|holder| holder.agents.iter().any(|agent| shape.allows(*agent)))
+                .map(|holder| holder.request);
             let known = class.capped.get(&request).or(class.held.get(&request));
             if let Some(holder) = known.copied().or(ahead) {
                 self.shared.waits[request] = Wait::ReservedFor(holder);

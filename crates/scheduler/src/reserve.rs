@@ -1,12 +1,14 @@
 //! Which agents a request that has waited too long is closest to getting.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use det_ids::Micros;
 
+use crate::future::ShapeSet;
 use crate::gang::{Group, divide};
 use crate::model::PoolSettings;
+use crate::prepared::Prepared;
 use crate::space::{AgentRank, Shape, Space};
 
 /// Requests made at or before this time have waited so long that they reserve; `None` = nobody ever does.
@@ -22,7 +24,7 @@ pub(crate) struct Reserver {
     /// Units of each agent's capacity that earlier reservations count on.
     booked: Vec<u32>,
     /// Shapes for which no agent is left; later bookings only leave less.
-    hopeless: BTreeSet<usize>,
+    hopeless: ShapeSet,
     ranking: Ranking,
 }
 
@@ -35,22 +37,24 @@ struct Ranking {
     by_room: Vec<AgentRank>,
     /// By shape: how many of the first of these cannot hold it. What is booked only grows, so they never will.
     passed: BTreeMap<usize, usize>,
-    /// Open agents by size: what each still has to get back, and which agent; least first.
+    /// Room within reach, by agent.
+    reach: Vec<u32>,
+    /// Open agents that are not booked by size: what each still has to get back, and which agent; least first.
     by_size: BTreeMap<u32, Vec<(u32, AgentRank)>>,
 }
 
 impl Reserver {
-    pub(crate) fn new(agents: usize) -> Self {
+    pub(crate) fn new(prepared: &Prepared) -> Self {
         Self {
-            booked: vec![0; agents],
-            hopeless: BTreeSet::new(),
+            booked: vec![0; prepared.agents.len()],
+            hopeless: ShapeSet::new(prepared.shapes.len()),
             ranking: Ranking::default(),
         }
     }
 
     /// Whether no agent is left for a shape.
     pub(crate) fn is_hopeless(&self, number: usize) -> bool {
-        self.hopeless.contains(&number)
+        self.hopeless.contains(number)
     }
 
     /// Chooses the agents on which the request has least to wait for, and books them. `within_reach` gives, by agent, the
@@ -67,7 +71,7 @@ impl Reserver {
         shape: &Shape,
     ) -> Option<Vec<AgentRank>> {
         if self.ranking.placed != Some(placed) {
-            self.ranking = Ranking::new(space, placed, &within_reach());
+            self.ranking = Ranking::new(space, placed, within_reach(), &self.booked);
         }
         let chosen = self
             .one_agent(space, number, shape)
@@ -83,6 +87,9 @@ impl Reserver {
                 for agent in agents {
                     let units = space.cell(*agent).capacity.min(shape.units);
                     let booked = &mut self.booked[*agent as usize];
+                    if *booked == 0 {
+                        self.ranking.is_booked(space, *agent);
+                    }
                     *booked = booked.saturating_add(units);
                 }
             }
@@ -109,11 +116,7 @@ impl Reserver {
         by_room.get(*passed).copied()
     }
 
-    fn whole_agents(&mut self, space: &Space, shape: &Shape) -> Option<Vec<AgentRank>> {
-        let booked = &self.booked;
-        for agents in self.ranking.by_size.values_mut() {
-            agents.retain(|(_, agent)| booked[*agent as usize] == 0);
-        }
+    fn whole_agents(&self, space: &Space, shape: &Shape) -> Option<Vec<AgentRank>> {
         if shape.excluded.is_empty() {
             return whole(&self.ranking.by_size, space, shape);
         }
@@ -126,7 +129,7 @@ impl Reserver {
 }
 
 impl Ranking {
-    fn new(space: &Space, placed: usize, within_reach: &[u32]) -> Self {
+    fn new(space: &Space, placed: usize, within_reach: Vec<u32>, booked: &[u32]) -> Self {
         let open = || space.cells().iter().zip(0..).filter(|(cell, _)| cell.open);
         let mut by_room: Vec<AgentRank> = open().map(|(_, agent)| agent).collect();
         let reach = |agent: AgentRank| within_reach[agent as usize];
@@ -137,7 +140,8 @@ impl Ranking {
             )
         });
         let mut by_size: BTreeMap<u32, Vec<(u32, AgentRank)>> = BTreeMap::new();
-        for (cell, agent) in open().filter(|(cell, _)| cell.capacity > 0) {
+        let unbooked = |agent: AgentRank| booked[agent as usize] == 0;
+        for (cell, agent) in open().filter(|(cell, agent)| cell.capacity > 0 && unbooked(*agent)) {
             let missing = cell.capacity.saturating_sub(reach(agent));
             by_size
                 .entry(cell.capacity)
@@ -151,7 +155,19 @@ impl Ranking {
             placed: Some(placed),
             by_room,
             passed: BTreeMap::new(),
+            reach: within_reach,
             by_size,
+        }
+    }
+
+    /// An agent cannot be taken whole any more.
+    fn is_booked(&mut self, space: &Space, agent: AgentRank) {
+        let size = space.cell(agent).capacity;
+        let missing = size.saturating_sub(self.reach[agent as usize]);
+        if let Some(agents) = self.by_size.get_mut(&size)
+            && let Ok(place) = agents.binary_search(&(missing, agent))
+        {
+            agents.remove(place);
         }
     }
 }

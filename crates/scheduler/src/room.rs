@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use det_ids::AllocationId;
 
-use crate::future::{Future, Misfits};
+use crate::future::{Future, ShapeSet};
 use crate::model::Progress;
 use crate::prepared::{Part, Prepared};
 use crate::space::{AgentRank, Parts, Space, spread_of};
@@ -14,13 +14,14 @@ pub(crate) struct Room<'a> {
     prepared: &'a Prepared,
     /// What is free now, less what is held back.
     pub(crate) free: Space,
-    misfits: Misfits,
+    /// Shapes known not to fit, until room is added.
+    misfits: ShapeSet,
     /// What will be free when stopping work has ended, less what is booked. Only where work is preempted.
     pub(crate) future: Option<Future>,
     /// Running allocations that stop for a request that still waits, by request.
     pub(crate) ties: BTreeMap<usize, Vec<usize>>,
     /// Units held back by agent.
-    held_back: BTreeMap<AgentRank, u32>,
+    held_back: Vec<u32>,
 }
 
 /// Running work that stops.
@@ -38,10 +39,10 @@ impl<'a> Room<'a> {
         Self {
             prepared,
             free,
-            misfits: Misfits::new(prepared.shapes.len()),
+            misfits: ShapeSet::new(prepared.shapes.len()),
             future: None,
             ties: BTreeMap::new(),
-            held_back: BTreeMap::new(),
+            held_back: vec![0; prepared.agents.len()],
         }
     }
 
@@ -55,7 +56,7 @@ impl<'a> Room<'a> {
     ) -> Self {
         let mut future = Future {
             space: free.clone(),
-            misfits: Misfits::new(prepared.shapes.len()),
+            misfits: ShapeSet::new(prepared.shapes.len()),
             in_use,
             stopping_on: vec![Vec::new(); prepared.agents.len()],
         };
@@ -178,7 +179,7 @@ impl<'a> Room<'a> {
     /// Holds back up to `units` on an agent, as far as they are free.
     pub(crate) fn hold(&mut self, agent: AgentRank, units: u32) {
         let cell = self.free.cell(agent);
-        let held = self.held_back.entry(agent).or_default();
+        let held = &mut self.held_back[agent as usize];
         let more = units.saturating_sub(*held).min(cell.free());
         if more > 0 && cell.open {
             *held += more;
@@ -194,7 +195,7 @@ impl<'a> Room<'a> {
         }
         let more = units.min(cell.free());
         if more > 0 {
-            *self.held_back.entry(agent).or_default() += more;
+            self.held_back[agent as usize] += more;
             self.free.take(agent, more);
         }
         more
@@ -202,7 +203,7 @@ impl<'a> Room<'a> {
 
     /// Ends the holding back of `units` on an agent.
     pub(crate) fn let_go(&mut self, agent: AgentRank, units: u32) {
-        let held = self.held_back.entry(agent).or_default();
+        let held = &mut self.held_back[agent as usize];
         let units = units.min(*held);
         if units > 0 {
             *held -= units;
@@ -219,15 +220,18 @@ impl<'a> Room<'a> {
 
     /// Room that is free on an agent, held back or not.
     pub(crate) fn within_reach(&self, agent: AgentRank) -> u32 {
-        let held_back = self.held_back.get(&agent).copied().unwrap_or(0);
+        let held_back = self.held_back[agent as usize];
         self.free.cell(agent).free().saturating_add(held_back)
     }
 
     /// Ends all holding back.
     pub(crate) fn give_back(&mut self) {
-        for (agent, units) in std::mem::take(&mut self.held_back) {
-            self.free.give(agent, units, units);
-            self.misfits.clear();
+        for (units, agent) in self.held_back.iter_mut().zip(0..) {
+            if *units > 0 {
+                self.free.give(agent, *units, *units);
+                self.misfits.clear();
+                *units = 0;
+            }
         }
     }
 }

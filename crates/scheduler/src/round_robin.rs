@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
             decided: Decided::default(),
             slots: Room::of_now(prepared, free),
             aux: Room::of_now(prepared, aux),
-            reserver: Reserver::new(prepared.agents.len()),
+            reserver: Reserver::new(prepared),
             holders: Vec::new(),
             lines,
         }
@@ -226,7 +226,6 @@ impl<'a> Run<'a> {
 
     /// Reasons of all that waits.
     fn finish(mut self) -> Decided {
-        let prepared = self.shared.prepared;
         for line in std::mem::take(&mut self.lines) {
             let Some(blocked) = line.blocked else {
                 continue;
@@ -239,10 +238,7 @@ impl<'a> Run<'a> {
         self.slots.give_back();
         self.tell_reserved_from_full();
         let (slots, aux): (Space, Space) = (self.slots.free, self.aux.free);
-        for (request, agents) in &self.holders {
-            let reservation = prepared.reservation(*request, agents);
-            self.decided.reservations.push(reservation);
-        }
+        self.decided.reservations = self.holders;
         self.shared.explain(&slots, &aux, &mut self.decided);
         self.decided
     }

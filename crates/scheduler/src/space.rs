@@ -286,7 +286,11 @@ impl Space {
     }
 
     fn leave(&mut self, agent: AgentRank) {
-        let free = self.cells[agent as usize].free();
+        let cell = &self.cells[agent as usize];
+        let free = cell.free();
+        if !cell.open || free == 0 {
+            return;
+        }
         let key = (free, self.score(agent));
         if let Some(agents) = self.buckets.get_mut(&key) {
             agents.remove(&agent);
