@@ -233,7 +233,8 @@ impl<'a> Shared<'a> {
         let mut no_room = vec![0; prepared.shapes.len()];
         let mut fated = vec![0; prepared.shapes.len()];
         let mut others: HashMap<(Wait, usize, u32), u32> = HashMap::new();
-        let mut last = None;
+        // The last one of each shape: those of a job often stand together.
+        let mut last = vec![None; prepared.shapes.len()];
         for ((request, wait), waiting) in waits.into_iter().enumerate().zip(&*prepared.requests) {
             let mut own = 0;
             let known = match wait {
@@ -256,13 +257,14 @@ impl<'a> Shared<'a> {
                         }
                         _ => (wait, 0, 0),
                     };
-                    own = match last {
+                    let last = &mut last[waiting.shape];
+                    own = match *last {
                         Some((known, place)) if known == key => place,
                         _ => *others.entry(key).or_insert_with(|| {
                             reasons.add(self.reason(request, wait, slots, &holders))
                         }),
                     };
-                    last = Some((key, own));
+                    *last = Some((key, own));
                     &mut own
                 }
             };

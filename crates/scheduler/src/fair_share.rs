@@ -140,7 +140,7 @@ impl<'a> Pass<'a> {
     fn all(&mut self) {
         let prepared = self.shared.prepared;
         let requests: Vec<usize> = (0..prepared.requests.len())
-            .filter(|request| prepared.requests[*request].request.slots > 0)
+            .filter(|request| prepared.requests[*request].slots > 0)
             .collect();
         loop {
             let nothing = Space::new(prepared.settings.fitting, false, Vec::new());

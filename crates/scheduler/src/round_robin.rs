@@ -124,7 +124,7 @@ impl<'a> Run<'a> {
         let mut oldest = BinaryHeap::new();
         for job in 0..self.lines.len() {
             if let Some(request) = self.head(job)
-                && prepared.requests[request].request.requested_at.0 <= limit
+                && prepared.requests[request].requested_at.0 <= limit
             {
                 oldest.push(Reverse(age(request)));
             }
@@ -134,7 +134,7 @@ impl<'a> Run<'a> {
             if !self.offer(job, request) {
                 self.reserve(request);
             } else if let Some(request) = self.head(job)
-                && prepared.requests[request].request.requested_at.0 <= limit
+                && prepared.requests[request].requested_at.0 <= limit
             {
                 oldest.push(Reverse(age(request)));
             }
