@@ -193,6 +193,26 @@ impl Planner {
         }
     }
 
+    /// Why a request would wait if it were made now; `None` = it would start at once. `job` describes its job if nothing of
+    /// it waits or runs here. The planner is as before afterwards.
+    pub fn wait_of(&mut self, request: Request, job: Job, now: Micros) -> Option<WaitReason> {
+        let (id, job_id) = (request.allocation_id.clone(), request.job_id.clone());
+        let is_known = self.prepared.knows_job(&job_id);
+        if !is_known {
+            self.put_job(&job_id, job);
+        }
+        self.put_request(request);
+        self.prepared.settle();
+        let reasons = decide(&self.prepared, now).reasons;
+        let number = self.prepared.number_of(&id);
+        let reason = number.and_then(|number| reasons.of(number)).cloned();
+        self.remove(&id);
+        if !is_known {
+            self.remove_job(&job_id);
+        }
+        reason
+    }
+
     /// The earliest moment after `now` at which a waiting request comes of age ([`PoolSettings::reserve_after`]). Of what
     /// was told since the last pass it knows nothing.
     pub fn next_of_age(&self, now: Micros) -> Option<Micros> {

@@ -316,6 +316,10 @@ impl Prepared {
         self.names.put(id, job, self.settings.policy);
     }
 
+    pub(crate) fn knows_job(&self, id: &JobId) -> bool {
+        self.names.knows(id)
+    }
+
     pub(crate) fn remove_job(&mut self, id: &JobId) {
         self.names.remove(id);
         self.renumber |= self.names.is_worn();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 mod common;
 
 use common::{Traits, World, judge, notebook, pool, prio};
-use det_ids::AllocationId;
+use det_ids::{AllocationId, JobId};
 use det_scheduler::{AgentState, Pass, Plan, Planner, Progress, SlotState, WaitReason};
 use proptest::prelude::*;
 
@@ -350,6 +350,35 @@ fn compare(
     Ok(())
 }
 
+/// A request that is only asked about gets the answer that it would get if it were made, and leaves no trace.
+fn probe(planner: &mut Planner, world: &World, number: usize) -> Result<(), TestCaseError> {
+    let running = world.pool.running.iter().map(|running| &running.request);
+    let like = world.queue.requests.iter().chain(running).nth(number % 7);
+    let Some(like) = like else {
+        return Ok(());
+    };
+    let job = world.queue.jobs[&like.job_id].clone();
+    let mut request = like.clone();
+    request.allocation_id = AllocationId::from("probe.1");
+    request.requested_at = world.now;
+    if number.is_multiple_of(2) {
+        request.job_id = JobId::from("probe");
+    }
+    let mut asked = world.clone();
+    let jobs = &mut asked.queue.jobs;
+    jobs.entry(request.job_id.clone()).or_insert(job.clone());
+    asked.queue.requests.push(request.clone());
+    let plan = asked.decide();
+    let mut waiting = plan.waiting.into_iter();
+    let waits = waiting.find(|(id, _)| *id == request.allocation_id);
+    prop_assert_eq!(
+        planner.wait_of(request, job, world.now),
+        waits.map(|(_, reason)| reason)
+    );
+    prop_assert_eq!(planner.plan(world.now), world.decide());
+    Ok(())
+}
+
 proptest! {
     /// A planner that is told every change decides what a plan of everything decides, and tells every reason.
     #[test]
@@ -386,6 +415,7 @@ proptest! {
             compare(&mut known, planner.pass(world.now, refreshed), &plan)?;
             let requests = &world.queue.requests;
             known.retain(|id, _| requests.iter().any(|request| request.allocation_id == *id));
+            probe(&mut planner, &world, number)?;
         }
     }
 

@@ -596,18 +596,14 @@ impl Image {
 
     /// Requests that wait and whose jobs name several pools, the earliest first.
     pub(crate) fn with_fallback(&self) -> Vec<(Arc<AllocationRow>, &JobRow)> {
-        if self.jobs.values().all(|job| job.fallback.is_none()) {
-            return Vec::new();
-        }
-        let mut waiting: Vec<(Arc<AllocationRow>, &JobRow)> = self
-            .allocations
-            .values()
-            .filter(|allocation| allocation.row.placed_at.is_none())
-            .filter_map(|allocation| {
-                let job = self.jobs.get(&allocation.row.job_id)?;
-                job.fallback.as_ref()?;
-                Some((allocation.row.clone(), job))
+        let jobs = self.jobs.values().filter(|job| job.fallback.is_some());
+        let mut waiting: Vec<(Arc<AllocationRow>, &JobRow)> = jobs
+            .flat_map(|job| {
+                let rows = self.of_job.get(&job.id).into_iter().flatten();
+                rows.filter_map(move |id| Some((&self.allocations.get(id)?.row, job)))
             })
+            .filter(|(row, _)| row.placed_at.is_none())
+            .map(|(row, job)| (Arc::clone(row), job))
             .collect();
         waiting.sort_by(|(a, _), (b, _)| (a.requested_at, &a.id).cmp(&(b.requested_at, &b.id)));
         waiting

@@ -80,8 +80,9 @@ impl Master {
                 slot_set(&agent.disabled_slots)?,
                 slot_set(&agent.draining_slots)?,
             );
-            // The agent changed between the plan and now: the change has woken the scheduler for another pass.
+            // The agent, or the request's pool, changed between the plan and now: the change has woken the scheduler for another pass.
             if agent.disconnected_at.is_some()
+                || agent.resource_pool != row.resource_pool
                 || !agent.enabled
                 || slots
                     .iter()

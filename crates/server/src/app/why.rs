@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, Micros};
 use det_lifecycle::experiment::ExperimentState;
-use det_scheduler::{AgentState, Estimate, Policy, PoolSnapshot, SlotState, estimate};
+use det_scheduler::{AgentState, Estimate, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::experiments::{self, ExperimentRow};
 use det_store::trials;
 
@@ -13,7 +13,6 @@ use crate::app::lifecycle::experiment_state;
 use crate::app::{Master, beside};
 use crate::background::fallback::Fallback;
 use crate::error::{AppError, AppResult};
-use crate::live::Image;
 
 /// Waiting tasks of a job whose start is estimated at most.
 const MOST_ESTIMATES: usize = 8;
@@ -114,18 +113,26 @@ impl Master {
             .as_ref()
             .map_or(&experiment.resource_pool, |entry| &entry.job.resource_pool)
             .clone();
-        let (snapshot, _) = self.pool_and_queue(&pool).await?;
-        let placements = snapshot.running.iter().map(|running| {
-            let agents = running.placement.iter().map(|(agent, slots)| {
-                (
-                    agent.0.clone(),
-                    i64::try_from(slots.len()).unwrap_or(i64::MAX),
-                )
-            });
-            (running.request.allocation_id.0.clone(), agents.collect())
-        });
+        let (snapshot, queue) = self.pool_and_queue(&pool).await?;
+        let placements: BTreeMap<_, _> = snapshot
+            .running
+            .iter()
+            .map(|running| {
+                let agents = running.placement.iter().map(|(agent, slots)| {
+                    (
+                        agent.0.clone(),
+                        i64::try_from(slots.len()).unwrap_or(i64::MAX),
+                    )
+                });
+                (running.request.allocation_id.0.clone(), agents.collect())
+            })
+            .collect();
+        let room = Room::of(&snapshot);
         let estimates = match &entry {
-            Some(entry) => self.estimates(entry, &all, &pool).await?,
+            Some(entry) => {
+                self.estimates(entry, &all, &pool, (snapshot, queue))
+                    .await?
+            }
             None => BTreeMap::new(),
         };
         let config = self.config();
@@ -146,8 +153,8 @@ impl Master {
                 .resource_pool(&pool)
                 .map(|configured| config.effective_scheduler(configured).to_string())
                 .unwrap_or_default(),
-            room: Room::of(&snapshot),
-            placements: placements.collect(),
+            room,
+            placements,
             experiment,
             entry,
         })
@@ -161,8 +168,7 @@ impl Master {
         }
         let waiting = entry.allocations.iter().filter(|a| a.placed_at.is_none());
         for row in waiting.take(MOST_ESTIMATES) {
-            let look = |image: &Image| self.other_pools(image, row, &entry.job);
-            let looked = self.live.look_at_jobs(&self.store, look).await?;
+            let looked = self.other_pools(row, &entry.job).await?;
             told.insert(row.id.clone(), looked);
         }
         Ok(told)
@@ -174,6 +180,7 @@ impl Master {
         entry: &QueuedJob,
         all: &[QueuedJob],
         pool: &str,
+        looked: (PoolSnapshot, Queue),
     ) -> AppResult<BTreeMap<String, Estimate>> {
         let waiting: Vec<AllocationId> = entry
             .allocations
@@ -186,7 +193,7 @@ impl Master {
             return Ok(BTreeMap::new());
         }
         let ends = self.foreseen_ends(all, pool).await?;
-        let (snapshot, queue) = self.pool_and_queue(pool).await?;
+        let (snapshot, queue) = looked;
         let now = Micros(det_store::now());
         beside(true, move || {
             let of = |id: &AllocationId| estimate(&snapshot, &queue, now, &ends, id);

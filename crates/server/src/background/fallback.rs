@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use det_ids::Micros;
-use det_scheduler::{WaitReason, plan};
+use det_scheduler::{Planner, WaitReason};
 use det_store::WriteTx;
 use det_store::allocations::{self, AllocationRow};
 use det_store::events::NewEvent;
@@ -15,7 +15,8 @@ use det_store::experiments::JobRow;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::app::Master;
+use crate::app::{Master, beside};
+use crate::background::planners::Planners;
 use crate::error::{AppError, AppResult};
 use crate::live::Image;
 
@@ -55,9 +56,20 @@ impl Fallback {
     }
 }
 
-/// Sends requests on to pools in which they would start now, at most one to each pool; gives how long until another pool
-/// opens to one of them.
-pub(super) async fn send_on(master: &Master, image: &Image) -> AppResult<Option<Duration>> {
+/// What became of requests that may go to several pools.
+pub(super) struct Sent {
+    /// Whether any went on: then the planners know too little.
+    pub(super) any: bool,
+    /// How long until another pool opens to one of them.
+    pub(super) next: Option<Duration>,
+}
+
+/// Sends requests on to pools in which they would start now, at most one to each pool.
+pub(super) async fn send_on(
+    master: &Master,
+    image: &Image,
+    planners: &mut Planners,
+) -> AppResult<Sent> {
     let now = det_store::now();
     let (mut soonest, mut probes) = (None, 0);
     let mut refused: BTreeSet<(String, i64, String)> = BTreeSet::new();
@@ -75,8 +87,13 @@ pub(super) async fn send_on(master: &Master, image: &Image) -> AppResult<Option<
             if taken.contains(pool) || refused.contains(&shape) || probes == MOST_PROBES {
                 continue;
             }
+            let Some(planner) = planners.of(pool) else {
+                continue;
+            };
             probes += 1;
-            if master.would_start(image, &row, job, pool) {
+            let request = crate::live::request(&row);
+            let entry = image.job_entry(job, pool);
+            if planner.wait_of(request, entry, Micros(now)).is_none() {
                 master.send_to(&row, pool.clone()).await?;
                 taken.insert(pool.clone());
                 break;
@@ -84,62 +101,57 @@ pub(super) async fn send_on(master: &Master, image: &Image) -> AppResult<Option<
             refused.insert(shape);
         }
     }
-    Ok(soonest.map(|micros| Duration::from_micros(micros.unsigned_abs())))
+    Ok(Sent {
+        any: !taken.is_empty(),
+        next: soonest.map(|micros| Duration::from_micros(micros.unsigned_abs())),
+    })
 }
 
 impl Master {
-    /// Whether a request would be placed at once if it were in this pool.
-    fn would_start(&self, image: &Image, row: &AllocationRow, job: &JobRow, pool: &str) -> bool {
-        self.wait_in(image, row, job, pool).is_none()
-    }
-
     /// Why a request would wait if it were in this pool; `None` = it would be placed at once.
-    fn wait_in(
+    async fn wait_in(
         &self,
-        image: &Image,
         row: &AllocationRow,
         job: &JobRow,
         pool: &str,
-    ) -> Option<WaitReason> {
-        let (snapshot, mut queue) = self.pool_in(image, pool);
+    ) -> AppResult<Option<WaitReason>> {
+        let look = |image: &Image| {
+            let (snapshot, queue) = self.pool_in(image, pool);
+            (snapshot, queue, image.job_entry(job, pool))
+        };
+        let (snapshot, queue, entry) = self.live.look_at_jobs(&self.store, look).await?;
         let request = crate::live::request(row);
-        let id = request.allocation_id.clone();
-        queue
-            .jobs
-            .entry(request.job_id.clone())
-            .or_insert_with(|| image.job_entry(job, pool));
-        queue.requests.push(request);
-        let plan = plan(&snapshot, &queue, Micros(det_store::now()));
-        let mut waiting = plan.waiting.into_iter();
-        waiting
-            .find(|(waits, _)| *waits == id)
-            .map(|(_, reason)| reason)
+        beside(true, move || {
+            let now = Micros(det_store::now());
+            Planner::of(&snapshot, &queue).wait_of(request, entry, now)
+        })
+        .await
     }
 
     /// What the other pools that a waiting request may go to say of it, a sentence for each.
-    pub(crate) fn other_pools(
+    pub(crate) async fn other_pools(
         &self,
-        image: &Image,
         row: &AllocationRow,
         job: &JobRow,
-    ) -> Vec<String> {
+    ) -> AppResult<Vec<String>> {
         let Some(fallback) = Fallback::of(job) else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let now = det_store::now();
         let (open, next) = fallback.open(row.requested_at, now);
-        let others = fallback.pools.iter().enumerate();
-        let others = others.filter(|(_, pool)| **pool != row.resource_pool);
-        others
-            .map(|(number, pool)| {
-                if number < open.len() {
-                    return match self.wait_in(image, row, job, pool) {
-                        Some(reason) => format!(
-                            "it may go to resource pool \"{pool}\" as well, and would wait there: {reason}"
-                        ),
-                        None => format!("it is about to go to resource pool \"{pool}\""),
-                    };
+        let mut told = Vec::new();
+        for (number, pool) in fallback.pools.iter().enumerate() {
+            if *pool == row.resource_pool {
+                continue;
+            }
+            told.push(if number < open.len() {
+                match self.wait_in(row, job, pool).await? {
+                    Some(reason) => format!(
+                        "it may go to resource pool \"{pool}\" as well, and would wait there: {reason}"
+                    ),
+                    None => format!("it is about to go to resource pool \"{pool}\""),
                 }
+            } else {
                 let more = i64::try_from(number - open.len()).unwrap_or(i64::MAX);
                 let wait = next
                     .unwrap_or(fallback.wait)
@@ -148,8 +160,9 @@ impl Master {
                     "it may go to resource pool \"{pool}\" if it still waits in {} s",
                     wait.max(0) / 1_000_000 + 1
                 )
-            })
-            .collect()
+            });
+        }
+        Ok(told)
     }
 
     async fn send_to(&self, row: &AllocationRow, pool: String) -> AppResult<()> {

@@ -61,6 +61,11 @@ impl Planners {
         }
     }
 
+    /// The planner of a pool, where there is one.
+    pub(super) fn of(&mut self, pool: &str) -> Option<&mut Planner> {
+        self.pools.get_mut(pool).map(|kept| &mut kept.planner)
+    }
+
     /// The planners of pools in which something waits or runs.
     pub(super) fn busy(&mut self) -> impl Iterator<Item = &mut Planner> {
         self.pools

@@ -123,11 +123,16 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
         .live
         .catch_up(&master.store, &mut state.image)
         .await?;
-    let mut next = fallback::send_on(master, &state.image).await?;
-    let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
     let began = Instant::now();
     state.planners.tell(master, &state.image, &touched);
+    let sent = fallback::send_on(master, &state.image, &mut state.planners).await?;
     state.thought = began.elapsed();
+    if sent.any {
+        // The change has woken the next pass.
+        return Ok(sent.next);
+    }
+    let mut next = sent.next;
+    let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
     for planner in state.planners.busy() {
         let began = Instant::now();
         let now = Micros(det_store::now());
