@@ -31,6 +31,8 @@ pub struct JobRow {
     pub fallback: Option<String>,
     /// Microseconds.
     pub submitted_at: i64,
+    /// Workspace of its experiment's project.
+    pub workspace_id: i64,
 }
 
 /// An experiment with its owner's name and its job's settings.
@@ -153,6 +155,8 @@ pub struct Filter {
     pub states: Option<Vec<String>>,
     /// Only this project.
     pub project_id: Option<i64>,
+    /// None of these projects.
+    pub not_projects: HashSet<i64>,
     /// Ids below.
     pub id_below: Option<i64>,
     /// Ids above.
@@ -416,8 +420,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
     let job = &new.job;
     execute!(
         conn,
-        "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, submitted_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, \
+         submitted_at, workspace_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
         job.id.as_str(),
         job.kind.as_str(),
         job.owner_id,
@@ -428,7 +432,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         job.position,
         job.moved,
         job.fallback.as_deref(),
-        job.submitted_at
+        job.submitted_at,
+        job.workspace_id
     )?;
     let (id,) = fetch_one!(
         conn,
@@ -681,6 +686,104 @@ pub async fn update_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreEr
         job.resource_pool.as_str(),
         job.id.as_str()
     )?;
+    Ok(())
+}
+
+/// An experiment as those who look after its project need to know it.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+pub struct Member {
+    /// Number.
+    pub id: i64,
+    /// See [`ExperimentRow`].
+    pub project_id: i64,
+    /// See [`ExperimentRow`].
+    pub owner_id: i64,
+    /// See [`ExperimentRow`].
+    pub state: String,
+}
+
+impl Member {
+    /// Whether it has not come to its end.
+    pub fn is_live(&self) -> bool {
+        LIVE.contains(&self.state.as_str())
+    }
+}
+
+/// The experiments of a project, by number.
+pub async fn of_project(conn: &mut Conn<'_>, project_id: i64) -> Result<Vec<Member>, StoreError> {
+    conn.settle().await?;
+    Ok(fetch_all!(
+        conn,
+        Member,
+        "SELECT id, project_id, owner_id, state FROM experiments WHERE project_id = $1 ORDER BY id",
+        project_id
+    )?)
+}
+
+/// The experiments of all projects of a workspace, by number.
+pub async fn of_workspace(
+    conn: &mut Conn<'_>,
+    workspace_id: i64,
+) -> Result<Vec<Member>, StoreError> {
+    conn.settle().await?;
+    Ok(fetch_all!(
+        conn,
+        Member,
+        "SELECT id, project_id, owner_id, state FROM experiments \
+         WHERE project_id IN (SELECT id FROM projects WHERE workspace_id = $1) ORDER BY id",
+        workspace_id
+    )?)
+}
+
+/// Puts an experiment, its job with it, into a project of a workspace.
+pub async fn set_project(
+    conn: &mut Conn<'_>,
+    id: i64,
+    project_id: i64,
+    workspace_id: i64,
+) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_experiments();
+    execute!(
+        conn,
+        update!("project_id = $1 WHERE id = $2"),
+        project_id,
+        id
+    )?;
+    let jobs = fetch_all!(
+        conn,
+        (String,),
+        "UPDATE jobs SET workspace_id = $1 WHERE id IN (SELECT job_id FROM experiments WHERE id = $2) \
+         AND workspace_id <> $1 RETURNING id",
+        workspace_id,
+        id
+    )?;
+    note_jobs(conn, jobs)
+}
+
+/// The project has gone to this workspace, and the jobs of its experiments with it.
+pub async fn follow_project(
+    conn: &mut Conn<'_>,
+    project_id: i64,
+    workspace_id: i64,
+) -> Result<(), StoreError> {
+    conn.settle().await?;
+    let jobs = fetch_all!(
+        conn,
+        (String,),
+        "UPDATE jobs SET workspace_id = $1 WHERE id IN (SELECT job_id FROM experiments WHERE project_id = $2) \
+         AND workspace_id <> $1 RETURNING id",
+        workspace_id,
+        project_id
+    )?;
+    note_jobs(conn, jobs)
+}
+
+fn note_jobs(conn: &mut Conn<'_>, jobs: Vec<(String,)>) -> Result<(), StoreError> {
+    let unit = conn.writing()?;
+    for (job,) in jobs {
+        unit.job_changed(&job);
+    }
     Ok(())
 }
 

@@ -164,6 +164,7 @@ impl Master {
                 moved: false,
                 fallback: fallback_of(config)?,
                 submitted_at: det_store::now(),
+                workspace_id: 1,
             },
             project_id: 1,
             parent_id: request.parent_id,

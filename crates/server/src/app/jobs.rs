@@ -308,6 +308,7 @@ mod tests {
             moved: position.is_some(),
             fallback: None,
             submitted_at,
+            workspace_id: 1,
         };
         let mut jobs = [
             job("late", 42, None, 30),

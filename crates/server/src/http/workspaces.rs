@@ -5,7 +5,6 @@ use det_api_types::workspaces::{
     GetProjectResponse, GetWorkspaceProjectsQuery, GetWorkspaceProjectsResponse,
     GetWorkspaceResponse, GetWorkspacesQuery, GetWorkspacesResponse,
 };
-use det_store::experiments::Filter;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -42,10 +41,8 @@ pub(crate) fn owner(master: &Master) -> Owner {
 
 async fn counts(master: &Master) -> AppResult<Counts> {
     master.catalogue.refresh(&master.store).await?;
-    let totals = master.catalogue.totals(&Filter {
-        project_id: Some(UNCATEGORIZED_ID),
-        ..Filter::default()
-    });
+    let totals = master.catalogue.totals();
+    let totals = totals.get(&UNCATEGORIZED_ID).copied().unwrap_or_default();
     Ok(Counts {
         experiments: totals.experiments,
         active: totals.live,
