@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::workspaces::{project, submit, workspace};
-use crate::support::{Client, Cluster, within};
+use crate::support::{Client, Cluster};
 
 async fn show(client: &Client, id: i64) -> Value {
     client.get(&format!("/api/v1/projects/{id}")).await.ok()["project"].take()
@@ -251,12 +251,11 @@ async fn a_project_goes_when_the_last_of_its_experiments_has_gone() {
         .ok();
     let other = cluster.user("admin").await;
     assert_eq!(other.delete(&path).await.ok()["completed"], false);
-    within("the project to go", async {
-        while admin.get(&path).await.status != 404 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    let projects = format!("/api/v1/workspaces/{}/projects", made["id"]);
+    cluster
+        .until(&client, &projects, |all| all["pagination"]["total"] == 0)
+        .await;
+    admin.get(&path).await.refused(404);
     admin
         .get(&format!("/api/v1/experiments/{inside}"))
         .await

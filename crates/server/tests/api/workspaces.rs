@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Cluster, within};
+use crate::support::{Client, Cluster};
 
 const WORKSPACES: &str = "/api/v1/workspaces";
 const POOLS: (&str, &str) = (
@@ -484,12 +484,10 @@ async fn a_workspace_goes_with_everything_in_it() {
     );
     let answer = admin.delete(&path).await.ok();
     assert_eq!(answer["completed"], false);
-    within("the workspace to go", async {
-        while client.get(&path).await.status != 404 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    cluster
+        .until(&client, WORKSPACES, |all| all["pagination"]["total"] == 1)
+        .await;
+    client.get(&path).await.refused(404);
     client
         .get(&format!("/api/v1/projects/{inner}"))
         .await
