@@ -152,6 +152,8 @@ def filled(cluster: Cluster) -> dict[str, str]:
     summary = next(iter(cluster.api("GET", "/api/v1/tasks")["allocationIdToSummary"].values()))
     victim = {"user": {"username": "victim", "active": True}}
     user = cluster.api("POST", "/api/v1/users", victim, user="admin")["user"]["id"]
+    spare = cluster.api("POST", "/api/v1/workspaces", {"name": "spare"}, user="admin")["workspace"]["id"]
+    cluster.api("POST", f"/api/v1/workspaces/{spare}/projects", {"name": "spare", "key": "SPARE"}, user="admin")
     cluster.api("POST", "/api/v1/templates/spare", {"config": {"max_restarts": 1}}, user="admin")
     return {
         "agentId": cluster.agents[0].name,
@@ -167,7 +169,8 @@ def filled(cluster: Cluster) -> dict[str, str]:
         "userId": str(user),
         "username": "victim",
         "projectId": "1",
-        "workspaceId": "1",
+        "workspaceId": str(spare),
+        "key": "SPARE",
         "workloadType": "EXPERIMENT",
         "templateName": "spare",
         "jobId": cluster.experiment(idle)["jobId"],

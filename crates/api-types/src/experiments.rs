@@ -546,3 +546,27 @@ pub struct BulkExperimentsResponse {
     /// One entry for each experiment.
     pub results: Vec<ExperimentActionResult>,
 }
+
+/// Body of `MoveExperiment`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MoveExperimentRequest {
+    /// Repeats the path.
+    pub experiment_id: i64,
+    /// Where it goes.
+    pub destination_project_id: i64,
+}
+
+/// Body of `MoveExperiments`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MoveExperimentsRequest {
+    /// Experiments by id; ignored when there are filters.
+    pub experiment_ids: Vec<i64>,
+    /// Experiments by properties.
+    pub filters: Option<BulkExperimentFilters>,
+    /// Repeats the path.
+    pub project_id: i64,
+    /// Where they go.
+    pub destination_project_id: i64,
+}

@@ -1,11 +1,13 @@
 //! Workspaces and projects.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::page::{OrderBy, Pagination};
 use crate::users::AgentUserGroup;
-use crate::wire::{Object, Timestamp, wire_enum};
+use crate::wire::{Float, Object, Timestamp, wire_enum};
 
 wire_enum! {
     /// How far the deletion of a workspace or project is.
@@ -60,6 +62,8 @@ pub struct Workspace {
     pub default_aux_pool: Option<String>,
     /// Kubernetes namespace made for it.
     pub auto_created_namespace: Option<String>,
+    /// Our own: most slots in use at once by all work in it; `None` = no limit.
+    pub max_slots: Option<i64>,
 }
 
 /// A note of a project.
@@ -228,4 +232,194 @@ pub struct GetWorkspaceProjectsResponse {
 pub struct GetProjectResponse {
     /// The project.
     pub project: Project,
+}
+
+/// A Kubernetes namespace for a workspace. This version does not have Kubernetes.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkspaceNamespaceMeta {
+    /// Its name.
+    pub namespace: Option<String>,
+    /// Whether to make one.
+    pub auto_create_namespace: bool,
+    /// Whether to make one in each cluster.
+    pub auto_create_namespace_all_clusters: bool,
+    /// The cluster.
+    pub cluster_name: Option<String>,
+    /// Most accelerators requested in it.
+    pub resource_quota: Option<i64>,
+}
+
+/// The Kubernetes namespace of a workspace in a cluster.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkspaceNamespaceBinding {
+    /// The workspace.
+    pub workspace_id: i64,
+    /// Name of the namespace.
+    pub namespace: String,
+    /// The cluster.
+    pub cluster_name: String,
+    /// Whether it was made for the workspace.
+    pub auto_create_namespace: bool,
+}
+
+/// Body of `PostWorkspace`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostWorkspaceRequest {
+    /// Name, not in use.
+    pub name: String,
+    /// Unix identity of tasks in it.
+    pub agent_user_group: Option<AgentUserGroup>,
+    /// Checkpoint storage of experiments in it.
+    pub checkpoint_storage_config: Option<Object>,
+    /// Default pool of work with slots.
+    pub default_compute_pool: Option<String>,
+    /// Default pool of work without slots.
+    pub default_aux_pool: Option<String>,
+    /// Namespaces by cluster.
+    pub cluster_namespace_meta: BTreeMap<String, WorkspaceNamespaceMeta>,
+    /// Limits of slots by cluster; the empty name is this one.
+    pub cluster_quota_pairs: BTreeMap<String, i64>,
+    /// Our own: most slots in use at once by all work in it; -1 = no limit.
+    pub max_slots: Option<i64>,
+}
+
+/// Answer of `PostWorkspace` and `PatchWorkspace`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ChangedWorkspaceResponse {
+    /// The workspace as it is now.
+    pub workspace: Workspace,
+    /// Kubernetes namespaces by cluster: none.
+    pub namespace_bindings: BTreeMap<String, WorkspaceNamespaceBinding>,
+}
+
+/// Body of `PatchWorkspace`. Null leaves things as they are; an empty text, object or identity clears them.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchWorkspace {
+    /// New name.
+    pub name: Option<String>,
+    /// Unix identity of tasks in it.
+    pub agent_user_group: Option<AgentUserGroup>,
+    /// Checkpoint storage of experiments in it.
+    pub checkpoint_storage_config: Option<Object>,
+    /// Default pool of work with slots.
+    pub default_compute_pool: Option<String>,
+    /// The same under an older name.
+    pub default_compute_resource_pool: Option<String>,
+    /// Default pool of work without slots.
+    pub default_aux_pool: Option<String>,
+    /// The same under an older name.
+    pub default_aux_resource_pool: Option<String>,
+    /// Namespaces by cluster.
+    pub cluster_namespace_meta: BTreeMap<String, WorkspaceNamespaceMeta>,
+    /// Our own: most slots in use at once by all work in it; -1 = no limit.
+    pub max_slots: Option<i64>,
+}
+
+/// Answer of `DeleteWorkspace` and `DeleteProject`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeletionResponse {
+    /// Whether it is gone; else it goes on.
+    pub completed: bool,
+}
+
+/// Body of `SetResourceQuotas`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SetResourceQuotasRequest {
+    /// Repeats the path.
+    pub id: i64,
+    /// Limits of slots by cluster; the empty name is this one, -1 = no limit.
+    pub cluster_quota_pairs: BTreeMap<String, i64>,
+}
+
+/// Answer of `GetKubernetesResourceQuotas`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetKubernetesResourceQuotasResponse {
+    /// Limits of slots by cluster, as far as there are any.
+    pub resource_quotas: BTreeMap<String, Float>,
+}
+
+/// Query of `ListRPsBoundToWorkspace`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct ListRPsBoundToWorkspaceQuery {
+    /// Elements to skip; negative counts from the end.
+    pub offset: i64,
+    /// Elements at most; 0 = all.
+    pub limit: i64,
+}
+
+/// Answer of `ListRPsBoundToWorkspace`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListRPsBoundToWorkspaceResponse {
+    /// Pools that work in the workspace may use.
+    pub resource_pools: Vec<String>,
+    /// Where the page lies.
+    pub pagination: Pagination,
+}
+
+/// Body of `PostProject`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PostProjectRequest {
+    /// Name, not in use in the workspace.
+    pub name: String,
+    /// Free text.
+    pub description: Option<String>,
+    /// Repeats the path.
+    pub workspace_id: i64,
+    /// Short name, not in use in the cluster; made of the name if not given.
+    pub key: Option<String>,
+}
+
+/// Body of `PatchProject`. Null leaves things as they are.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PatchProject {
+    /// New name.
+    pub name: Option<String>,
+    /// New description; empty clears it.
+    pub description: Option<String>,
+    /// New short name.
+    pub key: Option<String>,
+}
+
+/// Answer of `GetProjectByKey`, `PostProject` and `PatchProject`.
+pub type ProjectResponse = GetProjectResponse;
+
+/// Body of `MoveProject`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MoveProjectRequest {
+    /// Repeats the path.
+    pub project_id: i64,
+    /// Where it goes.
+    pub destination_workspace_id: i64,
+}
+
+/// Body of `PutProjectNotes`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PutProjectNotesRequest {
+    /// All notes, in place of those there were.
+    pub notes: Vec<Note>,
+    /// Repeats the path.
+    pub project_id: i64,
+}
+
+/// Answer of `AddProjectNote` and `PutProjectNotes`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProjectNotesResponse {
+    /// All notes as they are now.
+    pub notes: Vec<Note>,
 }

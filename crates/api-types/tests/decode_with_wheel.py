@@ -27,6 +27,9 @@ ADDITIONS = {
     ("v1CreateExperimentResponse", "messages"),
     ("v1ReportTrialMetricsRequest", "reportId"),
     ("v1PostTaskLogsRequest", "spool"),
+    ("v1Workspace", "maxSlots"),
+    ("v1PostWorkspaceRequest", "maxSlots"),
+    ("v1PatchWorkspace", "maxSlots"),
     ("runtimeStreamError", "error"),
     ("ResourceManagerHealth", "name"),
 }

@@ -7,8 +7,8 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use det_client::{Pages, Paging};
 
 use crate::commands::{
-    agents, checkpoint, completion, config, experiment, jobs, masters, policies, preview,
-    scheduler, slots, tasks, templates, trial, user,
+    agents, checkpoint, completion, config, experiment, jobs, masters, policies, preview, projects,
+    scheduler, slots, tasks, templates, trial, user, workspaces,
 };
 use crate::{agent, master, up};
 
@@ -97,6 +97,12 @@ pub(crate) enum Command {
     /// Log in and out, manage users
     #[command(visible_alias = "u")]
     User(user::UserArgs),
+    /// Manage workspaces
+    #[command(visible_alias = "w")]
+    Workspace(workspaces::WorkspaceArgs),
+    /// Manage projects of workspaces
+    #[command(visible_alias = "p")]
+    Project(projects::ProjectArgs),
     /// Check and explain configuration files, without a cluster
     Config(config::ConfigArgs),
     /// Show which trials a search would run

@@ -35,6 +35,11 @@ pub(crate) struct FormatArgs {
 }
 
 impl FormatArgs {
+    /// Whether a form for programs is asked for.
+    pub(crate) fn is_chosen(self) -> bool {
+        self.csv || self.json
+    }
+
     /// The form chosen; a table when none was.
     pub(crate) fn format(self) -> Format {
         if self.json {

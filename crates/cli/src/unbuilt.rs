@@ -12,14 +12,11 @@ const NOT_BUILT: &[&str] = &[
     "deploy",
     "dev",
     "experiment delete-tb-files",
-    "experiment move",
     "m",
     "master cluster-message",
     "model",
     "notebook",
     "oauth",
-    "p",
-    "project",
     "rbac",
     "res",
     "resource-pool",
@@ -44,8 +41,8 @@ const NOT_BUILT: &[&str] = &[
     "user link-with-agent-user",
     "user rename",
     "user-group",
-    "w",
-    "workspace",
+    "workspace bindings",
+    "workspace list-members",
 ];
 
 /// Short names of the groups in which something is not built.
@@ -54,6 +51,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("e", "experiment"),
     ("t", "trial"),
     ("u", "user"),
+    ("w", "workspace"),
 ];
 
 /// The command that a command line asks for if it is one of those that are not built; `arguments` without the program.

@@ -26,6 +26,8 @@ pub enum Layer {
     ClusterDefaults,
     /// The master's `checkpoint_storage`.
     CheckpointStorage,
+    /// The settings of a workspace, by its name.
+    Workspace(String),
     /// The default priority of a pool, by its name.
     PoolPriority(String),
     /// The master's choice of a pool for work that names none.
@@ -49,6 +51,7 @@ impl fmt::Display for Layer {
             Self::PoolDefaults(pool) => write!(f, "pool \"{pool}\" defaults"),
             Self::ClusterDefaults => f.write_str("cluster defaults"),
             Self::CheckpointStorage => f.write_str("master's checkpoint storage"),
+            Self::Workspace(name) => write!(f, "workspace \"{name}\""),
             Self::PoolPriority(pool) => write!(f, "pool \"{pool}\" default priority"),
             Self::DefaultPool => f.write_str("default pool"),
             Self::Policy(scope) => write!(f, "policy of {scope}"),
@@ -70,6 +73,7 @@ impl Layer {
             Self::PoolDefaults(_) => "pool_defaults",
             Self::ClusterDefaults => "cluster_defaults",
             Self::CheckpointStorage => "checkpoint_storage",
+            Self::Workspace(_) => "workspace",
             Self::PoolPriority(_) => "pool_priority",
             Self::DefaultPool => "default_pool",
             Self::Policy(_) => "policy",
@@ -82,6 +86,7 @@ impl Layer {
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Template(name)
+            | Self::Workspace(name)
             | Self::PoolDefaults(name)
             | Self::PoolPriority(name)
             | Self::Policy(name) => Some(name),
@@ -250,6 +255,11 @@ mod tests {
                 origin(Source::layer(Layer::Template("base".into())), 3),
                 "template \"base\", line 3",
                 json!({"layer": "template", "name": "base", "line": 3, "column": 3}),
+            ),
+            (
+                origin(Source::layer(Layer::Workspace("vision".into())), 0),
+                "workspace \"vision\"",
+                json!({"layer": "workspace", "name": "vision"}),
             ),
             (
                 origin(Source::layer(Layer::PoolPriority("gpu".into())), 0),

@@ -85,6 +85,8 @@ impl AppError {
             "job" => "`det job list` shows the jobs that wait or run",
             "agent" => "`det agent list` shows the agents there are",
             "slot" => "`det slot list` shows the slots there are",
+            "workspace" => "`det workspace list` shows the workspaces there are",
+            "project" => "`det project list WORKSPACE` shows the projects of a workspace",
             "user" => "`det user list` shows the users there are",
             "checkpoint" => {
                 "`det experiment list-checkpoints EXPERIMENT` shows the checkpoints of an experiment"

@@ -185,6 +185,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         return Err(StartError::BlankPassword(address.to_string()));
     }
     let agent_token = agent_token(&config, &data_dir)?;
+    let places = app::workspaces::Known::load(&store).await?;
     let live = live::Live::default();
     let told = hub.clone();
     live.follow(&store, move || told.notify(&hub::Topic::Events));
@@ -193,6 +194,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         store,
         hub,
         auth,
+        places,
         live,
         fresh_tokens: app::specs::FreshTokens::default(),
         connections: rm_agents::Connections::default(),

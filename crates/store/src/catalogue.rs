@@ -9,7 +9,7 @@
 //! revisions become visible in their order, and a list shows every change that was acknowledged before it was asked for.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{PoisonError, RwLock};
 
 use memchr::memmem::Finder;
@@ -179,7 +179,7 @@ struct Entries {
     deleted: i64,
 }
 
-/// Numbers of all experiments that a filter leaves.
+/// Numbers of all experiments of a project.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// How many.
@@ -276,23 +276,23 @@ impl Catalogue {
         })
     }
 
-    /// How much there is of what `filter` leaves.
-    pub fn totals(&self, filter: &Filter) -> Totals {
+    /// How much there is in each project that has experiments.
+    pub fn totals(&self) -> BTreeMap<i64, Totals> {
         self.read(|entries| {
-            let wanted = Wanted::new(filter, entries);
-            let mut totals = Totals::default();
             let all = &entries.all;
             let live: Vec<Name> = crate::experiments::LIVE
                 .iter()
                 .filter_map(|state| entries.names.find(state))
                 .collect();
-            for place in (0..all.id.len()).filter(|place| wanted.has(entries, *place)) {
+            let mut of_project: HashMap<i64, Totals> = HashMap::new();
+            for (place, project) in all.project_id.iter().enumerate() {
+                let totals = of_project.entry(*project).or_default();
                 totals.experiments += 1;
                 totals.trials += all.trial_count[place];
                 totals.last_created_at = totals.last_created_at.max(Some(all.created_at[place]));
                 totals.live += i64::from(live.contains(&all.state[place]));
             }
-            totals
+            of_project.into_iter().collect()
         })
     }
 
@@ -484,6 +484,7 @@ impl<'a> Wanted<'a> {
         let filter = self.filter;
         let nothing_asked = filter.archived.is_none()
             && filter.project_id.is_none()
+            && filter.not_projects.is_empty()
             && filter.id_below.is_none()
             && filter.id_above.is_none()
             && filter.active.is_none();
@@ -510,6 +511,8 @@ impl<'a> Wanted<'a> {
             && filter
                 .project_id
                 .is_none_or(|id| all.project_id[place] == id)
+            && (filter.not_projects.is_empty()
+                || !filter.not_projects.contains(&all.project_id[place]))
             && filter.id_below.is_none_or(|id| all.id[place] < id)
             && filter.id_above.is_none_or(|id| all.id[place] > id)
             && self

@@ -31,6 +31,8 @@ pub struct JobRow {
     pub fallback: Option<String>,
     /// Microseconds.
     pub submitted_at: i64,
+    /// Workspace of its experiment's project.
+    pub workspace_id: i64,
 }
 
 /// An experiment with its owner's name and its job's settings.
@@ -136,6 +138,10 @@ macro_rules! update {
     };
 }
 
+mod places;
+
+pub use places::{Member, follow_project, of_project, of_workspace, set_project};
+
 /// What to list.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
@@ -153,6 +159,8 @@ pub struct Filter {
     pub states: Option<Vec<String>>,
     /// Only this project.
     pub project_id: Option<i64>,
+    /// None of these projects.
+    pub not_projects: HashSet<i64>,
     /// Ids below.
     pub id_below: Option<i64>,
     /// Ids above.
@@ -416,8 +424,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
     let job = &new.job;
     execute!(
         conn,
-        "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, submitted_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, \
+         submitted_at, workspace_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
         job.id.as_str(),
         job.kind.as_str(),
         job.owner_id,
@@ -428,7 +436,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         job.position,
         job.moved,
         job.fallback.as_deref(),
-        job.submitted_at
+        job.submitted_at,
+        job.workspace_id
     )?;
     let (id,) = fetch_one!(
         conn,

@@ -2,7 +2,7 @@
 //!
 //! # What is stored, what is rebuilt
 //!
-//! Stored, and the truth: users, sessions, experiments, their searches (a snapshot and the events since), trials, tasks,
+//! Stored, and the truth: users, sessions, workspaces and projects, experiments, their searches (a snapshot and the events since), trials, tasks,
 //! allocations, containers, agents as last seen, checkpoints, metrics and logs (as compressed chunks, design D4;
 //! reports of the last seconds in a [`journal`]), and the ordered `events` table in which every change leaves a line in
 //! the transaction that made it (design D6).
@@ -52,6 +52,7 @@ pub mod settings;
 pub mod templates;
 pub mod trials;
 pub mod users;
+pub mod workspaces;
 
 pub use db::{Conn, DriverError, ReadConn, Store, StoreError, StoreUrl};
 pub(crate) use det_store_derive::Row;

@@ -12,11 +12,18 @@ use crate::db::Link;
 use crate::{Conn, StoreError};
 
 /// All migrations, oldest first. Never change one that has been released: add another.
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "core",
-    text: include_str!("../migrations/0001_core.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "core",
+        text: include_str!("../migrations/0001_core.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "workspaces",
+        text: include_str!("../migrations/0002_workspaces.sql"),
+    },
+];
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.
 const TOKENS: &[(&str, &str, &str)] = &[

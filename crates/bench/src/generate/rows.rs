@@ -151,6 +151,7 @@ pub(super) fn experiment(
                 moved: false,
                 fallback: None,
                 submitted_at: created_at,
+                workspace_id: 1,
             },
             project_id: 1,
             parent_id: (number > 10 && draw.below(5) == 0)

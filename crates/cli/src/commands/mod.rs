@@ -10,6 +10,7 @@ pub(crate) mod logs;
 pub(crate) mod masters;
 pub(crate) mod policies;
 pub(crate) mod preview;
+pub(crate) mod projects;
 pub(crate) mod scheduler;
 pub(crate) mod slots;
 pub(crate) mod tasks;
@@ -17,6 +18,7 @@ pub(crate) mod templates;
 pub(crate) mod trial;
 pub(crate) mod user;
 pub(crate) mod version;
+pub(crate) mod workspaces;
 
 use std::process::ExitCode;
 
@@ -47,6 +49,8 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::ConfigPolicies(args) => done(policies::run(args, &context()?).await),
         Command::Template(args) => done(templates::run(args, &context()?).await),
         Command::User(args) => done(user::run(args, &context()?).await),
+        Command::Workspace(args) => done(workspaces::run(args, &context()?).await),
+        Command::Project(args) => done(projects::run(args, &context()?).await),
         Command::Config(args) => config::run(args),
         Command::PreviewSearch(args) => done(preview::run(args, &context()?).await),
         Command::Scheduler(args) => scheduler::run(args, context).await,

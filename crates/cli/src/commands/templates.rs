@@ -10,6 +10,7 @@ use det_config::errors::ConfigErrors;
 use det_config::yaml::{self, to_yaml};
 use serde_json::{Value, json};
 
+use crate::commands::workspaces;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::{read_text, shown_name};
@@ -178,29 +179,15 @@ fn read(args: &FileArgs) -> Result<(&str, Value), CliError> {
     Ok((&args.template_name, config.to_value()))
 }
 
-async fn workspaces(client: &Client) -> Result<Vec<Value>, CliError> {
-    let answer = client.get(&api_path(["workspaces"]), &Query::new()).await?;
-    Ok(items(&answer["workspaces"]).cloned().collect())
-}
-
 /// The number of a workspace.
 pub(crate) async fn workspace_id(client: &Client, name: &str) -> Result<i64, CliError> {
-    let known = workspaces(client).await?;
-    let found = known.iter().find(|workspace| workspace["name"] == name);
-    found
-        .and_then(|workspace| workspace["id"].as_i64())
-        .ok_or_else(|| {
-            let names: Vec<String> = known.iter().map(|w| text(w, "name")).collect();
-            CliError::request(format!(
-                "there is no workspace \"{name}\"; the workspaces are: {}",
-                names.join(", ")
-            ))
-        })
+    let found = workspaces::named(client, name).await?;
+    Ok(found["id"].as_i64().unwrap_or_default())
 }
 
 async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
     let answer = client.get(&api_path(["templates"]), &Query::new()).await?;
-    let names: HashMap<i64, String> = workspaces(client)
+    let names: HashMap<i64, String> = workspaces::all(client)
         .await?
         .iter()
         .filter_map(|workspace| Some((workspace["id"].as_i64()?, text(workspace, "name"))))

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use crate::app::Master;
 use crate::app::job_changes::JobChange;
-use crate::app::jobs::DEFAULT_WORKSPACE_ID;
 use crate::app::submission::document_error;
+use crate::app::workspaces::Places;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -33,20 +33,12 @@ impl Scope {
         }
     }
 
-    /// As mistakes name it.
-    fn name(self) -> String {
-        match self {
+    /// As mistakes name it. Errs when there is no such workspace.
+    fn name(self, places: &Places) -> AppResult<String> {
+        Ok(match self {
             Self::Cluster => "the cluster".to_owned(),
-            Self::Workspace(id) => format!("workspace {id}"),
-        }
-    }
-
-    fn check(self) -> AppResult<()> {
-        match self {
-            Self::Cluster | Self::Workspace(DEFAULT_WORKSPACE_ID) => Ok(()),
-            Self::Workspace(id) => Err(AppError::not_found("workspace", id)
-                .hint("this version has one workspace: 1, Uncategorized")),
-        }
+            Self::Workspace(id) => format!("workspace \"{}\"", places.workspace(id)?.name),
+        })
     }
 }
 
@@ -76,7 +68,7 @@ impl Master {
         scope: Scope,
         workload: Workload,
     ) -> AppResult<Map<String, Value>> {
-        scope.check()?;
+        scope.name(&self.places.get())?;
         Ok(match self.stored_policies(scope, workload).await? {
             Some(document) => shown(document),
             None => Map::new(),
@@ -92,13 +84,13 @@ impl Master {
         text: &str,
     ) -> AppResult<Map<String, Value>> {
         actor.require_admin("set config policies")?;
-        scope.check()?;
+        let scope_name = scope.name(&self.places.get())?;
         if text.trim().is_empty() {
             return Err(AppError::invalid(
                 "field \"configPolicies\" is missing: the policies, as YAML or JSON text",
             ));
         }
-        Policies::parse(workload, &scope.name(), None, text).map_err(|errors| unusable(&errors))?;
+        Policies::parse(workload, &scope_name, None, text).map_err(|errors| unusable(&errors))?;
         let document = yaml::parse(text)
             .map_err(|errors| unusable(&errors))?
             .to_value();
@@ -112,6 +104,8 @@ impl Master {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
+                    // It may have gone since it was looked up.
+                    scope.name(&Places::load(&mut tx.conn()).await?)?;
                     config_policies::set(&mut tx.conn(), &row).await?;
                     let event = NewEvent {
                         actor: &actor,
@@ -136,7 +130,7 @@ impl Master {
         workload: Workload,
     ) -> AppResult<()> {
         actor.require_admin("delete config policies")?;
-        scope.check()?;
+        scope.name(&self.places.get())?;
         let (master, actor) = (self.clone(), actor.name());
         self.store
             .write(move |tx| {
@@ -165,10 +159,11 @@ impl Master {
         workspace_id: i64,
         workload: Workload,
     ) -> AppResult<Vec<Policies>> {
+        let places = self.places.get();
         let mut all = Vec::new();
         for scope in [Scope::Workspace(workspace_id), Scope::Cluster] {
             if let Some(document) = self.stored_policies(scope, workload).await? {
-                let policies = Policies::from_value(workload, &scope.name(), &document);
+                let policies = Policies::from_value(workload, &scope.name(&places)?, &document);
                 all.push(policies.map_err(|errors| unusable(&errors))?);
             }
         }
@@ -176,7 +171,11 @@ impl Master {
     }
 
     /// Refuses a change of an experiment's resources that its policies do not allow.
-    pub(crate) async fn require_allowed(&self, change: &JobChange) -> AppResult<()> {
+    pub(crate) async fn require_allowed(
+        &self,
+        workspace_id: i64,
+        change: &JobChange,
+    ) -> AppResult<()> {
         let (path, value) = match change {
             JobChange::Priority(priority) => ("resources.priority", json!(priority)),
             JobChange::Weight(weight) => ("resources.weight", json!(weight)),
@@ -185,7 +184,7 @@ impl Master {
             JobChange::Move(..) => return Ok(()),
         };
         let policies = self
-            .policies_over(DEFAULT_WORKSPACE_ID, Workload::Experiment)
+            .policies_over(workspace_id, Workload::Experiment)
             .await?;
         let refused = |scope: &str, why: String| {
             AppError::new(

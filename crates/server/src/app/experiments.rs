@@ -11,6 +11,7 @@ use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_searcher::{Action, Event as SearchEvent, Search};
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobRow, NewExperiment};
+use det_store::workspaces::UNCATEGORIZED_ID;
 use det_store::{WriteTx, experiments, trials};
 use serde_json::{Value, json};
 
@@ -19,6 +20,7 @@ use crate::app::job_changes::JobChange;
 use crate::app::lifecycle::{Cause, experiment_state, machine_text, trial_state};
 use crate::app::model_archive::{self, ContextFile};
 use crate::app::submission::config_error;
+use crate::app::workspaces::Places;
 use crate::auth::Actor;
 use crate::background::fallback::{DEFAULT_WAIT, Fallback};
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -116,10 +118,6 @@ impl Master {
                 "experiments that run outside the cluster are not built in this version",
             ));
         }
-        if let Some(project) = request.project_id.filter(|p| *p > 1) {
-            return Err(AppError::not_found("project", project)
-                .hint("this version has one project: 1, Uncategorized"));
-        }
         let checked = self.check(&request).await?;
         let shown = checked.config.masked_json();
         if request.validate_only {
@@ -164,8 +162,9 @@ impl Master {
                 moved: false,
                 fallback: fallback_of(config)?,
                 submitted_at: det_store::now(),
+                workspace_id: checked.workspace_id,
             },
-            project_id: 1,
+            project_id: checked.project_id,
             parent_id: request.parent_id,
             name: config.name.clone(),
             description: config.description.clone().unwrap_or_default(),
@@ -224,7 +223,7 @@ impl Master {
     async fn store_experiment(
         &self,
         tx: &mut WriteTx,
-        new: NewExperiment,
+        mut new: NewExperiment,
         mut search: Search,
         state: ExperimentState,
         actor: &str,
@@ -233,6 +232,10 @@ impl Master {
         self.require_pool(&new.job.resource_pool)?;
         for pool in Fallback::of(&new.job).map_or_else(Vec::new, |fallback| fallback.pools) {
             self.require_pool(&pool)?;
+        }
+        if new.project_id != UNCATEGORIZED_ID {
+            let places = Places::load(&mut tx.conn()).await?;
+            new.job.workspace_id = places.require_open(new.project_id)?.1.id;
         }
         let id = experiments::insert(&mut tx.conn(), &new).await?;
         self.record(

@@ -61,10 +61,10 @@ impl Master {
         change: JobChange,
         actor: &str,
     ) -> AppResult<()> {
-        self.require_allowed(&change).await?;
         let mut job = experiments::job(&mut tx.conn(), &row.job_id)
             .await?
             .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+        self.require_allowed(job.workspace_id, &change).await?;
         let current = experiments::find(&mut tx.conn(), row.id)
             .await?
             .map_or_else(|| row.config.clone(), |r| r.config);

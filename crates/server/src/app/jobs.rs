@@ -14,9 +14,6 @@ use crate::app::job_changes::JobChange;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// The workspace of everything, as long as there is only one: Uncategorized.
-pub const DEFAULT_WORKSPACE_ID: i64 = 1;
-
 /// Instead of the number of jobs ahead, where jobs share a pool or take turns.
 const NO_ORDER: i64 = -1;
 
@@ -308,6 +305,7 @@ mod tests {
             moved: position.is_some(),
             fallback: None,
             submitted_at,
+            workspace_id: 1,
         };
         let mut jobs = [
             job("late", 42, None, 30),

@@ -21,6 +21,7 @@ pub mod model_archive;
 pub(crate) mod ownership;
 pub mod pools;
 pub mod preview;
+pub mod projects;
 pub mod reload;
 mod runs;
 pub mod searches;
@@ -31,6 +32,7 @@ pub mod templates;
 pub mod trials;
 pub mod users;
 pub mod why;
+pub mod workspaces;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,6 +76,8 @@ pub struct Inner {
     pub hub: Hub,
     /// Users and sessions.
     pub auth: Auth,
+    /// Workspaces, projects and pins.
+    pub places: workspaces::Known,
     /// An image of what is live.
     pub live: Live,
     /// Tokens of containers that their agents have not been told of yet.

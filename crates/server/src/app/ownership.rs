@@ -8,6 +8,8 @@
 //!   named in the events that it leaves. A task steers only what belongs to its owner: a pipeline may drive its own
 //!   experiments, code from elsewhere may not touch those of others.
 //! - *Deleting* cannot be undone. It takes a person: the owner, or an administrator.
+//! - *Workspaces and projects* are added by everybody, and changed, put away and deleted by their owners and
+//!   administrators, in person: `Master::require_own`. Limits of slots and Unix identities are for administrators.
 //! - *The cluster itself* (agents, users, the master's configuration and log) is for administrators, and never for
 //!   their tasks: [`Actor::require_admin`].
 

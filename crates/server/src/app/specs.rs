@@ -41,6 +41,8 @@ struct Parts<'a> {
     config: &'a ExperimentConfig,
     defaults: &'a TaskContainerDefaults,
     owner: &'a User,
+    /// Who the task is for the operating system.
+    user: TaskUser,
     members: usize,
     kind: DeviceKind,
     slots: &'a BTreeSet<u32>,
@@ -120,6 +122,7 @@ impl Master {
             config: &config,
             defaults: &defaults,
             owner: &owner,
+            user: self.task_user_in(experiment.project_id, &owner),
             members: startable.members,
             kind,
             slots: &slots,
@@ -176,7 +179,6 @@ impl Master {
             experiment,
             config,
             defaults,
-            owner,
             ..
         } = parts;
         let environment = &config.environment;
@@ -189,7 +191,7 @@ impl Master {
         ports.extend(trial_ports(parts.port_offset).map(|(_, port)| port));
         ports.extend(environment.proxy_ports.iter().map(|p| p.proxy_port));
         ports.extend(environment.ports.values().copied());
-        let user = task_user(owner, &self.config().security.default_task);
+        let user = parts.user.clone();
         let devices = config
             .resources
             .devices
@@ -407,8 +409,25 @@ fn mounts(config: &ExperimentConfig) -> Vec<Mount> {
     mounts
 }
 
+impl Master {
+    /// The Unix identity of a user's tasks in a project: the workspace's, the user's, the cluster's.
+    fn task_user_in(&self, project_id: i64, owner: &User) -> TaskUser {
+        let places = self.places.get();
+        let workspace = places.home(project_id).and_then(|(_, workspace)| {
+            let (uid, gid) = (workspace.agent_uid?, workspace.agent_gid?);
+            Some(TaskUser {
+                user: workspace.agent_user.clone()?,
+                uid: u32::try_from(uid).ok()?,
+                group: workspace.agent_group.clone()?,
+                gid: u32::try_from(gid).ok()?,
+            })
+        });
+        workspace.unwrap_or_else(|| task_user(owner, &self.config().security.default_task))
+    }
+}
+
 /// The Unix identity of a user's tasks.
-pub fn task_user(owner: &User, default: &det_config::master::DefaultTask) -> TaskUser {
+fn task_user(owner: &User, default: &det_config::master::DefaultTask) -> TaskUser {
     let number = |n: i64| u32::try_from(n).ok();
     match (
         owner.agent_uid.and_then(number),

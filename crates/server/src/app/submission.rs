@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 
 use det_config::errors::{ConfigError, ConfigErrors};
-use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
-use det_config::policies::{Workload, fixed_pool};
+use det_config::experiment::{CompletionDefaults, ExperimentConfig, Placement, Submitted};
+use det_config::origin::{Layer, Source};
+use det_config::policies::{Policies, Workload, fixed_pool};
 use det_ids::{AllocationId, JobId, Micros, TaskId};
 use det_scheduler::{Request, can_ever_fit};
 use det_searcher::Search;
+use det_store::workspaces::{ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 
 use crate::app::experiments::NewExperimentRequest;
-use crate::app::jobs::DEFAULT_WORKSPACE_ID;
+use crate::app::workspaces::Places;
 use crate::app::{Master, beside};
 use crate::error::{AppError, AppResult};
 
@@ -23,6 +25,57 @@ pub(crate) struct Checked {
     pub(crate) warnings: Vec<String>,
     pub(crate) slots_exceeded: bool,
     pub(crate) search: Search,
+    /// Project it goes into.
+    pub(crate) project_id: i64,
+    /// Workspace of that project.
+    pub(crate) workspace_id: i64,
+}
+
+/// Where a submission goes: the project that the request names, the one that the document names, else Uncategorized. What
+/// does not exist is noted.
+fn home_of<'p>(
+    places: &'p Places,
+    project_id: Option<i64>,
+    placement: &Placement,
+    mistakes: &mut Vec<ConfigError>,
+) -> AppResult<(&'p ProjectRow, &'p WorkspaceRow)> {
+    if let Some(id) = project_id.filter(|id| *id > UNCATEGORIZED_ID) {
+        return places.require_open(id);
+    }
+    let mut missing = |what: &str, name: &str, hint: String| {
+        let message = format!("{what} \"{}\" does not exist", name.escape_debug());
+        mistakes.push(ConfigError::new(what, None, message).with_hint(hint));
+    };
+    // One without the other is told with the other mistakes of the document.
+    if let (Some(workspace), Some(project)) = (&placement.workspace, &placement.project) {
+        match places.workspace_named(workspace) {
+            None => missing(
+                "workspace",
+                workspace,
+                "`det workspace list` shows the workspaces there are".to_owned(),
+            ),
+            Some(row) => match places.project_named(row.id, project) {
+                Some(found) => return places.require_open(found.id),
+                None => missing(
+                    "project",
+                    project,
+                    format!("`det project list \"{workspace}\"` shows the projects there are"),
+                ),
+            },
+        }
+    }
+    places.project(UNCATEGORIZED_ID)
+}
+
+/// A document over the checkpoint storage of its workspace.
+fn over_workspace(submitted: Submitted, workspace: &WorkspaceRow) -> AppResult<Submitted> {
+    let Some(storage) = &workspace.checkpoint_storage else {
+        return Ok(submitted);
+    };
+    let source = Source::layer(Layer::Workspace(workspace.name.clone()));
+    let text = format!("{{\"checkpoint_storage\": {storage}}}");
+    let under = Submitted::read_from(source, &text).map_err(config_error)?;
+    Ok(submitted.over(under))
 }
 
 impl Master {
@@ -37,47 +90,17 @@ impl Master {
         let mut warnings: Vec<String> =
             submitted.warnings.iter().map(ToString::to_string).collect();
         let placement = submitted.placement();
-        for (what, given) in [
-            ("workspace", &placement.workspace),
-            ("project", &placement.project),
-        ] {
-            if let Some(name) = given
-                && name != "Uncategorized"
-            {
-                return Err(AppError::not_found(what, name).hint(format!(
-                    "this version has one {what}: Uncategorized; leave \"{what}\" out"
-                )));
-            }
-        }
+        let places = self.places.get();
+        // Said together with what is wrong in the rest.
+        let mut mistakes = Vec::new();
+        let (project, workspace) = home_of(&places, request.project_id, &placement, &mut mistakes)?;
         let policies = self
-            .policies_over(DEFAULT_WORKSPACE_ID, Workload::Experiment)
+            .policies_over(workspace.id, Workload::Experiment)
             .await?;
         let replaced = submitted.replaced_by(&policies);
         warnings.extend(replaced.iter().map(ToString::to_string));
-        let fixed_pool = fixed_pool(&policies);
-        let several = match fixed_pool {
-            Some(_) => &Vec::new(),
-            None => &placement.resource_pools,
-        };
-        let chosen = fixed_pool.as_ref().or(placement.resource_pool.as_ref());
-        let pool = match (chosen, several.first()) {
-            (Some(pool), _) | (None, Some(pool)) => pool.clone(),
-            (None, None) => {
-                let default = if placement.slots_per_trial == 0 {
-                    self.default_aux_pool()
-                } else {
-                    self.default_compute_pool()
-                };
-                default.ok_or_else(|| {
-                    AppError::invalid(
-                        "resources.resource_pool is missing, and this cluster has no default pool",
-                    )
-                    .hint(format!("choose one of: {}", self.pool_names().join(", ")))
-                })?
-            }
-        };
-        // Said together with what is wrong in the rest.
-        let no_such_pools = self.unknown_pools(&pool, several);
+        let pool = self.choose_pool(&placement, &policies, workspace, &mut mistakes)?;
+        let submitted = over_workspace(submitted, workspace)?;
         let container_defaults = self.container_defaults(&pool);
         let storage = self
             .config()
@@ -103,10 +126,10 @@ impl Master {
         })
         .await?;
         let mut config = match completed {
-            Ok(config) if no_such_pools.is_empty() => config,
+            Ok(config) if mistakes.is_empty() => config,
             completed => {
                 let mut errors = completed.err().unwrap_or_else(|| ConfigErrors(Vec::new()));
-                errors.0.extend(no_such_pools);
+                errors.0.extend(mistakes);
                 return Err(config_error(errors));
             }
         };
@@ -125,6 +148,54 @@ impl Master {
             warnings,
             slots_exceeded,
             search,
+            project_id: project.id,
+            workspace_id: workspace.id,
+        })
+    }
+
+    /// The pool that an experiment begins in: what policies fix, what it names, the default of its workspace, the
+    /// cluster's default. Pools that do not exist are noted.
+    fn choose_pool(
+        &self,
+        placement: &Placement,
+        policies: &[Policies],
+        workspace: &WorkspaceRow,
+        mistakes: &mut Vec<ConfigError>,
+    ) -> AppResult<String> {
+        let fixed = fixed_pool(policies);
+        let several: &[String] = match fixed {
+            Some(_) => &[],
+            None => &placement.resource_pools,
+        };
+        let chosen = fixed.as_ref().or(placement.resource_pool.as_ref());
+        if let Some(pool) = chosen.or(several.first()) {
+            mistakes.extend(self.unknown_pools(pool, several));
+            return Ok(pool.clone());
+        }
+        let (of_workspace, of_cluster) = if placement.slots_per_trial == 0 {
+            (&workspace.default_aux_pool, self.default_aux_pool())
+        } else {
+            (&workspace.default_compute_pool, self.default_compute_pool())
+        };
+        if let Some(pool) = of_workspace {
+            mistakes.extend(
+                self.unknown_pools(pool, &[])
+                    .into_iter()
+                    .map(|mistake| ConfigError {
+                        message: format!(
+                            "{} (it is the default of workspace \"{}\")",
+                            mistake.message, workspace.name
+                        ),
+                        ..mistake
+                    }),
+            );
+            return Ok(pool.clone());
+        }
+        of_cluster.ok_or_else(|| {
+            AppError::invalid(
+                "resources.resource_pool is missing, and this cluster has no default pool",
+            )
+            .hint(format!("choose one of: {}", self.pool_names().join(", ")))
         })
     }
 

@@ -7,10 +7,10 @@ use det_config::origin::{Layer, Source};
 use det_config::template::Template;
 use det_store::events::NewEvent;
 use det_store::templates::{self, TemplateRow};
+use det_store::workspaces::{self, DELETING, UNCATEGORIZED_ID};
 use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
-use crate::app::jobs::DEFAULT_WORKSPACE_ID;
 use crate::app::{Master, beside};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -18,7 +18,7 @@ use crate::error::{AppError, AppResult, ErrorKind};
 /// Characters of a name at most.
 const LONGEST_NAME: usize = 128;
 /// What stands where a secret is hidden.
-const MASK: &str = "********";
+pub(crate) const MASK: &str = "********";
 
 /// Which templates a listing is about.
 #[derive(Debug, Clone, Default)]
@@ -68,6 +68,7 @@ impl Master {
         let actor = actor.name();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
+                require_workspace(&mut tx.conn(), row.workspace_id).await?;
                 if !templates::insert(&mut tx.conn(), &row).await? {
                     return Err(taken(&row.name));
                 }
@@ -86,6 +87,7 @@ impl Master {
         let actor = actor.name();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
+                require_workspace(&mut tx.conn(), row.workspace_id).await?;
                 let kind = if templates::insert(&mut tx.conn(), &row).await? {
                     "created"
                 } else {
@@ -257,6 +259,23 @@ async fn find(conn: &mut Conn<'_>, name: &str) -> AppResult<TemplateRow> {
         .ok_or_else(|| AppError::not_found("template", name.escape_debug()))
 }
 
+/// Templates go into workspaces that are there and stay.
+async fn require_workspace(conn: &mut Conn<'_>, id: i64) -> AppResult<()> {
+    let row = workspaces::find(conn, id).await?;
+    let row = row.ok_or_else(|| AppError::not_found("workspace", id))?;
+    let refused = |how: &str| {
+        let name = &row.name;
+        Err(AppError::precondition(format!(
+            "workspace \"{name}\" is {how}: no template can be put there"
+        )))
+    };
+    match (row.archived, row.state.as_deref()) {
+        (_, Some(DELETING)) => refused("being deleted"),
+        (true, _) => refused("archived"),
+        (false, _) => Ok(()),
+    }
+}
+
 fn taken(name: &str) -> AppError {
     AppError::new(
         ErrorKind::Conflict,
@@ -287,10 +306,6 @@ fn check_name(name: &str) -> AppResult<()> {
 async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
     let owner = actor.require_person("change templates")?.id;
     check_name(&new.name)?;
-    if new.workspace_id > DEFAULT_WORKSPACE_ID {
-        return Err(AppError::not_found("workspace", new.workspace_id)
-            .hint("this version has one workspace: 1, Uncategorized"));
-    }
     let config = Value::Object(new.config);
     if let Some(path) = hidden_secret(&config, "") {
         return Err(AppError::invalid(format!(
@@ -306,7 +321,10 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
     let now = det_store::now();
     Ok(TemplateRow {
         name: new.name,
-        workspace_id: DEFAULT_WORKSPACE_ID,
+        workspace_id: match new.workspace_id {
+            0 => UNCATEGORIZED_ID,
+            id => id,
+        },
         owner_id: owner,
         config: text,
         created_at: now,
@@ -315,7 +333,7 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
 }
 
 /// Where a document has the mark that hides a secret.
-fn hidden_secret(value: &Value, path: &str) -> Option<String> {
+pub(crate) fn hidden_secret(value: &Value, path: &str) -> Option<String> {
     match value {
         Value::String(text) if text == MASK => Some(path.to_owned()),
         Value::Object(members) => members.iter().find_map(|(key, member)| {

@@ -64,7 +64,7 @@ impl UnixIdentity {
     }
 
     /// Blank names are the same as none; ids must be ids.
-    fn checked(self) -> AppResult<Self> {
+    pub(crate) fn checked(self) -> AppResult<Self> {
         for (field, id) in [("agentUid", self.uid), ("agentGid", self.gid)] {
             if id.is_some_and(|id| u32::try_from(id).is_err()) {
                 return Err(AppError::invalid(format!(

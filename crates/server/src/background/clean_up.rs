@@ -161,7 +161,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
         Err(error) => {
             tracing::warn!(experiment.id = row.id, %error, "an experiment could not be deleted");
-            let (handler, id) = (master.clone(), row.id);
+            let (handler, id, project_id) = (master.clone(), row.id, row.project_id);
             return master
                 .store
                 .write(move |tx| {
@@ -169,6 +169,13 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                         let cause = Cause::master(error.message);
                         handler
                             .experiment_event(tx, id, ExperimentEvent::DeleteFailed, &cause)
+                            .await?;
+                        let why = format!(
+                            "experiment {id} could not be deleted: {}",
+                            cause.reason.unwrap_or_default()
+                        );
+                        handler
+                            .after_member_deletion(tx, ACTOR, project_id, Some(&why))
                             .await
                     })
                 })
@@ -198,6 +205,9 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                     ..Default::default()
                 };
                 handler.record(tx, event).await?;
+                handler
+                    .after_member_deletion(tx, ACTOR, row.project_id, None)
+                    .await?;
                 tx.after_commit(move || handler.configs.forget(id));
                 failpoint!("server::clean_up::delete::before_commit");
                 Ok::<_, AppError>(())

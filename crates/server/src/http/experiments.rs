@@ -31,7 +31,7 @@ use crate::app::model_archive::{ContextFile, FileKind};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
-use crate::http::views::experiments::Phase;
+use crate::http::views::experiments::{Home, Phase};
 use crate::http::{checkpoints as checkpoint_routes, trials as trial_routes, views};
 
 /// The tar flags of the file list.
@@ -77,12 +77,21 @@ pub(crate) async fn show_all(
         .map(|row| row.id)
         .collect();
     let phases = listing::phases(master, &active).await?;
-    let (owner, now) = (super::workspaces::owner(master), det_store::now());
+    let (places, now) = (master.places.get(), det_store::now());
+    let cluster_owner = master.cluster_owner().map_or(0, |user| user.id);
     let show = |row: &ExperimentRow| {
+        let home = places.home(row.project_id);
+        let home = home.map_or_else(Home::default, |(project, workspace)| Home {
+            project: &project.name,
+            workspace_id: workspace.id,
+            workspace: &workspace.name,
+            owner_id: project.owner_id.unwrap_or(cluster_owner),
+            archived: places.is_archived(project),
+        });
         views::experiments::experiment(
             row,
             phases.get(&row.id).copied().unwrap_or_default(),
-            &owner,
+            home,
             now,
         )
     };

@@ -24,6 +24,7 @@ pub mod model_definition;
 pub mod openapi;
 pub mod page;
 pub mod preview;
+pub mod projects;
 pub mod tasks;
 pub mod templates;
 pub mod trials;
@@ -60,6 +61,7 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(metrics::routes())
         .merge(model_definition::routes())
         .merge(preview::routes())
+        .merge(projects::routes())
         .merge(tasks::routes())
         .merge(templates::routes())
         .merge(trials::routes())

@@ -30,7 +30,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(set_user_password))
 }
 
-fn identity(group: AgentUserGroup) -> UnixIdentity {
+pub(super) fn identity(group: AgentUserGroup) -> UnixIdentity {
     UnixIdentity {
         uid: group.agent_uid,
         user: group.agent_user,

@@ -1,85 +1,99 @@
-//! Workspaces and projects. This version has one of each, which cannot be changed; every experiment is in it.
+//! Workspaces.
+
+use std::cmp::Ordering;
 
 use axum::extract::State;
+use det_api_types::page::{Empty, OrderBy};
+use det_api_types::wire::Float;
 use det_api_types::workspaces::{
-    GetProjectResponse, GetWorkspaceProjectsQuery, GetWorkspaceProjectsResponse,
-    GetWorkspaceResponse, GetWorkspacesQuery, GetWorkspacesResponse,
+    ChangedWorkspaceResponse, DeletionResponse, GetKubernetesResourceQuotasResponse,
+    GetWorkspaceResponse, GetWorkspacesQuery, GetWorkspacesResponse, ListRPsBoundToWorkspaceQuery,
+    ListRPsBoundToWorkspaceResponse, PatchWorkspace, PostWorkspaceRequest,
+    SetResourceQuotasRequest, WorkspaceSortBy,
 };
-use det_store::experiments::Filter;
+use det_store::workspaces::WorkspaceRow;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::error::{AppError, AppResult};
-use crate::http::extract::{Caller, PathId, WireQuery};
-use crate::http::respond::{Answer, message};
+use crate::app::workspaces::{NewWorkspace, Places, WorkspacePatch};
+use crate::auth::Actor;
+use crate::error::AppResult;
+use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::respond::{Answer, empty, message};
+use crate::http::users::identity;
 use crate::http::views::paging;
-use crate::http::views::workspaces::{
-    Counts, Owner, UNCATEGORIZED, UNCATEGORIZED_ID, project, workspace,
-};
+use crate::http::views::workspaces::{Owner, Shown};
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
     OpenApiRouter::new()
-        .routes(routes!(get_workspaces))
-        .routes(routes!(get_workspace))
-        .routes(routes!(get_workspace_projects))
-        .routes(routes!(get_project))
+        .routes(routes!(get_workspaces, post_workspace))
+        .routes(routes!(get_workspace, patch_workspace, delete_workspace))
+        .routes(routes!(archive_workspace))
+        .routes(routes!(unarchive_workspace))
+        .routes(routes!(pin_workspace))
+        .routes(routes!(unpin_workspace))
+        .routes(routes!(set_resource_quotas))
+        .routes(routes!(get_kubernetes_resource_quotas))
+        .routes(routes!(list_rps_bound_to_workspace))
 }
 
-/// Who owns workspace and project: the first administrator.
-pub(crate) fn owner(master: &Master) -> Owner {
-    let users = master.auth.users();
-    users
-        .iter()
-        .find(|user| user.admin)
-        .or(users.first())
-        .map_or_else(Owner::default, |user| Owner {
-            id: user.id,
-            username: user.username.clone(),
-        })
-}
-
-async fn counts(master: &Master) -> AppResult<Counts> {
+/// What workspaces and projects are shown with, counted now.
+pub(super) async fn shown<'a>(
+    master: &Master,
+    places: &'a Places,
+    actor: &Actor,
+) -> AppResult<Shown<'a>> {
     master.catalogue.refresh(&master.store).await?;
-    let totals = master.catalogue.totals(&Filter {
-        project_id: Some(UNCATEGORIZED_ID),
-        ..Filter::default()
-    });
-    Ok(Counts {
-        experiments: totals.experiments,
-        active: totals.live,
-        trials: totals.trials,
-        last_started_at: totals.last_created_at,
+    let users = master.auth.users();
+    Ok(Shown {
+        places,
+        users: users
+            .iter()
+            .map(|user| (user.id, user.username.clone()))
+            .collect(),
+        cluster: master
+            .cluster_owner()
+            .map_or_else(Owner::default, |user| Owner {
+                id: user.id,
+                username: user.username.clone(),
+            }),
+        totals: master.catalogue.totals(),
+        viewer: actor.user().id,
     })
 }
 
-/// What a listing asks of the only thing that there is.
-struct Asked<'a> {
-    name: &'a str,
-    archived: Option<bool>,
-    users: &'a [String],
-    user_ids: &'a [i64],
+/// As in a dictionary: letter case decides last.
+pub(super) fn by_name(a: &str, b: &str) -> Ordering {
+    let folded = a.to_lowercase().cmp(&b.to_lowercase());
+    folded.then_with(|| a.cmp(b))
+}
+
+/// What a listing asks of each workspace or project.
+pub(super) struct Asked<'a> {
+    pub(super) name: &'a str,
+    pub(super) archived: Option<bool>,
+    pub(super) users: &'a [String],
+    pub(super) user_ids: &'a [i64],
 }
 
 impl Asked<'_> {
-    /// Whether the only workspace or project is among what is asked for.
-    fn fits(&self, owner: &Owner) -> bool {
-        let nobody = self.users.is_empty() && self.user_ids.is_empty();
-        UNCATEGORIZED
-            .to_lowercase()
-            .contains(&self.name.to_lowercase())
-            && self.archived != Some(true)
-            && (nobody || self.users.contains(&owner.username) || self.user_ids.contains(&owner.id))
+    /// Whether one with these properties is asked for.
+    pub(super) fn fits(&self, name: &str, archived: bool, owner: &Owner) -> bool {
+        let anybody = self.users.is_empty() && self.user_ids.is_empty();
+        name.to_lowercase().contains(&self.name.to_lowercase())
+            && self.archived.is_none_or(|wanted| wanted == archived)
+            && (anybody
+                || self.users.contains(&owner.username)
+                || self.user_ids.contains(&owner.id))
     }
-}
 
-fn check(what: &str, id: i64) -> AppResult<()> {
-    if id == UNCATEGORIZED_ID {
-        Ok(())
-    } else {
-        Err(AppError::not_found(what, id)
-            .hint(format!("this version has one {what}: 1, {UNCATEGORIZED}")))
+    /// Puts what has exactly the name that was asked for first: clients take the first one.
+    pub(super) fn exact_first<T>(&self, items: &mut [T], name: impl Fn(&T) -> &str) {
+        if !self.name.is_empty() {
+            items.sort_by_key(|item| name(item) != self.name);
+        }
     }
 }
 
@@ -88,26 +102,70 @@ fn check(what: &str, id: i64) -> AppResult<()> {
     params(GetWorkspacesQuery), responses((status = 200, body = GetWorkspacesResponse)))]
 async fn get_workspaces(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetWorkspacesQuery>,
 ) -> Answer {
-    let owner = owner(&master);
+    let places = master.places.get();
+    let shown = shown(&master, &places, &actor).await?;
     let asked = Asked {
         name: &query.name,
         archived: query.archived,
         users: &query.users,
         user_ids: &query.user_ids,
     };
-    let exact = query.name_case_sensitive.is_empty() || query.name_case_sensitive == UNCATEGORIZED;
-    let mut found = Vec::new();
-    if asked.fits(&owner) && exact && query.pinned != Some(true) {
-        found.push(workspace(&owner, &counts(&master).await?));
+    let exactly = &query.name_case_sensitive;
+    let fits = |row: &&WorkspaceRow| {
+        let pinned = places.pins.contains_key(&(shown.viewer, row.id));
+        asked.fits(&row.name, row.archived, &shown.owner(row.owner_id))
+            && (exactly.is_empty() || *exactly == row.name)
+            && query.pinned.is_none_or(|wanted| wanted == pinned)
+    };
+    let mut rows: Vec<&WorkspaceRow> = places.workspaces.values().filter(fits).collect();
+    if query.sort_by == WorkspaceSortBy::Name {
+        rows.sort_by(|a, b| by_name(&a.name, &b.name));
     }
-    let (workspaces, pagination) = paging::slice(found, query.offset, query.limit);
+    if query.order_by == OrderBy::Desc {
+        rows.reverse();
+    }
+    asked.exact_first(&mut rows, |row| row.name.as_str());
+    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
     message(&GetWorkspacesResponse {
-        workspaces,
+        workspaces: rows
+            .into_iter()
+            .map(|row| shown.workspace(row))
+            .collect::<AppResult<_>>()?,
         pagination,
     })
+}
+
+async fn changed(master: &Master, actor: &Actor, row: &WorkspaceRow) -> Answer {
+    let places = master.places.get();
+    message(&ChangedWorkspaceResponse {
+        workspace: shown(master, &places, actor).await?.workspace(row)?,
+        ..ChangedWorkspaceResponse::default()
+    })
+}
+
+/// Adds a workspace.
+#[utoipa::path(post, path = "/api/v1/workspaces", operation_id = "PostWorkspace", tag = "workspaces",
+    request_body = PostWorkspaceRequest, responses((status = 200, body = ChangedWorkspaceResponse)))]
+async fn post_workspace(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    WireBody(body): WireBody<PostWorkspaceRequest>,
+) -> Answer {
+    let new = NewWorkspace {
+        name: body.name,
+        identity: body.agent_user_group.map(identity).unwrap_or_default(),
+        checkpoint_storage: body.checkpoint_storage_config.unwrap_or_default().0,
+        default_compute_pool: body.default_compute_pool.unwrap_or_default(),
+        default_aux_pool: body.default_aux_pool.unwrap_or_default(),
+        max_slots: body.max_slots,
+        quotas: body.cluster_quota_pairs,
+        namespaces: !body.cluster_namespace_meta.is_empty(),
+    };
+    let row = master.create_workspace(&actor, new).await?;
+    changed(&master, &actor, &row).await
 }
 
 /// One workspace.
@@ -115,51 +173,158 @@ async fn get_workspaces(
     params(("id" = i64, Path)), responses((status = 200, body = GetWorkspaceResponse)))]
 async fn get_workspace(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    check("workspace", id)?;
+    let places = master.places.get();
+    let row = places.workspace(id)?;
     message(&GetWorkspaceResponse {
-        workspace: workspace(&owner(&master), &counts(&master).await?),
+        workspace: shown(&master, &places, &actor).await?.workspace(row)?,
     })
 }
 
-/// Projects of a workspace.
-#[utoipa::path(get, path = "/api/v1/workspaces/{id}/projects", operation_id = "GetWorkspaceProjects",
-    tag = "workspaces", params(("id" = i64, Path), GetWorkspaceProjectsQuery),
-    responses((status = 200, body = GetWorkspaceProjectsResponse)))]
-async fn get_workspace_projects(
+/// Changes a workspace. Null leaves things as they are.
+#[utoipa::path(patch, path = "/api/v1/workspaces/{id}", operation_id = "PatchWorkspace", tag = "workspaces",
+    params(("id" = i64, Path)), request_body = PatchWorkspace,
+    responses((status = 200, body = ChangedWorkspaceResponse)))]
+async fn patch_workspace(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+    WireBody(body): WireBody<PatchWorkspace>,
+) -> Answer {
+    let patch = WorkspacePatch {
+        name: body.name,
+        identity: body.agent_user_group.map(identity),
+        checkpoint_storage: body.checkpoint_storage_config.map(|object| object.0),
+        default_compute_pool: body
+            .default_compute_pool
+            .or(body.default_compute_resource_pool),
+        default_aux_pool: body.default_aux_pool.or(body.default_aux_resource_pool),
+        max_slots: body.max_slots,
+        namespaces: !body.cluster_namespace_meta.is_empty(),
+        ..WorkspacePatch::default()
+    };
+    let row = master.change_workspace(&actor, id, patch).await?;
+    changed(&master, &actor, &row).await
+}
+
+/// Deletes a workspace with everything in it, in the background where there are experiments.
+#[utoipa::path(delete, path = "/api/v1/workspaces/{id}", operation_id = "DeleteWorkspace", tag = "workspaces",
+    params(("id" = i64, Path)), responses((status = 200, body = DeletionResponse)))]
+async fn delete_workspace(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
+    let completed = master.delete_workspace(&actor, id).await?;
+    message(&DeletionResponse { completed })
+}
+
+/// Puts a workspace away.
+#[utoipa::path(post, path = "/api/v1/workspaces/{id}/archive", operation_id = "ArchiveWorkspace",
+    tag = "workspaces", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn archive_workspace(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
+    master.archive_workspace(&actor, id, true).await?;
+    empty()
+}
+
+/// Takes a workspace out again.
+#[utoipa::path(post, path = "/api/v1/workspaces/{id}/unarchive", operation_id = "UnarchiveWorkspace",
+    tag = "workspaces", params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn unarchive_workspace(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
+    master.archive_workspace(&actor, id, false).await?;
+    empty()
+}
+
+/// Pins a workspace for the caller.
+#[utoipa::path(post, path = "/api/v1/workspaces/{id}/pin", operation_id = "PinWorkspace", tag = "workspaces",
+    params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn pin_workspace(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
+    master.pin_workspace(&actor, id, true).await?;
+    empty()
+}
+
+/// Takes the caller's pin away.
+#[utoipa::path(post, path = "/api/v1/workspaces/{id}/unpin", operation_id = "UnpinWorkspace", tag = "workspaces",
+    params(("id" = i64, Path)), responses((status = 200, body = Empty)))]
+async fn unpin_workspace(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
+    master.pin_workspace(&actor, id, false).await?;
+    empty()
+}
+
+/// Limits the slots that work in a workspace may have at once.
+#[utoipa::path(post, path = "/api/v1/workspaces/{id}/set-resource-quota", operation_id = "SetResourceQuotas",
+    tag = "workspaces", params(("id" = i64, Path)), request_body = SetResourceQuotasRequest,
+    responses((status = 200, body = Empty)))]
+async fn set_resource_quotas(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+    WireBody(body): WireBody<SetResourceQuotasRequest>,
+) -> Answer {
+    let patch = WorkspacePatch {
+        quotas: body.cluster_quota_pairs,
+        ..WorkspacePatch::default()
+    };
+    master.change_workspace(&actor, id, patch).await?;
+    empty()
+}
+
+/// The limit of slots of a workspace, by the name of the cluster.
+#[utoipa::path(get, path = "/api/v1/workspaces/{id}/get-k8s-resource-quotas",
+    operation_id = "GetKubernetesResourceQuotas", tag = "workspaces", params(("id" = i64, Path)),
+    responses((status = 200, body = GetKubernetesResourceQuotasResponse)))]
+async fn get_kubernetes_resource_quotas(
     State(master): State<Master>,
     _caller: Caller,
     PathId(id): PathId,
-    WireQuery(query): WireQuery<GetWorkspaceProjectsQuery>,
 ) -> Answer {
-    check("workspace", id)?;
-    let owner = owner(&master);
-    let asked = Asked {
-        name: &query.name,
-        archived: query.archived,
-        users: &query.users,
-        user_ids: &query.user_ids,
-    };
-    let mut found = Vec::new();
-    if asked.fits(&owner) {
-        found.push(project(&owner, &counts(&master).await?));
-    }
-    let (projects, pagination) = paging::slice(found, query.offset, query.limit);
-    message(&GetWorkspaceProjectsResponse {
-        projects,
-        pagination,
+    let places = master.places.get();
+    let row = places.workspace(id)?;
+    let cluster = master.config().resource_manager.cluster_name.clone();
+    let limit = places.slot_limits().get(&row.id).copied();
+    message(&GetKubernetesResourceQuotasResponse {
+        resource_quotas: limit
+            .into_iter()
+            .map(|slots| (cluster.clone(), Float(f64::from(slots))))
+            .collect(),
     })
 }
 
-/// One project.
-#[utoipa::path(get, path = "/api/v1/projects/{id}", operation_id = "GetProject", tag = "projects",
-    params(("id" = i64, Path)), responses((status = 200, body = GetProjectResponse)))]
-async fn get_project(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
-    check("project", id)?;
-    message(&GetProjectResponse {
-        project: project(&owner(&master), &counts(&master).await?),
+/// The pools that work in a workspace may use: all of them, since pools are not bound to workspaces in this version.
+#[utoipa::path(get, path = "/api/v1/workspaces/{workspaceId}/available-resource-pools",
+    operation_id = "ListRPsBoundToWorkspace", tag = "workspaces",
+    params(("workspaceId" = i64, Path), ListRPsBoundToWorkspaceQuery),
+    responses((status = 200, body = ListRPsBoundToWorkspaceResponse)))]
+async fn list_rps_bound_to_workspace(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+    WireQuery(query): WireQuery<ListRPsBoundToWorkspaceQuery>,
+) -> Answer {
+    master.places.get().workspace(id)?;
+    let (resource_pools, pagination) =
+        paging::slice(master.pool_names(), query.offset, query.limit);
+    message(&ListRPsBoundToWorkspaceResponse {
+        resource_pools,
+        pagination,
     })
 }
 
@@ -168,58 +333,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_only_workspace_is_found_by_part_of_its_name_and_by_its_owner() {
+    fn they_are_found_by_part_of_their_name_and_by_their_owner() {
         let owner = Owner {
             id: 1,
             username: "admin".into(),
         };
+        let nobody: (&[String], &[i64]) = (&[], &[]);
+        let admin = ["admin".to_owned()];
+        let bob = ["bob".to_owned()];
+        for (name, archived, (users, user_ids), expected) in [
+            ("", None, nobody, true),
+            ("uncat", None, nobody, true),
+            ("other", None, nobody, false),
+            ("", Some(true), nobody, false),
+            ("", Some(false), (&admin[..], &[][..]), true),
+            ("", None, (&bob[..], &[2][..]), false),
+            ("", None, (&bob[..], &[1][..]), true),
+        ] {
+            let asked = Asked {
+                name,
+                archived,
+                users,
+                user_ids,
+            };
+            assert_eq!(
+                asked.fits("Uncategorized", false, &owner),
+                expected,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_has_exactly_the_name_comes_first() {
         let asked = Asked {
-            name: "",
+            name: "Vision",
             archived: None,
             users: &[],
             user_ids: &[],
         };
-        assert!(asked.fits(&owner));
-        assert!(
-            Asked {
-                name: "uncat",
-                ..asked
-            }
-            .fits(&owner)
-        );
-        let asked = Asked {
-            name: "other",
-            archived: None,
-            users: &[],
-            user_ids: &[],
-        };
-        assert!(!asked.fits(&owner));
-        assert!(
-            !Asked {
-                name: "",
-                archived: Some(true),
-                users: &[],
-                user_ids: &[]
-            }
-            .fits(&owner)
-        );
-        assert!(
-            Asked {
-                name: "",
-                archived: Some(false),
-                users: &["admin".into()],
-                user_ids: &[]
-            }
-            .fits(&owner)
-        );
-        assert!(
-            !Asked {
-                name: "",
-                archived: None,
-                users: &["bob".into()],
-                user_ids: &[2]
-            }
-            .fits(&owner)
-        );
+        let mut names = ["vision", "Vision 2", "Vision", "my Vision"];
+        asked.exact_first(&mut names, |name| name);
+        assert_eq!(names, ["Vision", "vision", "Vision 2", "my Vision"]);
+        let mut names = ["b", "B", "a", "C"];
+        names.sort_by(|a, b| by_name(a, b));
+        assert_eq!(names, ["a", "B", "b", "C"]);
     }
 }

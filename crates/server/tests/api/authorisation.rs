@@ -233,6 +233,19 @@ impl World {
         name
     }
 
+    /// A workspace of the owner's, and a project in it, made for one request.
+    async fn workspace(&mut self) -> (i64, i64) {
+        self.made += 1;
+        let ada = self.cluster.user("ada").await;
+        let new = json!({"name": format!("workspace {}", self.made)});
+        let made = ada.post("/api/v1/workspaces", new).await.ok();
+        let workspace = made["workspace"]["id"].as_i64().unwrap();
+        let path = format!("/api/v1/workspaces/{workspace}/projects");
+        let new = json!({"name": format!("project {}", self.made)});
+        let made = ada.post(&path, new).await.ok();
+        (workspace, made["project"]["id"].as_i64().unwrap())
+    }
+
     fn checkpoint_report(&mut self) -> (String, Value) {
         self.made += 1;
         let uuid = format!("00000000-0000-4000-8000-{:012}", self.made);
@@ -272,6 +285,18 @@ impl World {
             Some("trials") => trial,
             _ => 1,
         };
+        // What is only read is Uncategorized; experiments are there too.
+        let (workspace, project) = match operation.path.split('/').nth(3) {
+            Some("workspaces" | "projects") if operation.method != Method::GET && !steers => {
+                self.workspace().await
+            }
+            _ => (1, 1),
+        };
+        let id = match operation.path.split('/').nth(3) {
+            Some("workspaces") => workspace,
+            Some("projects") => project,
+            _ => id,
+        };
         let agent = if operation.path.contains("{agentId}") {
             self.agent().await
         } else {
@@ -288,7 +313,8 @@ impl World {
             .replace("{templateName}", &template)
             .replace("{jobId}", &job)
             .replace("{workloadType}", "NTSC")
-            .replace("{workspaceId}", "1")
+            .replace("{workspaceId}", &workspace.to_string())
+            .replace("{key}", "UNCAT")
             .replace("{agentId}", &agent)
             .replace("{slotId}", "0")
             .replace("{allocationId}", &self.allocation)
@@ -300,7 +326,7 @@ impl World {
             .replace("{taskId}", &self.task)
             .replace("{userId}", &self.ada.to_string())
             .replace("{username}", "ada")
-            .replace("{projectId}", "1")
+            .replace("{projectId}", &project.to_string())
             .replace("{id}", &id.to_string());
         let query = match name {
             "AllocationPreemptionSignal" => "?timeoutSeconds=0".to_owned(),
@@ -324,6 +350,22 @@ impl World {
             "CreateExperiment" => json!({"config": configuration("made").to_string()}),
             "ContinueExperiment" => json!({"id": experiment}),
             "PatchExperiment" => json!({"notes": "changed"}),
+            "MoveExperiment" | "MoveExperiments" => {
+                let (_, project) = self.workspace().await;
+                json!({"experimentIds": [experiment], "destinationProjectId": project})
+            }
+            "PostWorkspace" | "PostProject" => {
+                self.made += 1;
+                json!({"name": format!("new {}", self.made)})
+            }
+            "PatchWorkspace" | "PatchProject" => {
+                self.made += 1;
+                json!({"name": format!("renamed {}", self.made)})
+            }
+            "MoveProject" => json!({"destinationWorkspaceId": self.workspace().await.0}),
+            "SetResourceQuotas" => json!({"clusterQuotaPairs": {"": 4}}),
+            "AddProjectNote" => json!({"name": "n", "contents": "c"}),
+            "PutProjectNotes" => json!({"notes": []}),
             name if name.ends_with("Experiments") => json!({"experimentIds": [experiment]}),
             "GetModelDefFile" => json!({"path": "train.py"}),
             "PatchMasterConfig" => json!({"config": {"log": {"level": "LOG_LEVEL_DEBUG"}}}),

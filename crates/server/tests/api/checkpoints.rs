@@ -684,3 +684,62 @@ async fn an_experiment_whose_checkpoints_are_needed_is_not_deleted() {
         .await;
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_workspace_that_could_not_be_deleted_says_why_and_goes_when_it_can() {
+    let cluster = Cluster::start().await;
+    let (mut agent, spec, _task, _storage) = world(&cluster, &[1]).await;
+    let client = cluster.admin().await;
+    let mut child = config("child");
+    child["searcher"]["source_checkpoint_uuid"] = json!(uuid(1));
+    create(&client, &child, false).await;
+    agent.exits(&spec, 0).await;
+    cluster
+        .until(&client, "/api/v1/experiments/1", |e| {
+            e["experiment"]["state"] == "STATE_COMPLETED"
+        })
+        .await;
+    let made = super::workspaces::workspace(&client, json!({"name": "w"})).await;
+    let path = format!("/api/v1/workspaces/{}", made["id"]);
+    let project = super::workspaces::project(&client, &made, "p").await;
+    let body = json!({"destinationProjectId": project});
+    client
+        .post("/api/v1/experiments/1/move", body.clone())
+        .await
+        .ok();
+    assert_eq!(client.delete(&path).await.ok()["completed"], false);
+    let failed = cluster
+        .until(&client, &path, |w| {
+            w["workspace"]["state"] == "WORKSPACE_STATE_DELETE_FAILED"
+        })
+        .await;
+    let why = failed["workspace"]["errorMessage"].as_str().unwrap();
+    assert!(
+        why.contains("experiment 1 could not be deleted") && why.contains(&uuid(1)),
+        "{why}"
+    );
+    let shown = client.get(&format!("/api/v1/projects/{project}")).await;
+    assert_eq!(
+        shown.ok()["project"]["state"],
+        "WORKSPACE_STATE_DELETE_FAILED"
+    );
+    // With the one that needs the checkpoint out of the way.
+    client
+        .post("/api/v1/experiments/2/kill", Value::Null)
+        .await
+        .ok();
+    client.post("/api/v1/experiments/2/move", body).await.ok();
+    client.delete("/api/v1/experiments/2").await.ok();
+    cluster
+        .until(&client, "/api/v1/experiments", |all| {
+            all["pagination"]["total"] == 1
+        })
+        .await;
+    assert_eq!(client.delete(&path).await.ok()["completed"], false);
+    cluster
+        .until(&client, "/api/v1/workspaces", |all| {
+            all["pagination"]["total"] == 1
+        })
+        .await;
+    cluster.stop().await;
+}

@@ -89,7 +89,7 @@ async fn policies_lie_over_submissions_and_changes() {
     let told = made["messages"].to_string();
     for replaced in [
         "max_restarts: 3 was replaced by 1 by the policy of the cluster",
-        "resources.weight: 5 was replaced by 2 by the policy of workspace 1",
+        "resources.weight: 5 was replaced by 2 by the policy of workspace \\\"Uncategorized\\\"",
     ] {
         assert!(told.contains(replaced), "{told}");
     }

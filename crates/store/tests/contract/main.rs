@@ -51,6 +51,7 @@ mod people;
 mod reports;
 mod rows;
 mod running;
+mod workspaces;
 mod writing;
 
 /// An open, empty database of its own.
@@ -255,6 +256,12 @@ suite! {
         checkpoints_are_counted_and_the_newest_complete_one_is_found,
         a_search_is_its_snapshot_and_the_events_since,
         events_are_numbered_in_the_order_of_their_changes;
+    workspaces:
+        everything_begins_uncategorized,
+        an_older_store_comes_up_with_everything_uncategorized,
+        workspaces_and_projects_keep_every_field,
+        pins_are_a_persons_own,
+        experiments_and_their_jobs_go_with_their_project;
 }
 
 /// On PostgreSQL alone: the connection is lost between two changes, as when the server restarts.

@@ -46,6 +46,7 @@ pub(crate) fn job(id: &str, owner_id: i64) -> JobRow {
         moved: false,
         fallback: None,
         submitted_at: 1_000,
+        workspace_id: 1,
     }
 }
 

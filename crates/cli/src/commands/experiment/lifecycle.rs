@@ -3,8 +3,10 @@
 use clap::Args;
 use det_client::Client;
 use det_ids::ExperimentId;
+use serde_json::json;
 
 use super::{path, path_below};
+use crate::commands::projects;
 use crate::error::CliError;
 use crate::{output, prompt};
 
@@ -50,4 +52,24 @@ pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<(), Cli
     }
     client.delete(&path(id)).await?;
     output::line(format_args!("Deletion of experiment {id} is in progress"))
+}
+
+/// Options of `det experiment move`.
+#[derive(Debug, Args)]
+pub(crate) struct MoveArgs {
+    #[command(flatten)]
+    one: One,
+    /// Name of the workspace that it goes to
+    workspace_name: String,
+    /// Name of the project that it goes to
+    project_name: String,
+}
+
+/// Moves an experiment to another project.
+pub(crate) async fn go_to(client: &Client, args: &MoveArgs) -> Result<(), CliError> {
+    let (id, name) = (args.one.experiment_id, &args.project_name);
+    let project = projects::named(client, &args.workspace_name, name).await?;
+    let body = json!({"experimentId": id, "destinationProjectId": project["id"]});
+    client.post(&path_below(id, "move"), Some(&body)).await?;
+    output::line(format_args!("Moved experiment {id} to project \"{name}\""))
 }

@@ -55,6 +55,11 @@ pub(crate) async fn experiments(session: &Session, args: ListArgs) -> Result<(),
             args.paging.paging(200),
         )
         .await?;
+    listing(&experiments, args.show_project, args.all).print(args.format.format(), &experiments)
+}
+
+/// Experiments as a list; `all` = with archived ones among them.
+pub(crate) fn listing(experiments: &[Value], show_project: bool, all: bool) -> Listing {
     let mut headers = vec![
         "ID",
         "Owner",
@@ -66,14 +71,14 @@ pub(crate) async fn experiments(session: &Session, args: ListArgs) -> Result<(),
         "Ended",
         "Resource Pool",
     ];
-    if args.show_project {
+    if show_project {
         headers.splice(0..0, ["Workspace", "Project"]);
     }
-    if args.all {
+    if all {
         headers.push("Archived");
     }
     let mut listing = Listing::new(headers);
-    for experiment in &experiments {
+    for experiment in experiments {
         let mut row = vec![
             text(experiment, "id"),
             text(experiment, "username"),
@@ -85,16 +90,16 @@ pub(crate) async fn experiments(session: &Session, args: ListArgs) -> Result<(),
             time(experiment, "endTime"),
             text(experiment, "resourcePool"),
         ];
-        if args.show_project {
+        if show_project {
             let place = ["workspaceName", "projectName"].map(|member| text(experiment, member));
             row.splice(0..0, place);
         }
-        if args.all {
+        if all {
             row.push(text(experiment, "archived"));
         }
         listing.push(row);
     }
-    listing.print(args.format.format(), &experiments)
+    listing
 }
 
 /// Lists the trials of an experiment.

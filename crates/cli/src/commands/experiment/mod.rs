@@ -9,6 +9,8 @@ mod list;
 mod progress;
 mod set;
 
+pub(crate) use list::listing;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -80,6 +82,8 @@ enum ExperimentAction {
     Unarchive(lifecycle::One),
     /// Delete an experiment with its checkpoints and logs
     Delete(lifecycle::DeleteArgs),
+    /// Move an experiment to another project
+    Move(lifecycle::MoveArgs),
     /// Run an ended experiment on
     Continue(create::ContinueArgs),
     /// Change an experiment
@@ -141,6 +145,7 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
             lifecycle::act(client, one, "unarchive", "Unarchived").await
         }
         ExperimentAction::Delete(args) => lifecycle::delete(client, &args).await,
+        ExperimentAction::Move(args) => lifecycle::go_to(client, &args).await,
         ExperimentAction::Set(action) => set::set(client, action).await,
         ExperimentAction::Label(action) => set::label(client, action).await,
         ExperimentAction::Config(one) => {

@@ -1,9 +1,11 @@
-//! The same for many experiments: each by itself, with a result for each.
+//! The same for many experiments: each by itself, with a result for each. And moving them, one or many.
 
 use axum::extract::State;
 use det_api_types::experiments::{
-    BulkExperimentsRequest, BulkExperimentsResponse, ExperimentActionResult,
+    BulkExperimentsRequest, BulkExperimentsResponse, ExperimentActionResult, MoveExperimentRequest,
+    MoveExperimentsRequest,
 };
+use det_api_types::page::Empty;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -13,7 +15,7 @@ use crate::error::{AppError, AppResult};
 use crate::http::error;
 use crate::http::experiments::{find, listing};
 use crate::http::extract::{Caller, PathId, WireBody};
-use crate::http::respond::{Answer, message};
+use crate::http::respond::{Answer, empty, message};
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -25,6 +27,8 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(archive_experiments))
         .routes(routes!(unarchive_experiments))
         .routes(routes!(delete_experiments))
+        .routes(routes!(move_experiment))
+        .routes(routes!(move_experiments))
 }
 
 /// What is done to each experiment.
@@ -37,6 +41,8 @@ enum Action {
     Archive,
     Unarchive,
     Delete,
+    /// To this project.
+    Move(i64),
 }
 
 impl Action {
@@ -49,6 +55,7 @@ impl Action {
             Self::Archive => master.archive_experiment(actor, id, true).await,
             Self::Unarchive => master.archive_experiment(actor, id, false).await,
             Self::Delete => master.delete_experiment(actor, id).await,
+            Self::Move(to) => master.move_experiment(actor, id, to).await,
         }
     }
 }
@@ -185,4 +192,39 @@ async fn delete_experiments(
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     perform(&master, &actor, project_id, body, Action::Delete).await
+}
+
+/// Moves an experiment to another project.
+#[utoipa::path(post, path = "/api/v1/experiments/{experimentId}/move", operation_id = "MoveExperiment",
+    tag = "experiments", params(("experimentId" = i64, Path)), request_body = MoveExperimentRequest,
+    responses((status = 200, body = Empty)))]
+async fn move_experiment(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+    WireBody(body): WireBody<MoveExperimentRequest>,
+) -> Answer {
+    let to = body.destination_project_id;
+    master.move_experiment(&actor, id, to).await?;
+    empty()
+}
+
+/// Moves experiments of a project to another one.
+#[utoipa::path(post, path = "/api/v1/projects/{projectId}/experiments/move", operation_id = "MoveExperiments",
+    tag = "experiments", params(("projectId" = i64, Path)), request_body = MoveExperimentsRequest,
+    responses((status = 200, body = BulkExperimentsResponse)))]
+async fn move_experiments(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(project_id): PathId,
+    WireBody(body): WireBody<MoveExperimentsRequest>,
+) -> Answer {
+    let to = body.destination_project_id;
+    master.places.get().require_open(to)?;
+    let request = BulkExperimentsRequest {
+        experiment_ids: body.experiment_ids,
+        filters: body.filters,
+        project_id,
+    };
+    perform(&master, &actor, project_id, request, Action::Move(to)).await
 }

@@ -67,6 +67,14 @@ pub(crate) async fn page(
         project_id: Some(query.project_id).filter(|id| *id != 0),
         ..Filter::default()
     };
+    if filter.archived == Some(false) && filter.project_id.is_none() {
+        let places = master.places.get();
+        let archived = places
+            .projects
+            .values()
+            .filter(|row| places.is_archived(row));
+        filter.not_projects = archived.map(|row| row.id).collect();
+    }
     apply_ids(&mut filter, &query.experiment_id_filter);
     apply_states(master, &mut filter, &query.states).await?;
     let (rows, total) = experiments::list(

@@ -12,8 +12,6 @@ use det_store::experiments::ExperimentRow;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::http::views::workspaces::{Owner, UNCATEGORIZED, UNCATEGORIZED_ID};
-
 /// Words one of which stands in every configuration with a secret. A text without them needs no closer look.
 const SECRET_WORDS: [&str; 5] = ["secret", "key", "connection_string", "credential", "auth"];
 
@@ -222,11 +220,26 @@ pub fn masked_original(text: &str) -> String {
     })
 }
 
-/// An experiment. `phase` counts while it is active; `owner` owns its project.
+/// Where an experiment is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Home<'a> {
+    /// Name of its project.
+    pub project: &'a str,
+    /// Number of its workspace.
+    pub workspace_id: i64,
+    /// Name of its workspace.
+    pub workspace: &'a str,
+    /// Owner of its project.
+    pub owner_id: i64,
+    /// Whether project or workspace are put away.
+    pub archived: bool,
+}
+
+/// An experiment. `phase` counts while it is active.
 pub fn experiment(
     row: &ExperimentRow,
     phase: Phase,
-    owner: &Owner,
+    home: Home<'_>,
     now: i64,
 ) -> Result<Experiment, StoreError> {
     let config = ShownConfig::of(row)?;
@@ -257,12 +270,12 @@ pub fn experiment(
         forked_from: row.parent_id,
         progress: Some(Float(row.progress)),
         project_id: row.project_id,
-        project_name: UNCATEGORIZED.to_owned(),
-        workspace_id: UNCATEGORIZED_ID,
-        workspace_name: UNCATEGORIZED.to_owned(),
-        parent_archived: false,
+        project_name: home.project.to_owned(),
+        workspace_id: home.workspace_id,
+        workspace_name: home.workspace.to_owned(),
+        parent_archived: home.archived,
         original_config: masked_original(&row.original_config),
-        project_owner_id: owner.id,
+        project_owner_id: home.owner_id,
         checkpoint_size: Int64(row.checkpoint_bytes),
         checkpoint_count: row.checkpoint_count,
         best_trial_id: row.best_trial_id,
@@ -318,13 +331,6 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn owner() -> Owner {
-        Owner {
-            id: 1,
-            username: "admin".into(),
-        }
-    }
-
     #[test]
     fn an_active_experiment_is_shown_as_its_farthest_allocation() {
         for (phase, expected) in [
@@ -334,7 +340,7 @@ pub(crate) mod tests {
             (Phase::Running, ExperimentState::Running),
         ] {
             assert_eq!(
-                experiment(&row(), phase, &owner(), 0).unwrap().state,
+                experiment(&row(), phase, Home::default(), 0).unwrap().state,
                 expected
             );
             assert_eq!(state("PAUSED", phase), ExperimentState::Paused);
@@ -377,9 +383,10 @@ pub(crate) mod tests {
 
     #[test]
     fn secrets_are_hidden_and_sizes_are_text() {
-        let shown =
-            serde_json::to_value(experiment(&row(), Phase::Running, &owner(), 61_500_000).unwrap())
-                .unwrap();
+        let shown = serde_json::to_value(
+            experiment(&row(), Phase::Running, Home::default(), 61_500_000).unwrap(),
+        )
+        .unwrap();
         assert_eq!(shown["config"]["data"]["secrets"]["token"], "********");
         assert_eq!(
             shown["config"]["checkpoint_storage"]["secret_key"],

@@ -18,7 +18,7 @@ use det_taskspec::DeviceKind;
 use jiff::{Span, civil};
 
 use crate::app::agents::{devices, slot_set};
-use crate::app::jobs::{DEFAULT_WORKSPACE_ID, QueuedJob};
+use crate::app::jobs::QueuedJob;
 use crate::http::views::agents::device_type;
 use crate::http::views::tasks::wait_reason;
 
@@ -66,7 +66,7 @@ pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
         allocated_slots: queued.allocated_slots(),
         name: experiment.name.clone(),
         progress: Float(experiment.progress),
-        workspace_id: DEFAULT_WORKSPACE_ID,
+        workspace_id: queued.job.workspace_id,
         wait_reason,
     })
 }

@@ -347,6 +347,7 @@ pub(crate) mod tests {
             moved: false,
             fallback: None,
             submitted_at: 0,
+            workspace_id: 1,
         };
         let all = summaries(&[waiting()], &[container], &[agent], &[job], |_| {
             "priority".into()

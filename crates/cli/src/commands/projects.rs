@@ -1,0 +1,268 @@
+//! `det project`: projects of workspaces.
+
+use clap::{Args, Subcommand};
+use det_client::{Client, Query, Session, api_path};
+use serde_json::{Value, json};
+
+use crate::args::PageArgs;
+use crate::commands::experiment;
+use crate::commands::workspaces::{self, ListBelowArgs, OrderArgs};
+use crate::context::Context;
+use crate::error::CliError;
+use crate::output;
+use crate::table::{FormatArgs, Listing};
+use crate::values::{items, text};
+
+/// Options of `det project`.
+#[derive(Debug, Args)]
+pub(crate) struct ProjectArgs {
+    #[command(subcommand)]
+    action: ProjectAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum ProjectAction {
+    /// List the projects of a workspace
+    #[command(visible_alias = "ls")]
+    List(ListBelowArgs),
+    /// List the experiments of a project
+    ListExperiments(ExperimentsArgs),
+    /// Show a project with its experiments
+    Describe(DescribeArgs),
+    /// Create a project
+    Create(CreateArgs),
+    /// Change a project
+    Edit(EditArgs),
+    /// Put a project away; nothing more can be put there
+    Archive(OneArgs),
+    /// Take an archived project out again
+    Unarchive(OneArgs),
+    /// Delete a project with everything in it
+    Delete(DeleteArgs),
+}
+
+#[derive(Debug, Args)]
+struct OneArgs {
+    /// Name of the workspace
+    workspace_name: String,
+    /// Name of the project
+    project_name: String,
+}
+
+#[derive(Debug, Args)]
+struct ExperimentsArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Show those of other users and archived ones too
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    order: OrderArgs,
+    #[command(flatten)]
+    paging: PageArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+struct DescribeArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Show experiments of other users and archived ones too
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+struct CreateArgs {
+    /// Name of the workspace
+    workspace_name: String,
+    /// Name of the project, not in use in the workspace
+    name: String,
+    /// Description of the project
+    #[arg(long)]
+    description: Option<String>,
+    /// Short name, not in use in the cluster [default: made of the name]
+    #[arg(long)]
+    key: Option<String>,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+struct EditArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Its name from now on
+    #[arg(long = "new_name", alias = "new-name", value_name = "NAME")]
+    new_name: Option<String>,
+    /// Description of the project
+    #[arg(long)]
+    description: Option<String>,
+    /// Short name, not in use in the cluster
+    #[arg(long)]
+    key: Option<String>,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+struct DeleteArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Carries out `det project …`.
+pub(crate) async fn run(args: ProjectArgs, context: &Context) -> Result<(), CliError> {
+    let session = context.session().await?;
+    let client = &session.client;
+    match args.action {
+        ProjectAction::List(args) => workspaces::list_projects(client, &args).await,
+        ProjectAction::ListExperiments(args) => {
+            let project = find(client, &args.one).await?;
+            let query = args.order.add_to(Query::new());
+            list_experiments(&session, &project, query, &args).await
+        }
+        ProjectAction::Describe(args) => describe(&session, args).await,
+        ProjectAction::Create(args) => {
+            let workspace = workspaces::named(client, &args.workspace_name).await?;
+            let path = api_path(["workspaces", &text(&workspace, "id"), "projects"]);
+            let body = json!({"name": args.name, "description": args.description, "key": args.key});
+            let made = client.post(&path, Some(&body)).await?;
+            show(&made["project"], args.format)
+        }
+        ProjectAction::Edit(args) => {
+            let path = path_of(&find(client, &args.one).await?, None);
+            let body =
+                json!({"name": args.new_name, "description": args.description, "key": args.key});
+            let changed = client.patch(&path, &body).await?;
+            show(&changed["project"], args.format)
+        }
+        ProjectAction::Archive(one) => act(client, &one, "archive", "Archived").await,
+        ProjectAction::Unarchive(one) => act(client, &one, "unarchive", "Unarchived").await,
+        ProjectAction::Delete(args) => {
+            let path = path_of(&find(client, &args.one).await?, None);
+            let name = &args.one.project_name;
+            let question = format!(
+                "Deleting project \"{name}\" deletes its experiments and notes for good. \
+                 (`det project archive` only puts it away.) Delete it?"
+            );
+            let what = format!("project {name}");
+            workspaces::delete_thing(client, &path, &what, &question, args.yes).await
+        }
+    }
+}
+
+async fn act(client: &Client, one: &OneArgs, action: &str, done: &str) -> Result<(), CliError> {
+    let path = path_of(&find(client, one).await?, Some(action));
+    client.post(&path, None).await?;
+    output::line(format_args!("{done} project {}", one.project_name))
+}
+
+fn path_of(project: &Value, below: Option<&str>) -> String {
+    let id = text(project, "id");
+    api_path(["projects", &id].into_iter().chain(below))
+}
+
+async fn find(client: &Client, one: &OneArgs) -> Result<Value, CliError> {
+    named(client, &one.workspace_name, &one.project_name).await
+}
+
+/// The project of this name in a workspace.
+pub(crate) async fn named(
+    client: &Client,
+    workspace: &str,
+    project: &str,
+) -> Result<Value, CliError> {
+    let id = text(&workspaces::named(client, workspace).await?, "id");
+    let path = api_path(["workspaces", &id, "projects"]);
+    let answer = client.get(&path, &Query::new()).await?;
+    let mut found = items(&answer["projects"]).filter(|p| p["name"] == project);
+    found.next().cloned().ok_or_else(|| {
+        let names: Vec<String> = items(&answer["projects"])
+            .map(|p| text(p, "name"))
+            .collect();
+        CliError::request(format!(
+            "there is no project \"{project}\" in workspace \"{workspace}\"; its projects are: {}",
+            names.join(", ")
+        ))
+    })
+}
+
+/// Projects as a list.
+pub(crate) fn listing(projects: &[Value]) -> Listing {
+    let mut listing = Listing::new([
+        "ID",
+        "Key",
+        "Name",
+        "Description",
+        "# Experiments",
+        "# Active Experiments",
+    ]);
+    for project in projects {
+        listing.push(
+            [
+                "id",
+                "key",
+                "name",
+                "description",
+                "numExperiments",
+                "numActiveExperiments",
+            ]
+            .map(|member| text(project, member)),
+        );
+    }
+    listing
+}
+
+/// Shows one project.
+fn show(project: &Value, format: FormatArgs) -> Result<(), CliError> {
+    listing(std::slice::from_ref(project)).print(format.format(), project)
+}
+
+async fn describe(session: &Session, args: DescribeArgs) -> Result<(), CliError> {
+    let project = find(&session.client, &args.one).await?;
+    show(&project, args.format)?;
+    if args.format.is_chosen() {
+        return Ok(());
+    }
+    output::line("\nAssociated Experiments")?;
+    let below = ExperimentsArgs {
+        one: args.one,
+        all: args.all,
+        order: OrderArgs::default(),
+        paging: PageArgs::default(),
+        format: args.format,
+    };
+    let query = below.order.add_to(Query::new());
+    list_experiments(session, &project, query, &below).await
+}
+
+async fn list_experiments(
+    session: &Session,
+    project: &Value,
+    query: Query,
+    args: &ExperimentsArgs,
+) -> Result<(), CliError> {
+    let query = query.with("projectId", text(project, "id"));
+    let query = if args.all {
+        query
+    } else {
+        query.with("archived", false).with("users", &session.user)
+    };
+    let experiments = session
+        .client
+        .list(
+            &api_path(["experiments"]),
+            &query,
+            "experiments",
+            args.paging.paging(200),
+        )
+        .await?;
+    experiment::listing(&experiments, false, args.all).print(args.format.format(), &experiments)
+}

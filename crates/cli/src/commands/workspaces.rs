@@ -1,0 +1,509 @@
+//! `det workspace`: workspaces, what they give the work in them, and their limits.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use det_client::{Client, ClientError, Query, api_path};
+use det_config::yaml;
+use serde_json::{Value, json};
+
+use crate::args::PageArgs;
+use crate::commands::projects;
+use crate::context::Context;
+use crate::error::CliError;
+use crate::model_files::{read_text, shown_name};
+use crate::table::{FormatArgs, Listing};
+use crate::values::{indented, items, text};
+use crate::{output, prompt};
+
+/// Between two looks at something that is being deleted.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Options of `det workspace`.
+#[derive(Debug, Args)]
+pub(crate) struct WorkspaceArgs {
+    #[command(subcommand)]
+    action: Option<WorkspaceAction>,
+}
+
+#[derive(Debug, Subcommand)]
+enum WorkspaceAction {
+    /// List workspaces (the default)
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// List the projects of a workspace
+    ListProjects(ListBelowArgs),
+    /// List the resource pools that work in a workspace may use
+    ListPools(NameArgs),
+    /// Show a workspace
+    Describe(NameArgs),
+    /// Create a workspace
+    Create(Box<CreateArgs>),
+    /// Change a workspace
+    Edit(Box<EditArgs>),
+    /// Limit the slots that work in a workspace may have at once
+    #[command(subcommand)]
+    ResourceQuota(QuotaAction),
+    /// Put a workspace away with its projects; nothing more can be put there
+    Archive(OneArgs),
+    /// Take an archived workspace out again
+    Unarchive(OneArgs),
+    /// Delete a workspace with everything in it
+    Delete(DeleteArgs),
+}
+
+/// The order of a list.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct OrderArgs {
+    /// What to sort by
+    #[arg(long, value_enum, default_value_t)]
+    sort_by: SortBy,
+    /// In which direction
+    #[arg(long, value_enum, default_value_t)]
+    order_by: OrderBy,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum SortBy {
+    #[default]
+    Id,
+    Name,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum OrderBy {
+    #[default]
+    Asc,
+    Desc,
+}
+
+impl OrderArgs {
+    /// Adds the order to a query.
+    pub(crate) fn add_to(self, query: Query) -> Query {
+        let sort = match self.sort_by {
+            SortBy::Id => "SORT_BY_ID",
+            SortBy::Name => "SORT_BY_NAME",
+        };
+        let order = match self.order_by {
+            OrderBy::Asc => "ORDER_BY_ASC",
+            OrderBy::Desc => "ORDER_BY_DESC",
+        };
+        query.with("sortBy", sort).with("orderBy", order)
+    }
+}
+
+#[derive(Debug, Default, Args)]
+struct ListArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    #[command(flatten)]
+    paging: PageArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// A list of what is in a workspace.
+#[derive(Debug, Args)]
+pub(crate) struct ListBelowArgs {
+    /// Name of the workspace
+    workspace_name: String,
+    #[command(flatten)]
+    order: OrderArgs,
+    #[command(flatten)]
+    paging: PageArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+struct OneArgs {
+    /// Name of the workspace
+    workspace_name: String,
+}
+
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// Name of the workspace
+    workspace_name: String,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+struct DeleteArgs {
+    /// Name of the workspace
+    workspace_name: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Debug, Args)]
+struct SettingArgs {
+    /// UID on the agent to run tasks as; for administrators, like the next three
+    #[arg(long, value_name = "UID")]
+    agent_uid: Option<i64>,
+    /// User on the agent to run tasks as
+    #[arg(long, value_name = "NAME")]
+    agent_user: Option<String>,
+    /// GID on the agent to run tasks as
+    #[arg(long, value_name = "GID")]
+    agent_gid: Option<i64>,
+    /// Group on the agent to run tasks as
+    #[arg(long, value_name = "NAME")]
+    agent_group: Option<String>,
+    /// Checkpoint storage of experiments in it, as JSON; {} for the cluster's
+    #[arg(long, value_name = "JSON")]
+    checkpoint_storage_config: Option<String>,
+    /// The same from a file, YAML or JSON
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "checkpoint_storage_config"
+    )]
+    checkpoint_storage_config_file: Option<PathBuf>,
+    /// Pool of work with slots that names none; "" for the cluster's default
+    #[arg(long, value_name = "POOL")]
+    default_compute_pool: Option<String>,
+    /// Pool of work without slots that names none; "" for the cluster's default
+    #[arg(long, value_name = "POOL")]
+    default_aux_pool: Option<String>,
+    /// Most slots in use at once by all work in it, or none for no limit; for administrators
+    #[arg(long, value_name = "N|none", value_parser = limit)]
+    max_slots: Option<i64>,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// A limit of slots as the API has it: -1 = none.
+fn limit(given: &str) -> Result<i64, String> {
+    if given.eq_ignore_ascii_case("none") {
+        return Ok(-1);
+    }
+    let slots: Result<u32, _> = given.parse();
+    slots
+        .map(i64::from)
+        .map_err(|_| "a limit is a number of slots, or none".to_owned())
+}
+
+impl SettingArgs {
+    /// What is given, as members of a request.
+    fn body(&self) -> Result<Value, CliError> {
+        let mut body = json!({
+            "defaultComputePool": self.default_compute_pool,
+            "defaultAuxPool": self.default_aux_pool,
+            "maxSlots": self.max_slots,
+        });
+        let named = self.agent_user.is_some() || self.agent_group.is_some();
+        if named || self.agent_uid.is_some() || self.agent_gid.is_some() {
+            body["agentUserGroup"] = json!({
+                "agentUid": self.agent_uid,
+                "agentUser": self.agent_user,
+                "agentGid": self.agent_gid,
+                "agentGroup": self.agent_group,
+            });
+        }
+        let storage = match (
+            &self.checkpoint_storage_config,
+            &self.checkpoint_storage_config_file,
+        ) {
+            (Some(text), _) => Some(("--checkpoint-storage-config".to_owned(), text.clone())),
+            (None, Some(file)) => Some((shown_name(file), read_text(file)?)),
+            (None, None) => None,
+        };
+        if let Some((name, text)) = storage {
+            let storage = yaml::parse(&text).map_err(|errors| {
+                CliError::document("the checkpoint storage", &errors.in_file(&name))
+            })?;
+            body["checkpointStorageConfig"] = storage.to_value();
+        }
+        Ok(body)
+    }
+}
+
+#[derive(Debug, Args)]
+struct CreateArgs {
+    /// Name of the workspace, not in use
+    name: String,
+    #[command(flatten)]
+    settings: SettingArgs,
+    /// The same as --max-slots
+    #[arg(long, value_name = "N", conflicts_with = "max_slots", value_parser = limit)]
+    resource_quota: Option<i64>,
+    /// Cluster that the limit or the namespace is in
+    #[arg(long, value_name = "NAME")]
+    cluster_name: Option<String>,
+    /// Kubernetes namespace of the workspace; Kubernetes is not built in this version
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Make a Kubernetes namespace
+    #[arg(long, conflicts_with = "namespace")]
+    auto_create_namespace: bool,
+    /// Make a Kubernetes namespace in every cluster
+    #[arg(long, conflicts_with_all = ["namespace", "auto_create_namespace", "cluster_name"])]
+    auto_create_namespace_all_clusters: bool,
+}
+
+#[derive(Debug, Args)]
+struct EditArgs {
+    /// Name of the workspace
+    workspace_name: String,
+    /// Its name from now on
+    #[arg(long)]
+    name: Option<String>,
+    #[command(flatten)]
+    settings: SettingArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum QuotaAction {
+    /// Set the limit of slots of a workspace; for administrators
+    Set {
+        /// Name of the workspace
+        workspace_name: String,
+        /// Most slots in use at once by all work in it, or none for no limit
+        #[arg(value_name = "N|none", value_parser = limit)]
+        resource_quota: i64,
+        /// Cluster that the limit is in
+        #[arg(long, value_name = "NAME")]
+        cluster_name: Option<String>,
+    },
+}
+
+/// Carries out `det workspace …`.
+pub(crate) async fn run(args: WorkspaceArgs, context: &Context) -> Result<(), CliError> {
+    let action = args
+        .action
+        .unwrap_or_else(|| WorkspaceAction::List(ListArgs::default()));
+    match action {
+        WorkspaceAction::List(args) => list(&context.session().await?.client, &args).await,
+        WorkspaceAction::ListProjects(args) => {
+            list_projects(&context.session().await?.client, &args).await
+        }
+        WorkspaceAction::ListPools(args) => {
+            let client = context.session().await?.client;
+            list_pools(&client, &args).await
+        }
+        WorkspaceAction::Describe(args) => {
+            let client = context.session().await?.client;
+            let workspace = named(&client, &args.workspace_name).await?;
+            show(&workspace, args.format)
+        }
+        WorkspaceAction::Create(args) => create(&args, context).await,
+        WorkspaceAction::Edit(args) => {
+            let mut body = args.settings.body()?;
+            body["name"] = json!(args.name);
+            let client = context.session().await?.client;
+            let path = path_of(&client, &args.workspace_name, None).await?;
+            let changed = client.patch(&path, &body).await?;
+            show(&changed["workspace"], args.settings.format)
+        }
+        WorkspaceAction::ResourceQuota(QuotaAction::Set {
+            workspace_name,
+            resource_quota,
+            cluster_name,
+        }) => {
+            let client = context.session().await?.client;
+            let path = path_of(&client, &workspace_name, Some("set-resource-quota")).await?;
+            let cluster = cluster_name.unwrap_or_default();
+            let body = json!({"clusterQuotaPairs": {cluster: resource_quota}});
+            client.post(&path, Some(&body)).await?;
+            output::line(match resource_quota {
+                -1 => format!("Workspace {workspace_name} has no limit of slots"),
+                slots => format!("Workspace {workspace_name} is limited to {slots} slots"),
+            })
+        }
+        WorkspaceAction::Archive(args) => act(context, &args, "archive", "Archived").await,
+        WorkspaceAction::Unarchive(args) => act(context, &args, "unarchive", "Unarchived").await,
+        WorkspaceAction::Delete(args) => delete(context, &args).await,
+    }
+}
+
+async fn act(context: &Context, args: &OneArgs, action: &str, done: &str) -> Result<(), CliError> {
+    let client = context.session().await?.client;
+    let name = &args.workspace_name;
+    let path = path_of(&client, name, Some(action)).await?;
+    client.post(&path, None).await?;
+    output::line(format_args!("{done} workspace {name}"))
+}
+
+/// All workspaces.
+pub(crate) async fn all(client: &Client) -> Result<Vec<Value>, CliError> {
+    let answer = client.get(&api_path(["workspaces"]), &Query::new()).await?;
+    Ok(items(&answer["workspaces"]).cloned().collect())
+}
+
+/// The workspace of this name.
+pub(crate) async fn named(client: &Client, name: &str) -> Result<Value, CliError> {
+    let known = all(client).await?;
+    let found = known.iter().find(|workspace| workspace["name"] == name);
+    found.cloned().ok_or_else(|| {
+        let names: Vec<String> = known.iter().map(|w| text(w, "name")).collect();
+        CliError::request(format!(
+            "there is no workspace \"{name}\"; the workspaces are: {}",
+            names.join(", ")
+        ))
+    })
+}
+
+async fn path_of(client: &Client, name: &str, below: Option<&str>) -> Result<String, CliError> {
+    let id = text(&named(client, name).await?, "id");
+    let segments = ["workspaces", &id].into_iter().chain(below);
+    Ok(api_path(segments))
+}
+
+const HEADERS: [&str; 10] = [
+    "ID",
+    "Name",
+    "# Projects",
+    "Agent Uid",
+    "Agent Gid",
+    "Agent User",
+    "Agent Group",
+    "Default Compute Pool",
+    "Default Aux Pool",
+    "Max Slots",
+];
+
+fn row(workspace: &Value) -> Vec<String> {
+    let identity = &workspace["agentUserGroup"];
+    vec![
+        text(workspace, "id"),
+        text(workspace, "name"),
+        text(workspace, "numProjects"),
+        text(identity, "agentUid"),
+        text(identity, "agentGid"),
+        text(identity, "agentUser"),
+        text(identity, "agentGroup"),
+        text(workspace, "defaultComputePool"),
+        text(workspace, "defaultAuxPool"),
+        text(workspace, "maxSlots"),
+    ]
+}
+
+async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
+    let workspaces = client
+        .list(
+            &api_path(["workspaces"]),
+            &args.order.add_to(Query::new()),
+            "workspaces",
+            args.paging.paging(200),
+        )
+        .await?;
+    let mut listing = Listing::new(HEADERS);
+    for workspace in &workspaces {
+        listing.push(row(workspace));
+    }
+    listing.print(args.format.format(), &workspaces)
+}
+
+/// Shows one workspace.
+fn show(workspace: &Value, format: FormatArgs) -> Result<(), CliError> {
+    let mut listing = Listing::new(HEADERS.into_iter().chain(["Checkpoint Storage Config"]));
+    let mut row = row(workspace);
+    row.push(indented(&workspace["checkpointStorageConfig"]));
+    listing.push(row);
+    listing.print(format.format(), workspace)
+}
+
+/// Lists the projects of a workspace.
+pub(crate) async fn list_projects(client: &Client, args: &ListBelowArgs) -> Result<(), CliError> {
+    let projects = client
+        .list(
+            &path_of(client, &args.workspace_name, Some("projects")).await?,
+            &args.order.add_to(Query::new()),
+            "projects",
+            args.paging.paging(200),
+        )
+        .await?;
+    projects::listing(&projects).print(args.format.format(), &projects)
+}
+
+async fn list_pools(client: &Client, args: &NameArgs) -> Result<(), CliError> {
+    let name = &args.workspace_name;
+    let path = path_of(client, name, Some("available-resource-pools")).await?;
+    let answer = client.get(&path, &Query::new()).await?;
+    let pools: Vec<String> = items(&answer["resourcePools"])
+        .filter_map(|pool| pool.as_str().map(str::to_owned))
+        .collect();
+    let mut listing = Listing::new(["Workspace", "Available Resource Pools"]);
+    listing.push([name.clone(), pools.join(", ")]);
+    listing.print(args.format.format(), &answer["resourcePools"])
+}
+
+async fn create(args: &CreateArgs, context: &Context) -> Result<(), CliError> {
+    let mut body = args.settings.body()?;
+    body["name"] = json!(args.name);
+    let cluster = args.cluster_name.clone().unwrap_or_default();
+    let every = args.auto_create_namespace_all_clusters;
+    if args.namespace.is_some() || args.auto_create_namespace || every {
+        body["clusterNamespaceMeta"] = json!({cluster.as_str(): {
+            "clusterName": cluster,
+            "namespace": args.namespace,
+            "autoCreateNamespace": args.auto_create_namespace,
+            "autoCreateNamespaceAllClusters": every,
+        }});
+    }
+    if let Some(slots) = args.resource_quota {
+        body["clusterQuotaPairs"] = json!({cluster: slots});
+    }
+    let client = context.session().await?.client;
+    let made = client.post(&api_path(["workspaces"]), Some(&body)).await?;
+    show(&made["workspace"], args.settings.format)
+}
+
+async fn delete(context: &Context, args: &DeleteArgs) -> Result<(), CliError> {
+    let name = &args.workspace_name;
+    let client = context.session().await?.client;
+    let path = path_of(&client, name, None).await?;
+    let question = format!(
+        "Deleting workspace \"{name}\" deletes its projects, experiments and templates for good. \
+         (`det workspace archive` only puts it away.) Delete it?"
+    );
+    delete_thing(
+        &client,
+        &path,
+        &format!("workspace {name}"),
+        &question,
+        args.yes,
+    )
+    .await
+}
+
+/// Deletes a workspace or project after asking, and waits until it is gone.
+pub(crate) async fn delete_thing(
+    client: &Client,
+    path: &str,
+    what: &str,
+    question: &str,
+    yes: bool,
+) -> Result<(), CliError> {
+    if !yes && !prompt::confirm(question, "--yes")? {
+        output::note("nothing was deleted");
+        return Ok(());
+    }
+    let answer = client.delete(path).await?;
+    if answer["completed"] != true {
+        output::note(format_args!("Deletion of {what} is in progress"));
+        loop {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            let found = match client.get(path, &Query::new()).await {
+                Err(ClientError::NotFound { .. }) => break,
+                found => found?,
+            };
+            let kinds = ["workspace", "project"];
+            let thing = kinds
+                .map(|kind| &found[kind])
+                .into_iter()
+                .find(|t| t.is_object());
+            if let Some(thing) = thing.filter(|t| t["state"] == "WORKSPACE_STATE_DELETE_FAILED") {
+                let why = text(thing, "errorMessage");
+                return Err(CliError::request(format!(
+                    "{what} could not be deleted: {why}"
+                )));
+            }
+        }
+    }
+    output::line(format_args!("Deleted {what}"))
+}

@@ -1,0 +1,504 @@
+//! Projects: adding, changing, moving, putting away, deleting them; moving experiments between them.
+
+use std::collections::HashSet;
+
+use det_api_types::workspaces::Note;
+use det_store::WriteTx;
+use det_store::events::NewEvent;
+use det_store::experiments;
+use det_store::workspaces::{self, DELETING, ProjectRow, WorkspaceRow};
+use serde_json::{Value, json};
+
+use crate::app::Master;
+use crate::app::workspaces::{Mistakes, Places, path_of};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// Characters of a short name at most.
+const LONGEST_KEY: usize = 5;
+/// Characters of a short name that is made of a name, before what makes it different from others.
+const KEY_STEM: usize = 3;
+/// Bytes of a project's notes, and of its description, at most.
+const LONGEST_TEXT: usize = 1 << 20;
+
+/// A project to add.
+#[derive(Debug, Clone, Default)]
+pub struct NewProject {
+    /// Workspace it goes into.
+    pub workspace_id: i64,
+    /// Its name.
+    pub name: String,
+    /// Free text.
+    pub description: String,
+    /// Short name; empty = made of the name.
+    pub key: String,
+}
+
+/// Changes of a project; `None` leaves things as they are.
+#[derive(Debug, Clone, Default)]
+pub struct ProjectPatch {
+    /// New name.
+    pub name: Option<String>,
+    /// New description.
+    pub description: Option<String>,
+    /// New short name.
+    pub key: Option<String>,
+}
+
+/// A change of a project's notes.
+#[derive(Debug, Clone)]
+pub enum NotesChange {
+    /// One more.
+    Add(Note),
+    /// These in place of all.
+    Replace(Vec<Note>),
+}
+
+impl Master {
+    /// Adds a project.
+    pub async fn create_project(&self, actor: &Actor, new: NewProject) -> AppResult<ProjectRow> {
+        let owner = actor.require_person("create projects")?.id;
+        let mut mistakes = Mistakes::default();
+        let patch = ProjectPatch {
+            name: Some(new.name),
+            description: Some(new.description),
+            key: Some(new.key.clone()).filter(|key| !key.is_empty()),
+        };
+        let mut row = ProjectRow {
+            workspace_id: new.workspace_id,
+            owner_id: Some(owner),
+            notes: "[]".to_owned(),
+            created_at: det_store::now(),
+            ..ProjectRow::default()
+        };
+        apply_patch(&mut mistakes, &mut row, patch);
+        mistakes.refuse("the project")?;
+        let actor = actor.name();
+        self.change_places(move |master, tx, places| {
+            Box::pin(async move {
+                let workspace = places.workspace(row.workspace_id)?;
+                require_room(workspace)?;
+                if row.key.is_empty() {
+                    row.key = generated_key(&row.name, &places);
+                }
+                require_free(&places, &row)?;
+                row.id = workspaces::insert_project(&mut tx.conn(), &row).await?;
+                let detail = json!({"name": row.name, "workspaceId": row.workspace_id});
+                master
+                    .record_project(tx, &actor, "created", &row, Some(detail))
+                    .await?;
+                Ok(row)
+            })
+        })
+        .await
+    }
+
+    /// Changes a project.
+    pub async fn change_project(
+        &self,
+        actor: &Actor,
+        id: i64,
+        patch: ProjectPatch,
+    ) -> AppResult<ProjectRow> {
+        let actor = actor.clone();
+        self.change_places(move |master, tx, places| {
+            Box::pin(async move {
+                let before = master.owned_project(&actor, &places, id, "change")?;
+                let mut row = before.clone();
+                let mut mistakes = Mistakes::default();
+                apply_patch(&mut mistakes, &mut row, patch);
+                mistakes.refuse("the project")?;
+                require_free(&places, &row)?;
+                if row == *before {
+                    return Ok(row);
+                }
+                workspaces::update_project(&mut tx.conn(), &row).await?;
+                let detail = json!({"name": row.name, "key": row.key});
+                master
+                    .record_project(tx, &actor.name(), "changed", &row, Some(detail))
+                    .await?;
+                Ok(row)
+            })
+        })
+        .await
+    }
+
+    /// Changes a project's notes: open to all people, whose names are in the events.
+    pub async fn change_notes(
+        &self,
+        actor: &Actor,
+        id: i64,
+        change: NotesChange,
+    ) -> AppResult<Vec<Note>> {
+        actor.require_person("change notes of projects")?;
+        let actor = actor.name();
+        self.change_places(move |master, tx, places| {
+            Box::pin(async move {
+                let (row, workspace) = places.project(id)?;
+                require_mutable(row, workspace)?;
+                let mut row = row.clone();
+                let notes = match change {
+                    NotesChange::Add(note) => {
+                        let mut notes = notes_of(&row)?;
+                        notes.push(note);
+                        notes
+                    }
+                    NotesChange::Replace(notes) => notes,
+                };
+                row.notes = serde_json::to_string(&notes).map_err(AppError::internal)?;
+                if row.notes.len() > LONGEST_TEXT {
+                    return Err(AppError::invalid(format!(
+                        "the notes of a project may have {LONGEST_TEXT} bytes in all, these have {}",
+                        row.notes.len()
+                    )));
+                }
+                workspaces::update_project(&mut tx.conn(), &row).await?;
+                let detail = json!({"notes": notes.len()});
+                master
+                    .record_project(tx, &actor, "changed", &row, Some(detail))
+                    .await?;
+                Ok(notes)
+            })
+        })
+        .await
+    }
+
+    /// Puts a project away or takes it out again. What runs in it goes on.
+    pub async fn archive_project(&self, actor: &Actor, id: i64, archived: bool) -> AppResult<()> {
+        let actor = actor.clone();
+        self.change_places(move |master, tx, places| {
+            Box::pin(async move {
+                let verb = if archived { "archive" } else { "unarchive" };
+                let mut row = master.owned_project(&actor, &places, id, verb)?.clone();
+                let workspace = places.workspace(row.workspace_id)?;
+                if workspace.archived {
+                    return Err(AppError::precondition(format!(
+                        "project {} cannot be {verb}d by itself: its workspace is archived",
+                        path_of(&row, workspace)
+                    ))
+                    .hint(format!("det workspace unarchive \"{}\"", workspace.name)));
+                }
+                if row.archived == archived {
+                    return Ok(());
+                }
+                row.archived = archived;
+                workspaces::update_project(&mut tx.conn(), &row).await?;
+                let kind = if archived { "archived" } else { "unarchived" };
+                master
+                    .record_project(tx, &actor.name(), kind, &row, None)
+                    .await
+            })
+        })
+        .await
+    }
+
+    /// Deletes a project with everything in it. `true` = it is gone; else its experiments are being deleted, and it
+    /// goes with the last of them.
+    pub async fn delete_project(&self, actor: &Actor, id: i64) -> AppResult<bool> {
+        let actor = actor.clone();
+        self.change_places(move |master, tx, places| {
+            Box::pin(async move {
+                let (row, workspace) = places.project(id)?;
+                if row.immutable {
+                    require_mutable(row, workspace)?;
+                }
+                let what = format!("project {}", path_of(row, workspace));
+                master.require_own(&actor, &format!("delete {what}"), row.owner_id)?;
+                let members = experiments::of_project(&mut tx.conn(), id).await?;
+                master.delete_members(tx, &actor, &what, &members).await?;
+                master
+                    .begin_deletion(tx, &actor, row, !members.is_empty())
+                    .await?;
+                Ok(members.is_empty())
+            })
+        })
+        .await
+    }
+
+    /// Deletes the row of a project in which nothing is, or notes that it is being deleted.
+    pub(super) async fn begin_deletion(
+        &self,
+        tx: &mut WriteTx,
+        actor: &Actor,
+        row: &ProjectRow,
+        has_members: bool,
+    ) -> AppResult<()> {
+        if !has_members {
+            workspaces::delete_project(&mut tx.conn(), row.id).await?;
+            return self
+                .record_project(tx, &actor.name(), "deleted", row, None)
+                .await;
+        }
+        if row.state.as_deref() == Some(DELETING) {
+            return Ok(());
+        }
+        let row = ProjectRow {
+            state: Some(DELETING.to_owned()),
+            error: None,
+            ..row.clone()
+        };
+        workspaces::update_project(&mut tx.conn(), &row).await?;
+        self.record_project(tx, &actor.name(), "deleting", &row, None)
+            .await
+    }
+
+    /// Moves a project with its experiments to another workspace. What runs goes on, under the limits of the new one.
+    pub async fn move_project(&self, actor: &Actor, id: i64, to: i64) -> AppResult<()> {
+        let actor = actor.clone();
+        self.change_places(move |master, tx, places| {
+            Box::pin(async move {
+                let mut row = master.owned_project(&actor, &places, id, "move")?.clone();
+                let workspace = places.workspace(to)?;
+                require_room(workspace)?;
+                if row.workspace_id == to {
+                    return Ok(());
+                }
+                let detail = json!({"from": row.workspace_id, "to": to});
+                row.workspace_id = to;
+                require_free(&places, &row)?;
+                workspaces::update_project(&mut tx.conn(), &row).await?;
+                experiments::follow_project(&mut tx.conn(), id, to).await?;
+                master
+                    .record_project(tx, &actor.name(), "moved", &row, Some(detail))
+                    .await?;
+                master.wake_scheduler(tx);
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Moves an experiment to another project. What runs goes on, under the limits of the new workspace.
+    pub async fn move_experiment(&self, actor: &Actor, id: i64, to: i64) -> AppResult<()> {
+        self.require_steering(actor, id).await?;
+        let (master, actor) = (self.clone(), actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = experiments::find(&mut tx.conn(), id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("experiment", id))?;
+                    let places = Places::load(&mut tx.conn()).await?;
+                    let (project, workspace) = places.require_open(to)?;
+                    if row.project_id == to {
+                        return Ok(());
+                    }
+                    if row.state == DELETING {
+                        return Err(AppError::precondition(format!(
+                            "experiment {id} is being deleted and cannot be moved"
+                        )));
+                    }
+                    experiments::set_project(&mut tx.conn(), id, project.id, workspace.id).await?;
+                    let detail = json!({"from": row.project_id, "to": to});
+                    let event = NewEvent {
+                        actor: &actor,
+                        subject_kind: "experiment",
+                        subject_id: id.to_string(),
+                        kind: "moved",
+                        detail: Some(detail.to_string()),
+                        ..Default::default()
+                    };
+                    master.record(tx, event).await?;
+                    master.wake_scheduler(tx);
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    /// A project that the actor may change.
+    fn owned_project<'p>(
+        &self,
+        actor: &Actor,
+        places: &'p Places,
+        id: i64,
+        verb: &str,
+    ) -> AppResult<&'p ProjectRow> {
+        let (row, workspace) = places.project(id)?;
+        require_mutable(row, workspace)?;
+        let to_do = format!("{verb} project {}", path_of(row, workspace));
+        self.require_own(actor, &to_do, row.owner_id)?;
+        Ok(row)
+    }
+
+    pub(super) async fn record_project(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        kind: &'static str,
+        row: &ProjectRow,
+        detail: Option<Value>,
+    ) -> AppResult<()> {
+        let event = NewEvent {
+            actor,
+            subject_kind: "project",
+            subject_id: row.id.to_string(),
+            kind,
+            reason: row.error.as_deref(),
+            detail: detail.map(|detail| detail.to_string()),
+            ..Default::default()
+        };
+        Ok(self.record(tx, event).await?)
+    }
+}
+
+/// A project's notes.
+pub fn notes_of(row: &ProjectRow) -> AppResult<Vec<Note>> {
+    serde_json::from_str(&row.notes).map_err(AppError::internal)
+}
+
+fn apply_patch(mistakes: &mut Mistakes, row: &mut ProjectRow, patch: ProjectPatch) {
+    if let Some(name) = patch.name {
+        row.name = mistakes.name(&name);
+    }
+    if let Some(description) = patch.description {
+        if description.len() > LONGEST_TEXT {
+            mistakes.add(
+                "description",
+                format!("must have at most {LONGEST_TEXT} bytes"),
+            );
+        }
+        row.description = description;
+    }
+    if let Some(key) = patch.key {
+        let key = key.trim().to_ascii_uppercase();
+        let plain = key.chars().all(|c| c.is_ascii_alphanumeric());
+        if key.is_empty() || key.len() > LONGEST_KEY || !plain {
+            mistakes.add(
+                "key",
+                format!(
+                    "must be 1 to {LONGEST_KEY} letters (a to z) and digits, found \"{}\"",
+                    key.escape_debug()
+                ),
+            );
+        }
+        row.key = key;
+    }
+}
+
+/// A short name made of the letters and digits of a name: the first few, and a number where those are in use.
+fn generated_key(name: &str, places: &Places) -> String {
+    let taken: HashSet<&str> = places
+        .projects
+        .values()
+        .map(|row| row.key.as_str())
+        .collect();
+    let mut stem: String = name
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(KEY_STEM)
+        .collect();
+    stem.make_ascii_uppercase();
+    if stem.is_empty() {
+        stem.push('P');
+    }
+    // Longer numbers leave less of the name; a key that is longer than those that people choose is always free.
+    let numbered = (1_u64..).map(|number| {
+        let number = number.to_string();
+        let keep = LONGEST_KEY.saturating_sub(number.len()).max(1);
+        format!("{}{number}", &stem[..stem.len().min(keep)])
+    });
+    let all = std::iter::once(stem.clone()).chain(numbered);
+    let mut free = all.filter(|key| !taken.contains(key.as_str()));
+    free.next().unwrap_or(stem)
+}
+
+fn require_free(places: &Places, row: &ProjectRow) -> AppResult<()> {
+    let taken = |message: String| Err(AppError::new(ErrorKind::Conflict, message));
+    if let Some(other) = places.project_named(row.workspace_id, &row.name)
+        && other.id != row.id
+    {
+        let workspace = places.workspace(row.workspace_id)?;
+        return taken(format!(
+            "there is a project {} already",
+            path_of(other, workspace)
+        ));
+    }
+    let mut others = places.projects.values().filter(|other| other.id != row.id);
+    if let Some(other) = others.find(|other| other.key == row.key) {
+        let workspace = places.workspace(other.workspace_id)?;
+        return taken(format!(
+            "the key \"{}\" belongs to project {} already",
+            row.key,
+            path_of(other, workspace)
+        ));
+    }
+    Ok(())
+}
+
+/// Refuses to put a project into a workspace that is put away or being deleted.
+fn require_room(workspace: &WorkspaceRow) -> AppResult<()> {
+    let name = &workspace.name;
+    if workspace.state.as_deref() == Some(DELETING) {
+        return Err(AppError::precondition(format!(
+            "workspace \"{name}\" is being deleted: no project can be put there"
+        )));
+    }
+    if workspace.archived {
+        return Err(AppError::precondition(format!(
+            "workspace \"{name}\" is archived: no project can be put there"
+        ))
+        .hint(format!(
+            "take it out again with `det workspace unarchive \"{name}\"`"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses to change Uncategorized, and what is being deleted.
+fn require_mutable(row: &ProjectRow, workspace: &WorkspaceRow) -> AppResult<()> {
+    let path = path_of(row, workspace);
+    if row.immutable {
+        return Err(AppError::precondition(format!(
+            "project {path} belongs to the cluster and cannot be changed"
+        ))
+        .hint("create a project of your own with `det project create WORKSPACE NAME`"));
+    }
+    if row.state.as_deref() == Some(DELETING) {
+        return Err(AppError::precondition(format!(
+            "project {path} is being deleted and cannot be changed"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_made_of_names_and_never_twice() {
+        let mut places = Places::default();
+        let mut keys = Vec::new();
+        for (id, name) in (1..).zip(["Vision", "vision 2", "v!", "éü", "äö", "Visionary"]) {
+            let key = generated_key(name, &places);
+            keys.push(key.clone());
+            let row = ProjectRow {
+                id,
+                key,
+                ..ProjectRow::default()
+            };
+            places.projects.insert(id, row);
+        }
+        assert_eq!(keys, ["VIS", "VIS1", "V", "P", "P1", "VIS2"]);
+    }
+
+    #[test]
+    fn keys_that_people_choose_are_short_and_plain() {
+        for (given, kept) in [
+            ("ab1", Some("AB1")),
+            ("", None),
+            ("abcdef", None),
+            ("a-b", None),
+        ] {
+            let (mut mistakes, mut row) = (Mistakes::default(), ProjectRow::default());
+            let patch = ProjectPatch {
+                key: Some(given.to_owned()),
+                ..ProjectPatch::default()
+            };
+            apply_patch(&mut mistakes, &mut row, patch);
+            let outcome = mistakes.refuse("the project");
+            assert_eq!(outcome.ok().map(|()| row.key.as_str()), kept, "{given}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What may be stored of workspaces and projects: all mistakes of a request at once.
+
+use std::collections::BTreeMap;
+
+use det_config::errors::{ConfigError, ConfigErrors};
+use det_config::experiment::{CompletionDefaults, Submitted};
+use serde_json::{Map, Value, json};
+
+use crate::app::Master;
+use crate::app::submission::document_error;
+use crate::app::templates::{MASK, hidden_secret};
+use crate::error::{AppError, AppResult};
+
+/// Characters of a name at most.
+pub(crate) const LONGEST_NAME: usize = 80;
+/// Value of a limit that means that there is none.
+const NO_LIMIT: i64 = -1;
+
+/// The mistakes of a request.
+#[derive(Default)]
+pub(crate) struct Mistakes(Vec<ConfigError>);
+
+impl Mistakes {
+    /// Notes what is wrong with a field.
+    pub(crate) fn add(&mut self, field: &str, message: impl Into<String>) {
+        self.0.push(ConfigError::new(field, None, message));
+    }
+
+    /// As [`Self::add`], with what to do about it.
+    pub(crate) fn add_hint(&mut self, field: &str, message: impl Into<String>, hint: String) {
+        let error = ConfigError::new(field, None, message).with_hint(hint);
+        self.0.push(error);
+    }
+
+    /// Takes the value, or notes why there is none.
+    pub(crate) fn take<T>(&mut self, field: &str, outcome: AppResult<T>) -> Option<T> {
+        outcome.map_err(|error| self.add(field, error.message)).ok()
+    }
+
+    /// One refusal for all of them.
+    pub(crate) fn refuse(self, what: &str) -> AppResult<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        Err(document_error(what, &ConfigErrors(self.0)))
+    }
+
+    /// A name without the blanks around it.
+    pub(crate) fn name(&mut self, given: &str) -> String {
+        let name = given.trim();
+        if name.is_empty() {
+            self.add("name", "must not be blank");
+        } else if name.chars().count() > LONGEST_NAME {
+            self.add(
+                "name",
+                format!("must have at most {LONGEST_NAME} characters"),
+            );
+        } else if name.chars().any(char::is_control) {
+            self.add("name", "must be one line of plain text");
+        }
+        name.to_owned()
+    }
+
+    /// A limit of slots as it is stored; -1 = none.
+    pub(crate) fn limit(&mut self, field: &str, slots: i64) -> Option<i64> {
+        if slots != NO_LIMIT && u32::try_from(slots).is_err() {
+            self.add(
+                field,
+                format!(
+                    "must be 0 to {} slots, or {NO_LIMIT} for no limit, found {slots}",
+                    u32::MAX
+                ),
+            );
+        }
+        Some(slots).filter(|slots| *slots != NO_LIMIT)
+    }
+}
+
+impl Master {
+    /// A default pool as it is stored; empty = the cluster's.
+    pub(super) fn checked_pool(
+        &self,
+        mistakes: &mut Mistakes,
+        field: &str,
+        pool: String,
+    ) -> Option<String> {
+        let pool = Some(pool).filter(|pool| !pool.is_empty())?;
+        let known = self.pool_names();
+        if !known.contains(&pool) {
+            mistakes.add_hint(
+                field,
+                format!("pool \"{}\" does not exist", pool.escape_debug()),
+                format!("choose one of: {}", known.join(", ")),
+            );
+        }
+        Some(pool)
+    }
+
+    /// Checkpoint storage as it is stored; empty = the cluster's.
+    pub(super) fn checked_storage(
+        &self,
+        mistakes: &mut Mistakes,
+        storage: Map<String, Value>,
+    ) -> AppResult<Option<String>> {
+        const FIELD: &str = "checkpointStorageConfig";
+        if storage.is_empty() {
+            return Ok(None);
+        }
+        let storage = Value::Object(storage);
+        if let Some(path) = hidden_secret(&storage, FIELD) {
+            mistakes.add(
+                &path,
+                format!(
+                    "is \"{MASK}\", which is shown in place of a secret; give the secret itself"
+                ),
+            );
+            return Ok(None);
+        }
+        // As an experiment that says nothing else would get it: it must be whole together with the cluster's.
+        let document = json!({
+            "name": "check", "entrypoint": "check", "checkpoint_storage": storage,
+            "searcher": {"name": "single", "metric": "check"},
+        });
+        let master = self
+            .config()
+            .checkpoint_storage
+            .as_ref()
+            .map(serde_json::to_value);
+        let defaults = CompletionDefaults {
+            name: String::new(),
+            experiment_seed: 0,
+            checkpoint_storage: master.transpose().map_err(AppError::internal)?,
+            task_container_defaults: &self.container_defaults(""),
+            default_priority: None,
+            managed: true,
+        };
+        let outcome = Submitted::from_value(&document).and_then(|s| s.complete(&defaults));
+        for error in outcome.err().into_iter().flat_map(|errors| errors.0) {
+            let mut error = error;
+            error.path = error.path.replacen("checkpoint_storage", FIELD, 1);
+            mistakes.0.push(error);
+        }
+        Ok(Some(storage.to_string()))
+    }
+
+    /// The one limit of this cluster among limits by cluster; the outer `None` = nothing is said.
+    #[expect(
+        clippy::option_option,
+        reason = "nothing said is not the same as no limit"
+    )]
+    pub(super) fn quota(
+        &self,
+        mistakes: &mut Mistakes,
+        quotas: BTreeMap<String, i64>,
+    ) -> Option<Option<i64>> {
+        let own = self.config().resource_manager.cluster_name.clone();
+        let mut found = None;
+        for (cluster, slots) in quotas {
+            let field = format!("clusterQuotaPairs[\"{}\"]", cluster.escape_debug());
+            if !cluster.is_empty() && cluster != own {
+                let known = if own.is_empty() {
+                    "this master has one cluster, without a name".to_owned()
+                } else {
+                    format!("this master has one cluster: \"{own}\"")
+                };
+                mistakes.add(&field, format!("there is no such cluster; {known}"));
+            } else if found.is_some() {
+                mistakes.add(&field, "is given twice: the empty name is this cluster too");
+            }
+            found = Some(mistakes.limit(&field, slots));
+        }
+        found
+    }
+}

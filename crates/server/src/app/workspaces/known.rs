@@ -1,0 +1,143 @@
+//! Workspaces, projects and pins in memory: small tables that nearly every request looks at.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use det_store::workspaces::{self, DELETING, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
+use det_store::{Conn, Store, StoreError};
+
+use crate::error::{AppError, AppResult};
+
+/// What is committed, shared. Every change reads the rows again in its own transaction and hands them over with the
+/// commit, so the copy is never ahead of them.
+pub struct Known {
+    places: RwLock<Arc<Places>>,
+}
+
+impl Known {
+    /// Reads everything.
+    pub async fn load(store: &Store) -> Result<Self, StoreError> {
+        let mut conn = store.read().await?;
+        let places = Places::load(&mut conn.conn()).await?;
+        Ok(Self {
+            places: RwLock::new(Arc::new(places)),
+        })
+    }
+
+    /// Everything as it is now.
+    pub fn get(&self) -> Arc<Places> {
+        self.places
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(super) fn set(&self, places: Places) {
+        *self.places.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(places);
+    }
+}
+
+/// All workspaces, projects and pins.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// By number.
+    pub workspaces: BTreeMap<i64, WorkspaceRow>,
+    /// By number.
+    pub projects: BTreeMap<i64, ProjectRow>,
+    /// When a user (first) has pinned a workspace (second), in microseconds.
+    pub pins: BTreeMap<(i64, i64), i64>,
+}
+
+impl Places {
+    /// Reads everything.
+    pub(crate) async fn load(conn: &mut Conn<'_>) -> Result<Self, StoreError> {
+        let workspaces = workspaces::list(conn).await?;
+        let projects = workspaces::projects(conn).await?;
+        let pins = workspaces::pins(conn).await?;
+        Ok(Self {
+            workspaces: workspaces.into_iter().map(|row| (row.id, row)).collect(),
+            projects: projects.into_iter().map(|row| (row.id, row)).collect(),
+            pins: pins
+                .into_iter()
+                .map(|pin| ((pin.user_id, pin.workspace_id), pin.pinned_at))
+                .collect(),
+        })
+    }
+
+    /// A workspace.
+    pub fn workspace(&self, id: i64) -> AppResult<&WorkspaceRow> {
+        self.workspaces
+            .get(&id)
+            .ok_or_else(|| AppError::not_found("workspace", id))
+    }
+
+    /// A project with its workspace.
+    pub fn project(&self, id: i64) -> AppResult<(&ProjectRow, &WorkspaceRow)> {
+        let found = self.projects.get(&id);
+        let project = found.ok_or_else(|| AppError::not_found("project", id))?;
+        Ok((project, self.workspace(project.workspace_id)?))
+    }
+
+    /// The workspace of exactly this name.
+    pub fn workspace_named(&self, name: &str) -> Option<&WorkspaceRow> {
+        self.workspaces.values().find(|row| row.name == name)
+    }
+
+    /// The projects of a workspace, by number.
+    pub fn projects_of(&self, workspace_id: i64) -> impl Iterator<Item = &ProjectRow> {
+        let all = self.projects.values();
+        all.filter(move |row| row.workspace_id == workspace_id)
+    }
+
+    /// The project of exactly this name in a workspace.
+    pub fn project_named(&self, workspace_id: i64, name: &str) -> Option<&ProjectRow> {
+        self.projects_of(workspace_id).find(|row| row.name == name)
+    }
+
+    /// Whether a project is put away, by itself or with its workspace.
+    pub fn is_archived(&self, project: &ProjectRow) -> bool {
+        let workspace = self.workspaces.get(&project.workspace_id);
+        project.archived || workspace.is_some_and(|row| row.archived)
+    }
+
+    /// How many slots the work in each workspace that has a limit may have at once.
+    pub fn slot_limits(&self) -> BTreeMap<i64, u32> {
+        let limit = |row: &WorkspaceRow| {
+            let slots = row.max_slots?;
+            Some((row.id, u32::try_from(slots).unwrap_or(u32::MAX)))
+        };
+        self.workspaces.values().filter_map(limit).collect()
+    }
+
+    /// Refuses to put anything into a project that is put away or being deleted.
+    pub(crate) fn require_open(&self, project_id: i64) -> AppResult<(&ProjectRow, &WorkspaceRow)> {
+        let (project, workspace) = self.project(project_id)?;
+        let (path, name) = (path_of(project, workspace), &workspace.name);
+        if project.state.as_deref() == Some(DELETING) {
+            return Err(AppError::precondition(format!(
+                "project {path} is being deleted: nothing more can be put there"
+            )));
+        }
+        let how = match (workspace.archived, project.archived) {
+            (true, _) => format!("det workspace unarchive \"{name}\""),
+            (false, true) => format!("det project unarchive \"{name}\" \"{}\"", project.name),
+            (false, false) => return Ok((project, workspace)),
+        };
+        Err(AppError::precondition(format!(
+            "project {path} is archived: nothing more can be put there"
+        ))
+        .hint(format!("take it out again with `{how}`")))
+    }
+
+    /// Where an experiment is, for showing. One whose project was deleted a moment ago is shown as uncategorized.
+    pub(crate) fn home(&self, project_id: i64) -> Option<(&ProjectRow, &WorkspaceRow)> {
+        self.project(project_id)
+            .or_else(|_| self.project(UNCATEGORIZED_ID))
+            .ok()
+    }
+}
+
+/// A project as messages name it.
+pub(crate) fn path_of(project: &ProjectRow, workspace: &WorkspaceRow) -> String {
+    format!("\"{}\" of workspace \"{}\"", project.name, workspace.name)
+}

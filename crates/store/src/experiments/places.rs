@@ -1,0 +1,102 @@
+//! Which experiments are in which project, and moving them.
+
+use super::LIVE;
+use crate::{Conn, StoreError};
+
+/// An experiment as those who look after its project need to know it.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+pub struct Member {
+    /// Number.
+    pub id: i64,
+    /// See [`super::ExperimentRow`].
+    pub project_id: i64,
+    /// See [`super::ExperimentRow`].
+    pub owner_id: i64,
+    /// See [`super::ExperimentRow`].
+    pub state: String,
+}
+
+impl Member {
+    /// Whether it has not come to its end.
+    pub fn is_live(&self) -> bool {
+        LIVE.contains(&self.state.as_str())
+    }
+}
+
+/// The experiments of a project, by number.
+pub async fn of_project(conn: &mut Conn<'_>, project_id: i64) -> Result<Vec<Member>, StoreError> {
+    conn.settle().await?;
+    Ok(fetch_all!(
+        conn,
+        Member,
+        "SELECT id, project_id, owner_id, state FROM experiments WHERE project_id = $1 ORDER BY id",
+        project_id
+    )?)
+}
+
+/// The experiments of all projects of a workspace, by number.
+pub async fn of_workspace(
+    conn: &mut Conn<'_>,
+    workspace_id: i64,
+) -> Result<Vec<Member>, StoreError> {
+    conn.settle().await?;
+    Ok(fetch_all!(
+        conn,
+        Member,
+        "SELECT id, project_id, owner_id, state FROM experiments \
+         WHERE project_id IN (SELECT id FROM projects WHERE workspace_id = $1) ORDER BY id",
+        workspace_id
+    )?)
+}
+
+/// Puts an experiment, its job with it, into a project of a workspace.
+pub async fn set_project(
+    conn: &mut Conn<'_>,
+    id: i64,
+    project_id: i64,
+    workspace_id: i64,
+) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_experiments();
+    execute!(
+        conn,
+        update!("project_id = $1 WHERE id = $2"),
+        project_id,
+        id
+    )?;
+    let jobs = fetch_all!(
+        conn,
+        (String,),
+        "UPDATE jobs SET workspace_id = $1 WHERE id IN (SELECT job_id FROM experiments WHERE id = $2) \
+         AND workspace_id <> $1 RETURNING id",
+        workspace_id,
+        id
+    )?;
+    note_jobs(conn, jobs)
+}
+
+/// The project has gone to this workspace, and the jobs of its experiments with it.
+pub async fn follow_project(
+    conn: &mut Conn<'_>,
+    project_id: i64,
+    workspace_id: i64,
+) -> Result<(), StoreError> {
+    conn.settle().await?;
+    let jobs = fetch_all!(
+        conn,
+        (String,),
+        "UPDATE jobs SET workspace_id = $1 WHERE id IN (SELECT job_id FROM experiments WHERE project_id = $2) \
+         AND workspace_id <> $1 RETURNING id",
+        workspace_id,
+        project_id
+    )?;
+    note_jobs(conn, jobs)
+}
+
+fn note_jobs(conn: &mut Conn<'_>, jobs: Vec<(String,)>) -> Result<(), StoreError> {
+    let unit = conn.writing()?;
+    for (job,) in jobs {
+        unit.job_changed(&job);
+    }
+    Ok(())
+}

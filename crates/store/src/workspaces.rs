@@ -1,0 +1,267 @@
+//! Workspaces, the projects in them, and who has pinned which.
+
+use crate::{Conn, StoreError};
+
+/// Number of the workspace, and of the project in it, where everything is that was put nowhere else.
+pub const UNCATEGORIZED_ID: i64 = 1;
+
+/// A workspace or project whose deletion goes on.
+pub const DELETING: &str = "DELETING";
+/// One whose deletion has failed.
+pub const DELETE_FAILED: &str = "DELETE_FAILED";
+
+/// A workspace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
+pub struct WorkspaceRow {
+    /// Number.
+    pub id: i64,
+    /// Unique.
+    pub name: String,
+    /// Whose; `None` = the cluster's own.
+    pub owner_id: Option<i64>,
+    /// Whether it cannot be changed.
+    pub immutable: bool,
+    /// Whether it is put away.
+    pub archived: bool,
+    /// Unix identity of tasks in it; `None` = their user's.
+    pub agent_uid: Option<i64>,
+    /// See `agent_uid`.
+    pub agent_user: Option<String>,
+    /// See `agent_uid`.
+    pub agent_gid: Option<i64>,
+    /// See `agent_uid`.
+    pub agent_group: Option<String>,
+    /// Checkpoint storage laid over the cluster's, JSON.
+    pub checkpoint_storage: Option<String>,
+    /// Pool of work with slots that names none; `None` = the cluster's default.
+    pub default_compute_pool: Option<String>,
+    /// Pool of work without slots that names none; `None` = the cluster's default.
+    pub default_aux_pool: Option<String>,
+    /// Most slots in use at once by all work in it; `None` = no limit.
+    pub max_slots: Option<i64>,
+    /// `None` = there; [`DELETING`], [`DELETE_FAILED`].
+    pub state: Option<String>,
+    /// Why the deletion failed.
+    pub error: Option<String>,
+    /// Microseconds.
+    pub created_at: i64,
+}
+
+/// A project.
+#[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
+pub struct ProjectRow {
+    /// Number.
+    pub id: i64,
+    /// Workspace it is in.
+    pub workspace_id: i64,
+    /// Unique in its workspace.
+    pub name: String,
+    /// Short name, unique over the cluster.
+    pub key: String,
+    /// Whose; `None` = the cluster's own.
+    pub owner_id: Option<i64>,
+    /// Whether it cannot be changed.
+    pub immutable: bool,
+    /// Whether it is put away.
+    pub archived: bool,
+    /// Free text.
+    pub description: String,
+    /// JSON list of `{name, contents}`.
+    pub notes: String,
+    /// See [`WorkspaceRow`].
+    pub state: Option<String>,
+    /// Why the deletion failed.
+    pub error: Option<String>,
+    /// Microseconds.
+    pub created_at: i64,
+}
+
+/// That a person has pinned a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+pub struct PinRow {
+    /// Who.
+    pub user_id: i64,
+    /// Which.
+    pub workspace_id: i64,
+    /// Microseconds.
+    pub pinned_at: i64,
+}
+
+/// All workspaces by number.
+pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<WorkspaceRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        WorkspaceRow,
+        "SELECT * FROM workspaces ORDER BY id"
+    )?)
+}
+
+/// All projects by number.
+pub async fn projects(conn: &mut Conn<'_>) -> Result<Vec<ProjectRow>, StoreError> {
+    Ok(fetch_all!(
+        conn,
+        ProjectRow,
+        "SELECT * FROM projects ORDER BY id"
+    )?)
+}
+
+/// All pins, in no order.
+pub async fn pins(conn: &mut Conn<'_>) -> Result<Vec<PinRow>, StoreError> {
+    Ok(fetch_all!(conn, PinRow, "SELECT * FROM workspace_pins")?)
+}
+
+/// One workspace.
+pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<WorkspaceRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        WorkspaceRow,
+        "SELECT * FROM workspaces WHERE id = $1",
+        id
+    )?)
+}
+
+/// One project.
+pub async fn find_project(conn: &mut Conn<'_>, id: i64) -> Result<Option<ProjectRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        ProjectRow,
+        "SELECT * FROM projects WHERE id = $1",
+        id
+    )?)
+}
+
+/// Adds a workspace (its `id` is not looked at) and gives its number. Its name must be free.
+pub async fn insert(conn: &mut Conn<'_>, row: &WorkspaceRow) -> Result<i64, StoreError> {
+    let (id,) = fetch_one!(
+        conn,
+        (i64,),
+        "INSERT INTO workspaces (name, owner_id, immutable, archived, agent_uid, agent_user, agent_gid, agent_group, \
+         checkpoint_storage, default_compute_pool, default_aux_pool, max_slots, state, error, created_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) RETURNING id",
+        row.name.as_str(),
+        row.owner_id,
+        row.immutable,
+        row.archived,
+        row.agent_uid,
+        row.agent_user.as_deref(),
+        row.agent_gid,
+        row.agent_group.as_deref(),
+        row.checkpoint_storage.as_deref(),
+        row.default_compute_pool.as_deref(),
+        row.default_aux_pool.as_deref(),
+        row.max_slots,
+        row.state.as_deref(),
+        row.error.as_deref(),
+        row.created_at
+    )?;
+    Ok(id)
+}
+
+/// Stores all that can change of a workspace under its number.
+pub async fn update(conn: &mut Conn<'_>, row: &WorkspaceRow) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE workspaces SET name = $1, archived = $2, agent_uid = $3, agent_user = $4, agent_gid = $5, \
+         agent_group = $6, checkpoint_storage = $7, default_compute_pool = $8, default_aux_pool = $9, max_slots = $10, \
+         state = $11, error = $12 WHERE id = $13",
+        row.name.as_str(),
+        row.archived,
+        row.agent_uid,
+        row.agent_user.as_deref(),
+        row.agent_gid,
+        row.agent_group.as_deref(),
+        row.checkpoint_storage.as_deref(),
+        row.default_compute_pool.as_deref(),
+        row.default_aux_pool.as_deref(),
+        row.max_slots,
+        row.state.as_deref(),
+        row.error.as_deref(),
+        row.id
+    )?;
+    Ok(())
+}
+
+/// Removes a workspace in which there is no project any more, with its pins, templates and policies.
+pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+    for sql in [
+        "DELETE FROM workspace_pins WHERE workspace_id = $1",
+        "DELETE FROM templates WHERE workspace_id = $1",
+        "DELETE FROM config_policies WHERE workspace_id = $1",
+        "DELETE FROM workspaces WHERE id = $1",
+    ] {
+        execute!(conn, sql, id)?;
+    }
+    Ok(())
+}
+
+/// Adds a project (its `id` is not looked at) and gives its number. Its name must be free in its workspace, its key in
+/// the cluster.
+pub async fn insert_project(conn: &mut Conn<'_>, row: &ProjectRow) -> Result<i64, StoreError> {
+    let (id,) = fetch_one!(
+        conn,
+        (i64,),
+        "INSERT INTO projects (workspace_id, name, key, owner_id, immutable, archived, description, notes, state, error, \
+         created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING id",
+        row.workspace_id,
+        row.name.as_str(),
+        row.key.as_str(),
+        row.owner_id,
+        row.immutable,
+        row.archived,
+        row.description.as_str(),
+        row.notes.as_str(),
+        row.state.as_deref(),
+        row.error.as_deref(),
+        row.created_at
+    )?;
+    Ok(id)
+}
+
+/// Stores all that can change of a project under its number.
+pub async fn update_project(conn: &mut Conn<'_>, row: &ProjectRow) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "UPDATE projects SET workspace_id = $1, name = $2, key = $3, archived = $4, description = $5, notes = $6, \
+         state = $7, error = $8 WHERE id = $9",
+        row.workspace_id,
+        row.name.as_str(),
+        row.key.as_str(),
+        row.archived,
+        row.description.as_str(),
+        row.notes.as_str(),
+        row.state.as_deref(),
+        row.error.as_deref(),
+        row.id
+    )?;
+    Ok(())
+}
+
+/// Removes a project in which there is no experiment any more.
+pub async fn delete_project(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
+    execute!(conn, "DELETE FROM projects WHERE id = $1", id)?;
+    Ok(())
+}
+
+/// Pins a workspace for a person; one that is pinned stays as it is.
+pub async fn pin(conn: &mut Conn<'_>, row: &PinRow) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "INSERT INTO workspace_pins (user_id, workspace_id, pinned_at) VALUES ($1, $2, $3) \
+         ON CONFLICT (user_id, workspace_id) DO NOTHING",
+        row.user_id,
+        row.workspace_id,
+        row.pinned_at
+    )?;
+    Ok(())
+}
+
+/// Takes a person's pin away.
+pub async fn unpin(conn: &mut Conn<'_>, user_id: i64, workspace_id: i64) -> Result<(), StoreError> {
+    execute!(
+        conn,
+        "DELETE FROM workspace_pins WHERE user_id = $1 AND workspace_id = $2",
+        user_id,
+        workspace_id
+    )?;
+    Ok(())
+}

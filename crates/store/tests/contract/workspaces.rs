@@ -1,0 +1,211 @@
+//! Workspaces, projects, pins, and what is in a project.
+
+use det_store::workspaces::{self, PinRow, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
+use det_store::{StoreUrl, experiments};
+
+use crate::rows::{experiment, stored_experiment, stored_user};
+use crate::{Kind, World, run_on_server};
+
+fn workspace(name: &str, owner_id: i64) -> WorkspaceRow {
+    WorkspaceRow {
+        name: name.into(),
+        owner_id: Some(owner_id),
+        created_at: 5,
+        ..WorkspaceRow::default()
+    }
+}
+
+fn project(workspace_id: i64, name: &str, key: &str) -> ProjectRow {
+    ProjectRow {
+        workspace_id,
+        name: name.into(),
+        key: key.into(),
+        notes: "[]".into(),
+        created_at: 6,
+        ..ProjectRow::default()
+    }
+}
+
+pub(crate) async fn everything_begins_uncategorized(world: &World) {
+    everything_begins_uncategorized_in(world).await;
+    // The next ones get other numbers.
+    let owner = stored_user(world, "ada").await;
+    let row = workspace("w", owner);
+    let id = change!(world, conn => workspaces::insert(conn, &row).await);
+    let row = project(id, "p", "P");
+    let project = change!(world, conn => workspaces::insert_project(conn, &row).await);
+    assert!(id > 1 && project > 1, "{id} {project}");
+}
+
+async fn everything_begins_uncategorized_in(world: &World) {
+    let all = read!(world, conn => workspaces::list(conn).await);
+    let projects = read!(world, conn => workspaces::projects(conn).await);
+    let [first] = &all[..] else {
+        panic!("one workspace: {all:?}");
+    };
+    assert_eq!(
+        (first.id, first.name.as_str()),
+        (UNCATEGORIZED_ID, "Uncategorized")
+    );
+    assert_eq!((first.immutable, first.owner_id), (true, None));
+    let [only] = &projects[..] else {
+        panic!("one project: {projects:?}");
+    };
+    assert_eq!(
+        (only.id, only.workspace_id, only.name.as_str()),
+        (1, 1, "Uncategorized")
+    );
+    assert!(only.immutable);
+}
+
+pub(crate) async fn workspaces_and_projects_keep_every_field(world: &World) {
+    let owner = stored_user(world, "ada").await;
+    let full = WorkspaceRow {
+        archived: true,
+        agent_uid: Some(1000),
+        agent_user: Some("ada".into()),
+        agent_gid: Some(100),
+        agent_group: Some("users".into()),
+        checkpoint_storage: Some(r#"{"type":"s3"}"#.into()),
+        default_compute_pool: Some("gpu".into()),
+        default_aux_pool: Some("aux".into()),
+        max_slots: Some(8),
+        state: Some(workspaces::DELETE_FAILED.into()),
+        error: Some("because".into()),
+        ..workspace("full", owner)
+    };
+    let row = full.clone();
+    let id = change!(world, conn => workspaces::insert(conn, &row).await);
+    let stored = read!(world, conn => workspaces::find(conn, id).await);
+    assert_eq!(stored, Some(WorkspaceRow { id, ..full.clone() }));
+    let plain = WorkspaceRow {
+        id,
+        ..workspace("plain", owner)
+    };
+    let row = plain.clone();
+    change!(world, conn => workspaces::update(conn, &row).await);
+    assert_eq!(
+        read!(world, conn => workspaces::find(conn, id).await),
+        Some(plain)
+    );
+
+    let full = ProjectRow {
+        owner_id: Some(owner),
+        archived: true,
+        description: "d".into(),
+        notes: r#"[{"name":"n","contents":"c"}]"#.into(),
+        state: Some(workspaces::DELETING.into()),
+        error: Some("e".into()),
+        ..project(id, "full", "FULL")
+    };
+    let row = full.clone();
+    let project_id = change!(world, conn => workspaces::insert_project(conn, &row).await);
+    let stored = read!(world, conn => workspaces::find_project(conn, project_id).await);
+    assert_eq!(
+        stored,
+        Some(ProjectRow {
+            id: project_id,
+            ..full
+        })
+    );
+    let moved = ProjectRow {
+        id: project_id,
+        owner_id: Some(owner),
+        ..project(UNCATEGORIZED_ID, "moved", "M")
+    };
+    let row = moved.clone();
+    change!(world, conn => workspaces::update_project(conn, &row).await);
+    let stored = read!(world, conn => workspaces::find_project(conn, project_id).await);
+    assert_eq!(stored, Some(moved));
+    change!(world, conn => workspaces::delete_project(conn, project_id).await);
+    change!(world, conn => workspaces::delete(conn, id).await);
+    assert_eq!(read!(world, conn => workspaces::find(conn, id).await), None);
+    assert_eq!(read!(world, conn => workspaces::list(conn).await).len(), 1);
+}
+
+pub(crate) async fn pins_are_a_persons_own(world: &World) {
+    let (ada, grace) = (
+        stored_user(world, "ada").await,
+        stored_user(world, "grace").await,
+    );
+    for (user_id, pinned_at) in [(ada, 10), (grace, 20), (ada, 30)] {
+        let row = PinRow {
+            user_id,
+            workspace_id: 1,
+            pinned_at,
+        };
+        change!(world, conn => workspaces::pin(conn, &row).await);
+    }
+    change!(world, conn => workspaces::unpin(conn, grace, 1).await);
+    let pins = read!(world, conn => workspaces::pins(conn).await);
+    // The second pin of the same thing has changed nothing.
+    assert_eq!(
+        pins,
+        [PinRow {
+            user_id: ada,
+            workspace_id: 1,
+            pinned_at: 10
+        }]
+    );
+}
+
+pub(crate) async fn experiments_and_their_jobs_go_with_their_project(world: &World) {
+    let owner = stored_user(world, "ada").await;
+    let row = workspace("w", owner);
+    let w = change!(world, conn => workspaces::insert(conn, &row).await);
+    let row = project(w, "p", "P");
+    let p = change!(world, conn => workspaces::insert_project(conn, &row).await);
+    let moving = stored_experiment(world, experiment("moving", owner)).await;
+    let staying = stored_experiment(world, experiment("staying", owner)).await;
+    change!(world, conn => experiments::set_project(conn, moving, p, w).await);
+    let members = read!(world, conn => experiments::of_project(conn, p).await);
+    assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [moving]);
+    let members = read!(world, conn => experiments::of_project(conn, 1).await);
+    assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [staying]);
+    let members = read!(world, conn => experiments::of_workspace(conn, w).await);
+    assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [moving]);
+    let workspace_of = async |name: &str| {
+        let id = format!("job-{name}");
+        read!(world, conn => experiments::job(conn, &id).await)
+            .unwrap()
+            .workspace_id
+    };
+    assert_eq!(
+        (workspace_of("moving").await, workspace_of("staying").await),
+        (w, 1)
+    );
+    // The project goes to another workspace.
+    change!(world, conn => experiments::follow_project(conn, p, 1).await);
+    assert_eq!(
+        (workspace_of("moving").await, workspace_of("staying").await),
+        (1, 1)
+    );
+}
+
+/// What a store of the version before is missing.
+const BEFORE: &str = "DROP TABLE workspace_pins; DROP TABLE projects; DROP TABLE workspaces; \
+     DROP INDEX experiments_by_project; ALTER TABLE jobs DROP COLUMN workspace_id; \
+     DELETE FROM schema_versions WHERE version >= 2;";
+
+pub(crate) async fn an_older_store_comes_up_with_everything_uncategorized(world: &World) {
+    let owner = stored_user(world, "ada").await;
+    let id = stored_experiment(world, experiment("old", owner)).await;
+    world.store.close().await;
+    match (&world.url, &world.kind) {
+        (StoreUrl::Sqlite(path), _) => {
+            let conn = rusqlite::Connection::open(path).unwrap();
+            conn.execute_batch(BEFORE).unwrap();
+        }
+        (_, Kind::Postgres { server, name }) => {
+            run_on_server(&server.clone().database(name), BEFORE).await;
+        }
+        (StoreUrl::Postgres(_), Kind::Sqlite(_)) => panic!("a SQLite world has a SQLite address"),
+    }
+    let world = world.reopened().await;
+    everything_begins_uncategorized_in(&world).await;
+    let members = read!(world, conn => experiments::of_project(conn, UNCATEGORIZED_ID).await);
+    assert_eq!(members.iter().map(|m| m.id).collect::<Vec<_>>(), [id]);
+    let job = read!(world, conn => experiments::job(conn, "job-old").await).unwrap();
+    assert_eq!(job.workspace_id, UNCATEGORIZED_ID);
+    world.store.close().await;
+}
