@@ -11,7 +11,7 @@ fn load(text: &str) -> Result<(MasterConfig, Vec<ConfigWarning>), ConfigErrors> 
     )
 }
 
-fn config(text: &str) -> MasterConfig {
+pub(super) fn config(text: &str) -> MasterConfig {
     load(text).unwrap_or_else(|e| panic!("{e}")).0
 }
 
