@@ -179,7 +179,7 @@ pub(crate) fn document() -> &'static Document {
     &DOCUMENT
 }
 
-static AGENT: Section = section(&[
+pub(crate) static AGENT: Section = section(&[
     field("config_file", Kind::Text, "The file that this was read from").built_in(EMPTY),
     field(
         "log",
