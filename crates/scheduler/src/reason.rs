@@ -259,8 +259,45 @@ impl WaitReason {
     }
 }
 
+/// How an allocation is called in a sentence.
+type Call<'c> = &'c dyn Fn(&AllocationId) -> String;
+
+/// A reason with the names that a caller has for allocations.
+struct Told<'r> {
+    reason: &'r WaitReason,
+    call: Call<'r>,
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.write(f, self.call)
+    }
+}
+
+/// Allocations by their ids, in quotes.
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, &by_id)
+    }
+}
+
+fn by_id(allocation: &AllocationId) -> String {
+    format!("'{allocation}'")
+}
+
+impl WaitReason {
+    /// The sentence with allocations called by names that mean something to people, `trial 7 of experiment 3`; one that
+    /// `name` does not know by its id.
+    pub fn told(&self, name: impl Fn(&AllocationId) -> Option<String>) -> String {
+        let call = |id: &AllocationId| name(id).unwrap_or_else(|| by_id(id));
+        Told {
+            reason: self,
+            call: &call,
+        }
+        .to_string()
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, call: Call<'_>) -> fmt::Result {
         match self {
             Self::NoAgents => f.write_str(
                 "the resource pool has no agents; start an agent in this pool or choose another pool",
@@ -339,22 +376,23 @@ impl fmt::Display for WaitReason {
             } => share_sentence(f, *needed, *share, (*in_use, *reserved), (*demand, *capacity)),
             Self::BehindOwnJob { allocation } => write!(
                 f,
-                "'{allocation}' of the same job is before it and waits for room; the pool starts the tasks of a job in \
-                 order"
+                "{} of the same job is before it and waits for room; the pool starts the tasks of a job in order",
+                call(allocation)
             ),
             Self::BehindHigherPriority {
                 allocation,
                 priority,
                 because,
-            } => behind_sentence(f, allocation, *priority, *because),
+            } => behind_sentence(f, &call(allocation), *priority, *because),
             Self::ReservedFor { allocation } => write!(
                 f,
-                "the room it fits is kept for '{allocation}', which has waited too long or has work stopped for it; it \
-                 starts after that one"
+                "the room it fits is kept for {}, which has waited too long or has work stopped for it; it starts after \
+                 that one",
+                call(allocation)
             ),
             Self::WaitingForPreemption { victims } => {
                 f.write_str("its slots are being freed: waits for ")?;
-                names(f, victims)?;
+                names(f, victims, call)?;
                 f.write_str(" to save and stop")
             }
             Self::NotEnoughFreeSlots {
@@ -369,6 +407,7 @@ impl fmt::Display for WaitReason {
                 *single_agent,
                 (*free_total, *largest_free_on_one_agent),
                 held_by,
+                call,
             ),
             Self::AuxFull { limit: 0, .. } => f.write_str(
                 "no agent of the pool takes zero-slot tasks; set max_aux_containers_per_agent above 0 or choose \
@@ -434,13 +473,13 @@ fn share_sentence(
 
 fn behind_sentence(
     f: &mut fmt::Formatter<'_>,
-    allocation: &AllocationId,
+    allocation: &str,
     priority: u8,
     because: Behind,
 ) -> fmt::Result {
     write!(
         f,
-        "'{allocation}' has priority {priority} (lower is more important) and waits; "
+        "{allocation} has priority {priority} (lower is more important) and waits; "
     )?;
     f.write_str(match because {
         Behind::PreemptionOff => {
@@ -463,6 +502,7 @@ fn free_sentence(
     single_agent: bool,
     (total, largest): (u32, u32),
     holders: &Holders,
+    call: Call<'_>,
 ) -> fmt::Result {
     let on_one = if single_agent { " on one agent" } else { "" };
     write!(
@@ -477,8 +517,8 @@ fn free_sentence(
         let lead = if i == 0 { "; held by " } else { ", " };
         write!(
             f,
-            "{lead}'{}' ({}",
-            holder.allocation,
+            "{lead}{} ({}",
+            call(&holder.allocation),
             count(holder.slots, "slot")
         )?;
         match holder.priority {
@@ -492,11 +532,11 @@ fn free_sentence(
     f.write_str("; it starts when enough running work ends")
 }
 
-fn names(f: &mut fmt::Formatter<'_>, allocations: &[AllocationId]) -> fmt::Result {
+fn names(f: &mut fmt::Formatter<'_>, allocations: &[AllocationId], call: Call<'_>) -> fmt::Result {
     const SHOWN: usize = 3;
     for (i, allocation) in allocations.iter().take(SHOWN).enumerate() {
         let comma = if i == 0 { "" } else { ", " };
-        write!(f, "{comma}'{allocation}'")?;
+        write!(f, "{comma}{}", call(allocation))?;
     }
     match allocations.len().saturating_sub(SHOWN) {
         0 => Ok(()),
@@ -515,4 +555,24 @@ fn needs(slots: u32) -> String {
 fn count(number: u32, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_names_and_programs_ids() {
+        let reason = WaitReason::WaitingForPreemption {
+            victims: vec!["3.a.1".into(), "other.1".into()],
+        };
+        let name = |id: &AllocationId| {
+            (id.as_str() == "3.a.1").then(|| "trial 7 of experiment 3".to_owned())
+        };
+        assert_eq!(
+            reason.told(name),
+            "its slots are being freed: waits for trial 7 of experiment 3, 'other.1' to save and stop"
+        );
+        assert!(reason.to_string().contains("waits for '3.a.1', 'other.1'"));
+    }
 }

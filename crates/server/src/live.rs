@@ -491,6 +491,11 @@ impl Image {
             .then_some(row.wait_reason.as_deref())
     }
 
+    /// What people call an allocation; `None` = it is gone, or there is nothing better than its id.
+    pub(crate) fn called(&self, allocation_id: &str) -> Option<String> {
+        called(&self.allocations.get(allocation_id)?.row)
+    }
+
     /// The agents of a pool, in id order.
     pub(crate) fn agents(&self, pool: &str, aux_limit: u32) -> Vec<AgentSnapshot> {
         self.agents
@@ -620,6 +625,15 @@ pub(crate) enum Work {
     Waits(Request),
     /// It holds something, or is about to give it back.
     Runs(RunningAllocation),
+}
+
+/// What people call an attempt of a trial; `None` for other tasks. A trial's task is named for its experiment.
+pub(crate) fn called(row: &AllocationRow) -> Option<String> {
+    let experiment = row.task_id.split('.').next()?.parse::<i64>().ok()?;
+    Some(format!(
+        "trial {} of experiment {experiment}",
+        row.trial_id?
+    ))
 }
 
 fn work(allocation: &Allocation) -> Work {

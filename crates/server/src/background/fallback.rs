@@ -135,7 +135,8 @@ impl Master {
                 if number < open.len() {
                     return match self.wait_in(image, row, job, pool) {
                         Some(reason) => format!(
-                            "it may go to resource pool \"{pool}\" as well, and would wait there: {reason}"
+                            "it may go to resource pool \"{pool}\" as well, and would wait there: {}",
+                            reason.told(|id| image.called(id.as_str()))
                         ),
                         None => format!("it is about to go to resource pool \"{pool}\""),
                     };

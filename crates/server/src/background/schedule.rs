@@ -189,19 +189,20 @@ impl Master {
 
     /// Stores what a pass decided, and the reasons why requests wait that it tells: all of it in one transaction.
     async fn apply_pass(&self, decided: Pass) -> AppResult<()> {
-        let mut texts = in_words(decided.waiting)?;
+        let waiting = decided.waiting;
         // After a restart the reasons that were stored before are known by their texts.
         let texts = self
             .live
             .look(&self.store, |image| {
+                let mut texts = in_words(waiting, |id| image.called(id.as_str()))?;
                 texts.retain(|(id, text)| {
                     image
                         .stored_wait(id.as_str())
                         .is_some_and(|known| known != Some(text.stored.as_str()))
                 });
-                texts
+                Ok::<_, AppError>(texts)
             })
-            .await?;
+            .await??;
         if decided.place.is_empty()
             && decided.preempt.is_empty()
             && decided.hand_over.is_empty()
@@ -263,9 +264,10 @@ fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: AllocationRo
     entry.waited += (at - placed.requested_at).max(0);
 }
 
-/// Reasons in words; many requests wait for the same one.
+/// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people.
 fn in_words(
     waiting: Vec<(AllocationId, Arc<WaitReason>)>,
+    called: impl Fn(&AllocationId) -> Option<String>,
 ) -> AppResult<Vec<(AllocationId, Arc<WaitText>)>> {
     let mut written: HashMap<*const WaitReason, Arc<WaitText>> = HashMap::new();
     waiting
@@ -273,7 +275,9 @@ fn in_words(
         .map(|(allocation, reason)| {
             let text = match written.entry(Arc::as_ptr(&reason)) {
                 Entry::Occupied(text) => Arc::clone(text.get()),
-                Entry::Vacant(free) => Arc::clone(free.insert(Arc::new(WaitText::of(&reason)?))),
+                Entry::Vacant(free) => {
+                    Arc::clone(free.insert(Arc::new(WaitText::of(&reason, &called)?)))
+                }
             };
             Ok((allocation, text))
         })
@@ -289,10 +293,13 @@ struct WaitText {
 }
 
 impl WaitText {
-    fn of(reason: &WaitReason) -> AppResult<Self> {
+    fn of(
+        reason: &WaitReason,
+        called: impl Fn(&AllocationId) -> Option<String>,
+    ) -> AppResult<Self> {
         let document = WaitDocument {
             reason,
-            message: reason.to_string(),
+            message: reason.told(called),
         };
         Ok(Self {
             stored: serde_json::to_string(&document).map_err(AppError::internal)?,
