@@ -7,7 +7,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use det_client::{Pages, Paging};
 
 use crate::commands::{
-    agents, checkpoint, completion, config, experiment, jobs, masters, policies, preview,
+    agents, checkpoint, completion, config, experiment, jobs, masters, policies, pools, preview,
     scheduler, slots, tasks, templates, trial, user,
 };
 use crate::{agent, master, up};
@@ -85,6 +85,9 @@ pub(crate) enum Command {
     Slot(slots::SlotArgs),
     /// Show running tasks and their logs
     Task(tasks::TaskArgs),
+    /// Show the resource pools
+    #[command(visible_alias = "rp")]
+    ResourcePool(pools::PoolArgs),
     /// Show the job queue, and change it
     #[command(visible_alias = "j")]
     Job(jobs::JobArgs),

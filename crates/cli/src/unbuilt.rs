@@ -22,9 +22,8 @@ const NOT_BUILT: &[&str] = &[
     "project",
     "rbac",
     "res",
-    "resource-pool",
+    "resource-pool bindings",
     "resources",
-    "rp",
     "shell",
     "task cleanup-logs",
     "task config",
@@ -52,6 +51,7 @@ const NOT_BUILT: &[&str] = &[
 const ALIASES: &[(&str, &str)] = &[
     ("c", "checkpoint"),
     ("e", "experiment"),
+    ("rp", "resource-pool"),
     ("t", "trial"),
     ("u", "user"),
 ];
@@ -96,7 +96,11 @@ mod tests {
     #[test]
     fn a_missing_command_is_known_by_its_words() {
         assert_eq!(asked("notebook start"), Some("notebook"));
-        assert_eq!(asked("-m host:8080 rp ls"), Some("rp"));
+        assert_eq!(
+            asked("-m host:8080 rp bindings add"),
+            Some("resource-pool bindings")
+        );
+        assert_eq!(asked("-m host:8080 rp ls"), None);
         assert_eq!(asked("u rename ada eve"), Some("user rename"));
         assert_eq!(asked("experiment list"), None);
         assert_eq!(asked("-u notebook experiment list"), None);

@@ -410,12 +410,12 @@ async fn list(args: ListArgs, context: &Context) -> Result<(), CliError> {
     };
     let whole = format != Format::Table;
     rows(&jobs, by_priority, whole).print(format, &json!({ "jobs": jobs }))?;
-    if format == Format::Table && jobs.iter().any(|job| !wait_reason(job).is_empty()) {
-        output::note("det job why ID tells why a job waits, with what would help");
-    }
     if by_priority && format == Format::Table {
         let direction = priority_direction(&text(pool, "schedulerType"));
         output::note(format_args!("priority: {direction}"));
+    }
+    if format == Format::Table && jobs.iter().any(|job| !wait_reason(job).is_empty()) {
+        output::note("det job why ID tells why a job waits, with what would help");
     }
     let elsewhere = busy_pools(&pools, pool);
     if args.resource_pool.is_none() && format == Format::Table && !elsewhere.is_empty() {
