@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId, WorkspaceId};
 use det_scheduler::{
     AgentSnapshot, AgentState, Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState,
 };
@@ -491,6 +491,11 @@ impl Image {
             .then_some(row.wait_reason.as_deref())
     }
 
+    /// What people call an allocation; `None` = it is gone, or there is nothing better than its id.
+    pub(crate) fn called(&self, allocation_id: &str) -> Option<String> {
+        called(&self.allocations.get(allocation_id)?.row)
+    }
+
     /// The agents of a pool, in id order.
     pub(crate) fn agents(&self, pool: &str, aux_limit: u32) -> Vec<AgentSnapshot> {
         self.agents
@@ -594,6 +599,21 @@ impl Image {
         entry
     }
 
+    /// Allocations that were given slots, with their workspaces.
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (i64, &AllocationRow)> {
+        self.jobs.values().flat_map(|job| {
+            let rows = self.rows_of(&job.id);
+            let placed = rows.filter(|row| row.placed_at.is_some());
+            placed.map(|row| (job.workspace_id, row))
+        })
+    }
+
+    /// The workspace of an allocation's job.
+    pub(crate) fn workspace_of(&self, allocation_id: &str) -> Option<i64> {
+        let row = &self.allocations.get(allocation_id)?.row;
+        Some(self.jobs.get(&row.job_id)?.workspace_id)
+    }
+
     /// Requests that wait and whose jobs name several pools, the earliest first.
     pub(crate) fn with_fallback(&self) -> Vec<(Arc<AllocationRow>, &JobRow)> {
         let jobs = self.jobs.values().filter(|job| job.fallback.is_some());
@@ -616,6 +636,15 @@ pub(crate) enum Work {
     Waits(Request),
     /// It holds something, or is about to give it back.
     Runs(RunningAllocation),
+}
+
+/// What people call an attempt of a trial; `None` for other tasks. A trial's task is named for its experiment.
+pub(crate) fn called(row: &AllocationRow) -> Option<String> {
+    let experiment = row.task_id.split('.').next()?.parse::<i64>().ok()?;
+    Some(format!(
+        "trial {} of experiment {experiment}",
+        row.trial_id?
+    ))
 }
 
 fn work(allocation: &Allocation) -> Work {
@@ -695,7 +724,7 @@ fn entry(job: &JobRow) -> Job {
         submitted_at: Micros(job.submitted_at),
         position: job.position,
         moved: job.moved,
-        workspace: None,
+        workspace: Some(WorkspaceId(job.workspace_id)),
     }
 }
 

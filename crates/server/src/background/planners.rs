@@ -6,6 +6,7 @@ use det_ids::{AgentId, AllocationId, JobId, Micros};
 use det_scheduler::Planner;
 
 use crate::app::Master;
+use crate::background::limits::Limits;
 use crate::live::{Image, Touched, Work};
 
 /// Any moment, to compare plans.
@@ -24,7 +25,13 @@ struct PoolPlanner {
 
 impl Planners {
     /// Tells the planners how the pools are configured, and what has changed in the image.
-    pub(super) fn tell(&mut self, master: &Master, image: &Image, touched: &Touched) {
+    pub(super) fn tell(
+        &mut self,
+        master: &Master,
+        image: &Image,
+        touched: &Touched,
+        limits: &Limits,
+    ) {
         if touched.everything {
             self.pools.clear();
         }
@@ -51,6 +58,7 @@ impl Planners {
         for pool in known {
             if let Some(kept) = self.pools.get_mut(&pool) {
                 kept.catch_up(&pool, image, touched);
+                kept.planner.set_workspaces(limits.in_pool(&pool));
                 // Builds for tests look at everything again.
                 debug_assert_eq!(
                     kept.planner.plan(NOON),
@@ -67,11 +75,11 @@ impl Planners {
     }
 
     /// The planners of pools in which something waits or runs.
-    pub(super) fn busy(&mut self) -> impl Iterator<Item = &mut Planner> {
+    pub(super) fn busy(&mut self) -> impl Iterator<Item = (&str, &mut Planner)> {
         self.pools
-            .values_mut()
-            .map(|kept| &mut kept.planner)
-            .filter(|planner| !planner.is_idle())
+            .iter_mut()
+            .map(|(pool, kept)| (pool.as_str(), &mut kept.planner))
+            .filter(|(_, planner)| !planner.is_idle())
     }
 }
 

@@ -3,6 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::pools::next_start;
 use crate::support::{Client, Cluster};
 
 const WORKSPACES: &str = "/api/v1/workspaces";
@@ -506,5 +507,59 @@ async fn a_workspace_goes_with_everything_in_it() {
         .ok();
     assert_eq!(answer["completed"], true);
     assert_eq!(names(&client, "").await, "Uncategorized");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
+    let cluster = Cluster::start_with(&[POOLS]).await;
+    let (admin, client) = (cluster.admin().await, cluster.determined().await);
+    let made = workspace(&admin, json!({"name": "small", "maxSlots": 2})).await;
+    let path = format!("{WORKSPACES}/{}", made["id"]);
+    let home = project(&admin, &made, "p").await;
+    let mut default = cluster.agent_in("default", "a", 4).await;
+    let mut gpu = cluster.agent_in("gpu", "b", 4).await;
+    let begin = async |name: &str, resources: Value, project: i64| {
+        let more = json!({"name": name, "resources": resources});
+        let body = json!({"projectId": project, "activate": true});
+        submit(&client, &more, &body).await["experiment"]["id"]
+            .as_i64()
+            .unwrap()
+    };
+    begin("one", json!({"resource_pool": "gpu"}), home).await;
+    next_start(&mut gpu).await;
+    begin("two", json!({}), home).await;
+    let second = next_start(&mut default).await;
+    let third = begin("three", json!({}), home).await;
+    begin("elsewhere", json!({}), 1).await;
+    next_start(&mut default).await;
+
+    let trial = format!("/api/v1/trials/{third}");
+    let waits = |answer: &Value| answer["trial"]["waitReason"]["kind"] == "over_workspace_limit";
+    let shown = cluster.until(&client, &trial, waits).await;
+    assert_eq!(
+        shown["trial"]["waitReason"]["details"],
+        json!({"needed": 1, "max_slots": 2, "in_use": 2})
+    );
+    // What can never start is refused, and says what could.
+    let config = document(&json!({"resources": {"slots_per_trial": 3}})).to_string();
+    let refused = json!({"config": config, "projectId": home, "validateOnly": true});
+    let refused = client
+        .post("/api/v1/experiments", refused)
+        .await
+        .refused(400);
+    assert!(
+        refused.contains("needs 3, and workspace \"small\" may use 2"),
+        "{refused}"
+    );
+
+    // Somebody's end makes room; and so does another limit.
+    default.exits(&second, 0).await;
+    next_start(&mut default).await;
+    let fourth = begin("four", json!({}), home).await;
+    let trial = format!("/api/v1/trials/{fourth}");
+    cluster.until(&client, &trial, waits).await;
+    admin.patch(&path, json!({"maxSlots": -1})).await.ok();
+    next_start(&mut default).await;
     cluster.stop().await;
 }
