@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::app::{Master, beside};
+use crate::background::limits::Limits;
 use crate::background::planners::Planners;
 use crate::error::{AppError, AppResult};
 use crate::live::Image;
@@ -116,7 +117,7 @@ impl Master {
         pool: &str,
     ) -> AppResult<Option<String>> {
         let look = |image: &Image| {
-            let (snapshot, queue) = self.pool_in(image, pool);
+            let (snapshot, queue) = self.pool_in(image, pool, &Limits::of(self, image));
             (snapshot, queue, image.job_entry(job, pool))
         };
         let (snapshot, queue, entry) = self.live.look_at_jobs(&self.store, look).await?;

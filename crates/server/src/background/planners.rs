@@ -50,7 +50,7 @@ impl Planners {
                     known.push(pool);
                 }
                 _ => {
-                    let planner = master.planner_of(image, &pool);
+                    let planner = master.planner_of(image, &pool, limits);
                     self.pools.insert(pool, PoolPlanner { planner, aux_limit });
                 }
             }
@@ -62,7 +62,7 @@ impl Planners {
                 // Builds for tests look at everything again.
                 debug_assert_eq!(
                     kept.planner.plan(NOON),
-                    master.planner_of(image, &pool).plan(NOON),
+                    master.planner_of(image, &pool, limits).plan(NOON),
                     "the planner of {pool} was not told all of {touched:?}"
                 );
             }
@@ -118,8 +118,8 @@ impl PoolPlanner {
 
 impl Master {
     /// A planner of a pool as an image shows it.
-    fn planner_of(&self, image: &Image, pool: &str) -> Planner {
-        let (snapshot, queue) = self.pool_in(image, pool);
+    fn planner_of(&self, image: &Image, pool: &str, limits: &Limits) -> Planner {
+        let (snapshot, queue) = self.pool_in(image, pool, limits);
         Planner::of(&snapshot, &queue)
     }
 }

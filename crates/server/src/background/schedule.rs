@@ -161,11 +161,16 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
 
 impl Master {
     /// A pool and its queue as an image shows them.
-    pub(super) fn pool_in(&self, image: &Image, pool: &str) -> (PoolSnapshot, Queue) {
+    pub(super) fn pool_in(
+        &self,
+        image: &Image,
+        pool: &str,
+        limits: &Limits,
+    ) -> (PoolSnapshot, Queue) {
         let mut snapshot = self.agents_in(image, pool);
         let mut queue = Queue {
             jobs: image.jobs(pool).collect(),
-            workspaces: Limits::of(self, image).in_pool(pool),
+            workspaces: limits.in_pool(pool),
             ..Queue::default()
         };
         for work in image.work(pool) {
@@ -188,7 +193,7 @@ impl Master {
 
     /// A pool and its queue as they are now, for estimates.
     pub(crate) async fn pool_and_queue(&self, pool: &str) -> AppResult<(PoolSnapshot, Queue)> {
-        let look = |image: &Image| self.pool_in(image, pool);
+        let look = |image: &Image| self.pool_in(image, pool, &Limits::of(self, image));
         Ok(self.live.look_at_jobs(&self.store, look).await?)
     }
 
