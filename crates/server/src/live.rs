@@ -11,9 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId, WorkspaceId};
 use det_scheduler::{
     AgentSnapshot, AgentState, Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState,
+    WorkspaceLimit,
 };
 use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -594,6 +595,46 @@ impl Image {
         entry
     }
 
+    /// The workspace of an allocation's job, and the slots that it asks for; `None` = nothing of this name is live.
+    pub(crate) fn workspace_of(&self, allocation_id: &str) -> Option<(WorkspaceId, u32)> {
+        let row = &self.allocations.get(allocation_id)?.row;
+        let job = self.jobs.get(&row.job_id)?;
+        let slots = u32::try_from(row.slots).unwrap_or(u32::MAX);
+        Some((WorkspaceId(job.workspace_id), slots))
+    }
+
+    /// These limits of workspaces as a pool is told them: with what is in use in the other pools.
+    pub(crate) fn workspace_limits(
+        &self,
+        pool: &str,
+        limits: &BTreeMap<WorkspaceId, u32>,
+    ) -> BTreeMap<WorkspaceId, WorkspaceLimit> {
+        let mut told: BTreeMap<WorkspaceId, WorkspaceLimit> = limits
+            .iter()
+            .map(|(id, max_slots)| {
+                let limit = WorkspaceLimit {
+                    max_slots: *max_slots,
+                    in_other_pools: 0,
+                };
+                (*id, limit)
+            })
+            .collect();
+        if told.is_empty() {
+            return told;
+        }
+        let elsewhere = self.allocations.values().filter(|allocation| {
+            allocation.row.placed_at.is_some() && allocation.row.resource_pool != pool
+        });
+        for allocation in elsewhere {
+            if let Some((workspace, slots)) = self.workspace_of(&allocation.row.id)
+                && let Some(limit) = told.get_mut(&workspace)
+            {
+                limit.in_other_pools = limit.in_other_pools.saturating_add(slots);
+            }
+        }
+        told
+    }
+
     /// Requests that wait and whose jobs name several pools, the earliest first.
     pub(crate) fn with_fallback(&self) -> Vec<(Arc<AllocationRow>, &JobRow)> {
         let jobs = self.jobs.values().filter(|job| job.fallback.is_some());
@@ -695,7 +736,7 @@ fn entry(job: &JobRow) -> Job {
         submitted_at: Micros(job.submitted_at),
         position: job.position,
         moved: job.moved,
-        workspace: None,
+        workspace: Some(WorkspaceId(job.workspace_id)),
     }
 }
 

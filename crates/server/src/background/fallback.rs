@@ -115,8 +115,9 @@ impl Master {
         job: &JobRow,
         pool: &str,
     ) -> AppResult<Option<WaitReason>> {
+        let limits = self.places.get().slot_limits();
         let look = |image: &Image| {
-            let (snapshot, queue) = self.pool_in(image, pool);
+            let (snapshot, queue) = self.pool_in(image, pool, &limits);
             (snapshot, queue, image.job_entry(job, pool))
         };
         let (snapshot, queue, entry) = self.live.look_at_jobs(&self.store, look).await?;

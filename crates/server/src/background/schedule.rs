@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, Micros};
+use det_ids::{AllocationId, Micros, WorkspaceId};
 use det_scheduler::{Pass, PoolSnapshot, Queue, WaitReason};
 use det_store::allocations::AllocationRow;
 use det_store::queue_days::{self, QueueDay};
@@ -133,8 +133,12 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
     }
     let mut next = sent.next;
     let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
-    for planner in state.planners.busy() {
+    for pool in state.planners.busy() {
         let began = Instant::now();
+        // What the pools before have placed in this pass counts too.
+        let Some(planner) = state.planners.ready(&pool) else {
+            continue;
+        };
         let now = Micros(det_store::now());
         let refreshes = state.refreshes.now();
         let decided = planner.pass(now, refreshes as usize);
@@ -148,6 +152,9 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
         {
             sooner(Duration::from_micros(wait));
         }
+        state
+            .planners
+            .note_placed(&pool, &state.image, &decided.place);
         state.thought += began.elapsed();
         master.apply_pass(decided).await?;
     }
@@ -155,11 +162,17 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
 }
 
 impl Master {
-    /// A pool and its queue as an image shows them.
-    pub(super) fn pool_in(&self, image: &Image, pool: &str) -> (PoolSnapshot, Queue) {
+    /// A pool and its queue as an image shows them, under these limits of workspaces.
+    pub(super) fn pool_in(
+        &self,
+        image: &Image,
+        pool: &str,
+        limits: &BTreeMap<WorkspaceId, u32>,
+    ) -> (PoolSnapshot, Queue) {
         let mut snapshot = self.agents_in(image, pool);
         let mut queue = Queue {
             jobs: image.jobs(pool).collect(),
+            workspaces: image.workspace_limits(pool, limits),
             ..Queue::default()
         };
         for work in image.work(pool) {
@@ -182,7 +195,8 @@ impl Master {
 
     /// A pool and its queue as they are now, for estimates.
     pub(crate) async fn pool_and_queue(&self, pool: &str) -> AppResult<(PoolSnapshot, Queue)> {
-        let look = |image: &Image| self.pool_in(image, pool);
+        let limits = self.places.get().slot_limits();
+        let look = |image: &Image| self.pool_in(image, pool, &limits);
         Ok(self.live.look_at_jobs(&self.store, look).await?)
     }
 

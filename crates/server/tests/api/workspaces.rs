@@ -1,5 +1,7 @@
 //! Workspaces: who may change them, what they give the experiments in them, and how they go.
 
+use det_agent_proto::ToAgent;
+use det_ids::WorkspaceId;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -282,7 +284,7 @@ async fn a_limit_of_slots_is_kept_where_scheduling_looks() {
                 .places
                 .get()
                 .slot_limits()
-                .get(&id)
+                .get(&WorkspaceId(id))
                 .copied(),
             limit
         );
@@ -308,7 +310,10 @@ async fn a_limit_of_slots_is_kept_where_scheduling_looks() {
         .await
         .ok();
     let cluster = cluster.restart().await;
-    assert_eq!(cluster.master().places.get().slot_limits(), [(1, 4)].into());
+    assert_eq!(
+        cluster.master().places.get().slot_limits(),
+        [(WorkspaceId(1), 4)].into()
+    );
     cluster.stop().await;
 }
 
@@ -506,5 +511,51 @@ async fn a_workspace_goes_with_everything_in_it() {
         .ok();
     assert_eq!(answer["completed"], true);
     assert_eq!(names(&client, "").await, "Uncategorized");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_limit_holds_in_all_pools_until_it_is_raised() {
+    let cluster = Cluster::start_with(&[POOLS]).await;
+    let (admin, client) = (cluster.admin().await, cluster.determined().await);
+    let mut agents = [
+        cluster.agent_in("default", "a", 1).await,
+        cluster.agent_in("gpu", "b", 1).await,
+    ];
+    let made = workspace(&admin, json!({"name": "w", "maxSlots": 1})).await;
+    let inner = project(&admin, &made, "p").await;
+    let submitted = async |pool: &str, project: i64| {
+        let resources = json!({"resources": {"resource_pool": pool, "slots_per_trial": 1}});
+        let body = json!({"projectId": project, "activate": true});
+        submit(&client, &resources, &body).await
+    };
+    submitted("default", inner).await;
+    let held = agents[0].next_start().await;
+    agents[0].runs(&held).await;
+    let waiting = submitted("gpu", inner).await["experiment"]["jobId"].clone();
+    let queue = "/api/v1/job-queues?resourcePool=gpu";
+    let queue = cluster
+        .until(&client, queue, |q| {
+            q["jobs"][0]["waitReason"]["kind"] == "over_workspace_limit"
+        })
+        .await;
+    assert_eq!(queue["jobs"][0]["jobId"], waiting);
+    let details = &queue["jobs"][0]["waitReason"]["details"];
+    assert_eq!(
+        (&details["max_slots"], &details["in_use"]),
+        (&json!(1), &json!(1))
+    );
+    // Others are not held back by it.
+    submitted("gpu", 1).await;
+    let other = agents[1].next_start().await;
+    agents[1].runs(&other).await;
+    agents[1].exits(&other, 0).await;
+    // Nothing takes its place.
+    assert!(matches!(agents[1].hear().await, ToAgent::Forget { .. }));
+    // Raised, it lets the next one go.
+    let path = format!("{WORKSPACES}/{}", made["id"]);
+    admin.patch(&path, json!({"maxSlots": 2})).await.ok();
+    let started = agents[1].next_start().await;
+    agents[1].runs(&started).await;
     cluster.stop().await;
 }
