@@ -267,6 +267,7 @@ impl World {
                 20 * MINUTE,
             ]),
             job_age: None,
+            stopping: false,
             on,
         }))
     }
@@ -294,6 +295,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         restarts: 0,
         waited: Duration::ZERO,
         job_age: None,
+        stopping: false,
         on: None,
     };
     let kinds = [Kind::Trial, Kind::Trial, Kind::Notebook];
