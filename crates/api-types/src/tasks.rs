@@ -143,6 +143,8 @@ pub struct AllocationSummary {
     pub resource_pool: String,
     /// Slots it needs.
     pub slots_needed: i64,
+    /// Whether it has slots and has been asked to stop. An addition of ours.
+    pub is_stopping: bool,
     /// Its containers; none while it waits.
     pub resources: Vec<ResourcesSummary>,
     /// Scheduler of the pool.

@@ -180,7 +180,7 @@ fn the_queue_is_shown_with_the_direction_of_its_priorities() {
     );
     assert_eq!(
         person.det(&["j", "ls", "-p", "k8s"]).err,
-        "priority: higher runs first (Kubernetes)\n"
+        "priority: higher runs first (Kubernetes)\ndet job why ID tells why a job waits, with what would help\n"
     );
     let fair = person.det(&["j", "ls", "-p", "fair", "--csv"]).ok();
     assert!(

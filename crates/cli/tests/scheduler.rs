@@ -111,10 +111,49 @@ fn policies_are_compared_row_by_row() {
     let rows: Vec<&str> = out
         .lines()
         .skip(2)
+        .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert_eq!(rows, ["priority", "fair-share", "round-robin"], "{out}");
     assert!(out.contains("Utilisation"), "{out}");
+    assert!(
+        out.contains("No job waits, starts or ends at another time"),
+        "{out}"
+    );
+}
+
+#[test]
+fn jobs_that_fare_differently_are_compared_those_first_that_change_most() {
+    let person = alone();
+    person.write(
+        "two.yaml",
+        "agents: {id: a, slots: 1}\nuntil: rest\nsteps:\n- submit: {job: early, tasks: 3, duration: 10m, priority: 50}\n- submit: {job: urgent, duration: 10m, priority: 1}\n- submit: {job: last, duration: 10m, priority: 60}\n",
+    );
+    let out = person
+        .det(&[
+            "scheduler",
+            "simulate",
+            "two.yaml",
+            "--policy",
+            "priority,round-robin",
+        ])
+        .ok();
+    assert!(
+        out.contains("priority: wait, start, end") && out.contains("round-robin: wait, start, end"),
+        "{out}"
+    );
+    let jobs: Vec<&str> = out
+        .lines()
+        .skip_while(|line| !line.contains("wait, start, end"))
+        .skip(2)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(jobs, ["urgent", "early"], "{out}");
+    let none = "agents: {id: a, slots: 0}\nsteps:\n- submit: {job: x, slots: 0, duration: 1m}\nuntil: rest\n";
+    person.write("none.yaml", none);
+    let out = person.det(&["scheduler", "simulate", "none.yaml"]).ok();
+    assert!(out.contains("no slot was in service"), "{out}");
+    assert!(!out.contains("of 0 slots"), "{out}");
 }
 
 fn cluster() -> StubMaster {

@@ -1,11 +1,12 @@
 //! The simulated pool: agents, jobs, tasks, and what a master would have stored of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId, WorkspaceId};
 use det_scheduler::{
-    AgentSnapshot, AgentState, Job as PlannerJob, Plan, Policy, PoolSettings, PoolSnapshot,
-    Progress, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, WorkspaceLimit,
+    AgentSnapshot, AgentState, HandOver, Job as PlannerJob, Placement, Policy, PoolSettings,
+    PoolSnapshot, Preemption, Progress, Queue, Request, RunningAllocation, SlotSnapshot, SlotState,
+    WorkspaceLimit,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,37 @@ pub(crate) struct Cluster {
     pub(crate) gone: BTreeMap<String, Agent>,
     /// Moments of submission of all jobs.
     job_stamps: BTreeSet<i64>,
+    /// The last moment given to a job that wished for this one: all before it are taken.
+    #[serde(skip)]
+    job_stamp_after: HashMap<i64, i64>,
+    /// Tasks by job, in order of submission.
+    of_job: BTreeMap<String, Vec<usize>>,
+    /// Who holds what.
+    #[serde(skip)]
+    held: Held,
+    /// What has changed since the planner was told.
+    #[serde(skip)]
+    touched: Touched,
+}
+
+/// What running tasks hold, by agent. All of it can be had from the tasks.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Held {
+    slots: BTreeMap<String, BTreeMap<u32, usize>>,
+    aux: BTreeMap<String, u32>,
+    total: u64,
+}
+
+/// What has changed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Touched {
+    /// The cluster is another one.
+    pub(crate) everything: bool,
+    pub(crate) tasks: BTreeSet<usize>,
+    pub(crate) jobs: BTreeSet<String>,
+    pub(crate) agents: BTreeSet<String>,
+    /// Whether agents or slots came, went, or take work now or no more.
+    pub(crate) service: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,6 +93,8 @@ pub(crate) struct Job {
     pub(crate) live: u32,
     /// Its tasks that wait for the job: because it is paused, or has enough of them at work.
     pub(crate) held: BTreeSet<usize>,
+    /// Slots times microseconds that its tasks used, without those that have slots now.
+    pub(crate) slot_micros: i128,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -147,7 +181,7 @@ impl Task {
         }
     }
 
-    fn request(&self, requested_at: i64) -> Request {
+    pub(crate) fn request(&self, requested_at: i64) -> Request {
         Request {
             allocation_id: AllocationId(self.allocation()),
             task_id: TaskId(self.name.clone()),
@@ -161,7 +195,101 @@ impl Task {
     }
 }
 
+impl Running {
+    fn slots(&self) -> u64 {
+        let slots = self.parts.iter().map(|(_, slots)| slots.len() as u64);
+        slots.sum()
+    }
+
+    /// Slots times microseconds until now.
+    pub(crate) fn slot_micros(&self, now: i64) -> i128 {
+        i128::from(self.slots()) * i128::from(now - self.since)
+    }
+}
+
 impl Cluster {
+    /// What has changed since the last call.
+    pub(crate) fn take_touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched)
+    }
+
+    pub(crate) fn touch_task(&mut self, number: usize) {
+        self.touched.tasks.insert(number);
+        let job = &self.tasks[number].job;
+        if !self.touched.jobs.contains(job) {
+            self.touched.jobs.insert(job.clone());
+        }
+    }
+
+    pub(crate) fn touch_job(&mut self, job: &str) {
+        self.touched.jobs.insert(job.to_owned());
+    }
+
+    /// An agent came, went, or takes another part in the work.
+    pub(crate) fn touch_agent(&mut self, agent: &str) {
+        self.touched.agents.insert(agent.to_owned());
+        self.touched.service = true;
+    }
+
+    /// Makes what is not stored from what is.
+    pub(crate) fn restored(mut self) -> Self {
+        self.held = Held::default();
+        self.job_stamp_after.clear();
+        for number in self.live.clone() {
+            self.hold(number);
+        }
+        self.touched.everything = true;
+        self
+    }
+
+    /// A task that runs has its slots.
+    fn hold(&mut self, number: usize) {
+        let TaskState::Running(running) = &self.tasks[number].state else {
+            return;
+        };
+        for (agent, slots) in &running.parts {
+            let here = self.held.slots.entry(agent.clone()).or_default();
+            here.extend(slots.iter().map(|slot| (*slot, number)));
+            if slots.is_empty() {
+                *self.held.aux.entry(agent.clone()).or_default() += 1;
+            }
+            self.held.total += slots.len() as u64;
+            self.touched.agents.insert(agent.clone());
+        }
+    }
+
+    /// A task that runs gives its slots back.
+    fn let_go(&mut self, number: usize) {
+        let TaskState::Running(running) = &self.tasks[number].state else {
+            return;
+        };
+        for (agent, slots) in &running.parts {
+            if let Some(here) = self.held.slots.get_mut(agent) {
+                for slot in slots {
+                    here.remove(slot);
+                }
+            }
+            if slots.is_empty()
+                && let Some(aux) = self.held.aux.get_mut(agent)
+            {
+                *aux = aux.saturating_sub(1);
+            }
+            self.held.total = self.held.total.saturating_sub(slots.len() as u64);
+            self.touched.agents.insert(agent.clone());
+        }
+    }
+
+    /// Slots that tasks hold on an agent.
+    pub(crate) fn held_on(&self, agent: &str) -> impl Fn(u32) -> bool + '_ {
+        let here = self.held.slots.get(agent);
+        move |slot| here.is_some_and(|here| here.contains_key(&slot))
+    }
+
+    /// Zero-slot tasks on an agent.
+    pub(crate) fn aux_used(&self, agent: &str) -> u32 {
+        self.held.aux.get(agent).copied().unwrap_or(0)
+    }
+
     /// A moment later than all before, at or after the present.
     pub(crate) fn next_stamp(&mut self) -> i64 {
         self.stamp = self.now.max(self.stamp + 1);
@@ -170,7 +298,9 @@ impl Cluster {
 
     /// A moment for a job, `waited` ago, with room for others between it and those of jobs submitted before.
     pub(crate) fn job_stamp(&mut self, waited: i64) -> i64 {
-        let mut stamp = self.now.saturating_sub(waited);
+        let wished = self.now.saturating_sub(waited);
+        let known = self.job_stamp_after.get(&wished).copied();
+        let mut stamp = known.unwrap_or(wished);
         while let Some(taken) = self
             .job_stamps
             .range(stamp.saturating_sub(JOB_GAP - 1)..stamp.saturating_add(JOB_GAP))
@@ -179,6 +309,7 @@ impl Cluster {
             stamp = taken.saturating_add(JOB_GAP);
         }
         self.job_stamps.insert(stamp);
+        self.job_stamp_after.insert(wished, stamp);
         stamp
     }
 
@@ -189,16 +320,13 @@ impl Cluster {
     /// Numbers of the tasks of a job, or of the task of that name.
     pub(crate) fn tasks_of(&self, name: &str) -> Vec<usize> {
         if self.jobs.contains_key(name) {
-            let own = |number: &usize| self.tasks[*number].job == name;
-            return (0..self.tasks.len()).filter(own).collect();
+            return self.of_job.get(name).cloned().unwrap_or_default();
         }
         self.task(name).into_iter().collect()
     }
 
     /// The pool and its queue as the planner sees them.
     pub(crate) fn look(&self, settings: &PoolSettings) -> (PoolSnapshot, Queue) {
-        let mut held: BTreeMap<(&str, u32), AllocationId> = BTreeMap::new();
-        let mut aux: BTreeMap<&str, u32> = BTreeMap::new();
         let mut pool = PoolSnapshot {
             settings: settings.clone(),
             ..PoolSnapshot::default()
@@ -211,12 +339,6 @@ impl Cluster {
                     queue.requests.push(task.request(waiting.requested_at));
                 }
                 TaskState::Running(running) => {
-                    for (agent, slots) in &running.parts {
-                        for slot in slots {
-                            held.insert((agent, *slot), AllocationId(task.allocation()));
-                        }
-                        *aux.entry(agent).or_default() += u32::from(slots.is_empty());
-                    }
                     pool.running.push(allocation(task, running));
                 }
                 TaskState::Held | TaskState::Ended(..) => continue,
@@ -231,31 +353,13 @@ impl Cluster {
         pool.agents = self
             .agents
             .iter()
-            .map(|(id, agent)| AgentSnapshot {
-                id: AgentId(id.clone()),
-                state: match (agent.lost_at, agent.service) {
-                    (Some(_), _) => AgentState::Disconnected,
-                    (None, Service::Enabled) => AgentState::Enabled,
-                    (None, Service::Draining) => AgentState::Draining,
-                    (None, Service::Disabled) => AgentState::Disabled,
-                },
-                slots: agent
-                    .slots
-                    .iter()
-                    .zip(0..)
-                    .map(|(service, slot)| {
-                        slot_snapshot(*service, slot, held.get(&(id.as_str(), slot)))
-                    })
-                    .collect(),
-                aux_limit: agent.aux,
-                aux_used: aux.get(id.as_str()).copied().unwrap_or(0),
-            })
+            .map(|(id, agent)| self.agent_snapshot(id, agent))
             .collect();
         (pool, queue)
     }
 
     /// The workspaces that have a limit.
-    fn limits(&self) -> BTreeMap<WorkspaceId, WorkspaceLimit> {
+    pub(crate) fn limits(&self) -> BTreeMap<WorkspaceId, WorkspaceLimit> {
         let workspaces = self.workspaces.values().zip(1..);
         workspaces
             .filter_map(|(workspace, number)| {
@@ -268,7 +372,7 @@ impl Cluster {
             .collect()
     }
 
-    fn planner_job(&self, job: &Job) -> PlannerJob {
+    pub(crate) fn planner_job(&self, job: &Job) -> PlannerJob {
         let mut names = self.workspaces.keys().zip(1..);
         PlannerJob {
             priority: job.priority,
@@ -283,9 +387,41 @@ impl Cluster {
         }
     }
 
-    /// Carries out a plan: starts, and asks to stop.
-    pub(crate) fn apply(&mut self, plan: &Plan) {
-        for placement in &plan.place {
+    /// An agent as the planner sees it.
+    pub(crate) fn agent_snapshot(&self, id: &str, agent: &Agent) -> AgentSnapshot {
+        let here = self.held.slots.get(id);
+        AgentSnapshot {
+            id: AgentId(id.to_owned()),
+            state: match (agent.lost_at, agent.service) {
+                (Some(_), _) => AgentState::Disconnected,
+                (None, Service::Enabled) => AgentState::Enabled,
+                (None, Service::Draining) => AgentState::Draining,
+                (None, Service::Disabled) => AgentState::Disabled,
+            },
+            slots: agent
+                .slots
+                .iter()
+                .zip(0..)
+                .map(|(service, slot)| {
+                    let holder = here.and_then(|here| here.get(&slot));
+                    let holder =
+                        holder.map(|number| AllocationId(self.tasks[*number].allocation()));
+                    slot_snapshot(*service, slot, holder)
+                })
+                .collect(),
+            aux_limit: agent.aux,
+            aux_used: self.aux_used(id),
+        }
+    }
+
+    /// Carries out decisions: starts, and asks to stop.
+    pub(crate) fn apply(
+        &mut self,
+        place: &[Placement],
+        preempt: &[Preemption],
+        hand_over: &[HandOver],
+    ) {
+        for placement in place {
             let Some(number) = self.of_allocation(&placement.allocation_id) else {
                 continue;
             };
@@ -295,7 +431,7 @@ impl Cluster {
                 .collect();
             self.start(number, parts);
         }
-        for preemption in &plan.preempt {
+        for preemption in preempt {
             let Some(number) = self.of_allocation(&preemption.allocation_id) else {
                 continue;
             };
@@ -303,12 +439,13 @@ impl Cluster {
             self.ask_to_stop(number, owner);
             self.tasks[number].preempted += 1;
         }
-        for tie in &plan.hand_over {
+        for tie in hand_over {
             if let Some(number) = self.of_allocation(&tie.allocation_id)
                 && let TaskState::Running(running) = &mut self.tasks[number].state
                 && let Some(stop) = &mut running.stop
             {
                 stop.for_allocation = Some(tie.for_allocation.0.clone());
+                self.touch_task(number);
             }
         }
     }
@@ -336,6 +473,8 @@ impl Cluster {
             parts,
             stop: None,
         });
+        self.hold(number);
+        self.touch_task(number);
     }
 
     pub(crate) fn ask_to_stop(&mut self, number: usize, for_allocation: Option<String>) {
@@ -348,6 +487,7 @@ impl Cluster {
                 due,
             });
         }
+        self.touch_task(number);
     }
 
     /// A new task asks for slots, unless its job does not let it yet.
@@ -355,6 +495,7 @@ impl Cluster {
         let number = self.tasks.len();
         self.names.insert(task.name.clone(), number);
         let name = task.job.clone();
+        self.of_job.entry(name.clone()).or_default().push(number);
         self.tasks.push(task);
         if let Some(job) = self.jobs.get_mut(&name) {
             job.tasks += 1;
@@ -397,14 +538,18 @@ impl Cluster {
             since,
         });
         self.live.insert(number);
+        self.touch_task(number);
     }
 
     /// A live task leaves its slots or its place in the queue; what becomes of it is for the caller to say.
     fn take_off(&mut self, number: usize) {
+        self.let_go(number);
         let now = self.now;
         let task = &mut self.tasks[number];
+        let mut slot_micros = 0;
         match &task.state {
             TaskState::Running(running) => {
+                slot_micros = running.slot_micros(now);
                 if let Some(left) = &mut task.left {
                     *left = left.saturating_sub(now - running.since).max(0);
                 }
@@ -415,7 +560,9 @@ impl Cluster {
         self.live.remove(&number);
         if let Some(job) = self.jobs.get_mut(&task.job) {
             job.live = job.live.saturating_sub(1);
+            job.slot_micros += slot_micros;
         }
+        self.touch_task(number);
     }
 
     /// A task ends for good.
@@ -470,23 +617,19 @@ impl Cluster {
         lost
     }
 
-    /// Slots in use, and slots of agents that take work.
-    pub(crate) fn usage(&self) -> (u64, u64) {
-        let used = self
-            .live
-            .iter()
-            .filter_map(|number| self.tasks[*number].running())
-            .flat_map(|running| &running.parts)
-            .map(|(_, slots)| slots.len() as u64)
-            .sum();
-        let in_service = self
-            .agents
+    /// Slots in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.held.total
+    }
+
+    /// Slots of agents that take work.
+    pub(crate) fn in_service(&self) -> u64 {
+        self.agents
             .values()
             .filter(|agent| agent.service == Service::Enabled && agent.lost_at.is_none())
             .flat_map(|agent| &agent.slots)
             .filter(|slot| **slot == Service::Enabled)
-            .count() as u64;
-        (used, in_service)
+            .count() as u64
     }
 
     /// Free slots of agents that take work.
@@ -526,7 +669,7 @@ impl Cluster {
     }
 }
 
-fn allocation(task: &Task, running: &Running) -> RunningAllocation {
+pub(crate) fn allocation(task: &Task, running: &Running) -> RunningAllocation {
     RunningAllocation {
         request: task.request(running.requested_at),
         placement: running
@@ -549,8 +692,7 @@ fn allocation(task: &Task, running: &Running) -> RunningAllocation {
     }
 }
 
-fn slot_snapshot(service: Service, slot: u32, holder: Option<&AllocationId>) -> SlotSnapshot {
-    let holder = holder.cloned();
+fn slot_snapshot(service: Service, slot: u32, holder: Option<AllocationId>) -> SlotSnapshot {
     SlotSnapshot {
         id: SlotId(slot),
         state: match service {

@@ -245,6 +245,8 @@ pub struct Submission {
     pub job_age: Option<Duration>,
     /// Where they run already; `None` = they wait for the planner.
     pub on: Option<Vec<Start>>,
+    /// Whether they have been asked to stop already; only where they run.
+    pub stopping: bool,
 }
 
 /// Slots of one agent that a task has from the start.

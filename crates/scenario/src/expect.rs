@@ -1,6 +1,7 @@
 //! Whether a pool is as a step expects it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use det_scheduler::{PoolSettings, WaitReason};
 use serde_json::Value;
@@ -14,7 +15,7 @@ pub(crate) struct Look<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) settings: &'a PoolSettings,
     /// By task number.
-    pub(crate) reasons: &'a BTreeMap<usize, WaitReason>,
+    pub(crate) reasons: &'a BTreeMap<usize, Arc<WaitReason>>,
     pub(crate) step: usize,
     pub(crate) line: Option<u32>,
 }
@@ -101,7 +102,7 @@ impl Look<'_> {
         let reasons: Vec<&WaitReason> = self
             .tasks(name)
             .iter()
-            .filter_map(|number| self.reasons.get(number))
+            .filter_map(|number| self.reasons.get(number).map(Arc::as_ref))
             .collect();
         let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
         for reason in &reasons {

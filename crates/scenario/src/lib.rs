@@ -18,6 +18,7 @@ mod description;
 mod expect;
 mod fields;
 mod operate;
+mod planning;
 mod play;
 mod queue;
 mod read;
@@ -32,7 +33,7 @@ pub use description::{
     Service, Start, Step, Submission, Until, Waits, When, WorkspaceSettings,
 };
 pub use fields::{Mistake, Mistakes};
-pub use play::{Detail, Observation, Options, Refusals, play};
+pub use play::{Detail, Observation, Options, Refusals, play, play_watched};
 pub use read::read;
 pub use report::{
     Decision, JobReport, Mismatch, Moment, QueueEntry, Report, RunningTask, Use, WaitingTask,

@@ -20,7 +20,7 @@ impl Cluster {
         for agent in &scenario.pool.agents {
             cluster.agents.insert(agent.id.clone(), Agent::of(agent));
         }
-        cluster
+        cluster.restored()
     }
 
     /// Does one thing.
@@ -69,6 +69,7 @@ impl Cluster {
                 if let Some(agent) = cluster.agents.get_mut(id) {
                     agent.lost_at.get_or_insert(now);
                 }
+                cluster.touch_agent(id);
                 format!("the connection of agent {id} is lost")
             }),
             Operation::Return(agents) => self.bring_back(agents),
@@ -76,11 +77,14 @@ impl Cluster {
             Operation::Remove(agents) => self.each_agent(agents, |cluster, id| {
                 let lost = cluster.lose_work(id, None);
                 cluster.agents.remove(id);
+                cluster.touch_agent(id);
                 format!("agent {id} leaves the pool{}", cluster.losing(&lost))
             }),
             Operation::RestartMaster => {
                 let stored = serde_json::to_string(self).map_err(|error| error.to_string())?;
-                *self = serde_json::from_str(&stored).map_err(|error| error.to_string())?;
+                let restored: Self =
+                    serde_json::from_str(&stored).map_err(|error| error.to_string())?;
+                *self = restored.restored();
                 Ok(vec!["the master restarts".to_owned()])
             }
         }
@@ -122,6 +126,9 @@ impl Cluster {
             first.get_or_insert(number);
             if let Some(on) = &submission.on {
                 self.put(number, on)?;
+                if submission.stopping {
+                    self.ask_to_stop(number, None);
+                }
             }
         }
         let job = &self.jobs[name];
@@ -181,18 +188,11 @@ impl Cluster {
                     start.agent, self.tasks[number].name
                 ));
             }
-            let taken: Vec<u32> = self
-                .live
-                .iter()
-                .filter_map(|number| self.tasks[*number].running())
-                .flat_map(|running| &running.parts)
-                .filter(|(id, _)| *id == start.agent)
-                .flat_map(|(_, slots)| slots.iter().copied())
-                .collect();
+            let taken = self.held_on(&start.agent);
             let wanted = start.slots.unwrap_or(left).min(left);
             let free: Vec<u32> = (0..)
                 .zip(&agent.slots)
-                .filter(|(slot, service)| **service == Service::Enabled && !taken.contains(slot))
+                .filter(|(slot, service)| **service == Service::Enabled && !taken(*slot))
                 .map(|(slot, _)| slot)
                 .take(wanted as usize)
                 .collect();
@@ -209,18 +209,6 @@ impl Cluster {
         }
         self.start(number, parts);
         Ok(())
-    }
-
-    /// Zero-slot tasks on an agent.
-    fn aux_used(&self, agent: &str) -> u32 {
-        let running = self
-            .live
-            .iter()
-            .filter_map(|number| self.tasks[*number].running());
-        let here = |(id, slots): &&(String, Vec<u32>)| id == agent && slots.is_empty();
-        running
-            .map(|running| u32::from(running.parts.iter().any(|part| here(&part))))
-            .sum()
     }
 
     fn end_running(
@@ -372,6 +360,7 @@ impl Cluster {
             job.workspace = Some(workspace.clone());
             done.push(format!("{name} moves to workspace {workspace}"));
         }
+        self.touch_job(name);
         self.release(name);
         Ok(done)
     }
@@ -400,6 +389,7 @@ impl Cluster {
         for name in which {
             for number in self.known(name)? {
                 self.tasks[number].exclude.insert(agent.to_owned());
+                self.touch_task(number);
             }
         }
         let who = names(which.iter().map(String::as_str));
@@ -418,6 +408,7 @@ impl Cluster {
             Some(slot) => format!("slot {slot} of agent {}", place.agent),
             None => format!("agent {}", place.agent),
         };
+        self.touch_agent(&place.agent);
         if let Some(agent) = self.agents.get_mut(&place.agent) {
             match place.slot {
                 None => agent.service = service,
@@ -471,6 +462,7 @@ impl Cluster {
             if let Some(agent) = self.agents.get_mut(id) {
                 agent.lost_at = None;
             }
+            self.touch_agent(id);
             done.push(format!("agent {id} is back"));
         }
         Ok(done)
@@ -485,6 +477,7 @@ impl Cluster {
             }
             self.gone.remove(id);
             self.agents.insert(id.clone(), Agent::of(agent));
+            self.touch_agent(id);
             let slots = count(agent.slots.into(), "slot");
             done.push(format!("agent {id} joins with {slots}"));
         }
@@ -498,6 +491,7 @@ impl Cluster {
             agent.lost_at = None;
             self.gone.insert(id.to_owned(), agent);
         }
+        self.touch_agent(id);
         format!("agent {id} is given up{}", self.losing(&lost))
     }
 

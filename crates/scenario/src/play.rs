@@ -5,14 +5,16 @@
 //! or leaves, a request comes of age, a lost agent is given up.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use det_ids::{AllocationId, Micros};
-use det_scheduler::{Plan, Policy, PoolSettings, PoolSnapshot, Queue, WaitReason, plan};
+use det_scheduler::{Plan, Policy, PoolSettings, PoolSnapshot, Queue, WaitReason};
 
-use crate::cluster::{Cluster, End, Task, TaskState};
-use crate::description::{Scenario, Step, Until, When};
+use crate::cluster::{Cluster, End, TaskState};
+use crate::description::{Expectation, Scenario, Step, Until, When};
 use crate::expect::Look;
 use crate::fields::{Mistake, Mistakes};
+use crate::planning::Planning;
 use crate::report::{
     Decision, JobReport, Mismatch, Moment, QueueEntry, Report, RunningTask, Use, WaitingTask,
     policy_text,
@@ -23,8 +25,6 @@ use crate::text::micros;
 const MOST_ROUNDS: usize = 10_000;
 /// Moments of a scenario at most.
 const MOST_MOMENTS: usize = 1_000_000;
-/// Requests that come of age within this time do so together.
-const AGE_STEP: i64 = 1_000_000;
 
 /// How a scenario is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -68,15 +68,31 @@ pub struct Observation<'a> {
     pub plan: &'a Plan,
 }
 
-/// Plays a scenario; `watch` is shown every plan.
+/// Plays a scenario.
 ///
 /// # Errors
 /// What cannot happen: a step before the one before it, a task that does not exist, a planner that does not come to
 /// rest.
-pub fn play(
+pub fn play(scenario: &Scenario, options: Options) -> Result<Report, Mistakes> {
+    play_for(scenario, options, None)
+}
+
+/// As [`play()`]; `watch` is shown every plan, with the whole pool and queue, which takes its time.
+///
+/// # Errors
+/// As [`play()`].
+pub fn play_watched(
     scenario: &Scenario,
     options: Options,
     watch: &mut dyn FnMut(&Observation<'_>),
+) -> Result<Report, Mistakes> {
+    play_for(scenario, options, Some(watch))
+}
+
+fn play_for<'a>(
+    scenario: &'a Scenario,
+    options: Options,
+    watch: Option<&'a mut (dyn FnMut(&Observation<'_>) + 'a)>,
 ) -> Result<Report, Mistakes> {
     let mut player = Player {
         scenario,
@@ -84,12 +100,14 @@ pub fn play(
         options,
         watch,
         cluster: Cluster::of(scenario),
+        planning: Planning::new(&scenario.pool.settings),
         reasons: BTreeMap::new(),
+        kinds_before: BTreeMap::new(),
         moments: Vec::new(),
         mismatches: Vec::new(),
-        used: BTreeMap::new(),
         offered: 0.0,
     };
+    player.catch_up();
     for (number, step) in scenario.steps.iter().enumerate() {
         player.step(number + 1, step)?;
     }
@@ -98,6 +116,7 @@ pub fn play(
         Until::Time(time) => player.pass_until(Some(micros(time)))?,
         Until::Rest => player.pass_until(None)?,
     }
+    player.know_all_reasons();
     Ok(player.report())
 }
 
@@ -105,14 +124,15 @@ struct Player<'a> {
     scenario: &'a Scenario,
     settings: &'a PoolSettings,
     options: Options,
-    watch: &'a mut dyn FnMut(&Observation<'_>),
+    watch: Option<&'a mut (dyn FnMut(&Observation<'_>) + 'a)>,
     cluster: Cluster,
-    /// Why tasks wait, by number.
-    reasons: BTreeMap<usize, WaitReason>,
+    planning: Planning,
+    /// Why tasks wait, by number. Unless all of it is asked for, numbers in the reasons may be those of an earlier moment.
+    reasons: BTreeMap<usize, Arc<WaitReason>>,
+    /// The kinds of the reasons that changed in this moment, as they were before it; `None` = it did not wait.
+    kinds_before: BTreeMap<usize, Option<&'static str>>,
     moments: Vec<Moment>,
     mismatches: Vec<Mismatch>,
-    /// Slots times microseconds, by job.
-    used: BTreeMap<String, f64>,
     offered: f64,
 }
 
@@ -150,6 +170,9 @@ impl Player<'_> {
             }
         }
         self.moment(Some((number, step)), happened)?;
+        if step.expect != Expectation::default() {
+            self.know_all_reasons();
+        }
         let look = Look {
             cluster: &self.cluster,
             settings: self.settings,
@@ -182,50 +205,20 @@ impl Player<'_> {
         if passed <= 0 {
             return;
         }
-        let (_, capacity) = self.cluster.usage();
-        self.offered += real(capacity) * seconds(passed);
-        for number in &self.cluster.live {
-            let task = &self.cluster.tasks[*number];
-            if let Some(running) = task.running() {
-                let slots = running.parts.iter().map(|(_, slots)| slots.len() as u64);
-                let used = self.used.entry(task.job.clone()).or_default();
-                *used += real(slots.sum()) * seconds(passed);
-            }
-        }
+        self.offered += real(self.planning.capacity) * seconds(passed);
         self.cluster.now = time;
     }
 
     /// When something happens by itself next.
     fn next_event(&self) -> Option<i64> {
         let now = self.cluster.now;
-        let patience = self.settings.reserve_after.map(micros);
-        let of_task = |task: &Task| match &task.state {
-            TaskState::Running(running) => {
-                let ends = task.left.map(|left| running.since.saturating_add(left));
-                let leaves = running.stop.as_ref().and_then(|stop| stop.due);
-                [ends, leaves].into_iter().flatten().min()
-            }
-            TaskState::Waiting(waiting) => patience
-                .map(|patience| {
-                    let due = waiting.requested_at.saturating_add(patience);
-                    due.div_euclid(AGE_STEP)
-                        .saturating_add(1)
-                        .saturating_mul(AGE_STEP)
-                })
-                .filter(|due| *due > now),
-            TaskState::Held | TaskState::Ended(..) => None,
-        };
-        let tasks = self
-            .cluster
-            .live
-            .iter()
-            .filter_map(|number| of_task(&self.cluster.tasks[*number]));
         let wait = micros(self.scenario.pool.reconnect_wait);
         let agents = self
             .cluster
             .agents
             .values()
             .filter_map(|agent| Some(agent.lost_at?.saturating_add(wait)));
+        let tasks = self.planning.next_due().into_iter();
         tasks.chain(agents).map(|at| at.max(now)).min()
     }
 
@@ -233,8 +226,7 @@ impl Player<'_> {
     fn what_is_due(&mut self) -> Vec<String> {
         let now = self.cluster.now;
         let mut happened = Vec::new();
-        let live: Vec<usize> = self.cluster.live.iter().copied().collect();
-        for number in live {
+        for number in self.planning.take_due(now) {
             let task = &self.cluster.tasks[number];
             let Some(running) = task.running() else {
                 continue;
@@ -280,7 +272,7 @@ impl Player<'_> {
         mut happened: Vec<String>,
     ) -> Result<(), Mistakes> {
         let mut decisions = Vec::new();
-        let mut reasons = BTreeMap::new();
+        let mut stepwise = false;
         for round in 0.. {
             if round > MOST_ROUNDS || self.moments.len() > MOST_MOMENTS {
                 let message = if round > MOST_ROUNDS {
@@ -298,14 +290,18 @@ impl Player<'_> {
                 }
                 .into());
             }
-            let (plan, done) = self.ask();
+            let Round {
+                decisions: done,
+                settles,
+            } = self.ask();
             let nothing = done.is_empty();
             decisions.extend(done);
-            reasons = self.reasons_of(plan);
             let due = self.what_is_due();
-            if nothing && due.is_empty() {
+            // Whoever watches is shown that nothing more is decided.
+            if due.is_empty() && (nothing || (settles && self.watch.is_none())) {
                 break;
             }
+            stepwise = true;
             for line in due {
                 match line.strip_suffix(" has saved and leaves") {
                     // It was asked a moment ago.
@@ -316,21 +312,90 @@ impl Player<'_> {
                 }
             }
         }
-        self.record(step, happened, decisions, reasons);
+        self.catch_up();
+        let begins = self.kinds_before.iter().any(|(number, before)| {
+            let reason = self.reasons.get(number);
+            reason.is_some_and(|reason| *before != Some(reason.kind()))
+        });
+        if stepwise && begins && !self.knows_all() {
+            // What was told on the way may have other numbers by now.
+            self.know_all_reasons();
+        }
+        self.record(step, happened, decisions);
         Ok(())
     }
 
+    /// Whether every plan tells all reasons.
+    fn knows_all(&self) -> bool {
+        self.watch.is_some() || self.options.detail == Detail::Everything
+    }
+
+    /// Tells the planner what has changed.
+    fn catch_up(&mut self) {
+        for number in self.planning.catch_up(&mut self.cluster) {
+            if !matches!(self.cluster.tasks[number].state, TaskState::Waiting(_)) {
+                self.note_reason(number, None);
+            }
+        }
+    }
+
+    /// A task waits for this reason from now on, or for none.
+    fn note_reason(&mut self, number: usize, reason: Option<Arc<WaitReason>>) {
+        let before = match reason {
+            Some(reason) => self.reasons.insert(number, reason),
+            None => self.reasons.remove(&number),
+        };
+        self.kinds_before
+            .entry(number)
+            .or_insert(before.map(|reason| reason.kind()));
+    }
+
+    /// Brings the numbers in all reasons up to date.
+    fn know_all_reasons(&mut self) {
+        self.catch_up();
+        let plan = self.planning.planner.plan(Micros(self.cluster.now));
+        for (allocation, reason) in plan.waiting {
+            if let Some(number) = self.cluster.of_allocation(&allocation) {
+                self.reasons.insert(number, Arc::new(reason));
+            }
+        }
+    }
+
     /// One plan, carried out.
-    fn ask(&mut self) -> (Plan, Vec<Decision>) {
-        let (pool, queue) = self.cluster.look(self.settings);
+    fn ask(&mut self) -> Round {
+        self.catch_up();
         let now = Micros(self.cluster.now);
-        let plan = plan(&pool, &queue, now);
-        (self.watch)(&Observation {
-            pool: &pool,
-            queue: &queue,
-            now,
-            plan: &plan,
-        });
+        let plan = if self.knows_all() {
+            let plan = self.planning.planner.plan(now);
+            if let Some(watch) = &mut self.watch {
+                let (pool, queue) = self.cluster.look(self.settings);
+                watch(&Observation {
+                    pool: &pool,
+                    queue: &queue,
+                    now,
+                    plan: &plan,
+                });
+            }
+            for (allocation, reason) in &plan.waiting {
+                if let Some(number) = self.cluster.of_allocation(allocation) {
+                    self.note_reason(number, Some(Arc::new(reason.clone())));
+                }
+            }
+            plan
+        } else {
+            let pass = self.planning.planner.pass(now, 0);
+            for (allocation, reason) in pass.waiting {
+                if let Some(number) = self.cluster.of_allocation(&allocation) {
+                    self.note_reason(number, Some(reason));
+                }
+            }
+            Plan {
+                place: pass.place,
+                preempt: pass.preempt,
+                hand_over: pass.hand_over,
+                ..Plan::default()
+            }
+        };
         let mut decisions = Vec::new();
         for placement in &plan.place {
             let on = placement.parts.iter();
@@ -355,17 +420,15 @@ impl Player<'_> {
                 for_task: task_of(&tie.for_allocation),
             });
         }
-        self.cluster.apply(&plan);
-        (plan, decisions)
-    }
-
-    fn reasons_of(&self, plan: Plan) -> BTreeMap<usize, WaitReason> {
-        plan.waiting
-            .into_iter()
-            .filter_map(|(allocation, reason)| {
-                Some((self.cluster.of_allocation(&allocation)?, reason))
-            })
-            .collect()
+        self.cluster
+            .apply(&plan.place, &plan.preempt, &plan.hand_over);
+        Round {
+            decisions,
+            // Under fair share what starts changes the shares, and with them the reasons of the others.
+            settles: plan.preempt.is_empty()
+                && plan.hand_over.is_empty()
+                && self.policy() != Policy::FairShare,
+        }
     }
 
     fn record(
@@ -373,23 +436,19 @@ impl Player<'_> {
         step: Option<(usize, &Step)>,
         happened: Vec<String>,
         decisions: Vec<Decision>,
-        reasons: BTreeMap<usize, WaitReason>,
     ) {
-        let begin_to_wait: Vec<WaitingTask> = reasons
-            .iter()
-            .filter(|(number, reason)| {
-                self.reasons
-                    .get(number)
-                    .is_none_or(|known| known.kind() != reason.kind())
+        let begin_to_wait: Vec<WaitingTask> = std::mem::take(&mut self.kinds_before)
+            .into_iter()
+            .filter_map(|(number, before)| {
+                let reason = self.reasons.get(&number)?;
+                (before != Some(reason.kind())).then(|| self.waiting_task(number, reason))
             })
-            .map(|(number, reason)| self.waiting_task(*number, reason))
             .collect();
-        self.reasons = reasons;
         if step.is_none() && happened.is_empty() && decisions.is_empty() && begin_to_wait.is_empty()
         {
             return;
         }
-        let (used, capacity) = self.cluster.usage();
+        let (used, capacity) = (self.cluster.used(), self.planning.capacity);
         let everything = self.options.detail == Detail::Everything;
         self.moments.push(Moment {
             at: seconds(self.cluster.now),
@@ -487,8 +546,9 @@ impl Player<'_> {
 
     fn report(mut self) -> Report {
         let moments = std::mem::take(&mut self.moments);
+        let jobs = self.jobs();
         // The sum of nothing is -0.
-        let used = self.used.values().sum::<f64>() + 0.0;
+        let used = jobs.iter().map(|job| job.slot_seconds).sum::<f64>() + 0.0;
         let part = if self.offered > 0.0 {
             used / self.offered
         } else {
@@ -498,7 +558,7 @@ impl Player<'_> {
             name: self.scenario.name.clone(),
             policy: policy_text(self.settings),
             moments,
-            jobs: self.jobs(),
+            jobs,
             utilisation: Use {
                 used,
                 offered: self.offered,
@@ -512,6 +572,7 @@ impl Player<'_> {
 
     fn jobs(&self) -> Vec<JobReport> {
         let mut jobs: BTreeMap<&str, (JobReport, f64)> = BTreeMap::new();
+        let mut used: BTreeMap<&str, i128> = BTreeMap::new();
         let now = self.cluster.now;
         for task in &self.cluster.tasks {
             let (report, waited) = jobs.entry(&task.job).or_default();
@@ -525,9 +586,16 @@ impl Player<'_> {
                     report.waiting += 1;
                     own += now - waiting.since;
                 }
-                TaskState::Running(_) => report.running += 1,
+                TaskState::Running(running) => {
+                    report.running += 1;
+                    *used.entry(&task.job).or_default() += running.slot_micros(now);
+                }
                 TaskState::Ended(End::Completed, _) => report.completed += 1,
                 TaskState::Ended(End::Failed | End::Killed, _) => report.lost += 1,
+            }
+            if let TaskState::Ended(_, at) = &task.state {
+                let at = seconds(*at);
+                report.last_end = Some(report.last_end.map_or(at, |end| end.max(at)));
             }
             *waited += seconds(own);
             report.longest_wait = report.longest_wait.max(seconds(own));
@@ -539,11 +607,24 @@ impl Player<'_> {
         jobs.into_values()
             .map(|(mut report, waited)| {
                 report.mean_wait = waited / real(report.tasks);
-                report.slot_seconds = self.used.get(&report.job).copied().unwrap_or(0.0);
+                if report.completed + report.lost < report.tasks {
+                    report.last_end = None;
+                }
+                let before = self.cluster.jobs.get(&report.job);
+                let before = before.map_or(0, |job| job.slot_micros);
+                let now = used.get(report.job.as_str()).copied().unwrap_or(0);
+                report.slot_seconds = slot_seconds(before + now);
                 report
             })
             .collect()
     }
+}
+
+/// What came of asking the planner.
+struct Round {
+    decisions: Vec<Decision>,
+    /// Whether it decided nothing after which more is to be decided at once: asked again it would decide nothing.
+    settles: bool,
 }
 
 /// The task of an allocation.
@@ -559,6 +640,14 @@ fn task_of(allocation: &AllocationId) -> String {
     reason = "times of a scenario are far below 2^52 microseconds"
 )]
 fn seconds(micros: i64) -> f64 {
+    micros as f64 / 1e6
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "what all slots are used for in a scenario is far below 2^52 milliseconds, and shown in seconds"
+)]
+fn slot_seconds(micros: i128) -> f64 {
     micros as f64 / 1e6
 }
 

@@ -45,6 +45,7 @@ impl Cluster {
                 job.position = standing.position;
                 job.moved = standing.moved;
             }
+            self.touch_job(&standing.job_id.0);
         }
         Ok(())
     }

@@ -457,7 +457,17 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
         .take("job_age")
         .and_then(|value| reader.duration(&value));
     let on = fields.take("on").map(|value| starts(reader, &value));
+    let stopping = fields
+        .take("stopping")
+        .and_then(|value| reader.flag(&value))
+        .unwrap_or(false);
     reader.finish(fields);
+    if stopping && on.is_none() {
+        reader.mistake(
+            value,
+            "only tasks that run can have been asked to stop: say where they run, \"on\"",
+        );
+    }
     if name.is_some() && tasks != 1 {
         reader.mistake(value, "only a single task can have a \"name\" of its own");
     }
@@ -486,6 +496,7 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
         waited,
         job_age,
         on,
+        stopping,
     })
 }
 

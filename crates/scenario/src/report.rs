@@ -165,6 +165,8 @@ pub struct JobReport {
     pub waiting: u64,
     /// When its first task started, in seconds from the start.
     pub first_start: Option<f64>,
+    /// When the last of its tasks ended, in seconds from the start; `None` = not all of them have.
+    pub last_end: Option<f64>,
     /// Seconds its tasks waited on average.
     pub mean_wait: f64,
     /// Seconds the task that waited longest did.
@@ -266,12 +268,12 @@ impl Moment {
         told.extend(self.starts());
         told.extend(self.stops());
         told.extend(self.waits());
-        let head = format!(
-            "{:>9}  {} of {} in use",
-            clock(micros(self.at)),
-            self.used,
-            count(self.capacity, "slot")
-        );
+        let in_use = match (self.used, self.capacity) {
+            (0, 0) => "no slots in service".to_owned(),
+            (used, 0) => format!("{} in use, none in service", count(used, "slot")),
+            (used, capacity) => format!("{used} of {} in use", count(capacity, "slot")),
+        };
+        let head = format!("{:>9}  {in_use}", clock(micros(self.at)));
         let mut lines = vec![head];
         lines.extend(told.into_iter().map(|line| format!("{:11}{line}", "")));
         lines
@@ -339,7 +341,8 @@ impl Moment {
         let mut all: Vec<String> = stops.collect();
         all.append(&mut lines);
         if !left.is_empty() {
-            all.push(format!("left   {} and asks again", names(left)));
+            let ask = if left.len() > 1 { "ask" } else { "asks" };
+            all.push(format!("left   {} and {ask} again", names(left)));
         }
         all
     }
@@ -381,12 +384,19 @@ fn together(happened: &[String]) -> Vec<String> {
     lines
         .into_iter()
         .map(|(what, who)| {
+            let what = match (what.as_str(), who.len()) {
+                ("ends", 2..) => "end",
+                ("fails", 2..) => "fail",
+                ("is killed", 2..) => "are killed",
+                ("has saved and leaves", 2..) => "have saved and leave",
+                (what, _) => what,
+            };
             let mut line = String::new();
             if !who.is_empty() {
                 // Writing to a string cannot fail.
                 let _ = write!(line, "{} ", names(who));
             }
-            line + &what
+            line + what
         })
         .collect()
 }
@@ -397,4 +407,52 @@ fn together(happened: &[String]) -> Vec<String> {
 )]
 fn micros(seconds: f64) -> i64 {
     (seconds * 1e6).round() as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(happened: &[&str]) -> Vec<String> {
+        let happened: Vec<String> = happened.iter().map(|line| (*line).to_owned()).collect();
+        together(&happened)
+    }
+
+    #[test]
+    fn one_ends_and_several_end() {
+        assert_eq!(told(&["a.1 ends"]), ["a.1 ends"]);
+        assert_eq!(told(&["a.1 ends", "a.2 ends"]), ["a.1, a.2 end"]);
+        assert_eq!(
+            told(&[
+                "a has saved and leaves",
+                "b has saved and leaves",
+                "c fails"
+            ]),
+            ["a, b have saved and leave", "c fails"]
+        );
+        assert_eq!(told(&["a is killed", "b is killed"]), ["a, b are killed"]);
+    }
+
+    #[test]
+    fn a_pool_without_slots_has_none_in_service() {
+        let head = |used, capacity| {
+            let moment = Moment {
+                at: 0.0,
+                step: None,
+                note: String::new(),
+                happened: Vec::new(),
+                decisions: Vec::new(),
+                begin_to_wait: Vec::new(),
+                used,
+                capacity,
+                running: None,
+                waiting: None,
+                queue: None,
+            };
+            moment.lines()[0].trim().to_owned()
+        };
+        assert_eq!(head(0, 0), "0:00:00  no slots in service");
+        assert_eq!(head(4, 0), "0:00:00  4 slots in use, none in service");
+        assert_eq!(head(1, 4), "0:00:00  1 of 4 slots in use");
+    }
 }

@@ -264,6 +264,9 @@ fn submit(submission: &Submission) -> Value {
     if let Some(on) = &submission.on {
         put("on", starts(on));
     }
+    if submission.stopping {
+        put("stopping", json!(true));
+    }
     out.into()
 }
 

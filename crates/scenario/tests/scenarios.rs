@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use det_scenario::{
-    Detail, Observation, Operation, Options, Refusals, Scenario, Service, play, read,
+    Detail, Observation, Operation, Options, Refusals, Scenario, Service, play, play_watched, read,
 };
 
 const OPTIONS: Options = Options {
@@ -47,7 +47,7 @@ fn complaints(path: &Path) -> Vec<String> {
         Ok(scenario) => scenario,
         Err(mistakes) => return vec![mistakes],
     };
-    match play(&scenario, OPTIONS, &mut judged) {
+    match play_watched(&scenario, OPTIONS, &mut judged) {
         Err(mistakes) => vec![mistakes.to_string()],
         Ok(report) => report.mismatches.iter().map(ToString::to_string).collect(),
     }
@@ -107,8 +107,11 @@ fn a_description_that_is_written_down_reads_as_the_same() {
 fn a_scenario_is_the_same_whenever_it_is_played() {
     for path in files() {
         let scenario = load(&path).unwrap();
-        let once = || play(&scenario, OPTIONS, &mut |_| {}).unwrap();
-        assert_eq!(once(), once(), "{}", path.display());
+        let once = || play_watched(&scenario, OPTIONS, &mut |_| {}).unwrap();
+        let watched = once();
+        assert_eq!(once(), watched, "{}", path.display());
+        let unwatched = play(&scenario, OPTIONS).unwrap();
+        assert_eq!(unwatched, watched, "{}", path.display());
     }
 }
 
@@ -124,7 +127,7 @@ fn the_examples_of_the_document_play_as_they_say() {
     assert!(!blocks.is_empty(), "the document shows no scenario");
     for block in blocks {
         let scenario = read(block).unwrap_or_else(|mistakes| panic!("{mistakes}\n{block}"));
-        let report = play(&scenario, OPTIONS, &mut judged).unwrap();
+        let report = play_watched(&scenario, OPTIONS, &mut judged).unwrap();
         assert_eq!(report.mismatches, Vec::new(), "{block}");
     }
 }

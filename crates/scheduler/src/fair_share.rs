@@ -246,12 +246,12 @@ impl<'a> Pass<'a> {
     /// What keeps a request from being entitled to room, whether there is any or not.
     fn limit(&mut self, request: usize) -> Option<Wait> {
         let waiting = &self.shared.prepared.requests[request];
+        if *self.shared.fate(waiting.shape) != Fate::Usable {
+            return Some(Wait::Fate);
+        }
         let limit = self.shared.exceeds(request);
         if limit == Some(Wait::OverCap) {
             return limit;
-        }
-        if *self.shared.fate(waiting.shape) != Fate::Usable {
-            return Some(Wait::Fate);
         }
         if !self.attainable[waiting.shape] {
             return Some(Wait::NoRoom);

@@ -279,12 +279,6 @@ impl<'a, 'b> Run<'a, 'b> {
     fn offer(&mut self, class: &mut Class, request: usize, decided: &mut Decided) {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
-        let limit = self.shared.exceeds(request);
-        if limit == Some(Wait::OverCap) {
-            self.shared.waits[request] = Wait::OverCap;
-            self.room.disown(request);
-            return;
-        }
         let fate = self.shared.fate(waiting.shape);
         if *fate != Fate::Usable {
             if matches!(fate, Fate::Returning(_)) {
@@ -294,9 +288,9 @@ impl<'a, 'b> Run<'a, 'b> {
             self.room.disown(request);
             return;
         }
-        if let Some(limit) = limit {
+        if let Some(limit) = self.shared.exceeds(request) {
             self.shared.waits[request] = limit;
-            if self.is_old(request) {
+            if limit != Wait::OverCap && self.is_old(request) {
                 self.shared.keep(request);
             }
             self.room.disown(request);

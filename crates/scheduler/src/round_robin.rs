@@ -98,11 +98,11 @@ impl<'a> Run<'a> {
     }
 
     fn passed_over(&mut self, request: usize) -> Option<Wait> {
-        let shape = self.shared.prepared.requests[request].shape;
-        if self.shared.is_over_cap(request) {
-            Some(Wait::OverCap)
-        } else if *self.shared.fate(shape) == Fate::Usable {
-            let waiting = &self.shared.prepared.requests[request];
+        let waiting = &self.shared.prepared.requests[request];
+        if *self.shared.fate(waiting.shape) == Fate::Usable {
+            if self.shared.is_over_cap(request) {
+                return Some(Wait::OverCap);
+            }
             let above = self.shared.workspaces.is_above(waiting);
             above.then_some(Wait::OverWorkspace { kept_for: None })
         } else {

@@ -294,6 +294,7 @@ impl World {
                 20 * MINUTE,
             ]),
             job_age: None,
+            stopping: false,
             on,
         }))
     }
@@ -321,6 +322,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         restarts: 0,
         waited: Duration::ZERO,
         job_age: None,
+        stopping: false,
         on: None,
     };
     let kinds = [Kind::Trial, Kind::Trial, Kind::Notebook];

@@ -18,7 +18,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Once;
 
-use det_scenario::{Detail, Observation, Operation, Options, Refusals, Scenario, play};
+use det_scenario::{
+    Detail, Observation, Operation, Options, Refusals, Scenario, play, play_watched,
+};
 use det_scheduler::{Policy, plan};
 
 const FIRST_SEED: u64 = 20_260_801;
@@ -99,7 +101,7 @@ fn judged(observation: &Observation<'_>) {
 }
 
 fn plays_well(scenario: &Scenario) {
-    if let Err(mistakes) = play(scenario, OPTIONS, &mut judged) {
+    if let Err(mistakes) = play_watched(scenario, OPTIONS, &mut judged) {
         panic!("{mistakes}");
     }
 }
@@ -129,7 +131,8 @@ fn nobody_starves(scenario: &Scenario) {
             }
         }
     };
-    let report = play(scenario, OPTIONS, &mut watch).unwrap_or_else(|error| panic!("{error}"));
+    let report =
+        play_watched(scenario, OPTIONS, &mut watch).unwrap_or_else(|error| panic!("{error}"));
     // Ten minutes, and for each of them what is ahead of it.
     if report.seconds < LONG_ENOUGH || !everything_ends(scenario) {
         return;
@@ -223,6 +226,19 @@ fn nobody_waits_beyond_the_age_limit_for_ever_in_turn() {
     all(Policy::RoundRobin, 500, draw::pressure, nobody_starves);
 }
 
+/// Whoever watches is told every reason of every plan; who does not sees the same come about.
+#[test]
+fn nobody_has_to_watch() {
+    for policy in [PRIORITY, PREEMPTION, Policy::FairShare, Policy::RoundRobin] {
+        for seed in FIRST_SEED..FIRST_SEED + 4000 {
+            let history = draw::history(seed, policy);
+            let watched = play_watched(&history, OPTIONS, &mut |_| {}).unwrap();
+            let unwatched = play(&history, OPTIONS).unwrap();
+            assert_eq!(unwatched, watched, "seed {seed}, {policy:?}");
+        }
+    }
+}
+
 /// A judge that agrees with everything would be worth nothing.
 #[test]
 fn the_judge_sees_what_is_wrong() {
@@ -237,7 +253,7 @@ fn the_judge_sees_what_is_wrong() {
                     wrong += 1;
                 }
             };
-            play(&draw::history(seed, policy), OPTIONS, &mut watch).unwrap();
+            play_watched(&draw::history(seed, policy), OPTIONS, &mut watch).unwrap();
         }
     }
     assert!(wrong > 1_000, "only {wrong} wrong plans");

@@ -33,6 +33,8 @@ pub(super) struct Answers {
     pub(super) allocations: Vec<Value>,
     /// `resources` of the configurations of its experiments, by number.
     pub(super) resources: BTreeMap<String, Value>,
+    /// States of its experiments, by number.
+    pub(super) states: BTreeMap<String, String>,
     /// The master's configuration; null for those who may not see it.
     pub(super) master: Value,
 }
@@ -47,13 +49,14 @@ pub(super) async fn ask(context: &Context, pool: Option<&str>) -> Result<Answers
     let agents = client.get(&api_path(["agents"]), &none).await?;
     let tasks = client.get(&api_path(["tasks"]), &none).await?;
     let jobs = jobs(&client, &name).await?;
-    let mut resources = BTreeMap::new();
+    let (mut resources, mut states) = (BTreeMap::new(), BTreeMap::new());
     for job in jobs.iter().map(|job| &job["full"]) {
         if text(job, "type") == "TYPE_EXPERIMENT" {
             let id = text(job, "entityId");
             let answer = client
                 .get(&api_path(["experiments", id.as_str()]), &none)
                 .await?;
+            states.insert(id.clone(), text(&answer["experiment"], "state"));
             resources.insert(id, answer["config"]["resources"].clone());
         }
     }
@@ -70,6 +73,7 @@ pub(super) async fn ask(context: &Context, pool: Option<&str>) -> Result<Answers
             .map(|(_, allocation)| allocation.clone())
             .collect(),
         resources,
+        states,
         master,
     })
 }
@@ -149,8 +153,12 @@ pub(super) fn scenario(
         }
     }
     if hidden > 0 {
+        let (jobs, are, their) = match hidden {
+            1 => ("1 job".to_owned(), "is", "its"),
+            many => (format!("{many} jobs"), "are", "their"),
+        };
         notes.push(format!(
-            "{hidden} jobs of people whose work you may not see are left out, and their slots count as free"
+            "{jobs} of people whose work you may not see {are} left out, and {their} slots count as free"
         ));
     }
     world.others(&name);
@@ -347,9 +355,13 @@ impl World<'_> {
                     waited: Duration::ZERO,
                     job_age: new.then(|| self.since(&submitted)),
                     on: None,
+                    stopping: false,
                 },
             );
             self.operations.push(operation);
+        }
+        if self.state(&name) == "STATE_PAUSED" && !own.is_empty() {
+            self.operations.push(Operation::Pause(vec![name.clone()]));
         }
         let age = i64::try_from(self.since(&submitted).as_micros()).unwrap_or(i64::MAX);
         (!own.is_empty()).then(|| (settings.priority.unwrap_or(42), -age, name))
@@ -379,6 +391,7 @@ impl World<'_> {
                 waited: Duration::ZERO,
                 job_age: None,
                 on: None,
+                stopping: false,
             };
             let operation = self.submission(allocation, submission);
             self.operations.push(operation);
@@ -405,8 +418,14 @@ impl World<'_> {
         // A task whose first containers have exited holds less than it asked for.
         let held: u32 = starts.iter().filter_map(|start| start.slots).sum();
         let waits = starts.is_empty();
+        let stopping = !waits && allocation["isStopping"] == true;
+        // What ends for good when it has stopped does not ask again.
+        let ends =
+            stopping && (!like.preemptible || self.state(&like.job).starts_with("STATE_STOPPING_"));
         Operation::Submit(Box::new(Submission {
             slots: if waits { slots } else { held },
+            duration: if ends { like.stops_in } else { like.duration },
+            stopping: stopping && !ends,
             // How long it waited before it started is not known here, and counts for nothing any more.
             waited: if waits {
                 self.since(&text(allocation, "registeredTime"))
@@ -416,6 +435,11 @@ impl World<'_> {
             on: (!waits).then_some(starts),
             ..like
         }))
+    }
+
+    /// The state of an experiment; empty for what is none.
+    fn state(&self, name: &str) -> &str {
+        self.answers.states.get(name).map_or("", String::as_str)
     }
 
     /// How long ago something was.
@@ -544,6 +568,7 @@ mod tests {
                 ),
                 ("1".to_owned(), json!({})),
             ]),
+            states: BTreeMap::new(),
             master: json!({
                 "resource_manager": {"scheduler": {"allow_heterogeneous_fits": false}},
                 "resource_pools": [{"pool_name": "p", "scheduler": {"allow_heterogeneous_fits": true}}],
@@ -603,7 +628,7 @@ mod tests {
             [(Some(1), Service::Disabled), (Some(3), Service::Draining)]
         );
         assert!(
-            notes.iter().any(|note| note.contains("1 jobs of people")),
+            notes.iter().any(|note| note.contains("1 job of people whose work you may not see is left out")),
             "{notes:?}"
         );
     }
@@ -645,13 +670,49 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_to_stop_holds_its_slots_until_it_has() {
+        let mut answers = answers();
+        for allocation in &mut answers.allocations {
+            allocation["isStopping"] = json!(true);
+        }
+        let told = |answers: &Answers| -> Vec<(String, bool, Option<Duration>)> {
+            let (scenario, _) = scenario(answers, now(), HOUR).unwrap();
+            let found = submissions(&scenario);
+            let running = found.iter().filter(|submission| submission.on.is_some());
+            running
+                .map(|s| (s.job.clone(), s.stopping, s.duration))
+                .collect()
+        };
+        assert_eq!(
+            told(&answers),
+            [
+                ("12".to_owned(), true, Some(HOUR.duration)),
+                ("gc".to_owned(), false, Some(HOUR.stops_in)),
+            ]
+        );
+        answers
+            .states
+            .insert("12".to_owned(), "STATE_STOPPING_CANCELED".to_owned());
+        assert_eq!(
+            told(&answers)[0],
+            ("12".to_owned(), false, Some(HOUR.stops_in))
+        );
+        answers
+            .states
+            .insert("12".to_owned(), "STATE_PAUSED".to_owned());
+        let (paused, _) = scenario(&answers, now(), HOUR).unwrap();
+        let pause = Operation::Pause(vec!["12".to_owned()]);
+        assert!(paused.steps[0].operations.contains(&pause));
+    }
+
+    #[test]
     fn a_job_that_was_moved_stands_where_it_was_moved_to() {
         let (scenario, _) = scenario(&answers(), now(), HOUR).unwrap();
         let options = det_scenario::Options {
             detail: det_scenario::Detail::Everything,
             ..det_scenario::Options::default()
         };
-        let report = det_scenario::play(&scenario, options, &mut |_| {}).unwrap();
+        let report = det_scenario::play(&scenario, options).unwrap();
         let queue: Vec<&str> = report.moments[0]
             .queue
             .iter()

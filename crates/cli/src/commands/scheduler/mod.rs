@@ -9,7 +9,9 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use det_config::units::parse_duration;
-use det_scenario::{Detail, Expectation, Options, Refusals, Report, Scenario, Until, play, read};
+use det_scenario::{
+    Detail, Expectation, JobReport, Options, Refusals, Report, Scenario, Until, play, read,
+};
 use det_scheduler::Policy;
 
 use self::cluster::Guesses;
@@ -196,7 +198,7 @@ fn played(
     refusals: Refusals,
 ) -> Result<Report, CliError> {
     let options = Options { detail, refusals };
-    play(scenario, options, &mut |_| {}).map_err(|mistakes| unusable(file, &mistakes))
+    play(scenario, options).map_err(|mistakes| unusable(file, &mistakes))
 }
 
 /// Plays and prints one scenario.
@@ -260,11 +262,21 @@ fn print(report: &Report) -> Result<(), CliError> {
     output::line("")?;
     output::line(jobs.to_table())?;
     output::line("")?;
-    output::line(format_args!(
-        "{} simulated; {:.1}% of the slots in service were used",
-        clock(report.seconds),
-        report.utilisation.part * 100.0
-    ))
+    let simulated = clock(report.seconds);
+    match used(report) {
+        Some(part) => output::line(format_args!(
+            "{simulated} simulated; {part} of the slots in service were used"
+        )),
+        None => output::line(format_args!(
+            "{simulated} simulated; no slot was in service"
+        )),
+    }
+}
+
+/// The part of the slots in service that was used; `None` when there were none.
+fn used(report: &Report) -> Option<String> {
+    let utilisation = report.utilisation;
+    (utilisation.offered > 0.0).then(|| format!("{:.1}%", utilisation.part * 100.0))
 }
 
 /// Plays a scenario under several policies, and prints a row for each.
@@ -322,10 +334,90 @@ fn compare(
             sum(|job| job.completed),
             sum(|job| job.waiting),
             clock(report.seconds),
-            format!("{:.1}%", report.utilisation.part * 100.0),
+            used(report).unwrap_or_else(|| "no slots".to_owned()),
         ]);
     }
-    output::line(rows.to_table()).map(|()| ExitCode::SUCCESS)
+    output::line(rows.to_table())?;
+    by_job(policies, &reports)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Jobs in the table of a comparison at most.
+const MOST_JOBS: usize = 20;
+
+/// Prints a row for each job that fares differently, those first whose waits or ends differ most.
+fn by_job(policies: &[String], reports: &[Report]) -> Result<(), CliError> {
+    let Some(first) = reports.first() else {
+        return Ok(());
+    };
+    // Jobs are in order of name.
+    let of = |report: &'_ Report, name: &str| {
+        let jobs = &report.jobs;
+        jobs.binary_search_by(|job| job.job.as_str().cmp(name)).ok()
+    };
+    let mut jobs: Vec<(f64, &str, Vec<Option<&JobReport>>)> = first
+        .jobs
+        .iter()
+        .map(|job| {
+            let found = reports
+                .iter()
+                .map(|report| Some(&report.jobs[of(report, &job.job)?]));
+            let each: Vec<Option<&JobReport>> = found.collect();
+            (change(&each), job.job.as_str(), each)
+        })
+        .filter(|(change, ..)| *change > 0.0)
+        .collect();
+    jobs.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+    output::line("")?;
+    if jobs.is_empty() {
+        return output::line("No job waits, starts or ends at another time under another policy.");
+    }
+    let headers = policies
+        .iter()
+        .map(|policy| format!("{policy}: wait, start, end"));
+    let mut rows = Listing::new(std::iter::once("Job".to_owned()).chain(headers));
+    for (_, name, each) in jobs.iter().take(MOST_JOBS) {
+        let cells = each.iter().map(|job| job.map_or_else(String::new, fared));
+        rows.push(std::iter::once((*name).to_owned()).chain(cells));
+    }
+    output::line(rows.to_table())?;
+    let left_out = jobs.len().saturating_sub(MOST_JOBS);
+    let same = first.jobs.len() - jobs.len();
+    if left_out > 0 {
+        output::note(format_args!(
+            "{left_out} more with smaller differences: --json has all of them"
+        ));
+    }
+    if same > 0 {
+        output::note(format_args!("{same} that fare the same are left out"));
+    }
+    Ok(())
+}
+
+/// Seconds by which a job's mean wait, start or end differ most between the reports.
+fn change(each: &[Option<&JobReport>]) -> f64 {
+    // What does not come about until the end is later than everything that does.
+    let value = |of: fn(&JobReport) -> f64| {
+        let values = || each.iter().flatten().map(|job| of(job));
+        let (low, high) = (
+            values().fold(f64::INFINITY, f64::min),
+            values().fold(f64::NEG_INFINITY, f64::max),
+        );
+        if high > low { high - low } else { 0.0 }
+    };
+    value(|job| job.mean_wait)
+        .max(value(|job| job.first_start.unwrap_or(f64::MAX)))
+        .max(value(|job| job.last_end.unwrap_or(f64::MAX)))
+}
+
+fn fared(job: &JobReport) -> String {
+    let at = |time: Option<f64>| time.map_or_else(|| "never".to_owned(), clock);
+    format!(
+        "{}, {}, {}",
+        clock(job.mean_wait),
+        at(job.first_start),
+        at(job.last_end)
+    )
 }
 
 /// Seconds as `h:mm:ss`.

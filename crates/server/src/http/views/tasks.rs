@@ -50,6 +50,11 @@ pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError
     }))
 }
 
+/// Whether an allocation has slots and has been asked to stop.
+pub fn is_stopping(row: &AllocationRow) -> bool {
+    row.placed_at.is_some() && (row.preempt_deadline.is_some() || row.state == "TERMINATING")
+}
+
 /// The state of an allocation on the wire. One that has slots but no container yet still counts as queued, as it does
 /// in the states of experiments and trials.
 pub fn allocation_state_name(stored: &str) -> TaskState {
@@ -148,6 +153,7 @@ pub fn summaries(
                 registered_time: Some(Timestamp(row.requested_at)),
                 resource_pool: row.resource_pool.clone(),
                 slots_needed: row.slots,
+                is_stopping: is_stopping(row),
                 resources: of_allocation.remove(row.id.as_str()).unwrap_or_default(),
                 scheduler_type: scheduler(&row.resource_pool),
                 priority: priorities.get(row.job_id.as_str()).copied(),

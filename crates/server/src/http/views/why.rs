@@ -11,7 +11,7 @@ use det_store::allocations::AllocationRow;
 use crate::app::jobs::QueuedJob;
 use crate::app::why::JobStory;
 use crate::http::views::jobs::scheduler_type;
-use crate::http::views::tasks::wait_reason;
+use crate::http::views::tasks::{is_stopping, wait_reason};
 use crate::live::called;
 
 /// Jobs, and holders of slots, that are told at most.
@@ -224,7 +224,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
                 .map(|(agent, _)| agent.clone())
                 .collect(),
             is_preemptible: row.preemptible,
-            is_stopping: row.preempt_deadline.is_some() || row.state == "TERMINATING",
+            is_stopping: is_stopping(row),
             since: row.placed_at.map(Timestamp),
         })
 }
