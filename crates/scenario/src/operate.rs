@@ -137,11 +137,14 @@ impl Cluster {
             Policy::FairShare => format!(", weight {}", job.weight),
             Policy::RoundRobin => String::new(),
         };
-        let each = if submission.tasks == 1 { "" } else { " each" };
+        let each = match (submission.slots, submission.tasks) {
+            (0, _) => "without slots".to_owned(),
+            (slots, 1) => format!("of {}", count(slots.into(), "slot")),
+            (slots, _) => format!("of {} each", count(slots.into(), "slot")),
+        };
         Ok(vec![format!(
-            "{name} asks for {} of {}{each}{priority}",
+            "{name} asks for {} {each}{priority}",
             count(submission.tasks.into(), "task"),
-            count(submission.slots.into(), "slot"),
         )])
     }
 

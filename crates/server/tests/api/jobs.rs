@@ -288,10 +288,22 @@ async fn a_job_tells_the_whole_story_of_its_wait() {
             &json!(1)
         )
     );
+    assert_eq!(
+        (&holder["called"], &story["waiting"][0]["called"]),
+        (
+            &json!("trial 1 of experiment 1"),
+            &json!("trial 2 of experiment 2")
+        )
+    );
+    let message = reason["message"].as_str().unwrap();
+    assert!(
+        message.contains("held by trial 1 of experiment 1 (1 slot"),
+        "{message}"
+    );
     assert!(story["waiting"][0]["estimatedStart"].is_null());
     let basis = story["waiting"][0]["estimateBasis"].as_str().unwrap();
     assert!(
-        basis.contains("nobody can foresee the end of trial 1 of experiment 1"),
+        basis.contains("nobody can foresee the end of trial 1 of experiment 1:"),
         "{basis}"
     );
     let admin = cluster.admin().await;
