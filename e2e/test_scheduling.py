@@ -108,20 +108,19 @@ def test_a_wait_for_work_that_stops_has_a_bound(narrow: Cluster) -> None:
     better = narrow.submit(experiment("better", "sleep 600", resources={"priority": 5}))
     # It asked before, and is less important: what it says rests on the priorities of all.
     worse = narrow.submit(experiment("worse", "sleep 600", resources={"priority": 70}))
-    holder = narrow.trials(deaf)[0]["taskId"]
+    holder = f"trial {narrow.trials(deaf)[0]['id']} of experiment {deaf}"
 
     def bound() -> str:
         told = narrow.run_det("job", "why", better).out
         return told if "at the latest" in told else ""
 
     told = wait_for("a bound", bound, within=10, seen=narrow.describe)
-    assert f"until then '{holder}.1' may take to save and stop" in told
+    assert f"until then {holder} may take to save and stop" in told
     behind = narrow.run_det("job", "why", worse).out
     assert "no estimate" in behind and "may start" not in behind
     # What does not run is in nobody's way.
-    waiting = narrow.trials(better)[0]["taskId"]
     [estimate] = [line for line in behind.splitlines() if "no estimate" in line]
-    assert waiting not in estimate
+    assert f"experiment {better}" not in estimate
     kill(narrow, worse, better, deaf)
 
 

@@ -297,6 +297,8 @@ pub struct JobAhead {
 pub struct SlotHolder {
     /// The attempt.
     pub allocation_id: String,
+    /// What people call it, `trial 7 of experiment 3`; empty = nothing better than its id.
+    pub called: String,
     /// Its job.
     pub job_id: String,
     /// Name for people.
@@ -325,6 +327,8 @@ pub struct SlotHolder {
 pub struct WaitingTask {
     /// The attempt.
     pub allocation_id: String,
+    /// What people call it, `trial 7 of experiment 3`; empty = nothing better than its id.
+    pub called: String,
     /// Slots it asks for; 0 = a place for a task without slots.
     pub slots: i64,
     /// Since when it waits.

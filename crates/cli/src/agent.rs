@@ -66,7 +66,8 @@ pub(crate) struct AgentArgs {
     /// End the tasks when the agent is told to stop
     #[arg(long)]
     pub(crate) stop_tasks: bool,
-    /// Set any other key of the configuration: KEY=VALUE with a dotted key; may be repeated
+    /// Set any other key of the configuration: KEY=VALUE with a dotted key, `pools[0].key` or `pools[NAME].key` inside
+    /// lists; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     #[command(flatten)]

@@ -7,8 +7,8 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use det_client::{Pages, Paging};
 
 use crate::commands::{
-    agents, checkpoint, completion, config, experiment, jobs, masters, policies, preview, projects,
-    scheduler, slots, tasks, templates, trial, user, workspaces,
+    agents, checkpoint, completion, config, experiment, jobs, masters, policies, pools, preview,
+    projects, scheduler, slots, tasks, templates, trial, user, workspaces,
 };
 use crate::{agent, master, up};
 
@@ -85,6 +85,9 @@ pub(crate) enum Command {
     Slot(slots::SlotArgs),
     /// Show running tasks and their logs
     Task(tasks::TaskArgs),
+    /// Show the resource pools
+    #[command(visible_alias = "rp")]
+    ResourcePool(pools::PoolArgs),
     /// Show the job queue, and change it
     #[command(visible_alias = "j")]
     Job(jobs::JobArgs),

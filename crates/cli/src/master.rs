@@ -45,7 +45,8 @@ pub(crate) struct MasterArgs {
     /// Listen on more than this machine although the administrator's password is blank
     #[arg(long)]
     pub(crate) allow_blank_passwords: bool,
-    /// Set any other key of the configuration: KEY=VALUE with a dotted key; may be repeated
+    /// Set any other key of the configuration: KEY=VALUE with a dotted key, `pools[0].key` or `pools[NAME].key` inside
+    /// lists; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     #[command(flatten)]
@@ -177,7 +178,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
         None => serve::default_data_dir()?,
     };
     let data_dir = serve::create_data_dir(&data_dir)?;
-    tracing::info!(config = %config.to_masked_json(), data_dir = %data_dir.display(), "starting");
+    tracing::info!(config = %config.to_shown_json(), data_dir = %data_dir.display(), "starting");
     let options = MasterOptions {
         config: loaded,
         surroundings: Arc::new(Process {

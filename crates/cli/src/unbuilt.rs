@@ -19,9 +19,8 @@ const NOT_BUILT: &[&str] = &[
     "oauth",
     "rbac",
     "res",
-    "resource-pool",
+    "resource-pool bindings",
     "resources",
-    "rp",
     "shell",
     "task cleanup-logs",
     "task config",
@@ -49,6 +48,7 @@ const NOT_BUILT: &[&str] = &[
 const ALIASES: &[(&str, &str)] = &[
     ("c", "checkpoint"),
     ("e", "experiment"),
+    ("rp", "resource-pool"),
     ("t", "trial"),
     ("u", "user"),
     ("w", "workspace"),
@@ -94,7 +94,11 @@ mod tests {
     #[test]
     fn a_missing_command_is_known_by_its_words() {
         assert_eq!(asked("notebook start"), Some("notebook"));
-        assert_eq!(asked("-m host:8080 rp ls"), Some("rp"));
+        assert_eq!(
+            asked("-m host:8080 rp bindings add"),
+            Some("resource-pool bindings")
+        );
+        assert_eq!(asked("-m host:8080 rp ls"), None);
         assert_eq!(asked("u rename ada eve"), Some("user rename"));
         assert_eq!(asked("experiment list"), None);
         assert_eq!(asked("-u notebook experiment list"), None);

@@ -174,7 +174,10 @@ fn the_queue_is_shown_with_the_direction_of_its_priorities() {
          0,j1,EXPERIMENT,search (7),42,2026-11-21 10:00:00+0000,1/4,QUEUED,ada,no agent\n\
          N/A,j2,NOTEBOOK,***,1,***,1/1,SCHEDULED,***,\n"
     );
-    assert_eq!(person.det(&["j", "ls"]).err, "priority: lower runs first\n");
+    assert_eq!(
+        person.det(&["j", "ls"]).err,
+        "priority: lower runs first\ndet job why ID tells why a job waits, with what would help\n"
+    );
     assert_eq!(
         person.det(&["j", "ls", "-p", "k8s"]).err,
         "priority: higher runs first (Kubernetes)\n"
@@ -369,4 +372,31 @@ fn what_the_master_has_not_built_is_passed_on() {
     );
     let err = Person::using(&stub).det(&["master", "config"]).fails(1);
     assert!(err.contains("error: not built"), "{err}");
+}
+
+#[test]
+fn pools_are_listed_in_every_form() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/resource-pools",
+        ok(json!({"resourcePools": [
+            {"name": "cpu", "defaultAuxPool": true, "schedulerType": "SCHEDULER_TYPE_PRIORITY",
+             "schedulerFittingPolicy": "FITTING_POLICY_WORST", "numAgents": 1, "auxContainerCapacity": 100},
+            {"name": "gpu", "defaultComputePool": true, "schedulerType": "SCHEDULER_TYPE_FAIR_SHARE",
+             "schedulerFittingPolicy": "FITTING_POLICY_BEST", "numAgents": 2, "slotsUsed": 3, "slotsAvailable": 8,
+             "stats": {"queuedCount": 4, "scheduledCount": 2}},
+        ]})),
+    );
+    let person = Person::using(&stub);
+    assert_eq!(
+        person.det(&["resource-pool", "list", "--csv"]).ok(),
+        "Name,Default For,Scheduler,Fitting,Agents,Slots Used,Slots,Aux Used,Aux,Jobs Waiting,Jobs Running\n\
+         cpu,aux,priority,worst,1,0,0,0,100,0,0\n\
+         gpu,compute,fair_share,best,2,3,8,0,0,4,2\n"
+    );
+    let objects: Value = serde_json::from_str(&person.det(&["rp", "ls", "--json"]).ok()).unwrap();
+    assert_eq!(objects[1]["jobs_waiting"], 4);
+    assert_eq!(objects[0]["default"], "aux");
+    let refused = person.det(&["rp", "bindings", "add", "gpu", "w"]).fails(2);
+    assert!(refused.contains("resource-pool bindings"), "{refused}");
 }

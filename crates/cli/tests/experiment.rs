@@ -309,6 +309,35 @@ fn deleting_asks_first() {
 }
 
 #[test]
+fn several_experiments_have_an_outcome_each() {
+    let stub = StubMaster::start();
+    stub.on("POST /api/v1/experiments/7/kill", ok(json!({})));
+    stub.on(
+        "POST /api/v1/experiments/8/kill",
+        Answer::Json(409, json!({"message": "experiment 8 has ended"})),
+    );
+    stub.on("POST /api/v1/experiments/9/kill", ok(json!({})));
+    stub.on("DELETE /api/v1/experiments/7", ok(json!({})));
+    stub.on("DELETE /api/v1/experiments/9", ok(json!({})));
+    let person = Person::using(&stub);
+    let run = person.det(&["e", "kill", "7", "8", "9"]);
+    assert_eq!(run.out, "Killed experiment 7\nKilled experiment 9\n");
+    let err = run.fails(1);
+    assert!(
+        err.contains("experiment 8: ") && err.contains("has ended"),
+        "{err}"
+    );
+    assert!(err.contains("1 of 3 experiments were refused"), "{err}");
+    person.det(&["e", "kill"]).fails(2);
+    let run = person.det_typing(&["e", "delete", "7", "9"], "yes\n");
+    assert!(run.err.contains("the 2 experiments 7, 9"), "{run:?}");
+    assert_eq!(
+        run.ok(),
+        "Deletion of experiment 7 is in progress\nDeletion of experiment 9 is in progress\n"
+    );
+}
+
+#[test]
 fn continuing_sends_what_beats_the_configuration() {
     let stub = StubMaster::start();
     stub.on(

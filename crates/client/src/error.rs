@@ -63,6 +63,8 @@ pub enum ClientError {
         message: String,
         /// What to do, where the master says so.
         hint: Option<String>,
+        /// The mistakes of a document one by one, where there are several: path, message, line and so on.
+        mistakes: Vec<Value>,
     },
     /// A stream ended with an error line.
     #[error("the master ended the stream: {message}")]
@@ -116,6 +118,7 @@ impl ClientError {
                 status,
                 message,
                 hint,
+                mistakes: mistakes(body),
             },
         }
     }
@@ -183,6 +186,15 @@ fn explain(status: u16, body: &str) -> (String, Option<String>) {
         None => message,
     };
     (message, hint)
+}
+
+/// The structured list of an error body.
+fn mistakes(body: &str) -> Vec<Value> {
+    let mut parsed: Value = serde_json::from_str(body).unwrap_or(Value::Null);
+    match parsed["error"]["errors"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    }
 }
 
 /// A sentence for an error body that is not JSON.

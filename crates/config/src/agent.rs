@@ -15,6 +15,7 @@ use crate::schema::{
     Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, field, fill_defaults,
     leaves, mask, section, text_by,
 };
+use crate::units::without_credentials;
 use crate::yaml::Node;
 
 /// Everything an agent is configured with; every default that does not depend on its host is filled in.
@@ -178,7 +179,7 @@ pub(crate) fn document() -> &'static Document {
     &DOCUMENT
 }
 
-static AGENT: Section = section(&[
+pub(crate) static AGENT: Section = section(&[
     field("config_file", Kind::Text, "The file that this was read from").built_in(EMPTY),
     field(
         "log",
@@ -529,18 +530,6 @@ impl AgentConfig {
             (0, false) => 80,
             (port, _) => port,
         }
-    }
-}
-
-/// A URL without the user and password in it.
-fn without_credentials(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let end = rest.find('/').unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    match authority.rsplit_once('@') {
-        Some((_, host)) if scheme.is_empty() => format!("{}@{host}{path}", crate::schema::MASK),
-        Some((_, host)) => format!("{scheme}://{}@{host}{path}", crate::schema::MASK),
-        None => url.to_owned(),
     }
 }
 

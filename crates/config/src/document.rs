@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::agent;
 use crate::container::TaskContainerDefaults;
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
-use crate::experiment::{CompletionDefaults, Submitted};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position};
+use crate::experiment::{CompletionDefaults, Submitted, apply_all};
 use crate::layers::Sources;
 use crate::master::LoadedMaster;
 use crate::origin::{Layer, Source};
@@ -17,7 +17,7 @@ use crate::policies::{Policies, Workload};
 use crate::schema::{Checker, Document, Key, Stage, document_schema, keys, template_schema};
 use crate::task::{SubmittedTask, TASK_DOCUMENT, TaskDefaults, TaskKind};
 use crate::template::Template;
-use crate::yaml::{self, Node};
+use crate::yaml::{self, Node, Tree};
 
 /// The kinds of document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -375,6 +375,55 @@ pub fn check(
     }
     checked.warnings.sort_by_key(ConfigWarning::order);
     Ok(checked)
+}
+
+/// Mistakes that a master found in a text, as they stand in the file that the text was made of. Overrides make the text
+/// anew, so its lines are no lines of the file; a value that an override gave is told to come from there. Mistakes of
+/// other layers stay as they are.
+pub fn told_in_file<S: AsRef<str>>(
+    file: &str,
+    text: &str,
+    overrides: &[S],
+    mistakes: Vec<ConfigError>,
+) -> ConfigErrors {
+    let source = Arc::new(Source::document(file));
+    let written = read_layer(text, Some(&source)).ok().map(|(mut root, _)| {
+        // Overrides that are wrong were refused before anything was sent.
+        apply_all(&mut root, overrides);
+        root
+    });
+    let placed = |mistake: ConfigError| {
+        let of_the_text = mistake.source.is_none() && mistake.line.is_some();
+        match &written {
+            Some(root) if of_the_text => match place_of_path(root, &mistake.path) {
+                Some(place) => mistake.placed(place),
+                None => mistake,
+            },
+            _ => mistake,
+        }
+    };
+    ConfigErrors(mistakes.into_iter().map(placed).collect())
+}
+
+/// Where a path stands in a document, or the deepest part of it that does.
+fn place_of_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
+    let (mut node, mut place) = (root, root.at.as_ref());
+    for step in path
+        .split(['.', '['])
+        .map(|step| step.trim_end_matches(']'))
+    {
+        let below = match &node.tree {
+            Tree::Map(members) => members.get(step),
+            Tree::List(items) => step.parse::<usize>().ok().and_then(|i| items.get(i)),
+            _ => None,
+        };
+        let Some(below) = below else {
+            break;
+        };
+        node = below;
+        place = below.at.as_ref().or(place);
+    }
+    place
 }
 
 fn check_alone(

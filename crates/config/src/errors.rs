@@ -72,10 +72,34 @@ impl ConfigError {
         })
     }
 
+    /// Reads [`Self::to_json`]; what is not there or is none of ours is left open.
+    pub fn from_json(value: &Value) -> Self {
+        let text = |key: &str| value[key].as_str().map(str::to_owned);
+        let number = |key: &str| value[key].as_u64().and_then(|n| u32::try_from(n).ok());
+        Self {
+            path: text("path").unwrap_or_default(),
+            message: text("message").unwrap_or_default(),
+            source: text("source").map(Into::into),
+            line: number("line"),
+            column: number("column"),
+            hint: text("hint"),
+            repaired: text("repaired").map(Into::into),
+        }
+    }
+
     /// The same mistake with advice.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(shortened(hint.into()));
+        self
+    }
+
+    /// The same mistake at another place.
+    pub(crate) fn placed(mut self, position: &Position) -> Self {
+        let lined = (position.line > 0).then_some(position);
+        self.line = lined.map(|position| position.line);
+        self.column = lined.map(|position| position.column);
+        self.source = named(position);
         self
     }
 }

@@ -145,6 +145,12 @@ impl Submitted {
         Ok(Self::from_checked(checker, root))
     }
 
+    /// A document that stands inside another one, with its places there. Mistakes that it has by itself are told when it
+    /// is completed.
+    pub fn from_node(node: Node) -> Self {
+        Self::from_checked(checker(Stage::Sane), node)
+    }
+
     /// Reads a document that is stored as JSON.
     ///
     /// # Errors

@@ -1,14 +1,17 @@
 //! One configuration from files, environment and flags: a flag beats the environment, the environment beats the files,
 //! a later file beats an earlier one. `master-config` reference §1 and §12.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::document::read_layer;
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position, each_once, edit_distance};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position, each_once};
 use crate::origin::{Layer, Source};
 use crate::schema::{Checker, Document, Kind, Leaf, Mistakes, Section, Stage, env_name, leaves};
 use crate::yaml::{self, Node, Tree};
+
+mod elements;
+mod variables;
 
 /// What a process is configured with: texts, variables and flags.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +45,8 @@ pub(crate) fn load(
         }
     }
     let known = leaves(document.root);
-    let mut warnings = nearly_known(&known, sources.env);
+    let mut warnings = Vec::new();
+    let files = layers.len();
     layers.push(from_environment(&known, sources.env, &mut errors));
     layers.push(from_flags(&known, sources.flags, &mut errors));
     let mut root = Node::new(Tree::Map(BTreeMap::new()));
@@ -50,7 +54,12 @@ pub(crate) fn load(
         errors,
         meant: Vec::new(),
     };
-    for mut layer in layers {
+    let mut inside = Inside {
+        section: document.root,
+        errors: Vec::new(),
+        variables: BTreeSet::new(),
+    };
+    for (number, mut layer) in layers.into_iter().enumerate() {
         let mut checker = Checker::new(document, Stage::Sane);
         let written = layer.clone();
         checker.check(&mut layer);
@@ -63,14 +72,26 @@ pub(crate) fn load(
             root.at.clone_from(&layer.at);
         }
         overlay(&mut root, layer);
+        // What reaches into lists changes what this layer and those below it gave.
+        if number == files {
+            inside.take_environment(&mut root, &known, sources.env);
+        } else if number == files + 1 {
+            inside.take_flags(&mut root, &known, sources.flags);
+        }
     }
+    earlier.errors.append(&mut inside.errors);
     let mut checker = Checker::new(document, Stage::Complete);
     checker.check(&mut root);
     checker.add_earlier(earlier);
     // What was said of a layer is not said again of the whole.
     warnings.append(&mut checker.warnings);
     ConfigErrors::check(checker.errors)?;
-    Ok((root, each_once(warnings)))
+    let mut warnings = each_once(warnings);
+    // Each of these is about a variable of its own.
+    warnings.extend(variables::unknown(document.root, sources.env, |name| {
+        inside.variables.contains(name)
+    }));
+    Ok((root, warnings))
 }
 
 /// Two paths can have one variable; the longer path, which is the more specific key, gets it.
@@ -112,23 +133,6 @@ pub(crate) fn flags(section: &'static Section) -> Vec<(String, bool)> {
         .collect()
 }
 
-/// Variables of ours that look like a slip of a known one. Others of this prefix belong to clients and tasks.
-fn nearly_known(known: &[Leaf], env: &BTreeMap<String, String>) -> Vec<ConfigWarning> {
-    let names = env_names(known);
-    let slips = env.keys().filter_map(|name| {
-        if !name.starts_with("DET_") || names.contains_key(name) || name.len() < 10 {
-            return None;
-        }
-        let near = names
-            .keys()
-            .find(|known| edit_distance(name, known, 1).is_some())?;
-        let message = format!("is not a variable of this configuration; did you mean \"{near}\"?");
-        let place = place_of(Source::variable(name.as_str()));
-        Some(ConfigWarning::new("", Some(&place), message))
-    });
-    slips.collect()
-}
-
 fn place_of(source: Source) -> Position {
     Position {
         source: Some(Arc::new(source)),
@@ -167,57 +171,118 @@ fn from_environment(
 fn from_flags(known: &[Leaf], flags: &[(String, String)], errors: &mut Vec<ConfigError>) -> Node {
     let mut layer = Node::new(Tree::Map(BTreeMap::new()));
     for (path, value) in flags {
-        let flag = format!("--{}", path.replace(['.', '_'], "-"));
-        let source = Source::of(Layer::Flag, flag);
-        match known.iter().find(|leaf| leaf.path == *path) {
-            Some(leaf) => put(&mut layer, leaf, value, source, errors),
-            None => {
-                let mut error = ConfigError::new(
-                    path,
-                    Some(&place_of(source)),
-                    "is not a key that a flag can set",
-                );
-                let near = known
-                    .iter()
-                    .find(|leaf| edit_distance(path, &leaf.path, 2).is_some());
-                if let Some(near) = near {
-                    error = error.with_hint(format!("did you mean \"{}\"?", near.path));
-                }
-                errors.push(error);
-            }
+        if let Some(leaf) = known.iter().find(|leaf| leaf.path == *path) {
+            let flag = format!("--{}", path.replace(['.', '_'], "-"));
+            put(
+                &mut layer,
+                leaf,
+                value,
+                Source::of(Layer::Flag, flag),
+                errors,
+            );
         }
     }
     layer
 }
 
+/// Settings inside lists and free maps, over what is merged already.
+struct Inside {
+    section: &'static Section,
+    errors: Vec<ConfigError>,
+    /// Variables that are such settings, right ones and wrong ones.
+    variables: BTreeSet<String>,
+}
+
+impl Inside {
+    fn take_environment(
+        &mut self,
+        root: &mut Node,
+        known: &[Leaf],
+        env: &BTreeMap<String, String>,
+    ) {
+        let whole = env_names(known);
+        for (name, value) in env.iter().filter(|(name, _)| !whole.contains_key(*name)) {
+            let Some(steps) = elements::steps_of_variable(name, self.section, root) else {
+                continue;
+            };
+            self.variables.insert(name.clone());
+            let place = place_of(Source::variable(name.as_str()));
+            self.set(root, steps, name, value, &place);
+        }
+    }
+
+    fn take_flags(&mut self, root: &mut Node, known: &[Leaf], flags: &[(String, String)]) {
+        for (path, value) in flags {
+            if known.iter().any(|leaf| leaf.path == *path) {
+                continue;
+            }
+            let place = place_of(Source::of(Layer::Flag, format!("--set {path}")));
+            self.set(root, elements::steps(path), path, value, &place);
+        }
+    }
+
+    fn set(
+        &mut self,
+        root: &mut Node,
+        steps: Result<Vec<elements::Step>, elements::Nowhere>,
+        path: &str,
+        text: &str,
+        place: &Position,
+    ) {
+        // Half a path that leads nowhere is to leave nothing behind.
+        let mut changed = root.clone();
+        let reached =
+            steps.and_then(|steps| elements::reach(&mut changed, self.section, &steps, place));
+        let (target, kind) = match reached {
+            Ok(found) => found,
+            Err(nowhere) => {
+                let error = ConfigError::new(nowhere.path, Some(place), nowhere.message);
+                self.errors.push(match nowhere.hint {
+                    Some(hint) => error.with_hint(hint),
+                    None => error,
+                });
+                return;
+            }
+        };
+        match parsed(kind, path, text, place) {
+            Ok(node) => {
+                overlay(target, node);
+                *root = changed;
+            }
+            Err(wrong) => self.errors.extend(wrong),
+        }
+    }
+}
+
 /// Sets one key of a layer from text.
 fn put(layer: &mut Node, leaf: &Leaf, text: &str, source: Source, errors: &mut Vec<ConfigError>) {
-    let is_text = match leaf.kind {
+    match parsed(leaf.kind, &leaf.path, text, &place_of(source)) {
+        Ok(node) => layer.put(&leaf.path, node),
+        Err(wrong) => errors.extend(wrong),
+    }
+}
+
+/// A value as text, with its place everywhere in it.
+fn parsed(kind: Kind, path: &str, text: &str, place: &Position) -> Result<Node, Vec<ConfigError>> {
+    let is_text = match kind {
         Kind::Text | Kind::Choice(_) | Kind::Duration => true,
         Kind::Special(special) => special.is_text,
         _ => false,
     };
-    let place = place_of(source);
-    let parsed = if is_text {
-        Ok(Node::new(Tree::Text(text.to_owned())))
+    let mut node = if is_text {
+        Node::new(Tree::Text(text.to_owned()))
     } else {
-        yaml::parse(text)
+        yaml::parse(text).map_err(|failed| -> Vec<ConfigError> {
+            failed
+                .0
+                .into_iter()
+                .map(|error| ConfigError::new(path, Some(place), error.message))
+                .collect()
+        })?
     };
-    match parsed {
-        Ok(mut node) => {
-            // A variable has no lines worth naming.
-            node.each_place(&mut |at| *at = place.clone());
-            layer.put(&leaf.path, node);
-        }
-        Err(failed) => {
-            errors.extend(
-                failed
-                    .0
-                    .into_iter()
-                    .map(|error| ConfigError::new(&leaf.path, Some(&place), error.message)),
-            );
-        }
-    }
+    // A variable has no lines worth naming.
+    node.each_place(&mut |at| *at = place.clone());
+    Ok(node)
 }
 
 /// Lays `strong` over `base`: maps merge, everything else replaces.

@@ -21,6 +21,7 @@ pub mod experiment;
 pub mod explain;
 pub mod hyperparameters;
 mod layers;
+pub mod limits;
 pub mod master;
 pub mod origin;
 mod pod;

@@ -5,6 +5,7 @@
 
 mod reload;
 pub(crate) mod schema;
+mod shown;
 mod types;
 mod underlay;
 
@@ -16,7 +17,7 @@ use crate::container::TaskContainerDefaults;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::explain::{ExplainedKey, rows};
 use crate::layers::{Sources, env_names, load};
-use crate::schema::{MASK, fill_defaults, leaves, mask};
+use crate::schema::{fill_defaults, leaves};
 use crate::yaml::Node;
 
 pub use reload::{Change, NotLive, Reload};
@@ -62,7 +63,7 @@ impl LoadedMaster {
 
     /// Every effective value with its origin, secrets hidden.
     pub fn origins(&self) -> Vec<ExplainedKey> {
-        rows(&self.config.to_masked_json(), &self.root)
+        rows(&self.config.to_shown_json(), &self.root)
     }
 
     /// What this master lays under work in a pool, with the places of its files.
@@ -70,18 +71,6 @@ impl LoadedMaster {
         Underlay::of(&self.root, &self.config, pool)
     }
 }
-
-/// Keys that hide something wherever they stand, also in what is kept without a schema.
-const SECRET_KEYS: [&str; 8] = [
-    "password",
-    "client_secret",
-    "startup_script",
-    "container_startup_script",
-    "agent_config_file_contents",
-    "signing_key",
-    "jwt_key",
-    "identitytoken",
-];
 
 impl MasterConfig {
     /// Reads the configuration. `files` are `(name, text)`, later ones stronger; `env` is the whole environment, of which
@@ -96,15 +85,6 @@ impl MasterConfig {
     ) -> Result<(Self, Vec<ConfigWarning>), ConfigErrors> {
         let loaded = LoadedMaster::load(Sources { files, env, flags })?;
         Ok((loaded.config, loaded.warnings))
-    }
-
-    /// The configuration as JSON for showing: secrets are hidden.
-    pub fn to_masked_json(&self) -> Value {
-        let mut value =
-            serde_json::to_value(self).expect("maps with text keys and finite numbers are JSON");
-        mask(&mut value, &schema::MASTER);
-        mask_by_key(&mut value);
-        value
     }
 
     /// The variable of every key, `(DET_DB_HOST, db.host)`. A `…_FILE` variable, which names a file with the value, is for
@@ -207,23 +187,6 @@ impl MasterConfig {
             }
         }
         warnings
-    }
-}
-
-fn mask_by_key(value: &mut Value) {
-    match value {
-        Value::Object(members) => {
-            for (key, member) in members {
-                let hides = SECRET_KEYS.contains(&key.as_str());
-                if hides && !member.is_null() && member.as_str() != Some("") {
-                    *member = Value::from(MASK);
-                } else {
-                    mask_by_key(member);
-                }
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(mask_by_key),
-        _ => {}
     }
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Map, Number, Value, json};
 
 use crate::errors::{ConfigError, Position};
 use crate::hyperparameters::{Hyperparameter, Space};
+use crate::limits::{log_problem, range_problem};
 use crate::schema::{Checker, Special, special};
 use crate::yaml::{Node, Tree};
 
@@ -194,6 +195,7 @@ fn typed<'n>(
             let (minval, maxval) = (minval?, maxval?);
             ordered(checker, at, minval < maxval)?;
             if name == "double" {
+                drawable(checker, at, range_problem(minval, maxval))?;
                 return Some(Hyperparameter::Double {
                     minval,
                     maxval,
@@ -209,6 +211,7 @@ fn typed<'n>(
                 );
                 return None;
             }
+            drawable(checker, at, log_problem(base, minval, maxval))?;
             Some(Hyperparameter::Log {
                 minval,
                 maxval,
@@ -224,6 +227,16 @@ fn ordered(checker: &mut Checker, at: Option<&Position>, ordered: bool) -> Optio
         checker.error(at, "\"minval\" must be below \"maxval\"");
     }
     ordered.then_some(())
+}
+
+fn drawable(checker: &mut Checker, at: Option<&Position>, problem: Option<String>) -> Option<()> {
+    match problem {
+        Some(problem) => {
+            checker.error(at, format!("cannot be drawn from: {problem}"));
+            None
+        }
+        None => Some(()),
+    }
 }
 
 fn integer(checker: &mut Checker, key: &str, node: &Node) -> Option<i64> {

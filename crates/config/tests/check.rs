@@ -240,3 +240,46 @@ fn policies_are_checked_like_the_master_checks_them() {
     assert_eq!(told("policy", good), Vec::<String>::new());
     assert_eq!(told("task-policy", good), Vec::<String>::new());
 }
+
+#[test]
+fn what_a_master_found_is_told_where_it_stands_in_the_file() {
+    use det_config::document::told_in_file;
+    let text = "# a comment\n\nname: x\nresources:\n  slots_per_trial: 8\n  priority: 5\nbind_mounts:\n- {host_path: /a, container_path: /b}\n";
+    let overrides = ["resources.slots_per_trial=4"];
+    let found = |path: &str, line: Option<u32>, source: Option<&str>| det_config::ConfigError {
+        path: path.to_owned(),
+        line,
+        column: line,
+        source: source.map(Into::into),
+        message: "is refused".to_owned(),
+        hint: None,
+        repaired: None,
+    };
+    let told = told_in_file(
+        "train.yaml",
+        text,
+        &overrides,
+        vec![
+            found("resources.slots_per_trial", Some(2), None),
+            found("resources.priority", Some(3), None),
+            found("bind_mounts[0].host_path", Some(5), None),
+            found("resources.max_slots", Some(2), None),
+            found("name", Some(7), Some("template \"t\"")),
+            found("environment.image", None, None),
+        ],
+    )
+    .to_string();
+    assert_eq!(
+        told.lines().collect::<Vec<_>>(),
+        [
+            "--config resources.slots_per_trial: resources.slots_per_trial: is refused",
+            "train.yaml:6:3: resources.priority: is refused",
+            "train.yaml:8:4: bind_mounts[0].host_path: is refused",
+            "train.yaml:4:1: resources.max_slots: is refused",
+            "template \"t\":7:7: name: is refused",
+            "<config>.environment.image: is refused",
+        ]
+    );
+    let json = found("a", Some(3), Some("s")).to_json();
+    assert_eq!(det_config::ConfigError::from_json(&json).to_json(), json);
+}

@@ -39,5 +39,5 @@ pub use report::{
 };
 pub use trace::{
     Answer, Answered, Expected, Trace, TraceConfig, TraceEvent, TraceMismatch, TraceReport,
-    TraceStep, TracedTrial, play_trace, read_trace,
+    TraceStep, TracedTrial, completed, config_file_of, play_trace, read_trace,
 };

@@ -15,8 +15,8 @@ use det_searcher::{ExitReason, Outcome};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-pub use play::play_trace;
-pub use read::read_trace;
+pub use play::{completed, play_trace};
+pub use read::{config_file_of, read_trace};
 
 /// A search and what happens to it.
 #[derive(Debug, Clone, PartialEq)]

@@ -144,6 +144,30 @@ events:
 }
 
 #[test]
+fn mistakes_of_the_configuration_stand_among_those_of_the_trace() {
+    let text = "
+seed: -1
+config:
+  searcher: {name: random, metric: loss, max_trials: 0}
+  hyperparameters:
+    lr: {type: dubble, minval: 0, maxval: 1}
+events:
+  - end: 0
+";
+    let told = read_trace(text).unwrap_err().to_string();
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines.len(), 4, "{told}");
+    for (line, expected) in lines.iter().zip([
+        "line 2: seed: must be",
+        "line 4: config.searcher.max_trials: must be at least 1",
+        "line 6: config.hyperparameters.lr.type: must be one of",
+        "line 8: events[0].end: must be",
+    ]) {
+        assert!(line.starts_with(expected), "{told}");
+    }
+}
+
+#[test]
 fn a_trial_that_does_not_exist_yet_cannot_be_spoken_of() {
     let text = "
 config: {name: t, searcher: {name: single, metric: loss}}

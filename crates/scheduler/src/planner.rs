@@ -107,19 +107,6 @@ impl Planner {
         self.prepared.workspaces = limits;
     }
 
-    /// Slots that the jobs of each workspace use here, of those for which there are jobs.
-    pub fn in_use_by_workspace(&mut self) -> BTreeMap<WorkspaceId, u32> {
-        self.prepared.settle();
-        let mut in_use = BTreeMap::new();
-        for active in &*self.prepared.running {
-            if let Some(workspace) = self.prepared.jobs[active.job].workspace {
-                let slots: &mut u32 = in_use.entry(workspace).or_default();
-                *slots = slots.saturating_add(active.slots);
-            }
-        }
-        in_use
-    }
-
     /// A request waits.
     pub fn put_request(&mut self, request: Request) {
         self.prepared.remove_running(&request.allocation_id);

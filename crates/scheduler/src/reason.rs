@@ -276,8 +276,45 @@ impl WaitReason {
     }
 }
 
+/// How an allocation is called in a sentence.
+type Call<'c> = &'c dyn Fn(&AllocationId) -> String;
+
+/// A reason with the names that a caller has for allocations.
+struct Told<'r> {
+    reason: &'r WaitReason,
+    call: Call<'r>,
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.write(f, self.call)
+    }
+}
+
+/// Allocations by their ids, in quotes.
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, &by_id)
+    }
+}
+
+fn by_id(allocation: &AllocationId) -> String {
+    format!("'{allocation}'")
+}
+
+impl WaitReason {
+    /// The sentence with allocations called by names that mean something to people, `trial 7 of experiment 3`; one that
+    /// `name` does not know by its id.
+    pub fn told(&self, name: impl Fn(&AllocationId) -> Option<String>) -> String {
+        let call = |id: &AllocationId| name(id).unwrap_or_else(|| by_id(id));
+        Told {
+            reason: self,
+            call: &call,
+        }
+        .to_string()
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, call: Call<'_>) -> fmt::Result {
         match self {
             Self::NoAgents => f.write_str(
                 "the resource pool has no agents; start an agent in this pool or choose another pool",
@@ -351,7 +388,7 @@ impl fmt::Display for WaitReason {
                 max_slots,
                 in_use,
                 kept_for,
-            } => workspace_sentence(f, *needed, (*max_slots, *in_use), kept_for.as_ref()),
+            } => workspace_sentence(f, *needed, (*max_slots, *in_use), kept_for.as_ref().map(call)),
             Self::OverFairShare {
                 needed,
                 share,
@@ -362,22 +399,23 @@ impl fmt::Display for WaitReason {
             } => share_sentence(f, *needed, *share, (*in_use, *reserved), (*demand, *capacity)),
             Self::BehindOwnJob { allocation } => write!(
                 f,
-                "'{allocation}' of the same job is before it and waits for room; the pool starts the tasks of a job in \
-                 order"
+                "{} of the same job is before it and waits for room; the pool starts the tasks of a job in order",
+                call(allocation)
             ),
             Self::BehindHigherPriority {
                 allocation,
                 priority,
                 because,
-            } => behind_sentence(f, allocation, *priority, *because),
+            } => behind_sentence(f, &call(allocation), *priority, *because),
             Self::ReservedFor { allocation } => write!(
                 f,
-                "the room it fits is kept for '{allocation}', which has waited too long or has work stopped for it; it \
-                 starts after that one"
+                "the room it fits is kept for {}, which has waited too long or has work stopped for it; it starts after \
+                 that one",
+                call(allocation)
             ),
             Self::WaitingForPreemption { victims } => {
                 f.write_str("its slots are being freed: waits for ")?;
-                names(f, victims)?;
+                names(f, victims, call)?;
                 f.write_str(" to save and stop")
             }
             Self::NotEnoughFreeSlots {
@@ -392,6 +430,7 @@ impl fmt::Display for WaitReason {
                 *single_agent,
                 (*free_total, *largest_free_on_one_agent),
                 held_by,
+                call,
             ),
             Self::AuxFull { limit: 0, .. } => f.write_str(
                 "no agent of the pool takes zero-slot tasks; set max_aux_containers_per_agent above 0 or choose \
@@ -410,7 +449,7 @@ fn workspace_sentence(
     f: &mut fmt::Formatter<'_>,
     needed: u32,
     (max_slots, in_use): (u32, u32),
-    kept_for: Option<&AllocationId>,
+    kept_for: Option<String>,
 ) -> fmt::Result {
     let needs = count(needed, "slot");
     if needed > max_slots {
@@ -425,7 +464,7 @@ fn workspace_sentence(
         "needs {needs}, and its workspace has {in_use} of at most {max_slots} in use"
     )?;
     match kept_for {
-        Some(ahead) => write!(f, "; what is left is kept for '{ahead}', which goes first"),
+        Some(ahead) => write!(f, "; what is left is kept for {ahead}, which goes first"),
         None => f.write_str(
             "; it starts when other work of the workspace ends, or an administrator raises the workspace's limit",
         ),
@@ -483,13 +522,13 @@ fn share_sentence(
 
 fn behind_sentence(
     f: &mut fmt::Formatter<'_>,
-    allocation: &AllocationId,
+    allocation: &str,
     priority: u8,
     because: Behind,
 ) -> fmt::Result {
     write!(
         f,
-        "'{allocation}' has priority {priority} (lower is more important) and waits; "
+        "{allocation} has priority {priority} (lower is more important) and waits; "
     )?;
     f.write_str(match because {
         Behind::PreemptionOff => {
@@ -512,6 +551,7 @@ fn free_sentence(
     single_agent: bool,
     (total, largest): (u32, u32),
     holders: &Holders,
+    call: Call<'_>,
 ) -> fmt::Result {
     let on_one = if single_agent { " on one agent" } else { "" };
     write!(
@@ -526,8 +566,8 @@ fn free_sentence(
         let lead = if i == 0 { "; held by " } else { ", " };
         write!(
             f,
-            "{lead}'{}' ({}",
-            holder.allocation,
+            "{lead}{} ({}",
+            call(&holder.allocation),
             count(holder.slots, "slot")
         )?;
         match holder.priority {
@@ -541,11 +581,11 @@ fn free_sentence(
     f.write_str("; it starts when enough running work ends")
 }
 
-fn names(f: &mut fmt::Formatter<'_>, allocations: &[AllocationId]) -> fmt::Result {
+fn names(f: &mut fmt::Formatter<'_>, allocations: &[AllocationId], call: Call<'_>) -> fmt::Result {
     const SHOWN: usize = 3;
     for (i, allocation) in allocations.iter().take(SHOWN).enumerate() {
         let comma = if i == 0 { "" } else { ", " };
-        write!(f, "{comma}'{allocation}'")?;
+        write!(f, "{comma}{}", call(allocation))?;
     }
     match allocations.len().saturating_sub(SHOWN) {
         0 => Ok(()),
@@ -564,4 +604,24 @@ fn needs(slots: u32) -> String {
 fn count(number: u32, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_names_and_programs_ids() {
+        let reason = WaitReason::WaitingForPreemption {
+            victims: vec!["3.a.1".into(), "other.1".into()],
+        };
+        let name = |id: &AllocationId| {
+            (id.as_str() == "3.a.1").then(|| "trial 7 of experiment 3".to_owned())
+        };
+        assert_eq!(
+            reason.told(name),
+            "its slots are being freed: waits for trial 7 of experiment 3, 'other.1' to save and stop"
+        );
+        assert!(reason.to_string().contains("waits for '3.a.1', 'other.1'"));
+    }
 }

@@ -1,5 +1,7 @@
 //! The divisor of a halving search, and the arithmetic that must not pass through floating logarithms.
 
+use det_config::limits::floor_log;
+
 use crate::number::{real, whole};
 
 /// The share of trials that goes on is `1/divisor`. Above 1, may be fractional.
@@ -52,13 +54,7 @@ impl Divisor {
                     left /= d;
                 }
             }
-            Self::Fractional(d) => {
-                let mut power = d;
-                while power <= real(x) && exponent < at_most {
-                    exponent += 1;
-                    power *= d;
-                }
-            }
+            Self::Fractional(d) => exponent = floor_log(d, x, at_most),
         }
         exponent
     }

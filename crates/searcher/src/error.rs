@@ -1,12 +1,7 @@
 //! Why a search cannot be made.
 
-/// Most trials of one search, counted ones or points of a grid.
-///
-/// A search remembers every trial; beyond this the settings are rather a slip than a plan.
-pub const MAX_TRIALS: u64 = 1_000_000;
-
-/// Most rungs of a halving search. With a divisor of 2 already 64 rungs reach below one unit of any length.
-pub const MAX_RUNGS: u64 = 1_000;
+use det_config::limits::Points;
+pub use det_config::limits::{MAX_RUNGS, MAX_TRIALS};
 
 /// A search that cannot be made or restored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,8 +29,8 @@ pub enum SearchError {
         "the grid has {points} points, at most {MAX_TRIALS} are allowed; lower a count, or use the random searcher"
     )]
     GridTooLarge {
-        /// The number of points, or `more than 2^64`.
-        points: String,
+        /// How many it has.
+        points: Points,
     },
     /// The snapshot does not fit this program or this configuration.
     #[error("the search cannot be restored from its snapshot: {problem}")]

@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 
 use det_config::hyperparameters::{Hyperparameter, Space};
+use det_config::limits::{axis_length, grid_points};
 use serde_json::{Map, Value};
 
-use crate::error::{MAX_TRIALS, SearchError};
-use crate::number::{count, real};
+use crate::error::SearchError;
+use crate::number::real;
 use crate::sample::{leaves, number, pick};
 
 /// The state of a grid search. It stops no trial and looks at no metric.
@@ -87,15 +88,7 @@ pub(crate) fn points(space: &Space) -> Result<u64, SearchError> {
             problem: problem.to_owned(),
         })
     })?;
-    match product(space) {
-        Some(points) if points <= MAX_TRIALS => Ok(points),
-        Some(points) => Err(SearchError::GridTooLarge {
-            points: points.to_string(),
-        }),
-        None => Err(SearchError::GridTooLarge {
-            points: "more than 2^64".to_owned(),
-        }),
-    }
+    grid_points(space).map_err(|points| SearchError::GridTooLarge { points })
 }
 
 /// Point number `index` of the grid over `space`: names in sorted order, the last axis fastest.
@@ -120,35 +113,6 @@ fn values(space: &Space, left: &mut u64) -> BTreeMap<String, Value> {
         point.insert(name.clone(), value);
     }
     point
-}
-
-/// The product of all axis lengths; `None` beyond 64 bits.
-fn product(space: &Space) -> Option<u64> {
-    space.values().try_fold(1_u64, |points, parameter| {
-        points.checked_mul(match parameter {
-            Hyperparameter::Group(group) => product(group)?,
-            leaf => axis_length(leaf),
-        })
-    })
-}
-
-/// Points of one axis, at least 1.
-fn axis_length(parameter: &Hyperparameter) -> u64 {
-    let length = match parameter {
-        Hyperparameter::Const(_) | Hyperparameter::Group(_) => 1,
-        Hyperparameter::Categorical(values) => count(values.len()),
-        Hyperparameter::Int {
-            minval,
-            maxval,
-            count,
-        } => count
-            .unwrap_or(1)
-            .min(maxval.abs_diff(*minval).saturating_add(1)),
-        Hyperparameter::Double { count, .. } | Hyperparameter::Log { count, .. } => {
-            count.unwrap_or(1)
-        }
-    };
-    length.max(1)
 }
 
 /// Value number `step` of an axis of `length` points.

@@ -1,6 +1,7 @@
 //! Drawing a trial's hyperparameters from the space.
 
 use det_config::hyperparameters::{Hyperparameter, Space};
+use det_config::limits::{log_problem, range_problem};
 use serde_json::{Map, Number, Value};
 
 use crate::error::SearchError;
@@ -100,34 +101,10 @@ fn problem(parameter: &Hyperparameter) -> Option<String> {
             maxval,
             base,
             ..
-        } => {
-            if !(base.is_finite() && *base > 0.0) {
-                return Some(format!("base {base} must be a finite number above 0"));
-            }
-            let ends_finite = base.powf(*minval).is_finite() && base.powf(*maxval).is_finite();
-            range_problem(*minval, *maxval).or_else(|| {
-                (!ends_finite).then(|| {
-                    format!(
-                        "base {base} to the power of minval {minval} or maxval {maxval} is too large for a number"
-                    )
-                })
-            })
-        }
+        } => log_problem(*base, *minval, *maxval),
         Hyperparameter::Categorical(values) => values
             .is_empty()
             .then(|| "vals is empty; list at least one value".to_owned()),
-    }
-}
-
-fn range_problem(minval: f64, maxval: f64) -> Option<String> {
-    if minval.is_nan() || maxval.is_nan() || minval >= maxval {
-        Some(format!("minval {minval} must be less than maxval {maxval}"))
-    } else if (maxval - minval).is_finite() {
-        None
-    } else {
-        Some(format!(
-            "the range from minval {minval} to maxval {maxval} is too wide for a number"
-        ))
     }
 }
 

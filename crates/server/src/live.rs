@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId, WorkspaceId};
 use det_scheduler::{
     AgentSnapshot, AgentState, Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState,
-    WorkspaceLimit,
 };
 use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -492,6 +491,11 @@ impl Image {
             .then_some(row.wait_reason.as_deref())
     }
 
+    /// What people call an allocation; `None` = it is gone, or there is nothing better than its id.
+    pub(crate) fn called(&self, allocation_id: &str) -> Option<String> {
+        called(&self.allocations.get(allocation_id)?.row)
+    }
+
     /// The agents of a pool, in id order.
     pub(crate) fn agents(&self, pool: &str, aux_limit: u32) -> Vec<AgentSnapshot> {
         self.agents
@@ -595,44 +599,19 @@ impl Image {
         entry
     }
 
-    /// The workspace of an allocation's job, and the slots that it asks for; `None` = nothing of this name is live.
-    pub(crate) fn workspace_of(&self, allocation_id: &str) -> Option<(WorkspaceId, u32)> {
-        let row = &self.allocations.get(allocation_id)?.row;
-        let job = self.jobs.get(&row.job_id)?;
-        let slots = u32::try_from(row.slots).unwrap_or(u32::MAX);
-        Some((WorkspaceId(job.workspace_id), slots))
+    /// Allocations that were given slots, with their workspaces.
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (i64, &AllocationRow)> {
+        self.jobs.values().flat_map(|job| {
+            let rows = self.rows_of(&job.id);
+            let placed = rows.filter(|row| row.placed_at.is_some());
+            placed.map(|row| (job.workspace_id, row))
+        })
     }
 
-    /// These limits of workspaces as a pool is told them: with what is in use in the other pools.
-    pub(crate) fn workspace_limits(
-        &self,
-        pool: &str,
-        limits: &BTreeMap<WorkspaceId, u32>,
-    ) -> BTreeMap<WorkspaceId, WorkspaceLimit> {
-        let mut told: BTreeMap<WorkspaceId, WorkspaceLimit> = limits
-            .iter()
-            .map(|(id, max_slots)| {
-                let limit = WorkspaceLimit {
-                    max_slots: *max_slots,
-                    in_other_pools: 0,
-                };
-                (*id, limit)
-            })
-            .collect();
-        if told.is_empty() {
-            return told;
-        }
-        let elsewhere = self.allocations.values().filter(|allocation| {
-            allocation.row.placed_at.is_some() && allocation.row.resource_pool != pool
-        });
-        for allocation in elsewhere {
-            if let Some((workspace, slots)) = self.workspace_of(&allocation.row.id)
-                && let Some(limit) = told.get_mut(&workspace)
-            {
-                limit.in_other_pools = limit.in_other_pools.saturating_add(slots);
-            }
-        }
-        told
+    /// The workspace of an allocation's job.
+    pub(crate) fn workspace_of(&self, allocation_id: &str) -> Option<i64> {
+        let row = &self.allocations.get(allocation_id)?.row;
+        Some(self.jobs.get(&row.job_id)?.workspace_id)
     }
 
     /// Requests that wait and whose jobs name several pools, the earliest first.
@@ -657,6 +636,15 @@ pub(crate) enum Work {
     Waits(Request),
     /// It holds something, or is about to give it back.
     Runs(RunningAllocation),
+}
+
+/// What people call an attempt of a trial; `None` for other tasks. A trial's task is named for its experiment.
+pub(crate) fn called(row: &AllocationRow) -> Option<String> {
+    let experiment = row.task_id.split('.').next()?.parse::<i64>().ok()?;
+    Some(format!(
+        "trial {} of experiment {experiment}",
+        row.trial_id?
+    ))
 }
 
 fn work(allocation: &Allocation) -> Work {

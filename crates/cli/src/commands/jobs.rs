@@ -204,9 +204,9 @@ fn tell(story: &Value) -> String {
             reason => reason,
         };
         lines.push(format!(
-            "  {} ({} slots, in resource pool {} since {}): {reason}",
-            text(task, "allocationId"),
-            text(task, "slots"),
+            "  {} ({}, in resource pool {} since {}): {reason}",
+            called(task),
+            slots(task),
             text(task, "resourcePool"),
             time(task, "since"),
         ));
@@ -276,6 +276,22 @@ impl Rule {
     }
 }
 
+/// A task by its name for people, and by the id that other commands take.
+fn called(task: &Value) -> String {
+    let id = text(task, "allocationId");
+    match text(task, "called") {
+        name if name.is_empty() => id,
+        name => format!("{name} [{id}]"),
+    }
+}
+
+fn slots(task: &Value) -> String {
+    match task["slots"].as_i64() {
+        Some(1) => "1 slot".to_owned(),
+        _ => format!("{} slots", text(task, "slots")),
+    }
+}
+
 /// A holder of slots, with its owner if it is another job's.
 fn held(holder: &Value, others: Option<Rule>) -> String {
     let owner = others.map_or_else(String::new, |rule| {
@@ -293,9 +309,9 @@ fn held(holder: &Value, others: Option<Rule>) -> String {
         _ => "",
     };
     format!(
-        "  {}{owner}: {} slots on {} since {}{stays}",
-        text(holder, "allocationId"),
-        text(holder, "slots"),
+        "  {}{owner}: {} on {} since {}{stays}",
+        called(holder),
+        slots(holder),
         joined(holder, "agents"),
         time(holder, "since"),
     )
@@ -392,10 +408,14 @@ async fn list(args: ListArgs, context: &Context) -> Result<(), CliError> {
         (_, true) => Format::Csv,
         _ => Format::Table,
     };
-    rows(&jobs, by_priority).print(format, &json!({ "jobs": jobs }))?;
+    let whole = format != Format::Table;
+    rows(&jobs, by_priority, whole).print(format, &json!({ "jobs": jobs }))?;
     if by_priority && format == Format::Table {
         let direction = priority_direction(&text(pool, "schedulerType"));
         output::note(format_args!("priority: {direction}"));
+    }
+    if format == Format::Table && jobs.iter().any(|job| !wait_reason(job).is_empty()) {
+        output::note("det job why ID tells why a job waits, with what would help");
     }
     let elsewhere = busy_pools(&pools, pool);
     if args.resource_pool.is_none() && format == Format::Table && !elsewhere.is_empty() {
@@ -447,7 +467,8 @@ fn unwrap_job(mut job: Value) -> Option<Value> {
     None
 }
 
-fn rows(jobs: &[Value], by_priority: bool) -> Listing {
+/// `whole` says whether reasons are told in full, or in the few words that a table has room for.
+fn rows(jobs: &[Value], by_priority: bool, whole: bool) -> Listing {
     let mut listing = Listing::new([
         "#",
         "ID",
@@ -491,10 +512,54 @@ fn rows(jobs: &[Value], by_priority: bool) -> Listing {
             ),
             job_state,
             omitted(text(job, "username")),
-            wait_reason(job),
+            if whole {
+                wait_reason(job)
+            } else {
+                short_reason(&job["waitReason"])
+            },
         ]);
     }
     listing
+}
+
+/// Most characters of a reason in a table.
+const SHORT: usize = 40;
+
+/// A reason in a few words, with its most important number.
+fn short_reason(reason: &Value) -> String {
+    let number = |name: &str| text(&reason["details"], name);
+    let slots = |name: &str| match number(name) {
+        one if one == "1" => "1 slot".to_owned(),
+        n => format!("{n} slots"),
+    };
+    match reason["kind"].as_str().unwrap_or_default() {
+        "no_agents" => "the pool has no agents".to_owned(),
+        "all_agents_excluded" => "all agents are excluded".to_owned(),
+        "no_agent_large_enough" => format!("no agent has {}", slots("needed")),
+        "pool_too_small" => format!("the pool has {} of {}", number("capacity"), slots("needed")),
+        "gang_does_not_divide" => format!("agents do not add up to {}", slots("needed")),
+        "agents_unavailable" => "agents are out of service".to_owned(),
+        "waiting_for_instances" => "waits for new instances".to_owned(),
+        "over_job_cap" => format!("at its max_slots of {}", number("max_slots")),
+        "over_workspace_limit" => format!("its workspace may use {}", number("max_slots")),
+        "over_fair_share" => format!("at its fair share of {}", number("share")),
+        "behind_own_job" => "behind its own earlier task".to_owned(),
+        "behind_higher_priority" => format!("behind priority {}", number("priority")),
+        "reserved_for" => "room is kept for another".to_owned(),
+        "waiting_for_preemption" => "its room is being freed".to_owned(),
+        "not_enough_free_slots" => {
+            format!("needs {}, {} free", slots("needed"), number("free_total"))
+        }
+        "aux_full" => "no free place without slots".to_owned(),
+        _ => {
+            let message = text(reason, "message");
+            let first = message.split(';').next().unwrap_or_default();
+            match first.char_indices().nth(SHORT) {
+                Some((end, _)) => format!("{}…", &first[..end]),
+                None => first.to_owned(),
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -507,6 +572,38 @@ mod tests {
         let idle = json!({"name": "idle", "stats": {"queuedCount": 0, "scheduledCount": 0}});
         let pools = json!({"resourcePools": [pool("a", 3), pool("b", 2), idle]});
         assert_eq!(busy_pools(&pools, &pools["resourcePools"][0]), ["b (3)"]);
+    }
+
+    #[test]
+    fn reasons_in_tables_are_short() {
+        let reason = |kind: &str, details: Value| {
+            json!({"kind": kind, "details": details,
+                "message": "a long story about something that nobody has heard of; with more"})
+        };
+        let shown = |kind: &str, details| short_reason(&reason(kind, details));
+        assert_eq!(
+            shown(
+                "not_enough_free_slots",
+                json!({"needed": 4, "free_total": 1})
+            ),
+            "needs 4 slots, 1 free"
+        );
+        assert_eq!(
+            shown("no_agent_large_enough", json!({"needed": 1})),
+            "no agent has 1 slot"
+        );
+        assert_eq!(
+            shown("news", json!({})),
+            "a long story about something that nobody…"
+        );
+        assert_eq!(short_reason(&Value::Null), "");
+        for kind in det_scheduler::WaitReason::KINDS {
+            let told = shown(kind, json!({}));
+            assert!(
+                told.chars().count() <= SHORT && !told.starts_with("a long story"),
+                "{kind}: {told}"
+            );
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub(crate) mod jobs;
 pub(crate) mod logs;
 pub(crate) mod masters;
 pub(crate) mod policies;
+pub(crate) mod pools;
 pub(crate) mod preview;
 pub(crate) mod projects;
 pub(crate) mod scheduler;
@@ -45,6 +46,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Checkpoint(args) => done(checkpoint::run(args, &context()?).await),
         Command::Slot(args) => done(slots::run(args, &context()?).await),
         Command::Task(args) => done(tasks::run(args, &context()?).await),
+        Command::ResourcePool(args) => done(pools::run(args, &context()?).await),
         Command::Job(args) => done(jobs::run(args, &context()?).await),
         Command::ConfigPolicies(args) => done(policies::run(args, &context()?).await),
         Command::Template(args) => done(templates::run(args, &context()?).await),

@@ -1,9 +1,13 @@
 //! Rules between the keys of an experiment: `experiment-config` reference §13.
 
-use crate::hyperparameters::Hyperparameter;
+use crate::hyperparameters::{Hyperparameter, Space};
+use crate::limits;
 use crate::schema::{Checker, Stage};
 use crate::space;
 use crate::yaml::{Node, Tree};
+
+/// As many axes of a grid are named when it is too large.
+const NAMED_AXES: usize = 4;
 
 /// Rules of the whole document.
 pub(super) fn document(checker: &mut Checker, root: &Node) {
@@ -115,6 +119,9 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
         space::group(checker, hyperparameters)
     });
     checker.errors.truncate(errors);
+    if name == "grid" && checker.stage != Stage::Stored {
+        grid_size(checker, hyperparameters, &parsed);
+    }
     for (path, leaf) in space::leaves(&parsed) {
         let problem = match (name, leaf) {
             (
@@ -141,6 +148,37 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
     }
 }
 
+/// A grid of more points than a search holds. The axes are named, since the slip is in one of them.
+fn grid_size(checker: &mut Checker, hyperparameters: &Node, parsed: &Space) {
+    let Err(points) = limits::grid_points(parsed) else {
+        return;
+    };
+    let mut axes: Vec<(String, u64)> = space::leaves(parsed)
+        .into_iter()
+        .map(|(path, leaf)| (path, limits::axis_length(leaf)))
+        .filter(|(_, length)| *length > 1)
+        .collect();
+    axes.sort_by_key(|(_, length)| std::cmp::Reverse(*length));
+    let mut named: Vec<String> = axes
+        .iter()
+        .take(NAMED_AXES)
+        .map(|(path, length)| format!("\"{path}\" {length}"))
+        .collect();
+    if axes.len() > NAMED_AXES {
+        named.push(format!("{} more", axes.len() - NAMED_AXES));
+    }
+    checker.error_hint_in(
+        "hyperparameters",
+        hyperparameters.at.as_ref(),
+        format!(
+            "make a grid of {points} points, at most {} are allowed: {}",
+            limits::MAX_TRIALS,
+            named.join(", ")
+        ),
+        "lower a \"count\", or use searcher \"random\" with \"max_trials\"",
+    );
+}
+
 /// Works at a dotted path below the current one.
 fn within_path(checker: &mut Checker, path: &str, work: impl FnOnce(&mut Checker)) {
     match path.split_once('.') {
@@ -149,8 +187,11 @@ fn within_path(checker: &mut Checker, path: &str, work: impl FnOnce(&mut Checker
     }
 }
 
-/// At most one warm start.
+/// At most one warm start, and no more rungs than a search keeps.
 pub(super) fn searcher(checker: &mut Checker, node: &Node) {
+    if checker.stage != Stage::Stored {
+        rungs(checker, node);
+    }
     if let (Some(_), Some(uuid)) = (
         node.get("source_trial_id"),
         node.get("source_checkpoint_uuid"),
@@ -159,6 +200,56 @@ pub(super) fn searcher(checker: &mut Checker, node: &Node) {
             "source_checkpoint_uuid",
             uuid.at.as_ref(),
             "cannot be combined with \"source_trial_id\"; choose one",
+        );
+    }
+}
+
+/// The brackets of an adaptive search.
+fn rungs(checker: &mut Checker, node: &Node) {
+    let most = usize::try_from(limits::MAX_RUNGS).unwrap_or(usize::MAX);
+    if let Some(given) = node.get("bracket_rungs")
+        && let Tree::List(items) = &given.tree
+        && !items.is_empty()
+    {
+        if items.len() > most {
+            let message = format!("is a list of {}, at most {most} are allowed", items.len());
+            checker.error_in("bracket_rungs", given.at.as_ref(), message);
+        }
+        return;
+    }
+    // Another layer may still bring the brackets, or a larger divisor.
+    if !checker.stage.is_complete() {
+        return;
+    }
+    let whole = |key| {
+        let number = node.get(key).and_then(Node::integer)?;
+        u64::try_from(number).ok()
+    };
+    let divisor = match node.get("divisor").map(|divisor| &divisor.tree) {
+        Some(Tree::Number(number)) => number.as_f64().filter(|divisor| *divisor > 1.0),
+        _ => None,
+    };
+    let (Some(divisor), Some(max_rungs), Some(max_time), Some(max_trials)) = (
+        divisor,
+        whole("max_rungs"),
+        whole("max_time"),
+        whole("max_trials"),
+    ) else {
+        return;
+    };
+    let rungs = |of| limits::floor_log(divisor, of, limits::MAX_RUNGS) + 1;
+    if max_rungs.min(rungs(max_time)).min(rungs(max_trials)) > limits::MAX_RUNGS {
+        checker.error_hint_in(
+            "max_rungs",
+            node.get("max_rungs").and_then(|node| node.at.as_ref()),
+            format!(
+                "is {max_rungs}; with divisor {divisor} that gives more than {} rungs",
+                limits::MAX_RUNGS
+            ),
+            format!(
+                "choose a larger \"divisor\", or at most {}",
+                limits::MAX_RUNGS
+            ),
         );
     }
 }

@@ -63,7 +63,7 @@ const PLACES: &[(&str, &str)] = &[
     ("resource_manager.resource_pools", "resource_pools"),
 ];
 
-pub(super) static MASTER: Section = section(&[
+pub(crate) static MASTER: Section = section(&[
     field("config_file", Kind::Text, "The file that this was read from").or("\"\""),
     field("log", Kind::Section(&LOG), "Log of the master itself").or("{}"),
     field(

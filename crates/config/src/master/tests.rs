@@ -11,7 +11,7 @@ fn load(text: &str) -> Result<(MasterConfig, Vec<ConfigWarning>), ConfigErrors> 
     )
 }
 
-fn config(text: &str) -> MasterConfig {
+pub(super) fn config(text: &str) -> MasterConfig {
     load(text).unwrap_or_else(|e| panic!("{e}")).0
 }
 
@@ -100,7 +100,7 @@ fn mistakes_name_the_file_the_variable_or_the_flag() {
         "m.yaml:2:3: log.levle: is not a known key; hint: did you mean \"level\"?",
         "DET_PORT: port: must be an integer, not the string \"http\"",
         "--launch-error: launch_error: must be true or false, not the string \"maybe\"",
-        "--nowhere: nowhere: is not a key that a flag can set",
+        "--set nowhere: nowhere: is not a key that a flag or variable can set",
     ] {
         assert!(message.contains(expected), "{message}\nlacks {expected}");
     }
@@ -537,4 +537,168 @@ proptest! {
             let _ = MasterConfig::load(&[], &env(&[("DET_RESOURCE_POOLS", &text), ("DET_DB", &text)]), &[]);
         }
     }
+}
+
+const POOLS: &str = "resource_pools:\n- {pool_name: default}\n- pool_name: gpu-a\n  scheduler: {type: fair_share}\n  task_container_defaults: {bind_mounts: [{host_path: /a, container_path: /b}]}\n";
+
+fn loaded_with(
+    variables: &[(&str, &str)],
+    flags: &[(&str, &str)],
+) -> Result<LoadedMaster, ConfigErrors> {
+    let files = [("master.yaml".to_owned(), POOLS.to_owned())];
+    let flags: Vec<(String, String)> = flags
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect();
+    LoadedMaster::load(Sources {
+        files: &files,
+        env: &env(variables),
+        flags: &flags,
+    })
+}
+
+#[test]
+fn flags_and_variables_reach_into_lists() {
+    let loaded = loaded_with(
+        &[
+            ("DET_RESOURCE_POOLS__1__MAX_AUX_CONTAINERS_PER_AGENT", "3"),
+            ("DET_RESOURCE_POOLS__GPU_A__SCHEDULER_TYPE", "round_robin"),
+            ("DET_RESOURCE_POOLS__GPU_A__DESCRIPTION", "from a variable"),
+            (
+                "DET_RESOURCE_POOLS__GPU_A__TASK_CONTAINER_DEFAULTS_BIND_MOUNTS__0__HOST_PATH",
+                "/changed",
+            ),
+        ],
+        &[
+            ("resource_pools[0].max_aux_containers_per_agent", "5"),
+            ("resource_pools[gpu-a].scheduler.type", "priority"),
+            ("resource_pools[gpu-a].scheduler.preemption", "true"),
+            ("resource_manager.metadata.zone", "eu"),
+        ],
+    )
+    .unwrap_or_else(|e| panic!("{e}"));
+    let pools = &loaded.config.resource_pools;
+    assert_eq!(pools[0].max_aux_containers_per_agent, 5);
+    assert_eq!(pools[1].max_aux_containers_per_agent, 3);
+    assert_eq!(pools[1].description, "from a variable");
+    let scheduler = loaded.config.effective_scheduler(&pools[1]);
+    assert_eq!(
+        (scheduler.kind, scheduler.preemption),
+        (SchedulerKind::Priority, true)
+    );
+    let mounts = &pools[1]
+        .task_container_defaults
+        .as_ref()
+        .unwrap()
+        .bind_mounts;
+    assert_eq!(mounts[0].host_path, "/changed");
+    assert_eq!(loaded.config.resource_manager.metadata["zone"], "eu");
+    let origin = |path: &str| {
+        let keys = loaded.origins();
+        let key = keys.into_iter().find(|key| key.path == path);
+        key.unwrap_or_else(|| panic!("{path}")).origin.to_string()
+    };
+    assert!(
+        origin("resource_pools[0].max_aux_containers_per_agent")
+            .contains("--set resource_pools[0].max_aux_containers_per_agent")
+    );
+    assert!(
+        origin("resource_pools[1].description").contains("DET_RESOURCE_POOLS__GPU_A__DESCRIPTION")
+    );
+    assert!(origin("resource_pools[1].pool_name").contains("master.yaml"));
+}
+
+#[test]
+fn the_list_that_nobody_gave_can_be_changed_too() {
+    let flags = [(
+        "resource_pools[default].max_aux_containers_per_agent".to_owned(),
+        "5".to_owned(),
+    )];
+    let (config, _) = MasterConfig::load(&[], &BTreeMap::new(), &flags).unwrap();
+    assert_eq!(config.resource_pools[0].max_aux_containers_per_agent, 5);
+    let env = env(&[("DET_RESOURCE_POOLS__DEFAULT__DESCRIPTION", "d")]);
+    let (config, warnings) = MasterConfig::load(&[], &env, &[]).unwrap();
+    assert_eq!(config.resource_pools[0].description, "d");
+    assert_eq!(warnings, []);
+}
+
+#[test]
+fn elements_that_are_not_there_are_told_with_those_that_are() {
+    for (flag, expected) in [
+        (
+            "resource_pools[7].description",
+            "resource_pools[7]: there is no such element; there are: 0 \"default\", 1 \"gpu-a\"",
+        ),
+        (
+            "resource_pools[gpu-b].description",
+            "resource_pools[gpu-b]: no element has this name; there are: 0 \"default\", 1 \"gpu-a\" (hint: did you mean \"gpu-a\"?)",
+        ),
+        (
+            "resource_pools[0].descripton",
+            "did you mean \"resource_pools[0].description\"?",
+        ),
+        (
+            "resource_pools.description",
+            "resource_pools: is a list; say which element, resource_pools[0] or resource_pools[NAME]",
+        ),
+        ("db[0]", "db: is no list, so it has no elements"),
+        ("reserved_ports[0]", "there is no such element"),
+        ("resource_pools[0", "has a \"[\" without its \"]\""),
+        ("resource_pools[0].scheduler.type", "must be one of"),
+    ] {
+        let told = loaded_with(&[], &[(flag, "x")]).unwrap_err().to_string();
+        let hinted = expected.replace(" (hint: ", "; hint: ").replace("?)", "?");
+        assert!(
+            told.contains(expected) || told.contains(&hinted),
+            "{flag}: {told}"
+        );
+        assert!(told.contains(&format!("--set {flag}")), "{flag}: {told}");
+    }
+    for (variable, expected) in [
+        (
+            "DET_RESOURCE_POOLS__7__DESCRIPTION",
+            "resource_pools[7]: no element has this number or name; there are: 0 \"default\", 1 \"gpu-a\"",
+        ),
+        (
+            "DET_RESOURCE_POOLS__GPU_A__DESCRIPTON",
+            "resource_pools[1]: \"DESCRIPTON\" is no key of it",
+        ),
+    ] {
+        let told = loaded_with(&[(variable, "x")], &[])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            told.contains(expected) && told.contains(variable),
+            "{variable}: {told}"
+        );
+    }
+}
+
+#[test]
+fn variables_that_nothing_reads_are_told_of() {
+    let loaded = loaded_with(
+        &[
+            ("DET_ANYTHING_ELSE", "1"),
+            ("DET_LOG_LEVLE", "info"),
+            ("DET_MASTER", "http://x"),
+            ("DET_TEST_POSTGRES_URL", "x"),
+            ("DET_AGENT_ID", "a"),
+            ("DET_DB_PASSWORD_FILE", "/x"),
+            ("DET_SLOT_TYPE", "none"),
+        ],
+        &[],
+    )
+    .unwrap();
+    let told: Vec<String> = loaded
+        .warnings
+        .iter()
+        .map(ConfigWarning::for_log)
+        .filter(|warning| warning.contains("DET_"))
+        .collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(
+        told[0].contains("DET_ANYTHING_ELSE") && told[0].contains("det config keys"),
+        "{told:?}"
+    );
+    assert!(told[1].contains("DET_LOG_LEVLE"), "{told:?}");
 }

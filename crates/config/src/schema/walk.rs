@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Field, Kind, Section};
+use super::{Field, Kind, Section, Union};
 use crate::yaml::{Node, Tree};
 
 /// Reads a built-in default.
@@ -160,25 +160,58 @@ pub(crate) struct Leaf {
     /// Dotted.
     pub(crate) path: String,
     pub(crate) kind: Kind,
+    /// JSON of its default.
+    pub(crate) default: Option<&'static str>,
 }
 
 /// All keys of a section and of the sections in it, unions with their tags and the keys of all their variants, and the
 /// section's own alternative names.
 pub(crate) fn leaves(section: &'static Section) -> Vec<Leaf> {
+    leaves_of(Kind::Section(section))
+}
+
+/// As [`leaves`] for whatever has keys; nothing for what has none.
+pub(crate) fn leaves_of(kind: Kind) -> Vec<Leaf> {
     let mut found = BTreeMap::new();
-    collect(section.fields, "", &mut found);
-    for (old, new, _) in section.aliases {
+    let aliases = match kind {
+        Kind::Section(section) => {
+            collect(section.fields, "", &mut found);
+            section.aliases
+        }
+        Kind::Union(union) => {
+            found.insert(union.tag.to_owned(), (Kind::Text, None));
+            of_union(union, "", &mut found);
+            union.aliases
+        }
+        Kind::Special(special) => return special.inner.map(leaves_of).unwrap_or_default(),
+        _ => &[],
+    };
+    for (old, new, _) in aliases {
         if let Some(kind) = found.get(*new).copied() {
             found.insert((*old).to_owned(), kind);
         }
     }
     found
         .into_iter()
-        .map(|(path, kind)| Leaf { path, kind })
+        .map(|(path, (kind, default))| Leaf {
+            path,
+            kind,
+            default,
+        })
         .collect()
 }
 
-fn collect(fields: &'static [Field], prefix: &str, found: &mut BTreeMap<String, Kind>) {
+/// What stands at a path, and its default.
+type Found = BTreeMap<String, (Kind, Option<&'static str>)>;
+
+fn of_union(union: &'static Union, path: &str, found: &mut Found) {
+    collect(union.common, path, found);
+    for variant in union.variants.iter().filter(|v| !v.is_retired()) {
+        collect(variant.fields, path, found);
+    }
+}
+
+fn collect(fields: &'static [Field], prefix: &str, found: &mut Found) {
     for field in fields {
         let path = if prefix.is_empty() {
             field.name.to_owned()
@@ -186,22 +219,14 @@ fn collect(fields: &'static [Field], prefix: &str, found: &mut BTreeMap<String, 
             format!("{prefix}.{}", field.name)
         };
         match field.kind {
-            Kind::Section(section) => {
-                collect(section.fields, &path, found);
-                found.insert(path, field.kind);
-            }
+            Kind::Section(section) => collect(section.fields, &path, found),
             Kind::Union(union) => {
-                found.insert(format!("{path}.{}", union.tag), Kind::Text);
-                collect(union.common, &path, found);
-                for variant in union.variants.iter().filter(|v| !v.is_retired()) {
-                    collect(variant.fields, &path, found);
-                }
-                found.insert(path, field.kind);
+                found.insert(format!("{path}.{}", union.tag), (Kind::Text, None));
+                of_union(union, &path, found);
             }
-            _ => {
-                found.insert(path, field.kind);
-            }
+            _ => {}
         }
+        found.insert(path, (field.kind, field.default));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Driving a search.
 
+use det_config::ConfigErrors;
 use det_config::container::TaskContainerDefaults;
 use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
 use det_ids::RequestId;
@@ -59,7 +60,10 @@ pub fn play_trace(trace: &Trace, config: Submitted) -> Result<TraceReport, Mista
 }
 
 /// The configuration with what a search does not ask for filled in.
-fn completed(config: Submitted, seed: u32) -> Result<ExperimentConfig, Mistakes> {
+///
+/// # Errors
+/// Every mistake that it has.
+pub fn completed(config: Submitted, seed: u32) -> Result<ExperimentConfig, ConfigErrors> {
     let defaults = CompletionDefaults {
         name: "trace".to_owned(),
         experiment_seed: seed,
@@ -70,7 +74,7 @@ fn completed(config: Submitted, seed: u32) -> Result<ExperimentConfig, Mistakes>
         // Nothing is run, so no entrypoint is needed.
         managed: false,
     };
-    Ok(config.complete(&defaults)?)
+    config.complete(&defaults)
 }
 
 struct Player<'c> {

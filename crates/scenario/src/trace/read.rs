@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use det_config::yaml::Tree;
+use det_config::experiment::Submitted;
+use det_config::yaml::{self, Tree};
 use det_searcher::{ExitReason, Outcome};
 use serde_json::{Map, Value as Json};
 
+use super::play::completed;
 use super::{Expected, Trace, TraceConfig, TraceEvent, TraceStep};
 use crate::fields::{Fields, Mistakes, Reader, Value, read_with};
 
@@ -18,6 +20,13 @@ const MOST_TRIALS: u32 = 1_000_000;
 /// Every mistake, with path and line, in the order of the text.
 pub fn read_trace(text: &str) -> Result<Trace, Mistakes> {
     read_with(text, document)
+}
+
+/// The path of the configuration's file that a trace names, whatever else is wrong with it.
+pub fn config_file_of(text: &str) -> Option<String> {
+    let root = yaml::parse(text).ok()?;
+    let path = root.get("config")?.text()?;
+    (!path.is_empty()).then(|| path.to_owned())
 }
 
 fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Trace> {
@@ -36,7 +45,7 @@ fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Trace> {
         .and_then(|value| reader.choice(&value, &[("before_every_event", true), ("none", false)]))
         .unwrap_or(false);
     let config = match fields.take("config") {
-        Some(value) => config(reader, &value),
+        Some(value) => config(reader, &value, seed.unwrap_or(0)),
         None => {
             reader.mistake(
                 root,
@@ -67,9 +76,22 @@ fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Trace> {
     })
 }
 
-fn config(reader: &mut Reader, value: &Value<'_>) -> Option<TraceConfig> {
+fn config(reader: &mut Reader, value: &Value<'_>, seed: u32) -> Option<TraceConfig> {
     match &value.node.tree {
-        Tree::Map(_) => Some(TraceConfig::Inline(value.node.to_value())),
+        Tree::Map(_) => {
+            if let Err(wrong) = completed(Submitted::from_node(value.node.clone()), seed) {
+                reader
+                    .mistakes
+                    .extend(Mistakes::from(wrong).0.into_iter().map(|mut mistake| {
+                        mistake.path = match mistake.path.as_str() {
+                            "" => value.path.clone(),
+                            below => format!("{}.{below}", value.path),
+                        };
+                        mistake
+                    }));
+            }
+            Some(TraceConfig::Inline(value.node.to_value()))
+        }
         Tree::Text(path) if !path.is_empty() => Some(TraceConfig::File(path.clone())),
         _ => {
             reader.mismatch(value, "a configuration or the path of one");

@@ -136,6 +136,7 @@ impl Master {
         check_size(&config)?;
         config.resources.resource_pool.clone_from(&pool);
         let slots_exceeded = self.check_pools(&mut config, &mut warnings).await?;
+        self.check_limit(workspace, config.resources.slots_per_trial, &mut warnings)?;
         let seed = config.reproducibility.experiment_seed;
         let (config, search) = beside(long, move || {
             let search = Search::new(&config.searcher, &config.hyperparameters, seed);
@@ -215,6 +216,34 @@ impl Master {
             mistakes.push(mistake("resources.resource_pool", chosen));
         }
         mistakes
+    }
+
+    /// Refuses trials that are larger than all that their workspace may use; with `launch_error: false` it is a warning.
+    fn check_limit(
+        &self,
+        workspace: &WorkspaceRow,
+        slots: u32,
+        warnings: &mut Vec<String>,
+    ) -> AppResult<()> {
+        let Some(limit) = workspace
+            .max_slots
+            .filter(|limit| i64::from(slots) > *limit)
+        else {
+            return Ok(());
+        };
+        let name = &workspace.name;
+        let message = format!(
+            "resources.slots_per_trial: needs {slots}, and workspace \"{name}\" may use {limit} at a time"
+        );
+        let hint = format!(
+            "ask for at most {limit}, or have an administrator raise the limit: `det workspace edit \"{name}\" \
+             --max-slots N`"
+        );
+        if self.config().launch_error {
+            return Err(AppError::invalid(message).hint(hint));
+        }
+        warnings.push(format!("{message}; {hint}"));
+        Ok(())
     }
 
     /// [`Self::check_capacity`] for all pools that a configuration names. Those that could never run it are left out;

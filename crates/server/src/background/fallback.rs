@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use det_ids::Micros;
-use det_scheduler::{Planner, WaitReason};
+use det_scheduler::Planner;
 use det_store::WriteTx;
 use det_store::allocations::{self, AllocationRow};
 use det_store::events::NewEvent;
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::app::{Master, beside};
+use crate::background::limits::Limits;
 use crate::background::planners::Planners;
 use crate::error::{AppError, AppResult};
 use crate::live::Image;
@@ -108,25 +109,29 @@ pub(super) async fn send_on(
 }
 
 impl Master {
-    /// Why a request would wait if it were in this pool; `None` = it would be placed at once.
+    /// Why a request would wait if it were in this pool, in words; `None` = it would be placed at once.
     async fn wait_in(
         &self,
         row: &AllocationRow,
         job: &JobRow,
         pool: &str,
-    ) -> AppResult<Option<WaitReason>> {
-        let limits = self.places.get().slot_limits();
+    ) -> AppResult<Option<String>> {
         let look = |image: &Image| {
-            let (snapshot, queue) = self.pool_in(image, pool, &limits);
+            let (snapshot, queue) = self.pool_in(image, pool, &Limits::of(self, image));
             (snapshot, queue, image.job_entry(job, pool))
         };
         let (snapshot, queue, entry) = self.live.look_at_jobs(&self.store, look).await?;
         let request = crate::live::request(row);
-        beside(true, move || {
+        let reason = beside(true, move || {
             let now = Micros(det_store::now());
             Planner::of(&snapshot, &queue).wait_of(request, entry, now)
         })
-        .await
+        .await?;
+        let Some(reason) = reason else {
+            return Ok(None);
+        };
+        let tell = |image: &Image| reason.told(|id| image.called(id.as_str()));
+        Ok(Some(self.live.look(&self.store, tell).await?))
     }
 
     /// What the other pools that a waiting request may go to say of it, a sentence for each.

@@ -6,5 +6,6 @@
 pub mod clean_up;
 pub mod deadlines;
 pub(crate) mod fallback;
+mod limits;
 mod planners;
 pub mod schedule;

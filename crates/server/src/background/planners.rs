@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, WorkspaceId};
-use det_scheduler::{Placement, Planner, WorkspaceLimit};
+use det_ids::{AgentId, AllocationId, JobId, Micros};
+use det_scheduler::Planner;
 
 use crate::app::Master;
+use crate::background::limits::Limits;
 use crate::live::{Image, Touched, Work};
 
 /// Any moment, to compare plans.
@@ -15,10 +16,6 @@ const NOON: Micros = Micros(43_200_000_000);
 #[derive(Default)]
 pub(super) struct Planners {
     pools: BTreeMap<String, PoolPlanner>,
-    /// The limits of workspaces.
-    limits: BTreeMap<WorkspaceId, u32>,
-    /// Slots that work in the limited workspaces uses, by pool; with what was placed since it was counted.
-    in_use: BTreeMap<String, BTreeMap<WorkspaceId, u32>>,
 }
 
 struct PoolPlanner {
@@ -28,7 +25,13 @@ struct PoolPlanner {
 
 impl Planners {
     /// Tells the planners how the pools are configured, and what has changed in the image.
-    pub(super) fn tell(&mut self, master: &Master, image: &Image, touched: &Touched) {
+    pub(super) fn tell(
+        &mut self,
+        master: &Master,
+        image: &Image,
+        touched: &Touched,
+        limits: &Limits,
+    ) {
         if touched.everything {
             self.pools.clear();
         }
@@ -38,7 +41,6 @@ impl Planners {
         self.pools
             .retain(|pool, kept| names.contains(pool) || !kept.planner.is_idle());
         names.extend(self.pools.keys().cloned());
-        let limits = master.places.get().slot_limits();
         let mut known = Vec::new();
         for pool in names {
             let aux_limit = master.aux_limit(&pool);
@@ -48,23 +50,19 @@ impl Planners {
                     known.push(pool);
                 }
                 _ => {
-                    let planner = master.planner_of(image, &pool, &limits);
+                    let planner = master.planner_of(image, &pool, limits);
                     self.pools.insert(pool, PoolPlanner { planner, aux_limit });
                 }
             }
         }
-        for pool in &known {
-            if let Some(kept) = self.pools.get_mut(pool) {
-                kept.catch_up(pool, image, touched);
-            }
-        }
-        self.tell_limits(&limits);
         for pool in known {
             if let Some(kept) = self.pools.get_mut(&pool) {
+                kept.catch_up(&pool, image, touched);
+                kept.planner.set_workspaces(limits.in_pool(&pool));
                 // Builds for tests look at everything again.
                 debug_assert_eq!(
                     kept.planner.plan(NOON),
-                    master.planner_of(image, &pool, &limits).plan(NOON),
+                    master.planner_of(image, &pool, limits).plan(NOON),
                     "the planner of {pool} was not told all of {touched:?}"
                 );
             }
@@ -76,60 +74,12 @@ impl Planners {
         self.pools.get_mut(pool).map(|kept| &mut kept.planner)
     }
 
-    /// Tells the planners the limits of workspaces, and what is in use of them in the other pools.
-    fn tell_limits(&mut self, limits: &BTreeMap<WorkspaceId, u32>) {
-        self.limits.clone_from(limits);
-        self.in_use.clear();
-        if !self.limits.is_empty() {
-            for (pool, kept) in &mut self.pools {
-                let in_use = kept.planner.in_use_by_workspace();
-                self.in_use.insert(pool.clone(), in_use);
-            }
-        }
-        for pool in self.pools.keys().cloned().collect::<Vec<_>>() {
-            self.ready(&pool);
-        }
-    }
-
-    /// The planner of a pool, told what is in use of the limits of workspaces in the other pools now.
-    pub(super) fn ready(&mut self, pool: &str) -> Option<&mut Planner> {
-        let kept = self.pools.get_mut(pool)?;
-        let in_use_elsewhere = |workspace: &WorkspaceId| {
-            let others = self.in_use.iter().filter(|(other, _)| *other != pool);
-            let slots = others.filter_map(|(_, in_use)| in_use.get(workspace));
-            slots.fold(0_u32, |sum, slots| sum.saturating_add(*slots))
-        };
-        let limits = self.limits.iter().map(|(workspace, max_slots)| {
-            let limit = WorkspaceLimit {
-                max_slots: *max_slots,
-                in_other_pools: in_use_elsewhere(workspace),
-            };
-            (*workspace, limit)
-        });
-        kept.planner.set_workspaces(limits.collect());
-        Some(&mut kept.planner)
-    }
-
-    /// Counts what a pass has placed, for the pools that come after it.
-    pub(super) fn note_placed(&mut self, pool: &str, image: &Image, placed: &[Placement]) {
-        let Some(in_use) = self.in_use.get_mut(pool) else {
-            return;
-        };
-        for placement in placed {
-            if let Some((workspace, slots)) = image.workspace_of(placement.allocation_id.as_str()) {
-                let sum = in_use.entry(workspace).or_default();
-                *sum = sum.saturating_add(slots);
-            }
-        }
-    }
-
-    /// The pools in which something waits or runs.
-    pub(super) fn busy(&self) -> Vec<String> {
-        let busy = self
-            .pools
-            .iter()
-            .filter(|(_, kept)| !kept.planner.is_idle());
-        busy.map(|(pool, _)| pool.clone()).collect()
+    /// The planners of pools in which something waits or runs.
+    pub(super) fn busy(&mut self) -> impl Iterator<Item = (&str, &mut Planner)> {
+        self.pools
+            .iter_mut()
+            .map(|(pool, kept)| (pool.as_str(), &mut kept.planner))
+            .filter(|(_, planner)| !planner.is_idle())
     }
 }
 
@@ -168,12 +118,7 @@ impl PoolPlanner {
 
 impl Master {
     /// A planner of a pool as an image shows it.
-    fn planner_of(
-        &self,
-        image: &Image,
-        pool: &str,
-        limits: &BTreeMap<WorkspaceId, u32>,
-    ) -> Planner {
+    fn planner_of(&self, image: &Image, pool: &str, limits: &Limits) -> Planner {
         let (snapshot, queue) = self.pool_in(image, pool, limits);
         Planner::of(&snapshot, &queue)
     }

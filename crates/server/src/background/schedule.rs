@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, Micros, WorkspaceId};
+use det_ids::{AllocationId, Micros};
 use det_scheduler::{Pass, PoolSnapshot, Queue, WaitReason};
 use det_store::allocations::AllocationRow;
 use det_store::queue_days::{self, QueueDay};
 
 use crate::app::Master;
 use crate::background::fallback;
+use crate::background::limits::Limits;
 use crate::background::planners::Planners;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -124,7 +125,8 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
         .catch_up(&master.store, &mut state.image)
         .await?;
     let began = Instant::now();
-    state.planners.tell(master, &state.image, &touched);
+    let mut limits = Limits::of(master, &state.image);
+    state.planners.tell(master, &state.image, &touched, &limits);
     let sent = fallback::send_on(master, &state.image, &mut state.planners).await?;
     state.thought = began.elapsed();
     if sent.any {
@@ -133,12 +135,10 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
     }
     let mut next = sent.next;
     let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
-    for pool in state.planners.busy() {
+    for (pool, planner) in state.planners.busy() {
         let began = Instant::now();
-        // What the pools before have placed in this pass counts too.
-        let Some(planner) = state.planners.ready(&pool) else {
-            continue;
-        };
+        // What pools before this one have placed counts.
+        planner.set_workspaces(limits.in_pool(pool));
         let now = Micros(det_store::now());
         let refreshes = state.refreshes.now();
         let decided = planner.pass(now, refreshes as usize);
@@ -152,27 +152,25 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
         {
             sooner(Duration::from_micros(wait));
         }
-        state
-            .planners
-            .note_placed(&pool, &state.image, &decided.place);
         state.thought += began.elapsed();
+        limits.note(&state.image, pool, &decided.place);
         master.apply_pass(decided).await?;
     }
     Ok(next)
 }
 
 impl Master {
-    /// A pool and its queue as an image shows them, under these limits of workspaces.
+    /// A pool and its queue as an image shows them.
     pub(super) fn pool_in(
         &self,
         image: &Image,
         pool: &str,
-        limits: &BTreeMap<WorkspaceId, u32>,
+        limits: &Limits,
     ) -> (PoolSnapshot, Queue) {
         let mut snapshot = self.agents_in(image, pool);
         let mut queue = Queue {
             jobs: image.jobs(pool).collect(),
-            workspaces: image.workspace_limits(pool, limits),
+            workspaces: limits.in_pool(pool),
             ..Queue::default()
         };
         for work in image.work(pool) {
@@ -195,8 +193,7 @@ impl Master {
 
     /// A pool and its queue as they are now, for estimates.
     pub(crate) async fn pool_and_queue(&self, pool: &str) -> AppResult<(PoolSnapshot, Queue)> {
-        let limits = self.places.get().slot_limits();
-        let look = |image: &Image| self.pool_in(image, pool, &limits);
+        let look = |image: &Image| self.pool_in(image, pool, &Limits::of(self, image));
         Ok(self.live.look_at_jobs(&self.store, look).await?)
     }
 
@@ -208,19 +205,20 @@ impl Master {
 
     /// Stores what a pass decided, and the reasons why requests wait that it tells: all of it in one transaction.
     async fn apply_pass(&self, decided: Pass) -> AppResult<()> {
-        let mut texts = in_words(decided.waiting)?;
+        let waiting = decided.waiting;
         // After a restart the reasons that were stored before are known by their texts.
         let texts = self
             .live
             .look(&self.store, |image| {
+                let mut texts = in_words(waiting, |id| image.called(id.as_str()))?;
                 texts.retain(|(id, text)| {
                     image
                         .stored_wait(id.as_str())
                         .is_some_and(|known| known != Some(text.stored.as_str()))
                 });
-                texts
+                Ok::<_, AppError>(texts)
             })
-            .await?;
+            .await??;
         if decided.place.is_empty()
             && decided.preempt.is_empty()
             && decided.hand_over.is_empty()
@@ -282,9 +280,10 @@ fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: AllocationRo
     entry.waited += (at - placed.requested_at).max(0);
 }
 
-/// Reasons in words; many requests wait for the same one.
+/// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people.
 fn in_words(
     waiting: Vec<(AllocationId, Arc<WaitReason>)>,
+    called: impl Fn(&AllocationId) -> Option<String>,
 ) -> AppResult<Vec<(AllocationId, Arc<WaitText>)>> {
     let mut written: HashMap<*const WaitReason, Arc<WaitText>> = HashMap::new();
     waiting
@@ -292,7 +291,9 @@ fn in_words(
         .map(|(allocation, reason)| {
             let text = match written.entry(Arc::as_ptr(&reason)) {
                 Entry::Occupied(text) => Arc::clone(text.get()),
-                Entry::Vacant(free) => Arc::clone(free.insert(Arc::new(WaitText::of(&reason)?))),
+                Entry::Vacant(free) => {
+                    Arc::clone(free.insert(Arc::new(WaitText::of(&reason, &called)?)))
+                }
             };
             Ok((allocation, text))
         })
@@ -308,10 +309,13 @@ struct WaitText {
 }
 
 impl WaitText {
-    fn of(reason: &WaitReason) -> AppResult<Self> {
+    fn of(
+        reason: &WaitReason,
+        called: impl Fn(&AllocationId) -> Option<String>,
+    ) -> AppResult<Self> {
         let document = WaitDocument {
             reason,
-            message: reason.to_string(),
+            message: reason.told(called),
         };
         Ok(Self {
             stored: serde_json::to_string(&document).map_err(AppError::internal)?,

@@ -119,7 +119,7 @@ async fn get_master(State(master): State<Master>) -> Answer {
     responses((status = 200, body = GetMasterConfigResponse)))]
 async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) -> Answer {
     actor.require_admin("read the master's configuration")?;
-    let Value::Object(config) = master.config().to_masked_json() else {
+    let Value::Object(config) = master.config().to_shown_json() else {
         return Err(AppError::internal(anyhow::anyhow!(
             "the master's configuration is not an object"
         ))

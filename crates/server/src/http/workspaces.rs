@@ -11,7 +11,6 @@ use det_api_types::workspaces::{
     ListRPsBoundToWorkspaceResponse, PatchWorkspace, PostWorkspaceRequest,
     SetResourceQuotasRequest, WorkspaceSortBy,
 };
-use det_ids::WorkspaceId;
 use det_store::workspaces::WorkspaceRow;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -300,7 +299,7 @@ async fn get_kubernetes_resource_quotas(
     let places = master.places.get();
     let row = places.workspace(id)?;
     let cluster = master.config().resource_manager.cluster_name.clone();
-    let limit = places.slot_limits().get(&WorkspaceId(row.id)).copied();
+    let limit = places.slot_limits().get(&row.id).copied();
     message(&GetKubernetesResourceQuotasResponse {
         resource_quotas: limit
             .into_iter()

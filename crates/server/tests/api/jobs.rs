@@ -291,7 +291,7 @@ async fn a_job_tells_the_whole_story_of_its_wait() {
     assert!(story["waiting"][0]["estimatedStart"].is_null());
     let basis = story["waiting"][0]["estimateBasis"].as_str().unwrap();
     assert!(
-        basis.contains("nobody can foresee the end of '1."),
+        basis.contains("nobody can foresee the end of trial 1 of experiment 1"),
         "{basis}"
     );
     let admin = cluster.admin().await;

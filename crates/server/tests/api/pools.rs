@@ -25,7 +25,8 @@ async fn submit(client: &Client, name: &str, resources: Value) -> Value {
     client.post("/api/v1/experiments", body).await.ok()
 }
 
-async fn next_start(agent: &mut FakeAgent) -> ContainerSpec {
+/// The next container that an agent is to start, which runs then.
+pub(super) async fn next_start(agent: &mut FakeAgent) -> ContainerSpec {
     loop {
         if let ToAgent::Start(spec) = agent.hear().await {
             agent.runs(&spec).await;

@@ -1,10 +1,9 @@
 //! Workspaces: who may change them, what they give the experiments in them, and how they go.
 
-use det_agent_proto::ToAgent;
-use det_ids::WorkspaceId;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::pools::next_start;
 use crate::support::{Client, Cluster};
 
 const WORKSPACES: &str = "/api/v1/workspaces";
@@ -284,7 +283,7 @@ async fn a_limit_of_slots_is_kept_where_scheduling_looks() {
                 .places
                 .get()
                 .slot_limits()
-                .get(&WorkspaceId(id))
+                .get(&id)
                 .copied(),
             limit
         );
@@ -310,10 +309,7 @@ async fn a_limit_of_slots_is_kept_where_scheduling_looks() {
         .await
         .ok();
     let cluster = cluster.restart().await;
-    assert_eq!(
-        cluster.master().places.get().slot_limits(),
-        [(WorkspaceId(1), 4)].into()
-    );
+    assert_eq!(cluster.master().places.get().slot_limits(), [(1, 4)].into());
     cluster.stop().await;
 }
 
@@ -515,47 +511,55 @@ async fn a_workspace_goes_with_everything_in_it() {
 }
 
 #[tokio::test]
-async fn a_limit_holds_in_all_pools_until_it_is_raised() {
+async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
     let cluster = Cluster::start_with(&[POOLS]).await;
     let (admin, client) = (cluster.admin().await, cluster.determined().await);
-    let mut agents = [
-        cluster.agent_in("default", "a", 1).await,
-        cluster.agent_in("gpu", "b", 1).await,
-    ];
-    let made = workspace(&admin, json!({"name": "w", "maxSlots": 1})).await;
-    let inner = project(&admin, &made, "p").await;
-    let submitted = async |pool: &str, project: i64| {
-        let resources = json!({"resources": {"resource_pool": pool, "slots_per_trial": 1}});
-        let body = json!({"projectId": project, "activate": true});
-        submit(&client, &resources, &body).await
-    };
-    submitted("default", inner).await;
-    let held = agents[0].next_start().await;
-    agents[0].runs(&held).await;
-    let waiting = submitted("gpu", inner).await["experiment"]["jobId"].clone();
-    let queue = "/api/v1/job-queues?resourcePool=gpu";
-    let queue = cluster
-        .until(&client, queue, |q| {
-            q["jobs"][0]["waitReason"]["kind"] == "over_workspace_limit"
-        })
-        .await;
-    assert_eq!(queue["jobs"][0]["jobId"], waiting);
-    let details = &queue["jobs"][0]["waitReason"]["details"];
-    assert_eq!(
-        (&details["max_slots"], &details["in_use"]),
-        (&json!(1), &json!(1))
-    );
-    // Others are not held back by it.
-    submitted("gpu", 1).await;
-    let other = agents[1].next_start().await;
-    agents[1].runs(&other).await;
-    agents[1].exits(&other, 0).await;
-    // Nothing takes its place.
-    assert!(matches!(agents[1].hear().await, ToAgent::Forget { .. }));
-    // Raised, it lets the next one go.
+    let made = workspace(&admin, json!({"name": "small", "maxSlots": 2})).await;
     let path = format!("{WORKSPACES}/{}", made["id"]);
-    admin.patch(&path, json!({"maxSlots": 2})).await.ok();
-    let started = agents[1].next_start().await;
-    agents[1].runs(&started).await;
+    let home = project(&admin, &made, "p").await;
+    let mut default = cluster.agent_in("default", "a", 4).await;
+    let mut gpu = cluster.agent_in("gpu", "b", 4).await;
+    let begin = async |name: &str, resources: Value, project: i64| {
+        let more = json!({"name": name, "resources": resources});
+        let body = json!({"projectId": project, "activate": true});
+        submit(&client, &more, &body).await["experiment"]["id"]
+            .as_i64()
+            .unwrap()
+    };
+    begin("one", json!({"resource_pool": "gpu"}), home).await;
+    next_start(&mut gpu).await;
+    begin("two", json!({}), home).await;
+    let second = next_start(&mut default).await;
+    let third = begin("three", json!({}), home).await;
+    begin("elsewhere", json!({}), 1).await;
+    next_start(&mut default).await;
+
+    let trial = format!("/api/v1/trials/{third}");
+    let waits = |answer: &Value| answer["trial"]["waitReason"]["kind"] == "over_workspace_limit";
+    let shown = cluster.until(&client, &trial, waits).await;
+    assert_eq!(
+        shown["trial"]["waitReason"]["details"],
+        json!({"needed": 1, "max_slots": 2, "in_use": 2})
+    );
+    // What can never start is refused, and says what could.
+    let config = document(&json!({"resources": {"slots_per_trial": 3}})).to_string();
+    let refused = json!({"config": config, "projectId": home, "validateOnly": true});
+    let refused = client
+        .post("/api/v1/experiments", refused)
+        .await
+        .refused(400);
+    assert!(
+        refused.contains("needs 3, and workspace \"small\" may use 2"),
+        "{refused}"
+    );
+
+    // Somebody's end makes room; and so does another limit.
+    default.exits(&second, 0).await;
+    next_start(&mut default).await;
+    let fourth = begin("four", json!({}), home).await;
+    let trial = format!("/api/v1/trials/{fourth}");
+    cluster.until(&client, &trial, waits).await;
+    admin.patch(&path, json!({"maxSlots": -1})).await.ok();
+    next_start(&mut default).await;
     cluster.stop().await;
 }

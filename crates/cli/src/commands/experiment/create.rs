@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use det_client::{Client, Query, api_path};
-use det_config::apply_overrides;
+use det_client::{Client, ClientError, Query, api_path};
 use det_config::document::{self, CheckOptions, DocumentKind};
+use det_config::{ConfigError, apply_overrides};
 use det_ids::ExperimentId;
 use serde_json::{Value, json};
 
@@ -107,7 +107,10 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
     if let Some(project) = args.project_id {
         body["projectId"] = json!(project);
     }
-    let answer = client.post(&api_path(["experiments"]), Some(&body)).await?;
+    let answer = client
+        .post(&api_path(["experiments"]), Some(&body))
+        .await
+        .map_err(|error| in_file(error, &args.config_file, &written, &args.overrides))?;
     let Some(id) = answer["experiment"]["id"].as_i64().map(ExperimentId) else {
         return Err(det_client::ClientError::BadAnswer {
             url: client.master().join(&api_path(["experiments"])),
@@ -138,7 +141,8 @@ pub(crate) async fn go_on(args: ContinueArgs, context: &Context) -> Result<ExitC
     let body = json!({"id": id, "overrideConfig": config});
     let answer = client
         .post(&api_path(["experiments", "continue"]), Some(&body))
-        .await?;
+        .await
+        .map_err(|error| in_file(error, named, &written, &args.overrides))?;
     output::line(format_args!("Continued experiment {id}"))?;
     warn(&answer["warnings"]);
     if args.follow_first_trial {
@@ -176,6 +180,19 @@ fn check(path: &Path, text: &str, overrides: &[String], partial: bool) -> Result
     };
     document::check(DocumentKind::Experiment, &shown_name(path), text, options)?;
     Ok(())
+}
+
+/// A refusal by the master, with its mistakes where they stand in the file and on the command line: overrides make the
+/// text that is sent anew, and its lines are nobody's.
+fn in_file(error: ClientError, path: &Path, text: &str, overrides: &[String]) -> CliError {
+    match &error {
+        ClientError::Failed { mistakes, .. } if !mistakes.is_empty() => {
+            let mistakes = mistakes.iter().map(ConfigError::from_json).collect();
+            let told = document::told_in_file(&shown_name(path), text, overrides, mistakes);
+            CliError::document("the experiment's configuration", &told)
+        }
+        _ => error.into(),
+    }
 }
 
 fn announce(files: &ModelFiles, verbose: bool) {

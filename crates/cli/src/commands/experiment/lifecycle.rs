@@ -1,13 +1,15 @@
 //! Pausing, stopping, archiving and deleting experiments.
 
+use std::process::ExitCode;
+
 use clap::Args;
-use det_client::Client;
+use det_client::{Client, ClientError};
 use det_ids::ExperimentId;
 use serde_json::json;
 
 use super::{path, path_below};
 use crate::commands::projects;
-use crate::error::CliError;
+use crate::error::{CliError, Exit};
 use crate::{output, prompt};
 
 /// One experiment.
@@ -17,41 +19,125 @@ pub(crate) struct One {
     pub(crate) experiment_id: ExperimentId,
 }
 
+/// One experiment or several.
+#[derive(Debug, Args)]
+pub(crate) struct Several {
+    /// Ids of the experiments
+    #[arg(required = true, value_name = "EXPERIMENT_ID")]
+    pub(crate) experiment_ids: Vec<ExperimentId>,
+}
+
 /// Options of `det experiment delete`.
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
-    one: One,
+    several: Several,
     /// Do not ask
     #[arg(long)]
     yes: bool,
 }
 
-/// Tells the master to do `action` with an experiment; `done` says that it did.
+/// Tells the master to do `action` with each experiment; `done` says that it did.
 pub(crate) async fn act(
     client: &Client,
-    one: One,
+    several: &Several,
     action: &str,
     done: &str,
-) -> Result<(), CliError> {
-    let id = one.experiment_id;
-    client.post(&path_below(id, action), None).await?;
-    output::line(format_args!("{done} experiment {id}"))
+) -> Result<ExitCode, CliError> {
+    let mut outcomes = Outcomes::of(several);
+    for &id in &several.experiment_ids {
+        let answer = client.post(&path_below(id, action), None).await;
+        outcomes.note(id, answer, || format!("{done} experiment {id}"))?;
+    }
+    Ok(outcomes.exit())
 }
 
-/// Deletes an experiment after asking.
-pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<(), CliError> {
-    let id = args.one.experiment_id;
-    let question = format!(
-        "Deleting experiment {id} deletes its logs, metrics and checkpoints for good. \
-         (`det e archive {id}` only hides it.) Delete it?"
-    );
+/// Deletes experiments after asking.
+pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<ExitCode, CliError> {
+    let question = question(&args.several.experiment_ids);
     if !args.yes && !prompt::confirm(&question, "--yes")? {
         output::note("nothing was deleted");
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
-    client.delete(&path(id)).await?;
-    output::line(format_args!("Deletion of experiment {id} is in progress"))
+    let mut outcomes = Outcomes::of(&args.several);
+    for &id in &args.several.experiment_ids {
+        let answer = client.delete(&path(id)).await;
+        outcomes.note(id, answer, || {
+            format!("Deletion of experiment {id} is in progress")
+        })?;
+    }
+    Ok(outcomes.exit())
+}
+
+fn question(ids: &[ExperimentId]) -> String {
+    let shown: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    match shown.as_slice() {
+        [id] => format!(
+            "Deleting experiment {id} deletes its logs, metrics and checkpoints for good. \
+             (`det e archive {id}` only hides it.) Delete it?"
+        ),
+        several => format!(
+            "Deleting the {} experiments {} deletes their logs, metrics and checkpoints for good. \
+             (`det e archive {}` only hides them.) Delete them?",
+            several.len(),
+            several.join(", "),
+            several.join(" ")
+        ),
+    }
+}
+
+/// What became of each experiment that was named.
+struct Outcomes {
+    named: usize,
+    failed: usize,
+}
+
+impl Outcomes {
+    fn of(several: &Several) -> Self {
+        Self {
+            named: several.experiment_ids.len(),
+            failed: 0,
+        }
+    }
+
+    /// Tells one outcome. A refusal of one is no reason to leave the others alone; a master that cannot be reached is,
+    /// and so is a person who may not.
+    fn note<T>(
+        &mut self,
+        id: ExperimentId,
+        answer: Result<T, ClientError>,
+        done: impl FnOnce() -> String,
+    ) -> Result<(), CliError> {
+        let Err(error) = answer else {
+            return output::line(done());
+        };
+        let stops = error.is_connection() || matches!(error, ClientError::Unauthenticated { .. });
+        if stops || self.named == 1 {
+            return Err(error.into());
+        }
+        self.failed += 1;
+        let told = match CliError::from(error) {
+            CliError::Told {
+                message,
+                hint: Some(hint),
+                ..
+            } => format!("{message} (hint: {hint})"),
+            other => other.to_string(),
+        };
+        output::note(format_args!("error: experiment {id}: {told}"));
+        Ok(())
+    }
+
+    fn exit(&self) -> ExitCode {
+        if self.failed == 0 {
+            return ExitCode::SUCCESS;
+        }
+        output::note(format_args!(
+            "{} of {} experiments were refused",
+            self.failed, self.named
+        ));
+        Exit::Failed.into()
+    }
 }
 
 /// Options of `det experiment move`.

@@ -67,20 +67,20 @@ enum ExperimentAction {
         /// Id of the experiment
         experiment_id: ExperimentId,
     },
-    /// Let the trials of an experiment save and give their slots back
-    Pause(lifecycle::One),
-    /// Let a paused experiment go on
+    /// Let the trials of experiments save and give their slots back
+    Pause(lifecycle::Several),
+    /// Let paused experiments go on
     #[command(visible_alias = "unpause")]
-    Activate(lifecycle::One),
-    /// Stop an experiment; its trials may save first
-    Cancel(lifecycle::One),
-    /// Stop an experiment at once
-    Kill(lifecycle::One),
-    /// Hide an ended experiment from lists
-    Archive(lifecycle::One),
-    /// Show an archived experiment again
-    Unarchive(lifecycle::One),
-    /// Delete an experiment with its checkpoints and logs
+    Activate(lifecycle::Several),
+    /// Stop experiments; their trials may save first
+    Cancel(lifecycle::Several),
+    /// Stop experiments at once
+    Kill(lifecycle::Several),
+    /// Hide ended experiments from lists
+    Archive(lifecycle::Several),
+    /// Show archived experiments again
+    Unarchive(lifecycle::Several),
+    /// Delete experiments with their checkpoints and logs
     Delete(lifecycle::DeleteArgs),
     /// Move an experiment to another project
     Move(lifecycle::MoveArgs),
@@ -134,17 +134,25 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
         ExperimentAction::Follow { experiment_id } => {
             return follow::progress(client, experiment_id).await;
         }
-        ExperimentAction::Pause(one) => lifecycle::act(client, one, "pause", "Paused").await,
-        ExperimentAction::Activate(one) => {
-            lifecycle::act(client, one, "activate", "Activated").await
+        ExperimentAction::Pause(several) => {
+            return lifecycle::act(client, &several, "pause", "Paused").await;
         }
-        ExperimentAction::Cancel(one) => lifecycle::act(client, one, "cancel", "Canceled").await,
-        ExperimentAction::Kill(one) => lifecycle::act(client, one, "kill", "Killed").await,
-        ExperimentAction::Archive(one) => lifecycle::act(client, one, "archive", "Archived").await,
-        ExperimentAction::Unarchive(one) => {
-            lifecycle::act(client, one, "unarchive", "Unarchived").await
+        ExperimentAction::Activate(several) => {
+            return lifecycle::act(client, &several, "activate", "Activated").await;
         }
-        ExperimentAction::Delete(args) => lifecycle::delete(client, &args).await,
+        ExperimentAction::Cancel(several) => {
+            return lifecycle::act(client, &several, "cancel", "Canceled").await;
+        }
+        ExperimentAction::Kill(several) => {
+            return lifecycle::act(client, &several, "kill", "Killed").await;
+        }
+        ExperimentAction::Archive(several) => {
+            return lifecycle::act(client, &several, "archive", "Archived").await;
+        }
+        ExperimentAction::Unarchive(several) => {
+            return lifecycle::act(client, &several, "unarchive", "Unarchived").await;
+        }
+        ExperimentAction::Delete(args) => return lifecycle::delete(client, &args).await,
         ExperimentAction::Move(args) => lifecycle::go_to(client, &args).await,
         ExperimentAction::Set(action) => set::set(client, action).await,
         ExperimentAction::Label(action) => set::label(client, action).await,

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use det_config::experiment::Submitted;
-use det_scenario::{Answered, TraceConfig, TraceReport, play_trace, read_trace};
+use det_scenario::{
+    Answered, TraceConfig, TraceReport, completed, config_file_of, play_trace, read_trace,
+};
 
 use crate::error::CliError;
 use crate::model_files::{read_text, shown_name};
@@ -18,19 +20,43 @@ pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
             "the trace \"{name}\" cannot be played:\n{mistakes}"
         ))
     };
-    let trace = read_trace(&read_text(file)?).map_err(|mistakes| unusable(&mistakes))?;
-    let config = match &trace.config {
-        TraceConfig::Inline(config) => {
-            Submitted::from_value(config).map_err(|errors| unusable(&errors))?
-        }
-        TraceConfig::File(config) => {
+    let text = read_text(file)?;
+    let read = read_trace(&text);
+    let from_file = match config_file_of(&text) {
+        Some(config) => {
             // As the trace sees it: beside itself.
             let path = file.parent().unwrap_or(Path::new("")).join(config);
             let text = read_text(&path)?;
             let none: &[&str] = &[];
-            Submitted::read_file(&shown_name(&path), &text, none)
-                .map_err(|errors| unusable(&errors))?
+            Some(Submitted::read_file(&shown_name(&path), &text, none))
         }
+        None => None,
+    };
+    // All that is wrong at once: the trace's mistakes, and then those of its configuration's file.
+    let seed = read.as_ref().ok().and_then(|trace| trace.seed).unwrap_or(0);
+    let mut told: Vec<String> = read
+        .as_ref()
+        .err()
+        .map(ToString::to_string)
+        .into_iter()
+        .collect();
+    if let Some(config) = &from_file {
+        let checked = match config {
+            Ok(config) => completed(config.clone(), seed).err(),
+            Err(errors) => Some(errors.clone()),
+        };
+        told.extend(checked.map(|errors| errors.to_string()));
+    }
+    let (trace, config) = match (read, from_file) {
+        (Ok(trace), Some(Ok(config))) if told.is_empty() => (trace, config),
+        (Ok(trace), None) => {
+            let TraceConfig::Inline(config) = &trace.config else {
+                return Err(unusable(&"\"config\" names a file with an empty name"));
+            };
+            let config = Submitted::from_value(config).map_err(|errors| unusable(&errors))?;
+            (trace, config)
+        }
+        _ => return Err(unusable(&told.join("\n"))),
     };
     let report = play_trace(&trace, config).map_err(|mistakes| unusable(&mistakes))?;
     print(&report, format)?;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::container::schema::NOT_EMPTY;
+use crate::limits;
 use crate::schema::{
     Block, Checker, Field, Kind, Merge, NATURAL, OldKey, POSITIVE, Special, Union, field, special,
     union, variant,
@@ -43,7 +44,7 @@ pub(in crate::experiment) static SEARCHER: Union = union(
         variant(
             "async_halving",
             &[
-                field("num_rungs", POSITIVE, "Rungs at which trials are compared").finally(),
+                field("num_rungs", RUNGS, "Rungs at which trials are compared").finally(),
                 MAX_TRIALS,
                 TIME_METRIC,
                 MAX_TIME,
@@ -74,7 +75,7 @@ pub(in crate::experiment) static SEARCHER: Union = union(
                 .or("5"),
                 field(
                     "bracket_rungs",
-                    Kind::List(&POSITIVE),
+                    Kind::List(&RUNGS),
                     "Rungs of each bracket; without any they follow from `mode`",
                 )
                 .or("[]"),
@@ -149,9 +150,20 @@ pub(in crate::experiment) static SEARCHER: Union = union(
 }])
 .check(super::super::checks::searcher);
 
+#[expect(
+    clippy::cast_possible_wrap,
+    reason = "bounds of some thousands and millions"
+)]
+const TRIALS: Kind = Kind::Int(1, limits::MAX_TRIALS as i64);
+#[expect(
+    clippy::cast_possible_wrap,
+    reason = "bounds of some thousands and millions"
+)]
+const RUNGS: Kind = Kind::Int(1, limits::MAX_RUNGS as i64);
+
 const ADVICE: &str = "use \"adaptive_asha\" or \"random\"";
 
-const MAX_TRIALS: Field = field("max_trials", POSITIVE, "Trials to create").finally();
+const MAX_TRIALS: Field = field("max_trials", TRIALS, "Trials to create").finally();
 const MAX_CONCURRENT_TRIALS: Field = field(
     "max_concurrent_trials",
     NATURAL,

@@ -501,3 +501,52 @@ fn all_mistakes_are_reported_at_once_in_the_order_of_the_text() {
     let lines: Vec<Option<u32>> = errors.0.iter().map(|error| error.line).collect();
     assert_eq!(lines, [Some(1), Some(2), Some(5)]);
 }
+
+#[test]
+fn what_no_search_can_do_is_told_with_its_place() {
+    let grid = searching(
+        "  name: grid\nhyperparameters:\n  b: {c: {type: int, minval: 1, maxval: 5000000, count: 2000000}}\n  a: {type: categorical, vals: [1, 2]}",
+    );
+    assert_eq!(
+        failure(&grid),
+        "<config>.hyperparameters: make a grid of 4000000 points, at most 1000000 are allowed: \"b.c\" 2000000, \
+         \"a\" 2 (line 5); hint: lower a \"count\", or use searcher \"random\" with \"max_trials\""
+    );
+    let halving = |more: &str| {
+        failure(&searching(&format!(
+            "  name: adaptive_asha\n  time_metric: batches\n{more}"
+        )))
+    };
+    for (settings, expected) in [
+        (
+            "  max_trials: 1000001\n  max_time: 10",
+            "searcher.max_trials: must be at most 1000000, not 1000001",
+        ),
+        (
+            "  max_trials: 10\n  max_time: 10\n  bracket_rungs: [1, 1001]",
+            "searcher.bracket_rungs[1]: must be at most 1000, not 1001",
+        ),
+        (
+            "  max_trials: 1000000\n  max_time: 1000000\n  divisor: 1.001\n  max_rungs: 2000",
+            "searcher.max_rungs: is 2000; with divisor 1.001 that gives more than 1000 rungs",
+        ),
+    ] {
+        let told = halving(settings);
+        assert!(told.contains(expected), "{told}");
+    }
+    let many = vec!["1"; 1001].join(", ");
+    let told = halving(&format!(
+        "  max_trials: 10\n  max_time: 10\n  bracket_rungs: [{many}]"
+    ));
+    assert!(
+        told.contains("is a list of 1001, at most 1000 are allowed"),
+        "{told}"
+    );
+    let log = failure(&searching(
+        "  name: random\n  max_trials: 3\nhyperparameters:\n  lr: {type: log, minval: 1, maxval: 400, base: 10}",
+    ));
+    assert!(
+        log.contains("hyperparameters.lr: cannot be drawn from: base 10 to the power of"),
+        "{log}"
+    );
+}

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use det_ids::WorkspaceId;
 use det_store::workspaces::{self, DELETING, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 use det_store::{Conn, Store, StoreError};
 
@@ -102,11 +101,10 @@ impl Places {
     }
 
     /// How many slots the work in each workspace that has a limit may have at once.
-    pub fn slot_limits(&self) -> BTreeMap<WorkspaceId, u32> {
+    pub fn slot_limits(&self) -> BTreeMap<i64, u32> {
         let limit = |row: &WorkspaceRow| {
             let slots = row.max_slots?;
-            let slots = u32::try_from(slots).unwrap_or(u32::MAX);
-            Some((WorkspaceId(row.id), slots))
+            Some((row.id, u32::try_from(slots).unwrap_or(u32::MAX)))
         };
         self.workspaces.values().filter_map(limit).collect()
     }

@@ -12,6 +12,7 @@ use crate::app::jobs::QueuedJob;
 use crate::app::why::JobStory;
 use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::wait_reason;
+use crate::live::called;
 
 /// Jobs, and holders of slots, that are told at most.
 const MOST: usize = 100;
@@ -33,7 +34,8 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
                     Some(Estimate::At(at) | Estimate::AtTheLatest(at, _)) => Some(Timestamp(at.0)),
                     _ => None,
                 },
-                estimate_basis: basis(story.estimates.get(&row.id)),
+                estimate_basis: basis(story, story.estimates.get(&row.id)),
+                called: called(row).unwrap_or_default(),
                 elsewhere: story.elsewhere.get(&row.id).cloned().unwrap_or_default(),
             })
         })
@@ -95,7 +97,7 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
 }
 
 /// What an estimate rests on, or why there is none.
-fn basis(estimate: Option<&Estimate>) -> String {
+fn basis(story: &JobStory, estimate: Option<&Estimate>) -> String {
     match estimate {
         None => "only the first few waiting tasks of a job are estimated".to_owned(),
         Some(Estimate::At(_)) => {
@@ -104,7 +106,7 @@ fn basis(estimate: Option<&Estimate>) -> String {
         }
         Some(Estimate::AtTheLatest(_, stopping)) => format!(
             "at the latest: until then {} may take to save and stop",
-            some(stopping)
+            some(story, stopping)
         ),
         Some(Estimate::NotByWaiting) => "no end of running work would help".to_owned(),
         Some(Estimate::TooFar) => "too much has to end before it".to_owned(),
@@ -114,15 +116,24 @@ fn basis(estimate: Option<&Estimate>) -> String {
         Some(Estimate::Unforeseeable(held)) => {
             format!(
                 "nobody can foresee the end of {}: a single trial's progress would tell",
-                some(held)
+                some(story, held)
             )
         }
     }
 }
 
 /// The first few of a list.
-fn some(ids: &[AllocationId]) -> String {
-    let shown: Vec<String> = ids.iter().take(3).map(|id| format!("'{id}'")).collect();
+fn some(story: &JobStory, ids: &[AllocationId]) -> String {
+    let name = |id: &AllocationId| {
+        let mut rows = story.queue.iter().flat_map(|entry| &entry.allocations);
+        let row = rows.find(|row| row.id == id.as_str())?;
+        called(row)
+    };
+    let shown: Vec<String> = ids
+        .iter()
+        .take(3)
+        .map(|id| name(id).unwrap_or_else(|| format!("'{id}'")))
+        .collect();
     let more = match ids.len().saturating_sub(shown.len()) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -198,6 +209,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
         .filter(|row| row.placed_at.is_some())
         .map(|row| SlotHolder {
             allocation_id: row.id.clone(),
+            called: called(row).unwrap_or_default(),
             job_id: entry.job.id.clone(),
             name: entry.experiment.name.clone(),
             username: entry.experiment.username.clone(),
