@@ -188,7 +188,7 @@ fn cluster() -> StubMaster {
     );
     let job = |id: &str, time: &str| {
         json!({"full": {"entityId": id, "type": "TYPE_EXPERIMENT", "submissionTime": time, "resourcePool": "gpus",
-                        "isPreemptible": true, "priority": 42, "weight": 1.0}})
+                        "isPreemptible": true, "priority": 42, "weight": 1.0, "workspaceId": 3}})
     };
     stub.on(
         "GET /api/v1/job-queues-v2",
@@ -200,6 +200,7 @@ fn cluster() -> StubMaster {
             ok(json!({"experiment": {"id": id}, "config": {"resources": {"is_single_node": null}}})),
         );
     }
+    stub.on("GET /api/v1/workspaces", ok(json!({"workspaces": []})));
     stub.on(
         "GET /api/v1/master/config",
         ok(json!({"config": {"resource_manager": {"scheduler": {"allow_heterogeneous_fits": true}}}})),
@@ -255,4 +256,31 @@ fn the_steps_of_a_file_go_on_from_there() {
         told.contains("no resource pool \"x\"") && told.contains("gpus"),
         "{told}"
     );
+}
+
+#[test]
+fn limits_of_workspaces_come_along() {
+    let stub = cluster();
+    stub.on(
+        "GET /api/v1/workspaces",
+        ok(json!({"workspaces": [
+            {"id": 1, "name": "Uncategorized", "maxSlots": null}, {"id": 3, "name": "vision", "maxSlots": 2},
+        ]})),
+    );
+    let person = Person::using(&stub);
+    person.write(
+        "more.yaml",
+        "steps:\n  - after: 10m\n    join: {id: new, slots: 2}\n",
+    );
+    let out = person
+        .det(&["scheduler", "simulate", "more.yaml", "--from-cluster"])
+        .ok();
+    for told in [
+        "wait   8.1: needs 2 slots, and its workspace has 1 of at most 2 in use",
+        // There would be room for it from the tenth minute on.
+        "0:10:00  1 of 4 slots in use",
+        "7.1 ends\n           start  8.1 on new (2 slots)",
+    ] {
+        assert!(out.contains(told), "{told}\n{out}");
+    }
 }

@@ -7,7 +7,7 @@ use det_client::{Client, ClientError, Query, api_path};
 use det_config::units::format_duration;
 use det_scenario::{
     AgentDescription, JobSettings, Kind, Operation, Place, Pool, Scenario, Service, Start, Step,
-    Submission, Until, When,
+    Submission, Until, When, WorkspaceSettings,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings};
 use jiff::Timestamp;
@@ -37,6 +37,8 @@ pub(super) struct Answers {
     pub(super) states: BTreeMap<String, String>,
     /// The master's configuration; null for those who may not see it.
     pub(super) master: Value,
+    /// The workspaces that have a limit of slots, by number: their names, and what they use.
+    pub(super) limited: BTreeMap<i64, (String, WorkspaceSettings)>,
 }
 
 /// Asks a master about a pool, by default the one for computing.
@@ -65,8 +67,10 @@ pub(super) async fn ask(context: &Context, pool: Option<&str>) -> Result<Answers
         Err(ClientError::Forbidden { .. }) => Value::Null,
         Err(error) => return Err(error.into()),
     };
+    let limited = limited(&client, &pools, &name).await?;
     Ok(Answers {
         pool,
+        limited,
         agents: items(&agents["agents"]).cloned().collect(),
         jobs,
         allocations: members(&tasks["allocationIdToSummary"])
@@ -76,6 +80,46 @@ pub(super) async fn ask(context: &Context, pool: Option<&str>) -> Result<Answers
         states,
         master,
     })
+}
+
+/// The workspaces that have a limit, with the slots that their jobs have in pools other than this one.
+async fn limited(
+    client: &Client,
+    pools: &Value,
+    pool: &str,
+) -> Result<BTreeMap<i64, (String, WorkspaceSettings)>, CliError> {
+    let answer = client.get(&api_path(["workspaces"]), &Query::new()).await?;
+    let mut limited: BTreeMap<i64, (String, WorkspaceSettings)> = items(&answer["workspaces"])
+        .filter_map(|workspace| {
+            let settings = WorkspaceSettings {
+                max_slots: Some(small(&workspace["maxSlots"])?),
+                in_other_pools: 0,
+            };
+            Some((
+                workspace["id"].as_i64()?,
+                (text(workspace, "name"), settings),
+            ))
+        })
+        .collect();
+    if limited.is_empty() {
+        return Ok(limited);
+    }
+    let others = items(&pools["resourcePools"]).map(|other| text(other, "name"));
+    for other in others.filter(|other| other != pool) {
+        for job in jobs(client, &other).await? {
+            let seen = if job["full"].is_null() {
+                &job["limited"]
+            } else {
+                &job["full"]
+            };
+            let workspace = seen["workspaceId"].as_i64();
+            if let Some((_, settings)) = workspace.and_then(|id| limited.get_mut(&id)) {
+                let slots: u32 = small(&seen["allocatedSlots"]).unwrap_or_default();
+                settings.in_other_pools = settings.in_other_pools.saturating_add(slots);
+            }
+        }
+    }
+    Ok(limited)
 }
 
 fn find_pool<'v>(answer: &'v Value, name: Option<&str>) -> Result<&'v Value, CliError> {
@@ -175,7 +219,7 @@ pub(super) fn scenario(
             reconnect_wait: Duration::from_mins(10),
             agents,
         },
-        workspaces: BTreeMap::new(),
+        workspaces: answers.limited.values().cloned().collect(),
         jobs: BTreeMap::new(),
         steps: vec![Step {
             when: When::Now,
@@ -324,7 +368,10 @@ impl World<'_> {
             weight: number(&job["weight"]).filter(|weight| weight.is_finite() && *weight > 0.0),
             max_slots: small(&resources["max_slots"]).map(Some),
             concurrent: None,
-            workspace: None,
+            workspace: job["workspaceId"]
+                .as_i64()
+                .and_then(|id| self.answers.limited.get(&id))
+                .map(|(name, _)| name.clone()),
         };
         let single_node = match &resources["is_single_node"] {
             Value::Bool(single) => *single,
@@ -526,6 +573,7 @@ mod tests {
                    "slotsNeeded": slots, "resources": resources})
         };
         Answers {
+            limited: BTreeMap::new(),
             pool: json!({"name": "p", "schedulerType": "SCHEDULER_TYPE_PRIORITY",
                          "schedulerFittingPolicy": "FITTING_POLICY_WORST", "auxContainerCapacityPerAgent": 3,
                          "details": {"priorityScheduler": {"preemption": true, "defaultPriority": 50}}}),
