@@ -22,6 +22,7 @@ ADDITIONS = {
     ("trialv1Trial", "waitReason"),
     ("v1Task", "waitReason"),
     ("v1AllocationSummary", "waitReason"),
+    ("v1AllocationSummary", "isStopping"),
     ("v1Job", "waitReason"),
     ("v1CreateExperimentRequest", "templates"),
     ("v1CreateExperimentResponse", "messages"),
