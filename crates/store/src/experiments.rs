@@ -140,7 +140,7 @@ macro_rules! update {
 
 mod places;
 
-pub use places::{Member, follow_project, of_project, of_workspace, set_project};
+pub use places::{Member, follow_project, of_project, of_workspace, project_is_empty, set_project};
 
 /// What to list.
 #[derive(Debug, Clone, Default)]

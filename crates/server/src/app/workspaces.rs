@@ -454,10 +454,7 @@ impl Master {
             }
             return self.learn_places(tx).await;
         }
-        if !experiments::of_project(&mut tx.conn(), project_id)
-            .await?
-            .is_empty()
-        {
+        if !experiments::project_is_empty(&mut tx.conn(), project_id).await? {
             return Ok(());
         }
         workspaces::delete_project(&mut tx.conn(), project_id).await?;

@@ -34,6 +34,18 @@ pub async fn of_project(conn: &mut Conn<'_>, project_id: i64) -> Result<Vec<Memb
     )?)
 }
 
+/// Whether nothing is in a project.
+pub async fn project_is_empty(conn: &mut Conn<'_>, project_id: i64) -> Result<bool, StoreError> {
+    conn.settle().await?;
+    let first = fetch_optional!(
+        conn,
+        (i64,),
+        "SELECT id FROM experiments WHERE project_id = $1 LIMIT 1",
+        project_id
+    )?;
+    Ok(first.is_none())
+}
+
 /// The experiments of all projects of a workspace, by number.
 pub async fn of_workspace(
     conn: &mut Conn<'_>,
