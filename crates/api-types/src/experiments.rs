@@ -391,12 +391,21 @@ pub struct PatchExperiment {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchExperimentResources {
-    /// Slots it may use at once.
+    /// Slots it may use at once; null, and nothing else in this object, lifts the cap.
     pub max_slots: Option<i64>,
     /// Place among the queue's priorities.
     pub priority: Option<i64>,
     /// Share in a fair-share pool.
     pub weight: Option<Float>,
+}
+
+impl PatchExperimentResources {
+    /// The cap to set; `None` = it stays. A null that is written cannot be told from a field that is not, but clients write
+    /// this object only to change something: where nothing else is set, it is the cap that goes.
+    pub fn cap(&self) -> Option<Option<i64>> {
+        let alone = self.priority.is_none() && self.weight.is_none();
+        (self.max_slots.is_some() || alone).then_some(self.max_slots)
+    }
 }
 
 /// Checkpoint policy of an experiment to change.

@@ -80,7 +80,7 @@ fn overrides_templates_and_projects_are_sent() {
         "model/x.py",
     ]);
     assert!(
-        run.err.contains("more slots than the cluster has"),
+        run.err.contains("more slots than its resource pool has"),
         "{run:?}"
     );
     run.ok();

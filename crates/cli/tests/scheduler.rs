@@ -276,7 +276,7 @@ fn limits_of_workspaces_come_along() {
         .det(&["scheduler", "simulate", "more.yaml", "--from-cluster"])
         .ok();
     for told in [
-        "wait   8.1: needs 2 slots, and its workspace has 1 of at most 2 in use",
+        "wait   8.1: needs 2 slots, and workspace \"vision\" has 1 of at most 2 in use",
         // There would be room for it from the tenth minute on.
         "0:10:00  1 of 4 slots in use",
         "7.1 ends\n           start  8.1 on new (2 slots)",

@@ -372,6 +372,13 @@ impl Cluster {
             .collect()
     }
 
+    /// The name of a workspace, by its number.
+    pub(crate) fn workspace_name(&self, id: WorkspaceId) -> Option<String> {
+        let mut names = self.workspaces.keys().zip(1..);
+        let found = names.find(|(_, number)| WorkspaceId(*number) == id);
+        found.map(|(name, _)| name.clone())
+    }
+
     pub(crate) fn planner_job(&self, job: &Job) -> PlannerJob {
         let mut names = self.workspaces.keys().zip(1..);
         PlannerJob {
@@ -624,12 +631,27 @@ impl Cluster {
 
     /// Slots of agents that take work.
     pub(crate) fn in_service(&self) -> u64 {
+        let offered = |id: &String, agent: &Agent| {
+            let held = self.held_on(id);
+            let serves = agent.service == Service::Enabled && agent.lost_at.is_none();
+            let slots = agent.slots.iter().zip(0..);
+            slots
+                .filter(|(slot, number)| (serves && **slot == Service::Enabled) || held(*number))
+                .count() as u64
+        };
         self.agents
-            .values()
-            .filter(|agent| agent.service == Service::Enabled && agent.lost_at.is_none())
-            .flat_map(|agent| &agent.slots)
-            .filter(|slot| **slot == Service::Enabled)
-            .count() as u64
+            .iter()
+            .map(|(id, agent)| offered(id, agent))
+            .sum()
+    }
+
+    /// Whether some agent or slot takes no new work.
+    pub(crate) fn some_out_of_service(&self) -> bool {
+        self.agents.values().any(|agent| {
+            agent.service != Service::Enabled
+                || agent.lost_at.is_some()
+                || agent.slots.iter().any(|slot| *slot != Service::Enabled)
+        })
     }
 
     /// Free slots of agents that take work.

@@ -20,8 +20,10 @@ pub(crate) struct Planning {
     /// When something happens to a task by itself, the earliest first.
     due: BTreeSet<(i64, usize)>,
     due_of: HashMap<usize, i64>,
-    /// Slots of agents that take work.
+    /// Slots that take work, or have some still.
     pub(crate) capacity: u64,
+    /// Whether some agent or slot takes no new work: what runs there counts until it ends.
+    some_out: bool,
 }
 
 impl Planning {
@@ -33,6 +35,7 @@ impl Planning {
             due: BTreeSet::new(),
             due_of: HashMap::new(),
             capacity: 0,
+            some_out: false,
         }
     }
 
@@ -47,6 +50,9 @@ impl Planning {
             touched.service = true;
         }
         if touched.service {
+            self.some_out = cluster.some_out_of_service();
+        }
+        if touched.service || self.some_out {
             self.capacity = cluster.in_service();
         }
         for id in &touched.agents {

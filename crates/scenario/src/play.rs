@@ -477,7 +477,7 @@ impl Player<'_> {
             slots: task.slots,
             since: seconds(since),
             reason: reason.clone(),
-            message: reason.to_string(),
+            message: reason.told(|_| None, |id| self.cluster.workspace_name(id)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, WorkspaceId};
 
 use crate::capacity::Fate;
 use crate::model::Policy;
@@ -239,6 +239,10 @@ impl<'a> Shared<'a> {
             let wait = match wait {
                 // Later ones of its job may have filled the cap.
                 Wait::OverWorkspace { .. } if self.is_over_cap(request) => Wait::OverCap,
+                // Its share is what the limit leaves it.
+                Wait::OverShare if self.workspaces.is_full(waiting) => {
+                    Wait::OverWorkspace { kept_for: None }
+                }
                 wait => wait,
             };
             let mut own = 0;
@@ -380,6 +384,10 @@ impl<'a> Shared<'a> {
         let number = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
         let within = in_use + u64::from(waiting.slots) <= max_slots;
         WaitReason::OverWorkspaceLimit {
+            // Only a job with a workspace is held back by one.
+            workspace: self.prepared.jobs[waiting.job]
+                .workspace
+                .unwrap_or(WorkspaceId(0)),
             needed: waiting.slots,
             max_slots: number(max_slots),
             in_use: number(in_use),

@@ -24,6 +24,8 @@ pub enum Estimate {
     AtTheLatest(Micros, Vec<AllocationId>),
     /// The allocations whose end nobody can foresee hold what it waits for.
     Unforeseeable(Vec<AllocationId>),
+    /// It waits for work of its workspace in other pools.
+    InOtherPools,
     /// No end of running work helps: the pool or the request must be another, or a person must act.
     NotByWaiting,
     /// It is too far off: too much has to end before.
@@ -44,6 +46,7 @@ pub fn estimate(
     // What starts again ends never.
     let mut ends = ends.clone();
     let mut late: Vec<AllocationId> = Vec::new();
+    let mut limited = false;
     for _ in 0..MOST_PLANS {
         let pass = world.planner.pass(world.now, 0);
         if pass
@@ -63,6 +66,10 @@ pub fn estimate(
                 && (reason.is_permanent()
                     || matches!(**reason, WaitReason::AgentsUnavailable { .. }))
         });
+        let mut told = pass.waiting.iter();
+        if let Some((_, reason)) = told.find(|(id, _)| id == target) {
+            limited = matches!(**reason, WaitReason::OverWorkspaceLimit { .. });
+        }
         if needs_more {
             return Estimate::NotByWaiting;
         }
@@ -76,6 +83,9 @@ pub fn estimate(
             .min();
         let Some((end, id)) = next else {
             let held = world.running.into_keys();
+            if limited && queue.workspaces.values().any(|own| own.in_other_pools > 0) {
+                return Estimate::InOtherPools;
+            }
             return Estimate::Unforeseeable(held.filter(|id| world.real.contains(id)).collect());
         };
         world.now = world.now.max(end);

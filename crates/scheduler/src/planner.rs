@@ -180,6 +180,21 @@ impl Planner {
         }
     }
 
+    /// What would start now.
+    pub fn starting(&mut self, now: Micros) -> HashSet<AllocationId> {
+        self.prepared.settle();
+        let placed = decide(&self.prepared, now).placed;
+        placed
+            .iter()
+            .map(|(number, _)| {
+                self.prepared.requests[*number]
+                    .request
+                    .allocation_id
+                    .clone()
+            })
+            .collect()
+    }
+
     /// Why a request would wait if it were made now; `None` = it would start at once. `job` describes its job if nothing of
     /// it waits or runs here. The planner is as before afterwards.
     pub fn wait_of(&mut self, request: Request, job: Job, now: Micros) -> Option<WaitReason> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, WorkspaceId};
 use serde::{Serialize, Serializer};
 
 /// Why a request waits. True for the pool as it is after the plan that carries it has been applied.
@@ -73,6 +73,8 @@ pub enum WaitReason {
     },
     /// The jobs of its workspace together are at the workspace's limit, or what is left of it is kept for another.
     OverWorkspaceLimit {
+        /// The workspace.
+        workspace: WorkspaceId,
         /// Slots asked for.
         needed: u32,
         /// The workspace's limit.
@@ -278,23 +280,26 @@ impl WaitReason {
 
 /// How an allocation is called in a sentence.
 type Call<'c> = &'c dyn Fn(&AllocationId) -> String;
+/// How a workspace is called in a sentence.
+type CallWorkspace<'c> = &'c dyn Fn(WorkspaceId) -> String;
 
 /// A reason with the names that a caller has for allocations.
 struct Told<'r> {
     reason: &'r WaitReason,
     call: Call<'r>,
+    call_workspace: CallWorkspace<'r>,
 }
 
 impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.reason.write(f, self.call)
+        self.reason.write(f, self.call, self.call_workspace)
     }
 }
 
-/// Allocations by their ids, in quotes.
+/// Allocations by their ids, in quotes; workspaces by their numbers.
 impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(f, &by_id)
+        self.write(f, &by_id, &by_number)
     }
 }
 
@@ -302,19 +307,37 @@ fn by_id(allocation: &AllocationId) -> String {
     format!("'{allocation}'")
 }
 
+fn by_number(workspace: WorkspaceId) -> String {
+    format!("workspace {workspace}")
+}
+
 impl WaitReason {
-    /// The sentence with allocations called by names that mean something to people, `trial 7 of experiment 3`; one that
-    /// `name` does not know by its id.
-    pub fn told(&self, name: impl Fn(&AllocationId) -> Option<String>) -> String {
+    /// The sentence with allocations called by names that mean something to people, `trial 7 of experiment 3`, and
+    /// workspaces by theirs; one that has no name by its id.
+    pub fn told(
+        &self,
+        name: impl Fn(&AllocationId) -> Option<String>,
+        workspace: impl Fn(WorkspaceId) -> Option<String>,
+    ) -> String {
         let call = |id: &AllocationId| name(id).unwrap_or_else(|| by_id(id));
+        let call_workspace = |id: WorkspaceId| match workspace(id) {
+            Some(name) => format!("workspace \"{name}\""),
+            None => by_number(id),
+        };
         Told {
             reason: self,
             call: &call,
+            call_workspace: &call_workspace,
         }
         .to_string()
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, call: Call<'_>) -> fmt::Result {
+    fn write(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        call: Call<'_>,
+        call_workspace: CallWorkspace<'_>,
+    ) -> fmt::Result {
         match self {
             Self::NoAgents => f.write_str(
                 "the resource pool has no agents; start an agent in this pool or choose another pool",
@@ -384,11 +407,12 @@ impl WaitReason {
                 count(*needed, "slot")
             ),
             Self::OverWorkspaceLimit {
+                workspace,
                 needed,
                 max_slots,
                 in_use,
                 kept_for,
-            } => workspace_sentence(f, *needed, (*max_slots, *in_use), kept_for.as_ref().map(call)),
+            } => workspace_sentence(f, &call_workspace(*workspace), *needed, (*max_slots, *in_use), kept_for.as_ref().map(call)),
             Self::OverFairShare {
                 needed,
                 share,
@@ -447,26 +471,34 @@ impl WaitReason {
 
 fn workspace_sentence(
     f: &mut fmt::Formatter<'_>,
+    workspace: &str,
     needed: u32,
     (max_slots, in_use): (u32, u32),
     kept_for: Option<String>,
 ) -> fmt::Result {
     let needs = count(needed, "slot");
+    if max_slots == 0 {
+        return write!(
+            f,
+            "needs {needs}, and {workspace} may use none; an administrator can raise its limit, or move it to another \
+             workspace"
+        );
+    }
     if needed > max_slots {
         return write!(
             f,
-            "needs {needs} alone, and its workspace may use {max_slots} at a time; ask for at most {max_slots}, or an \
-             administrator raises the workspace's limit"
+            "needs {needs} alone, and {workspace} may use {max_slots} at a time; ask for at most {max_slots}, or an \
+             administrator raises its limit"
         );
     }
     write!(
         f,
-        "needs {needs}, and its workspace has {in_use} of at most {max_slots} in use"
+        "needs {needs}, and {workspace} has {in_use} of at most {max_slots} in use"
     )?;
     match kept_for {
         Some(ahead) => write!(f, "; what is left is kept for {ahead}, which goes first"),
         None => f.write_str(
-            "; it starts when other work of the workspace ends, or an administrator raises the workspace's limit",
+            "; it starts when other work of the workspace ends, or an administrator raises its limit",
         ),
     }
 }
@@ -619,7 +651,7 @@ mod tests {
             (id.as_str() == "3.a.1").then(|| "trial 7 of experiment 3".to_owned())
         };
         assert_eq!(
-            reason.told(name),
+            reason.told(name, |_| None),
             "its slots are being freed: waits for trial 7 of experiment 3, 'other.1' to save and stop"
         );
         assert!(reason.to_string().contains("waits for '3.a.1', 'other.1'"));

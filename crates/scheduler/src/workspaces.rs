@@ -87,6 +87,13 @@ impl Workspaces {
             .is_some_and(|own| slots > own.max_slots)
     }
 
+    /// Whether a request would take its workspace above its limit.
+    pub(crate) fn is_full(&self, waiting: &Waiting) -> bool {
+        let slots = u64::from(waiting.slots);
+        self.of(waiting.job)
+            .is_some_and(|own| own.in_use + slots > own.max_slots)
+    }
+
     /// Whether a request would take its workspace above its limit, or what is kept for others.
     pub(crate) fn hold_back(&self, request: usize, waiting: &Waiting) -> bool {
         let slots = u64::from(waiting.slots);

@@ -541,7 +541,7 @@ fn short_reason(reason: &Value) -> String {
         "agents_unavailable" => "agents are out of service".to_owned(),
         "waiting_for_instances" => "waits for new instances".to_owned(),
         "over_job_cap" => format!("at its max_slots of {}", number("max_slots")),
-        "over_workspace_limit" => format!("its workspace may use {}", number("max_slots")),
+        "over_workspace_limit" => format!("its workspace is limited to {}", number("max_slots")),
         "over_fair_share" => format!("at its fair share of {}", number("share")),
         "behind_own_job" => "behind its own earlier task".to_owned(),
         "behind_higher_priority" => format!("behind priority {}", number("priority")),

@@ -1,5 +1,6 @@
 //! `det master info|config|logs|reload`: questions to a master.
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
 use det_config::yaml::to_yaml;
@@ -73,7 +74,7 @@ enum ConfigAction {
 struct SetArgs {
     /// Least important lines that are logged
     #[arg(long = "log.level", value_name = "LEVEL", ignore_case = true,
-        value_parser = ["TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])]
+        value_parser = levels())]
     log_level: Option<String>,
     /// Whether the log is coloured
     #[arg(long = "log.color", value_name = "on|off", value_parser = ["on", "off"])]
@@ -123,10 +124,26 @@ pub(crate) async fn run(question: MasterQuestion, context: &Context) -> Result<(
     }
 }
 
+/// The levels as the API names them, and as configuration files do.
+fn levels() -> PossibleValuesParser {
+    PossibleValuesParser::new([
+        PossibleValue::new("TRACE"),
+        PossibleValue::new("DEBUG"),
+        PossibleValue::new("INFO"),
+        PossibleValue::new("WARNING").alias("WARN"),
+        PossibleValue::new("ERROR"),
+        PossibleValue::new("CRITICAL").alias("FATAL"),
+    ])
+}
+
 async fn set(client: &Client, args: &SetArgs) -> Result<(), CliError> {
     let (mut log, mut paths) = (serde_json::Map::new(), Vec::new());
     if let Some(level) = &args.log_level {
-        let level = format!("LOG_LEVEL_{}", level.to_ascii_uppercase());
+        let level = match level.to_ascii_uppercase().as_str() {
+            "WARN" => "LOG_LEVEL_WARNING".to_owned(),
+            "FATAL" => "LOG_LEVEL_CRITICAL".to_owned(),
+            level => format!("LOG_LEVEL_{level}"),
+        };
         log.insert("level".to_owned(), level.into());
         paths.push("log.level");
     }

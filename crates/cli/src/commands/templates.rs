@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
 use det_config::document::{self, CheckOptions, DocumentKind};
@@ -57,12 +58,14 @@ struct ListArgs {
 #[derive(Debug, Args)]
 struct NameArgs {
     /// Name of the template
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     template_name: String,
 }
 
 #[derive(Debug, Args)]
 struct FileArgs {
     /// Name of the template
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     template_name: String,
     /// What it sets (YAML); - for standard input
     template_file: PathBuf,
@@ -92,8 +95,10 @@ enum TemplatePart {
 #[derive(Debug, Args)]
 struct RenameArgs {
     /// Name of the template
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     template_name: String,
     /// Its name from now on
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     new_name: String,
 }
 

@@ -40,6 +40,7 @@ pub fn is_true(
                 && used + needed > *max_slots
         }
         WaitReason::OverWorkspaceLimit {
+            workspace,
             needed,
             max_slots,
             in_use,
@@ -47,6 +48,7 @@ pub fn is_true(
         } => {
             let within = in_use + needed <= *max_slots;
             *needed == request.slots
+                && before.job(request).workspace == Some(*workspace)
                 && after.workspace_of(request) == Some((*max_slots, *in_use))
                 && match kept_for {
                     None => !within,

@@ -71,7 +71,7 @@ pub struct ExperimentPatch {
     /// Replaces all labels.
     pub labels: Option<Vec<String>>,
     /// Most slots in use at once.
-    pub max_slots: Option<i64>,
+    pub max_slots: Option<Option<i64>>,
     /// 1 to 99, lower first.
     pub priority: Option<i64>,
     /// Above 0.
@@ -534,7 +534,7 @@ impl Master {
         let changes: Vec<JobChange> = [
             patch.priority.map(JobChange::Priority),
             patch.weight.map(JobChange::Weight),
-            patch.max_slots.map(|n| JobChange::MaxSlots(Some(n))),
+            patch.max_slots.map(JobChange::MaxSlots),
         ]
         .into_iter()
         .flatten()

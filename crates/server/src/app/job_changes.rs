@@ -104,7 +104,12 @@ impl Master {
                 config["resources"]["max_slots"] = json!(slots);
             }
             JobChange::Move(side, anchor) => {
+                let before = job.priority;
                 job = self.move_in_queue(tx, &job, *side, anchor).await?;
+                if job.priority != before {
+                    let change = JobChange::Priority(job.priority);
+                    self.require_allowed(job.workspace_id, &change).await?;
+                }
                 config["resources"]["priority"] = json!(job.priority);
             }
             JobChange::ResourcePool(pool) => {

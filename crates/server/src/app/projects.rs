@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use det_api_types::workspaces::Note;
 use det_store::WriteTx;
 use det_store::events::NewEvent;
-use det_store::experiments;
+use det_store::experiments::{self, ExperimentRow};
 use det_store::workspaces::{self, DELETING, ProjectRow, WorkspaceRow};
 use serde_json::{Value, json};
 
@@ -288,6 +288,9 @@ impl Master {
                             "experiment {id} is being deleted and cannot be moved"
                         )));
                     }
+                    if row.ended_at.is_none() {
+                        master.check_limit(workspace, slots_per_trial(&row), &mut Vec::new())?;
+                    }
                     experiments::set_project(&mut tx.conn(), id, project.id, workspace.id).await?;
                     let detail = json!({"from": row.project_id, "to": to});
                     let event = NewEvent {
@@ -340,6 +343,15 @@ impl Master {
         };
         Ok(self.record(tx, event).await?)
     }
+}
+
+/// What each trial of an experiment asks for. The configuration is our own writing.
+fn slots_per_trial(row: &ExperimentRow) -> u32 {
+    let config: Option<Value> = serde_json::from_str(&row.config).ok();
+    let slots = config.and_then(|config| config["resources"]["slots_per_trial"].as_u64());
+    slots
+        .and_then(|slots| u32::try_from(slots).ok())
+        .unwrap_or(0)
 }
 
 /// A project's notes.

@@ -219,7 +219,7 @@ impl Master {
     }
 
     /// Refuses trials that are larger than all that their workspace may use; with `launch_error: false` it is a warning.
-    fn check_limit(
+    pub(crate) fn check_limit(
         &self,
         workspace: &WorkspaceRow,
         slots: u32,

@@ -125,7 +125,11 @@ impl Master {
     pub(crate) async fn learn_places(&self, tx: &mut WriteTx) -> AppResult<()> {
         let places = Places::load(&mut tx.conn()).await?;
         let master = self.clone();
-        tx.once_stored(move || master.places.set(places));
+        tx.once_stored(move || {
+            master.places.set(places);
+            // Not before: a pass would see the old limits.
+            master.hub.notify(&Topic::Schedule);
+        });
         Ok(())
     }
 

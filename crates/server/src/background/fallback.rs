@@ -3,10 +3,10 @@
 //!
 //! A request keeps its place in its own pool meanwhile. The next run of its trial asks in the first pool again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
-use det_ids::Micros;
+use det_ids::{AllocationId, Micros};
 use det_scheduler::Planner;
 use det_store::WriteTx;
 use det_store::allocations::{self, AllocationRow};
@@ -59,13 +59,13 @@ impl Fallback {
 
 /// What became of requests that may go to several pools.
 pub(super) struct Sent {
-    /// Whether any went on: then the planners know too little.
-    pub(super) any: bool,
+    /// Those that went on.
+    pub(super) requests: BTreeSet<String>,
     /// How long until another pool opens to one of them.
     pub(super) next: Option<Duration>,
 }
 
-/// Sends requests on to pools in which they would start now, at most one to each pool.
+/// Sends requests that do not start where they wait on to pools in which they would start now, at most one to each pool.
 pub(super) async fn send_on(
     master: &Master,
     image: &Image,
@@ -75,6 +75,9 @@ pub(super) async fn send_on(
     let (mut soonest, mut probes) = (None, 0);
     let mut refused: BTreeSet<(String, i64, String)> = BTreeSet::new();
     let mut taken: BTreeSet<String> = BTreeSet::new();
+    let mut sent: BTreeSet<String> = BTreeSet::new();
+    // By pool: what starts there anyway.
+    let mut starting: BTreeMap<String, HashSet<AllocationId>> = BTreeMap::new();
     for (row, job) in image.with_fallback() {
         let Some(fallback) = Fallback::of(job) else {
             continue;
@@ -83,7 +86,20 @@ pub(super) async fn send_on(
         if let Some(next) = next {
             soonest = Some(soonest.map_or(next, |soonest: i64| soonest.min(next)));
         }
-        for pool in open.iter().filter(|pool| **pool != row.resource_pool) {
+        let others = || open.iter().filter(|pool| **pool != row.resource_pool);
+        if others().next().is_none() {
+            continue;
+        }
+        let own = starting
+            .entry(row.resource_pool.clone())
+            .or_insert_with(|| {
+                let planner = planners.of(&row.resource_pool);
+                planner.map_or_else(HashSet::new, |planner| planner.starting(Micros(now)))
+            });
+        if own.contains(&AllocationId(row.id.clone())) {
+            continue;
+        }
+        for pool in others() {
             let shape = (job.id.clone(), row.slots, pool.clone());
             if taken.contains(pool) || refused.contains(&shape) || probes == MOST_PROBES {
                 continue;
@@ -97,13 +113,14 @@ pub(super) async fn send_on(
             if planner.wait_of(request, entry, Micros(now)).is_none() {
                 master.send_to(&row, pool.clone()).await?;
                 taken.insert(pool.clone());
+                sent.insert(row.id.clone());
                 break;
             }
             refused.insert(shape);
         }
     }
     Ok(Sent {
-        any: !taken.is_empty(),
+        requests: sent,
         next: soonest.map(|micros| Duration::from_micros(micros.unsigned_abs())),
     })
 }
@@ -130,7 +147,11 @@ impl Master {
         let Some(reason) = reason else {
             return Ok(None);
         };
-        let tell = |image: &Image| reason.told(|id| image.called(id.as_str()));
+        let places = self.places.get();
+        let tell = |image: &Image| {
+            let called = |id: &AllocationId| image.called(id.as_str());
+            reason.told(called, |id| places.name_of(id))
+        };
         Ok(Some(self.live.look(&self.store, tell).await?))
     }
 

@@ -14,6 +14,7 @@ use det_store::allocations::AllocationRow;
 use det_store::queue_days::{self, QueueDay};
 
 use crate::app::Master;
+use crate::app::workspaces::Places;
 use crate::background::fallback;
 use crate::background::limits::Limits;
 use crate::background::planners::Planners;
@@ -129,10 +130,6 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
     state.planners.tell(master, &state.image, &touched, &limits);
     let sent = fallback::send_on(master, &state.image, &mut state.planners).await?;
     state.thought = began.elapsed();
-    if sent.any {
-        // The change has woken the next pass.
-        return Ok(sent.next);
-    }
     let mut next = sent.next;
     let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
     for (pool, planner) in state.planners.busy() {
@@ -141,7 +138,11 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
         planner.set_workspaces(limits.in_pool(pool));
         let now = Micros(det_store::now());
         let refreshes = state.refreshes.now();
-        let decided = planner.pass(now, refreshes as usize);
+        let mut decided = planner.pass(now, refreshes as usize);
+        // They wait elsewhere by now; the next pass, which that has woken, looks at them there.
+        decided
+            .waiting
+            .retain(|(id, _)| !sent.requests.contains(id.as_str()));
         let refreshed = u32::try_from(decided.refreshed).unwrap_or(u32::MAX);
         state.refreshes.left = refreshes.saturating_sub(refreshed);
         if decided.outdated > 0 {
@@ -205,12 +206,12 @@ impl Master {
 
     /// Stores what a pass decided, and the reasons why requests wait that it tells: all of it in one transaction.
     async fn apply_pass(&self, decided: Pass) -> AppResult<()> {
-        let waiting = decided.waiting;
+        let (waiting, places) = (decided.waiting, self.places.get());
         // After a restart the reasons that were stored before are known by their texts.
         let texts = self
             .live
             .look(&self.store, |image| {
-                let mut texts = in_words(waiting, |id| image.called(id.as_str()))?;
+                let mut texts = in_words(waiting, |id| image.called(id.as_str()), &places)?;
                 texts.retain(|(id, text)| {
                     image
                         .stored_wait(id.as_str())
@@ -280,10 +281,12 @@ fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: AllocationRo
     entry.waited += (at - placed.requested_at).max(0);
 }
 
-/// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people.
+/// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people, `places` those
+/// of workspaces.
 fn in_words(
     waiting: Vec<(AllocationId, Arc<WaitReason>)>,
     called: impl Fn(&AllocationId) -> Option<String>,
+    places: &Places,
 ) -> AppResult<Vec<(AllocationId, Arc<WaitText>)>> {
     let mut written: HashMap<*const WaitReason, Arc<WaitText>> = HashMap::new();
     waiting
@@ -292,7 +295,7 @@ fn in_words(
             let text = match written.entry(Arc::as_ptr(&reason)) {
                 Entry::Occupied(text) => Arc::clone(text.get()),
                 Entry::Vacant(free) => {
-                    Arc::clone(free.insert(Arc::new(WaitText::of(&reason, &called)?)))
+                    Arc::clone(free.insert(Arc::new(WaitText::of(&reason, &called, places)?)))
                 }
             };
             Ok((allocation, text))
@@ -312,10 +315,11 @@ impl WaitText {
     fn of(
         reason: &WaitReason,
         called: impl Fn(&AllocationId) -> Option<String>,
+        places: &Places,
     ) -> AppResult<Self> {
         let document = WaitDocument {
             reason,
-            message: reason.told(called),
+            message: reason.told(called, |id| places.name_of(id)),
         };
         Ok(Self {
             stored: serde_json::to_string(&document).map_err(AppError::internal)?,

@@ -10,7 +10,8 @@ use det_api_types::experiments::{
     CreateExperimentResponse, Experiment, File, GetBestSearcherValidationMetricResponse,
     GetExperimentLabelsQuery, GetExperimentLabelsResponse, GetExperimentResponse,
     GetExperimentValidationHistoryResponse, GetExperimentsQuery, GetExperimentsResponse,
-    LaunchWarning, PatchExperiment, PatchExperimentResponse, ValidationHistoryEntry,
+    LaunchWarning, PatchExperiment, PatchExperimentResources, PatchExperimentResponse,
+    ValidationHistoryEntry,
 };
 use det_api_types::jobs::{JobState, JobSummary};
 use det_api_types::page::Empty;
@@ -369,6 +370,10 @@ async fn patch_experiment(
     PathId(id): PathId,
     WireBody(body): WireBody<PatchExperiment>,
 ) -> Answer {
+    let cap = body
+        .resources
+        .as_ref()
+        .and_then(PatchExperimentResources::cap);
     let resources = body.resources.unwrap_or_default();
     let policy = body.checkpoint_storage.unwrap_or_default();
     let patch = ExperimentPatch {
@@ -376,7 +381,7 @@ async fn patch_experiment(
         description: body.description,
         notes: body.notes,
         labels: body.labels,
-        max_slots: resources.max_slots,
+        max_slots: cap,
         priority: resources.priority,
         weight: resources.weight.map(|weight| weight.0),
         save_experiment_best: policy.save_experiment_best,

@@ -118,6 +118,7 @@ async fn policies_lie_over_submissions_and_changes() {
     for (change, named) in [
         (json!({"resources": {"priority": 5}}), "allow 10"),
         (json!({"resources": {"maxSlots": 9}}), "4 slots at most"),
+        (json!({"resources": {"maxSlots": null}}), "4 slots at most"),
         (json!({"resources": {"weight": 3.0}}), "fix another value"),
     ] {
         let refused = admin.patch(&path, change).await.refused(403);
@@ -127,5 +128,26 @@ async fn policies_lie_over_submissions_and_changes() {
         .patch(&path, json!({"resources": {"priority": 11}}))
         .await
         .ok();
+    // A move beside a job that was there before is no way around them.
+    let job = |answer: Value| answer["experiment"]["jobId"].clone();
+    let ruled = job(admin.get(&path).await.ok());
+    admin.delete(GLOBAL).await.ok();
+    let other = format!("{experiments}/{}", cluster.experiment("other", 1).await);
+    admin
+        .patch(&other, json!({"resources": {"priority": 5}}))
+        .await
+        .ok();
+    let other = job(admin.get(&other).await.ok());
+    set(
+        &admin,
+        GLOBAL,
+        json!({"constraints": {"priority_limit": 10}}),
+    )
+    .await;
+    let ahead = json!({"updates": [{"jobId": ruled, "aheadOf": other}]});
+    let refused = admin.post("/api/v1/job-queues", ahead).await.refused(403);
+    assert!(refused.contains("allow 10"), "{refused}");
+    let still = admin.get(&path).await.ok()["config"]["resources"]["priority"].clone();
+    assert_eq!(still, 11);
     cluster.stop().await;
 }

@@ -387,6 +387,17 @@ async fn texts_labels_resources_and_policy_are_changed() {
         (&changed["priority"], &changed["max_slots"]),
         (&json!(7), &json!(3))
     );
+    // A null beside another change leaves the cap alone; by itself it lifts it.
+    for (change, cap) in [
+        (json!({"priority": 8, "maxSlots": null}), json!(3)),
+        (json!({"maxSlots": null}), Value::Null),
+    ] {
+        let changed = client.patch(&path, json!({"resources": change})).await.ok();
+        assert_eq!(
+            changed["experiment"]["config"]["resources"]["max_slots"],
+            cap
+        );
+    }
     let policy = json!({"checkpointStorage": {"saveExperimentBest": 2, "saveTrialBest": null, "saveTrialLatest": 0}});
     let changed =
         client.patch(&path, policy).await.ok()["experiment"]["config"]["checkpoint_storage"]

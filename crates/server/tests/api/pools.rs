@@ -85,6 +85,53 @@ async fn a_trial_that_has_waited_goes_on_to_the_next_pool_and_asks_in_the_first_
 }
 
 #[tokio::test]
+async fn what_starts_where_it_waits_is_not_sent_to_and_fro() {
+    let cluster = Cluster::start_with(&[POOLS]).await;
+    let client = cluster.determined().await;
+    let mut first = cluster.agent_in("default", "first", 2).await;
+    let mut spare = cluster.agent_in("spare", "spare", 2).await;
+    let resources = json!({"resource_pools": ["default", "spare"], "resource_pool_wait": 1,
+        "max_slots": 1, "slots_per_trial": 1});
+    let config = json!({
+        "name": "two",
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "grid", "metric": "loss"},
+        "hyperparameters": {"a": {"type": "categorical", "vals": [1, 2]}},
+        "resources": resources,
+    });
+    let body = json!({"config": config.to_string(), "activate": true,
+        "modelDefinition": [{"path": "train.py", "type": 48, "content": "", "mode": 0o644, "mtime": 1_700_000_000}]});
+    let made = client.post("/api/v1/experiments", body).await.ok();
+    let held = next_start(&mut first).await;
+    let path = format!("/api/v1/experiments/{}", made["experiment"]["id"]);
+    let capped = |answer: &Value| answer["trial"]["waitReason"]["kind"] == "over_job_cap";
+    cluster.until(&client, "/api/v1/trials/2", capped).await;
+    // Both pools are open to it and have room once the cap is lifted: it starts in one of them.
+    let waits_longer = det_ids::Micros(det_store::now() + 1_500_000);
+    cluster
+        .until(&client, "/api/v1/trials/2", |_| {
+            det_store::now() > waits_longer.0
+        })
+        .await;
+    client
+        .patch(&path, json!({"resources": {"maxSlots": 2}}))
+        .await
+        .ok();
+    let started = tokio::select! {
+        spec = next_start(&mut first) => spec,
+        spec = next_start(&mut spare) => spec,
+    };
+    assert_ne!(started.allocation_id, held.allocation_id);
+    let log = client.get("/api/v1/trials/2/logs").await.lines();
+    let hops = log
+        .iter()
+        .filter_map(|line| line["log"].as_str())
+        .filter(|line| line.contains("Goes on to resource pool"));
+    assert!(hops.count() <= 1, "{log:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_cap_counts_over_all_pools_and_a_full_pool_is_not_gone_on_to() {
     let cluster = Cluster::start_with(&[POOLS]).await;
     let client = cluster.determined().await;

@@ -539,7 +539,7 @@ async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
     let shown = cluster.until(&client, &trial, waits).await;
     assert_eq!(
         shown["trial"]["waitReason"]["details"],
-        json!({"needed": 1, "max_slots": 2, "in_use": 2})
+        json!({"workspace": made["id"], "needed": 1, "max_slots": 2, "in_use": 2})
     );
     // What can never start is refused, and says what could.
     let config = document(&json!({"resources": {"slots_per_trial": 3}})).to_string();

@@ -37,8 +37,8 @@ pub(crate) struct CreateArgs {
     /// Name of a template to build upon (may be repeated: a later one is stronger)
     #[arg(long = "template", value_name = "NAME")]
     templates: Vec<String>,
-    /// Project to put the experiment in
-    #[arg(long = "project_id", alias = "project-id", value_name = "ID")]
+    /// Project to put the experiment in (1, Uncategorized, is where it goes if the configuration names none)
+    #[arg(long = "project_id", alias = "project-id", value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
     project_id: Option<i64>,
     /// Follow the logs of a single trial, or the progress of a search
     #[arg(short, long, visible_alias = "follow", conflicts_with = "paused")]
@@ -209,7 +209,7 @@ fn warn(warnings: &Value) {
     for warning in items(warnings) {
         match warning.as_str() {
             Some("LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED") => output::note(
-                "warning: the experiment needs more slots than the cluster has now; it waits until there are enough",
+                "warning: a trial needs more slots than its resource pool has now; it waits until there are enough",
             ),
             _ => output::note(format_args!("warning: {}", plain(warning))),
         }

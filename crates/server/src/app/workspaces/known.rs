@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use det_ids::WorkspaceId;
 use det_store::workspaces::{self, DELETING, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 use det_store::{Conn, Store, StoreError};
 
@@ -69,6 +70,11 @@ impl Places {
         self.workspaces
             .get(&id)
             .ok_or_else(|| AppError::not_found("workspace", id))
+    }
+
+    /// The name of a workspace, where it is known.
+    pub(crate) fn name_of(&self, id: WorkspaceId) -> Option<String> {
+        self.workspaces.get(&id.0).map(|row| row.name.clone())
     }
 
     /// A project with its workspace.

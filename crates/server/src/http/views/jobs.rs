@@ -39,16 +39,11 @@ pub fn summary(queued: &QueuedJob) -> JobSummary {
 /// A job.
 pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
     let summary = summary(queued);
-    let wait_reason = if summary.state == JobState::Queued {
-        queued
-            .allocations
-            .first()
-            .map(wait_reason)
-            .transpose()?
-            .flatten()
-    } else {
-        None
-    };
+    let first_waiting = queued
+        .allocations
+        .iter()
+        .find(|row| row.placed_at.is_none());
+    let wait_reason = first_waiting.map(wait_reason).transpose()?.flatten();
     let experiment = &queued.experiment;
     Ok(Job {
         summary,

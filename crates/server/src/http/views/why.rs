@@ -108,6 +108,9 @@ fn basis(story: &JobStory, estimate: Option<&Estimate>) -> String {
             "at the latest: until then {} may take to save and stop",
             some(story, stopping)
         ),
+        Some(Estimate::InOtherPools) => {
+            "its workspace is at its limit, and what it uses in other pools counts".to_owned()
+        }
         Some(Estimate::NotByWaiting) => "no end of running work would help".to_owned(),
         Some(Estimate::TooFar) => "too much has to end before it".to_owned(),
         Some(Estimate::Unforeseeable(held)) if held.is_empty() => {
