@@ -405,6 +405,20 @@ pub fn told_in_file<S: AsRef<str>>(
     ConfigErrors(mistakes.into_iter().map(placed).collect())
 }
 
+/// Where a path stands in a document; `None` = the document does not say it.
+pub(crate) fn place_of_whole_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
+    let mut node = root;
+    for step in path.split(['.', '[']) {
+        let step = step.trim_end_matches(']');
+        node = match &node.tree {
+            Tree::Map(members) => members.get(step)?,
+            Tree::List(items) => items.get(step.parse::<usize>().ok()?)?,
+            _ => return None,
+        };
+    }
+    node.at.as_ref()
+}
+
 /// Where a path stands in a document, or the deepest part of it that does.
 fn place_of_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
     let (mut node, mut place) = (root, root.at.as_ref());

@@ -194,6 +194,15 @@ impl Submitted {
         layers::merged(self.layers.clone())
     }
 
+    /// A mistake that only the caller can see, at the place of its path, where the document or what it lies over says it.
+    pub fn placed(&self, mistake: ConfigError) -> ConfigError {
+        let root = self.root();
+        match crate::document::place_of_whole_path(&root, &mistake.path) {
+            Some(place) => mistake.placed(place),
+            None => mistake,
+        }
+    }
+
     /// Where it asks to run, which the caller resolves before completing.
     pub fn placement(&self) -> Placement {
         let root = self.root();

@@ -13,6 +13,7 @@ use det_api_types::trials::{
     GetTrialWorkloadsQuery, GetTrialWorkloadsResponse, PostRunMetadataRequest,
     PostRunMetadataResponse, ReportTrialProgressRequest, RunPrepareForReportingRequest,
     RunPrepareForReportingResponse, Trial, TrialEarlyExit, TrialRunnerMetadata, TrialSortBy,
+    TrialState,
 };
 use det_api_types::wire::Object;
 use det_lifecycle::trial::EarlyExit;
@@ -201,7 +202,11 @@ pub(crate) async fn show_all(
                 max_restarts,
                 log_retention_days: retention,
             };
-            shown.push(views::trials::trial(row, parts, now)?);
+            let mut trial = views::trials::trial(row, parts, now)?;
+            if trial.wait_reason.is_none() && trial.state == TrialState::Paused {
+                trial.wait_reason = Some(views::trials::paused(row.experiment_id));
+            }
+            shown.push(trial);
         }
     }
     Ok(shown)

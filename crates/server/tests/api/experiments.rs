@@ -318,6 +318,10 @@ async fn the_life_of_an_experiment_is_steered() {
             "{action}"
         );
         assert_eq!(state().await, expected, "{action}");
+        if action == "pause" {
+            let trials = client.get(&path("trials")).await.ok();
+            assert_eq!(trials["trials"][0]["waitReason"]["kind"], "paused");
+        }
     }
     assert!(
         client

@@ -169,6 +169,9 @@ async fn pools_that_do_not_exist_or_could_never_run_it_are_told() {
         client.post("/api/v1/experiments", body).await
     };
     let answer = refused(json!({"resource_pools": ["default", "nowhere"]})).await;
+    let mistakes = answer.json()["error"]["errors"].take();
+    let mistake = &mistakes[0];
+    assert!(mistake["line"].is_number(), "{mistake}");
     let sentence = answer.refused(400);
     assert!(
         sentence.contains("resources.resource_pools[1]: pool \"nowhere\" does not exist"),

@@ -84,6 +84,17 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
     })
 }
 
+/// Why a trial of a paused experiment does not run.
+pub fn paused(experiment_id: i64) -> WaitReason {
+    WaitReason {
+        kind: "paused".to_owned(),
+        message: format!(
+            "experiment {experiment_id} is paused; `det experiment activate {experiment_id}` lets it go on"
+        ),
+        ..WaitReason::default()
+    }
+}
+
 /// The names of all log policies that matched, the first one first.
 fn log_policies_matched(row: &TrialRow) -> Result<Option<String>, StoreError> {
     let matched = LogFindings::of(row)?.matched;
