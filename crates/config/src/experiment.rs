@@ -194,13 +194,20 @@ impl Submitted {
         layers::merged(self.layers.clone())
     }
 
-    /// A mistake that only the caller can see, at the place of its path, where the document or what it lies over says it.
-    pub fn placed(&self, mistake: ConfigError) -> ConfigError {
-        let root = self.root();
-        match crate::document::place_of_whole_path(&root, &mistake.path) {
-            Some(place) => mistake.placed(place),
-            None => mistake,
+    /// Mistakes that only the caller can see, at the places of their paths, where the document or what it lies over says
+    /// them.
+    pub fn placed(&self, mistakes: Vec<ConfigError>) -> Vec<ConfigError> {
+        if mistakes.is_empty() {
+            return mistakes;
         }
+        let root = self.root();
+        let placed =
+            |mistake: ConfigError| match crate::document::place_of_whole_path(&root, &mistake.path)
+            {
+                Some(place) => mistake.placed(place),
+                None => mistake,
+            };
+        mistakes.into_iter().map(placed).collect()
     }
 
     /// Where it asks to run, which the caller resolves before completing.

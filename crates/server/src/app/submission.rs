@@ -100,10 +100,7 @@ impl Master {
         let replaced = submitted.replaced_by(&policies);
         warnings.extend(replaced.iter().map(ToString::to_string));
         let pool = self.choose_pool(&placement, &policies, workspace, &mut mistakes)?;
-        let mistakes: Vec<ConfigError> = mistakes
-            .into_iter()
-            .map(|mistake| submitted.placed(mistake))
-            .collect();
+        let mistakes = submitted.placed(mistakes);
         let submitted = over_workspace(submitted, workspace)?;
         let container_defaults = self.container_defaults(&pool);
         let storage = self
