@@ -1,5 +1,7 @@
 //! Rules between the keys of an experiment: `experiment-config` reference §13.
 
+use std::collections::BTreeSet;
+
 use crate::hyperparameters::{Hyperparameter, Space};
 use crate::limits;
 use crate::schema::{Checker, Stage};
@@ -285,10 +287,10 @@ pub(super) fn resources(checker: &mut Checker, node: &Node) {
         );
     }
     if let Some(Tree::List(items)) = node.get("resource_pools").map(|several| &several.tree) {
-        for (number, item) in items.iter().enumerate() {
-            let earlier = &items[..number];
+        let mut earlier = BTreeSet::new();
+        for item in items {
             if let Some(pool) = item.text()
-                && earlier.iter().any(|other| other.text() == Some(pool))
+                && !earlier.insert(pool)
             {
                 let message = format!("names \"{pool}\" twice");
                 checker.error_in("resource_pools", item.at.as_ref(), message);
