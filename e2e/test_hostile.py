@@ -493,6 +493,7 @@ BOMBS = {
     "a number without an end": "a: " + "9" * 3_000_000,
     "unknown keys": "\n".join(f"k{n}: 1" for n in range(100_000)),
     "unknown keys in a section": "resources:\n" + "\n".join(f"  k{n}: 1" for n in range(100_000)),
+    "unknown pools": "resources:\n  resource_pools:\n" + "\n".join(f"  - p{n}" for n in range(100_000)),
     "wrong values": "hyperparameters:\n" + "\n".join(f"  h{n}: {{type: wrong}}" for n in range(20_000)),
 }
 # Processor time that refusing one may take the master, in seconds: two, and as much again for a debug build.

@@ -200,6 +200,14 @@ impl ConfigErrors {
         self.0.iter().find_map(|error| error.repaired.as_deref())
     }
 
+    /// Mistakes told together, in the order of the text; of very many the first ones.
+    pub fn together(errors: Vec<ConfigError>) -> Self {
+        match Self::check(errors) {
+            Ok(()) => Self(Vec::new()),
+            Err(told) => told,
+        }
+    }
+
     /// `Err` with the mistakes in the order of the text, or `Ok` when there are none.
     pub(crate) fn check(mut errors: Vec<ConfigError>) -> Result<(), Self> {
         if errors.is_empty() {

@@ -129,9 +129,9 @@ impl Master {
         let mut config = match completed {
             Ok(config) if mistakes.is_empty() => config,
             completed => {
-                let mut errors = completed.err().unwrap_or_else(|| ConfigErrors(Vec::new()));
-                errors.0.extend(mistakes);
-                return Err(config_error(errors));
+                let mut errors = completed.err().map_or_else(Vec::new, |told| told.0);
+                errors.extend(mistakes);
+                return Err(config_error(ConfigErrors::together(errors)));
             }
         };
         check_size(&config)?;
