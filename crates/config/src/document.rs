@@ -407,37 +407,33 @@ pub fn told_in_file<S: AsRef<str>>(
 
 /// Where a path stands in a document; `None` = the document does not say it.
 pub(crate) fn place_of_whole_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
-    let mut node = root;
-    for step in path.split(['.', '[']) {
-        let step = step.trim_end_matches(']');
-        node = match &node.tree {
-            Tree::Map(members) => members.get(step)?,
-            Tree::List(items) => items.get(step.parse::<usize>().ok()?)?,
-            _ => return None,
-        };
-    }
-    node.at.as_ref()
+    steps_of(path).try_fold(root, below)?.at.as_ref()
 }
 
 /// Where a path stands in a document, or the deepest part of it that does.
 fn place_of_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
     let (mut node, mut place) = (root, root.at.as_ref());
-    for step in path
-        .split(['.', '['])
-        .map(|step| step.trim_end_matches(']'))
-    {
-        let below = match &node.tree {
-            Tree::Map(members) => members.get(step),
-            Tree::List(items) => step.parse::<usize>().ok().and_then(|i| items.get(i)),
-            _ => None,
-        };
-        let Some(below) = below else {
+    for step in steps_of(path) {
+        let Some(found) = below(node, step) else {
             break;
         };
-        node = below;
-        place = below.at.as_ref().or(place);
+        node = found;
+        place = found.at.as_ref().or(place);
     }
     place
+}
+
+fn steps_of(path: &str) -> impl Iterator<Item = &str> {
+    path.split(['.', '['])
+        .map(|step| step.trim_end_matches(']'))
+}
+
+fn below<'n>(node: &'n Node, step: &str) -> Option<&'n Node> {
+    match &node.tree {
+        Tree::Map(members) => members.get(step),
+        Tree::List(items) => items.get(step.parse::<usize>().ok()?),
+        _ => None,
+    }
 }
 
 fn check_alone(

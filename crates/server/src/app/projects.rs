@@ -289,7 +289,7 @@ impl Master {
                         )));
                     }
                     if row.ended_at.is_none() {
-                        master.check_limit(workspace, slots_per_trial(&row), &mut Vec::new())?;
+                        master.check_limit(workspace, slots_per_trial(&row)?, &mut Vec::new())?;
                     }
                     experiments::set_project(&mut tx.conn(), id, project.id, workspace.id).await?;
                     let detail = json!({"from": row.project_id, "to": to});
@@ -345,13 +345,11 @@ impl Master {
     }
 }
 
-/// What each trial of an experiment asks for. The configuration is our own writing.
-fn slots_per_trial(row: &ExperimentRow) -> u32 {
-    let config: Option<Value> = serde_json::from_str(&row.config).ok();
-    let slots = config.and_then(|config| config["resources"]["slots_per_trial"].as_u64());
-    slots
-        .and_then(|slots| u32::try_from(slots).ok())
-        .unwrap_or(0)
+/// What each trial of an experiment asks for.
+fn slots_per_trial(row: &ExperimentRow) -> AppResult<u32> {
+    let config: Value = serde_json::from_str(&row.config).map_err(AppError::internal)?;
+    let slots = config["resources"]["slots_per_trial"].as_u64().unwrap_or(0);
+    Ok(u32::try_from(slots).unwrap_or(u32::MAX))
 }
 
 /// A project's notes.
