@@ -185,10 +185,26 @@ def test_an_allocation_token_is_for_its_own_task(up: Cluster) -> None:
 
 
 def test_a_request_that_no_agent_can_hold(up: Cluster) -> None:
-    config = up.write_config(experiment("impossible", "true", resources={"slots_per_trial": 3}))
+    text = """
+name: impossible
+entrypoint: 'true'
+searcher: {name: single, metric: loss}
+resources:
+  slots_per_trial: 3
+  weight: 2
+workspace: nowhere
+project: nothing
+"""
     before = stored(up)
-    result = up.run_det("experiment", "create", config, up.empty_context(), check=False)
-    assert result.code == 1 and "2" in result.err, f"the nearest size is told\n{result}"
+    config, context = up.write_config(text), up.empty_context()
+    result = up.run_det("experiment", "create", config, context, check=False)
+    told = result.err.splitlines()
+    assert result.code == 1, str(result)
+    assert any(":6:" in line and "slots_per_trial" in line and "fit: 2" in line for line in told), str(result)
+    assert any(":8:" in line and "nowhere" in line for line in told), str(result)
+    result = up.run_det("experiment", "create", config, context, "--config", "resources.slots_per_trial=4", check=False)
+    told = result.err.splitlines()
+    assert any("--config" in line and "slots_per_trial" in line for line in told), str(result)
     assert stored(up) == before
 
 

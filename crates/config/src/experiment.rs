@@ -22,6 +22,7 @@ use crate::container::TaskContainerDefaults;
 use crate::container::schema::complete_images;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::origin::Source;
+use crate::policies::Policies;
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, mask_all};
 use crate::yaml::{Node, Tree};
@@ -63,9 +64,14 @@ pub struct Placement {
     pub resource_pool: Option<String>,
     /// Pools to fall back to, in order; empty when not given.
     pub resource_pools: Vec<String>,
+}
+
+/// How much a trial asks for at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrialSize {
     /// Slots of a trial; 1 unless given.
-    pub slots_per_trial: u32,
-    /// Whether all slots of a trial must be on one agent.
+    pub slots: u32,
+    /// Whether all of them must be on one agent.
     pub is_single_node: bool,
 }
 
@@ -194,13 +200,26 @@ impl Submitted {
         layers::merged(self.layers.clone())
     }
 
-    /// Mistakes that only the caller can see, at the places of their paths, where the document or what it lies over says
-    /// them.
-    pub fn placed(&self, mistakes: Vec<ConfigError>) -> Vec<ConfigError> {
+    /// All layers as one, under what policies fix.
+    fn under(&self, policies: &[Policies]) -> Node {
+        layers::merged(
+            policies
+                .iter()
+                .rev()
+                .filter_map(Policies::invariants)
+                .chain(self.layers.iter())
+                .cloned()
+                .collect(),
+        )
+    }
+
+    /// Mistakes that only the caller can see, at the places of their paths, where a policy, the document or what it lies
+    /// over says them.
+    pub fn placed(&self, mistakes: Vec<ConfigError>, policies: &[Policies]) -> Vec<ConfigError> {
         if mistakes.is_empty() {
             return mistakes;
         }
-        let root = self.root();
+        let root = self.under(policies);
         let placed =
             |mistake: ConfigError| match crate::document::place_of_whole_path(&root, &mistake.path)
             {
@@ -231,20 +250,27 @@ impl Submitted {
             project: text("project"),
             resource_pool: text("resources.resource_pool"),
             resource_pools: pools,
-            slots_per_trial: u32::try_from(slots(&root)).unwrap_or(u32::MAX),
-            is_single_node: matches!(
-                root.find("resources.is_single_node").map(|node| &node.tree),
-                Some(Tree::Bool(true))
-            ),
         }
+    }
+
+    /// How large its trials are. `None` when what is written is no size, which is told when the document is completed.
+    pub fn trial_size(&self, policies: &[Policies]) -> Option<TrialSize> {
+        let root = self.under(policies);
+        let found = |path: &str| root.find(path).map(|node| &node.tree);
+        Some(TrialSize {
+            slots: match found("resources.slots_per_trial") {
+                None | Some(Tree::Null) => 1,
+                Some(_) => u32::try_from(slots(&root)?).ok()?,
+            },
+            is_single_node: matches!(found("resources.is_single_node"), Some(Tree::Bool(true))),
+        })
     }
 }
 
 /// Slots of a trial as far as it is said.
-fn slots(root: &Node) -> i64 {
+fn slots(root: &Node) -> Option<i64> {
     root.find("resources.slots_per_trial")
         .and_then(Node::integer)
-        .unwrap_or(1)
 }
 
 /// A complete and checked document with every default.

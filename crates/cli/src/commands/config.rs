@@ -388,8 +388,10 @@ fn explain_experiment(
     let underlay = underlay(
         args,
         &master,
-        fixed_pool(&policies).or(placement.resource_pool),
-        placement.slots_per_trial,
+        fixed_pool(&policies)
+            .or(placement.resource_pools.into_iter().next())
+            .or(placement.resource_pool),
+        submitted.trial_size(&policies).map_or(1, |size| size.slots),
     )?
     // A master that names no storage keeps checkpoints below its own data.
     .or_storage(&format!("{}/checkpoints", crate::master::DEFAULT_DATA_DIR));

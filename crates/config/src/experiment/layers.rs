@@ -105,15 +105,7 @@ impl Submitted {
         underlay: &Underlay,
         policies: &[Policies],
     ) -> Result<Node, ConfigErrors> {
-        let asked = slots(&merged(
-            policies
-                .iter()
-                .rev()
-                .filter_map(Policies::invariants)
-                .chain(self.layers.iter())
-                .cloned()
-                .collect(),
-        ));
+        let asked = slots(&self.under(policies)).unwrap_or(1);
         let mut layers: Vec<Node> = policies
             .iter()
             .rev()

@@ -3,6 +3,7 @@
 //! Each loads what it needs, asks the pure rooms, writes rows and events in one transaction, and leaves the rest to
 //! background work, which it wakes. Nothing here knows HTTP.
 
+mod admission;
 pub mod agents;
 pub mod allocations;
 mod backfill;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use det_api_types::workspaces::Note;
+use det_config::errors::ConfigErrors;
 use det_store::WriteTx;
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow};
@@ -10,6 +11,8 @@ use det_store::workspaces::{self, DELETING, ProjectRow, WorkspaceRow};
 use serde_json::{Value, json};
 
 use crate::app::Master;
+use crate::app::admission::above_limit;
+use crate::app::submission::config_error;
 use crate::app::workspaces::{Mistakes, Places, path_of};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -288,8 +291,11 @@ impl Master {
                             "experiment {id} is being deleted and cannot be moved"
                         )));
                     }
-                    if row.ended_at.is_none() {
-                        master.check_limit(workspace, slots_per_trial(&row)?, &mut Vec::new())?;
+                    if row.ended_at.is_none()
+                        && master.config().launch_error
+                        && let Some(mistake) = above_limit(workspace, slots_per_trial(&row)?)
+                    {
+                        return Err(config_error(ConfigErrors::one(mistake)));
                     }
                     experiments::set_project(&mut tx.conn(), id, project.id, workspace.id).await?;
                     let detail = json!({"from": row.project_id, "to": to});

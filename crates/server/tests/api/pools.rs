@@ -189,8 +189,16 @@ async fn pools_that_do_not_exist_or_could_never_run_it_are_told() {
             == 1,
         "{messages:?}"
     );
-    let three = json!({"resource_pools": ["default", "spare"], "slots_per_trial": 3});
-    let sentence = refused(three).await.refused(400);
+    let three = json!({"resource_pools": ["default", "spare"], "slots_per_trial": 3, "weight": -1});
+    let answer = refused(three).await;
+    let mistakes = answer.json()["error"]["errors"].take();
+    let told = mistakes.as_array().unwrap().iter();
+    let told: Vec<_> = told
+        .map(|m| (m["path"].as_str(), m["line"].is_number()))
+        .collect();
+    let size = (Some("resources.slots_per_trial"), true);
+    assert_eq!(told, [size, size, (Some("resources.weight"), true)]);
+    let sentence = answer.refused(400);
     assert!(
         sentence.contains("\"default\"") && sentence.contains("\"spare\""),
         "{sentence}"

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::origin::Layer;
+use crate::policies::{Policies, Workload};
 
 #[test]
 fn stronger_layers_merge_over_weaker_ones() {
@@ -226,12 +227,27 @@ fn placement_is_known_before_completion() {
             project: Some("p".into()),
             resource_pool: Some("cpu".into()),
             resource_pools: vec![],
-            slots_per_trial: 0,
-            is_single_node: true,
         }
     );
-    assert_eq!(
-        Submitted::parse("{}").unwrap().placement().slots_per_trial,
-        1
-    );
+    let size = |slots, is_single_node| {
+        Some(TrialSize {
+            slots,
+            is_single_node,
+        })
+    };
+    assert_eq!(submitted.trial_size(&[]), size(0, true));
+    let silent = Submitted::parse("{}").unwrap();
+    assert_eq!(silent.trial_size(&[]), size(1, false));
+    let policies = Policies::parse(
+        Workload::Experiment,
+        "cluster",
+        None,
+        "invariant_config: {resources: {slots_per_trial: 3}}",
+    )
+    .unwrap();
+    assert_eq!(submitted.trial_size(&[policies]), size(3, true));
+    for unreadable in ["-3", "many", "99999999999"] {
+        let text = format!("resources: {{slots_per_trial: {unreadable}}}");
+        assert_eq!(Submitted::read(&text).unwrap().trial_size(&[]), None);
+    }
 }

@@ -1,0 +1,246 @@
+//! Whether work may come in at all: the pools it asks for, and whether what it asks for at once can ever be had.
+
+use std::collections::BTreeSet;
+
+use det_config::errors::ConfigError;
+use det_config::experiment::{Placement, TrialSize};
+use det_config::policies::{Policies, fixed_pool};
+use det_ids::{AllocationId, JobId, Micros, TaskId};
+use det_scheduler::{Request, can_ever_fit};
+use det_store::workspaces::WorkspaceRow;
+
+use crate::app::Master;
+use crate::error::AppResult;
+
+/// Path of the size of a trial in its configuration.
+const SIZE: &str = "resources.slots_per_trial";
+
+/// What admission has to say of a submission.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// What it is refused for, to be told together with what is wrong in the rest.
+    pub(super) mistakes: Vec<ConfigError>,
+    /// What the person should know although it is taken.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Findings {
+    fn missing(&mut self, path: &str, message: String, known: &[String]) {
+        let hint = format!("choose one of: {}", known.join(", "));
+        self.mistakes
+            .push(ConfigError::new(path, None, message).with_hint(hint));
+    }
+
+    /// What can never run: a mistake, with `launch_error: false` a warning.
+    fn too_large(&mut self, refused: bool, mistake: ConfigError) {
+        if refused {
+            self.mistakes.push(mistake);
+        } else {
+            self.warnings.push(sentence(mistake));
+        }
+    }
+}
+
+/// A mistake in one line.
+fn sentence(mistake: ConfigError) -> String {
+    let ConfigError {
+        path,
+        message,
+        hint,
+        ..
+    } = mistake;
+    match hint {
+        Some(hint) => format!("{path}: {message}; {hint}"),
+        None => format!("{path}: {message}"),
+    }
+}
+
+/// The pools that a submission may run in, the first of them first.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) pools: Vec<String>,
+    /// Whether all of them are too small for it as they are.
+    pub(super) slots_exceeded: bool,
+}
+
+impl Master {
+    /// The pools of a submission: those that it may choose and that could ever run a trial of this size. What stands
+    /// against it is added to `findings`.
+    pub(super) async fn admit(
+        &self,
+        placement: &Placement,
+        policies: &[Policies],
+        workspace: &WorkspaceRow,
+        size: Option<TrialSize>,
+        findings: &mut Findings,
+    ) -> AppResult<Admitted> {
+        let pools = self.choose_pools(placement, policies, workspace, size, findings);
+        let Some(size) = size else {
+            return Ok(Admitted {
+                pools,
+                slots_exceeded: false,
+            });
+        };
+        if let Some(mistake) = above_limit(workspace, size.slots) {
+            findings.too_large(self.config().launch_error, mistake);
+        }
+        self.able(pools, size, findings).await
+    }
+
+    /// What policies fix, what it names, the default of its workspace, the cluster's default; empty if there is none.
+    fn choose_pools(
+        &self,
+        placement: &Placement,
+        policies: &[Policies],
+        workspace: &WorkspaceRow,
+        size: Option<TrialSize>,
+        findings: &mut Findings,
+    ) -> Vec<String> {
+        let known = self.pool_names();
+        let unknown = |pool: &String| !known.contains(pool);
+        let no_such = |pool: &str| format!("pool \"{}\" does not exist", pool.escape_debug());
+        let one = fixed_pool(policies).or_else(|| {
+            let several = !placement.resource_pools.is_empty();
+            placement.resource_pool.clone().filter(|_| !several)
+        });
+        if let Some(pool) = one {
+            if unknown(&pool) {
+                findings.missing("resources.resource_pool", no_such(&pool), &known);
+            }
+            return vec![pool];
+        }
+        let several = &placement.resource_pools;
+        if !several.is_empty() {
+            for (index, pool) in several.iter().enumerate().filter(|(_, p)| unknown(p)) {
+                let path = format!("resources.resource_pools[{index}]");
+                findings.missing(&path, no_such(pool), &known);
+            }
+            return several.clone();
+        }
+        let (of_workspace, of_cluster) = if size.is_some_and(|size| size.slots == 0) {
+            (&workspace.default_aux_pool, self.default_aux_pool())
+        } else {
+            (&workspace.default_compute_pool, self.default_compute_pool())
+        };
+        if let Some(pool) = of_workspace {
+            if unknown(pool) {
+                let name = &workspace.name;
+                let message = format!(
+                    "{} (it is the default of workspace \"{name}\")",
+                    no_such(pool)
+                );
+                findings.missing("resources.resource_pool", message, &known);
+            }
+            return vec![pool.clone()];
+        }
+        if of_cluster.is_none() {
+            let message = "is missing, and this cluster has no default pool".to_owned();
+            findings.missing("resources.resource_pool", message, &known);
+        }
+        of_cluster.into_iter().collect()
+    }
+
+    /// Those of the pools that could ever run it. Others are left out; only if that is all of them it is refused.
+    async fn able(
+        &self,
+        pools: Vec<String>,
+        size: TrialSize,
+        findings: &mut Findings,
+    ) -> AppResult<Admitted> {
+        let (known, refuse) = (self.pool_names(), self.config().launch_error);
+        let (mut usable, mut too_small) = (Vec::new(), Vec::new());
+        let mut slots_exceeded = true;
+        // A name that stands there twice is told elsewhere, and there may be very many.
+        let mut earlier = BTreeSet::new();
+        for pool in &pools {
+            if !known.contains(pool) || !earlier.insert(pool) {
+                continue;
+            }
+            match self.could_hold(pool, size, findings).await? {
+                Fits::Yes => slots_exceeded = false,
+                Fits::Perhaps => slots_exceeded &= size.slots > 0,
+                Fits::Never(mistake) => {
+                    too_small.push(mistake);
+                    if refuse {
+                        continue;
+                    }
+                }
+            }
+            usable.push(pool.clone());
+        }
+        for mistake in too_small {
+            if refuse && !usable.is_empty() {
+                let ConfigError { path, message, .. } = mistake;
+                let left_out = format!("{path}: {message}; this pool is left out");
+                findings.warnings.push(left_out);
+            } else {
+                findings.too_large(refuse, mistake);
+            }
+        }
+        Ok(Admitted {
+            pools: if usable.is_empty() { pools } else { usable },
+            slots_exceeded,
+        })
+    }
+
+    /// Whether present or provisionable capacity could ever hold a trial (design, settled point 9).
+    async fn could_hold(
+        &self,
+        pool: &str,
+        size: TrialSize,
+        findings: &mut Findings,
+    ) -> AppResult<Fits> {
+        let snapshot = self.pool_snapshot(pool).await?;
+        // A pool whose agents have not joined yet cannot say no: the request waits with its reason.
+        if snapshot.agents.is_empty() {
+            findings.warnings.push(format!(
+                "resource pool \"{pool}\" has no agents yet; the trials wait for one"
+            ));
+            return Ok(Fits::Perhaps);
+        }
+        let request = Request {
+            allocation_id: AllocationId("submission".into()),
+            task_id: TaskId("submission".into()),
+            job_id: JobId("submission".into()),
+            slots: size.slots,
+            single_agent: size.is_single_node,
+            preemptible: true,
+            excluded_agents: BTreeSet::new(),
+            requested_at: Micros(0),
+        };
+        let Err(never) = can_ever_fit(&snapshot, &request) else {
+            return Ok(Fits::Yes);
+        };
+        let message = format!("resource pool \"{pool}\": {never}");
+        let mistake = ConfigError::new(SIZE, None, message);
+        let sizes: Vec<String> = never.nearest.iter().map(u32::to_string).collect();
+        Ok(Fits::Never(if sizes.is_empty() {
+            mistake
+        } else {
+            mistake.with_hint(format!("nearest sizes that fit: {}", sizes.join(", ")))
+        }))
+    }
+}
+
+/// Whether a pool could ever run a trial.
+enum Fits {
+    Yes,
+    /// It has no agents yet.
+    Perhaps,
+    Never(ConfigError),
+}
+
+/// The mistake of trials that are larger than all that their workspace may use at a time.
+pub(super) fn above_limit(workspace: &WorkspaceRow, slots: u32) -> Option<ConfigError> {
+    let limit = workspace
+        .max_slots
+        .filter(|limit| i64::from(slots) > *limit)?;
+    let name = &workspace.name;
+    let message =
+        format!("needs {slots}, and workspace \"{name}\" may use {limit} slots at a time");
+    let hint = format!(
+        "ask for at most {limit}, or have an administrator raise the limit: `det workspace edit \"{name}\" \
+         --max-slots N`"
+    );
+    Some(ConfigError::new(SIZE, None, message).with_hint(hint))
+}
