@@ -5,6 +5,9 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::output;
+use crate::table::Format;
+
 /// A weight as a person writes it. JSON has no infinity, and nothing that is no number.
 pub(crate) fn weight(text: &str) -> Result<f64, String> {
     text.parse()
@@ -127,6 +130,62 @@ pub(crate) fn wait_reason(object: &Value) -> String {
     }
 }
 
+/// Why something waits, as there is room for it: in full, or in few words where it is a column of a table.
+pub(crate) fn wait_reason_in(format: Format, object: &Value) -> String {
+    match format {
+        Format::Table => short_reason(&object["waitReason"]),
+        Format::Csv | Format::Json => wait_reason(object),
+    }
+}
+
+/// Says where the whole story is, if the short reasons of a table are all that was told.
+pub(crate) fn note_whole_reasons<'a>(format: Format, objects: impl IntoIterator<Item = &'a Value>) {
+    let mut objects = objects.into_iter();
+    if format == Format::Table && objects.any(|object| !wait_reason(object).is_empty()) {
+        output::note("det job why ID tells why a job or an experiment waits, with what would help");
+    }
+}
+
+/// Most characters of a reason in a table.
+const SHORT: usize = 40;
+
+/// A reason in a few words, with its most important number.
+pub(crate) fn short_reason(reason: &Value) -> String {
+    let number = |name: &str| text(&reason["details"], name);
+    let slots = |name: &str| match number(name) {
+        one if one == "1" => "1 slot".to_owned(),
+        n => format!("{n} slots"),
+    };
+    match reason["kind"].as_str().unwrap_or_default() {
+        "no_agents" => "the pool has no agents".to_owned(),
+        "all_agents_excluded" => "all agents are excluded".to_owned(),
+        "no_agent_large_enough" => format!("no agent has {}", slots("needed")),
+        "pool_too_small" => format!("the pool has {} of {}", number("capacity"), slots("needed")),
+        "gang_does_not_divide" => format!("agents do not add up to {}", slots("needed")),
+        "agents_unavailable" => "agents are out of service".to_owned(),
+        "waiting_for_instances" => "waits for new instances".to_owned(),
+        "over_job_cap" => format!("at its max_slots of {}", number("max_slots")),
+        "over_workspace_limit" => format!("its workspace is limited to {}", number("max_slots")),
+        "over_fair_share" => format!("at its fair share of {}", number("share")),
+        "behind_own_job" => "behind its own earlier task".to_owned(),
+        "behind_higher_priority" => format!("behind priority {}", number("priority")),
+        "reserved_for" => "room is kept for another".to_owned(),
+        "waiting_for_preemption" => "its room is being freed".to_owned(),
+        "not_enough_free_slots" => {
+            format!("needs {}, {} free", slots("needed"), number("free_total"))
+        }
+        "aux_full" => "no free place without slots".to_owned(),
+        _ => {
+            let message = text(reason, "message");
+            let first = message.split(';').next().unwrap_or_default();
+            match first.char_indices().nth(SHORT) {
+                Some((end, _)) => format!("{}…", &first[..end]),
+                None => first.to_owned(),
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,5 +233,37 @@ mod tests {
             wait_reason(&object),
             "2 more slots are needed (since 2026-11-21 19:28:00+0000)"
         );
+    }
+
+    #[test]
+    fn reasons_in_tables_are_short() {
+        let reason = |kind: &str, details: Value| {
+            json!({"kind": kind, "details": details,
+                "message": "a long story about something that nobody has heard of; with more"})
+        };
+        let shown = |kind: &str, details| short_reason(&reason(kind, details));
+        assert_eq!(
+            shown(
+                "not_enough_free_slots",
+                json!({"needed": 4, "free_total": 1})
+            ),
+            "needs 4 slots, 1 free"
+        );
+        assert_eq!(
+            shown("no_agent_large_enough", json!({"needed": 1})),
+            "no agent has 1 slot"
+        );
+        assert_eq!(
+            shown("news", json!({})),
+            "a long story about something that nobody…"
+        );
+        assert_eq!(short_reason(&Value::Null), "");
+        for kind in det_scheduler::WaitReason::KINDS {
+            let told = shown(kind, json!({}));
+            assert!(
+                told.chars().count() <= SHORT && !told.starts_with("a long story"),
+                "{kind}: {told}"
+            );
+        }
     }
 }

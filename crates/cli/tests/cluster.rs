@@ -114,7 +114,10 @@ fn tasks_show_why_they_wait_and_which_way_priorities_run() {
          7.r,7.r.1,Experiment 7,1,2026-11-21 10:00:00+0000,a,42,default,\"80,9000\",\n"
     );
     let table = person.det(&["task"]);
-    assert_eq!(table.err, "priority: lower runs first\n");
+    assert_eq!(
+        table.err,
+        "det job why ID tells why a job or an experiment waits, with what would help\npriority: lower runs first\n"
+    );
     let objects: Value = serde_json::from_str(&person.det(&["task", "ls", "--json"]).ok()).unwrap();
     assert_eq!(objects["7.r.1"]["priority"], 42);
 }
@@ -176,11 +179,11 @@ fn the_queue_is_shown_with_the_direction_of_its_priorities() {
     );
     assert_eq!(
         person.det(&["j", "ls"]).err,
-        "priority: lower runs first\ndet job why ID tells why a job waits, with what would help\n"
+        "priority: lower runs first\ndet job why ID tells why a job or an experiment waits, with what would help\n"
     );
     assert_eq!(
         person.det(&["j", "ls", "-p", "k8s"]).err,
-        "priority: higher runs first (Kubernetes)\ndet job why ID tells why a job waits, with what would help\n"
+        "priority: higher runs first (Kubernetes)\ndet job why ID tells why a job or an experiment waits, with what would help\n"
     );
     let fair = person.det(&["j", "ls", "-p", "fair", "--csv"]).ok();
     assert!(

@@ -566,13 +566,18 @@ fn an_experiment_is_described_whole() {
         run.err.contains("experiment 7 waits: no agent has 8 slots"),
         "{run:?}"
     );
+    assert!(
+        run.err
+            .contains("trial 11 waits: no agent has 8 slots (since 2026-11-21 10:00:00+0000)"),
+        "{run:?}"
+    );
     let out = run.ok();
     for part in [
         "Experiment:\n",
         "\nTrials:\n",
         "\nWorkloads:\n",
         "a, b",
-        "no agent has 8 slots (since 2026-11-21 10:00:00+0000)",
+        "no agent has 8 slots",
         "Training Metric: loss",
         "0.5",
     ] {

@@ -35,8 +35,8 @@ fn workspaces_are_listed_and_shown_in_every_form() {
     let csv = person.det(&["w", "ls", "--csv", "--sort-by", "name"]).ok();
     assert_eq!(
         csv,
-        "ID,Name,# Projects,Agent Uid,Agent Gid,Agent User,Agent Group,Default Compute Pool,Default Aux Pool,Max Slots\n\
-         1,Uncategorized,1,,,,,gpu,,8\n2,vision,1,,,,,gpu,,8\n"
+        "ID,Name,# Projects,Agent Uid,Agent Gid,Agent User,Agent Group,Default Compute Pool,Default Aux Pool,Max Slots,Archived\n\
+         1,Uncategorized,1,,,,,gpu,,8,\n2,vision,1,,,,,gpu,,8,\n"
     );
     assert!(
         stub.last("GET /api/v1/workspaces")
@@ -54,8 +54,7 @@ fn workspaces_are_listed_and_shown_in_every_form() {
         "{table}"
     );
     let csv = person.det(&["w", "list-projects", "vision", "--csv"]).ok();
-    let expected =
-        "ID,Key,Name,Description,# Experiments,# Active Experiments\n7,SEG,segments,d,3,1\n";
+    let expected = "ID,Key,Name,Description,# Experiments,# Active Experiments,Archived\n7,SEG,segments,d,3,1,\n";
     assert_eq!(csv, expected);
     assert_eq!(person.det(&["p", "list", "vision", "--csv"]).ok(), expected);
     let err = person.det(&["w", "describe", "visoin"]).fails(1);

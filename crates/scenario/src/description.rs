@@ -22,6 +22,8 @@ pub struct Scenario {
     pub jobs: BTreeMap<String, JobSettings>,
     /// What happens, in order.
     pub steps: Vec<Step>,
+    /// How many of the first steps are what it begins with, and not told of: they have no number.
+    pub given: usize,
     /// How long it goes on after the last step.
     pub until: Until,
 }

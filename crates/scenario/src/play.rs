@@ -108,8 +108,13 @@ fn play_for<'a>(
         offered: 0.0,
     };
     player.catch_up();
-    for (number, step) in scenario.steps.iter().enumerate() {
-        player.step(number + 1, step)?;
+    for (place, step) in scenario.steps.iter().enumerate() {
+        player.step(
+            (place + 1)
+                .checked_sub(scenario.given)
+                .filter(|number| *number > 0),
+            step,
+        )?;
     }
     match scenario.until {
         Until::LastStep => {}
@@ -141,14 +146,16 @@ impl Player<'_> {
         self.settings.policy
     }
 
-    fn step(&mut self, number: usize, step: &Step) -> Result<(), Mistakes> {
+    fn step(&mut self, number: Option<usize>, step: &Step) -> Result<(), Mistakes> {
         let at = match step.when {
             When::Now => self.cluster.now,
             When::After(wait) => self.cluster.now.saturating_add(micros(wait)),
             When::At(time) => micros(time),
         };
         let wrong = |what: &str, message: String| Mistake {
-            path: format!("steps[{}]{what}", number - 1),
+            path: number.map_or(String::new(), |number| {
+                format!("steps[{}]{what}", number - 1)
+            }),
             line: step.line,
             message,
             hint: None,
@@ -177,7 +184,7 @@ impl Player<'_> {
             cluster: &self.cluster,
             settings: self.settings,
             reasons: &self.reasons,
-            step: number,
+            step: number.unwrap_or(0),
             line: step.line,
         };
         self.mismatches.extend(look.compare(&step.expect));
@@ -268,7 +275,7 @@ impl Player<'_> {
     /// Asks the planner until it has nothing more to decide, and records what came of it.
     fn moment(
         &mut self,
-        step: Option<(usize, &Step)>,
+        step: Option<(Option<usize>, &Step)>,
         mut happened: Vec<String>,
     ) -> Result<(), Mistakes> {
         let mut decisions = Vec::new();
@@ -281,9 +288,9 @@ impl Player<'_> {
                     "more happens in this scenario than can be told"
                 };
                 return Err(Mistake {
-                    path: step.map_or(String::new(), |(number, _)| {
-                        format!("steps[{}]", number - 1)
-                    }),
+                    path: step
+                        .and_then(|(number, _)| number)
+                        .map_or(String::new(), |number| format!("steps[{}]", number - 1)),
                     line: step.and_then(|(_, step)| step.line),
                     message: message.to_owned(),
                     hint: None,
@@ -433,7 +440,7 @@ impl Player<'_> {
 
     fn record(
         &mut self,
-        step: Option<(usize, &Step)>,
+        step: Option<(Option<usize>, &Step)>,
         happened: Vec<String>,
         decisions: Vec<Decision>,
     ) {
@@ -452,7 +459,7 @@ impl Player<'_> {
         let everything = self.options.detail == Detail::Everything;
         self.moments.push(Moment {
             at: seconds(self.cluster.now),
-            step: step.map(|(number, _)| number),
+            step: step.and_then(|(number, _)| number),
             note: step.map_or(String::new(), |(_, step)| step.note.clone()),
             happened,
             decisions,

@@ -86,6 +86,7 @@ fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Scenario> {
         workspaces,
         jobs,
         steps,
+        given: 0,
         until,
     })
 }

@@ -9,7 +9,8 @@ use crate::model::Policy;
 use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
 use crate::reason::{Behind, Holder, Holders, WaitReason};
-use crate::space::{AgentRank, Parts, Space};
+use crate::reserve::Reserved;
+use crate::space::{Parts, Space};
 use crate::workspaces::Workspaces;
 
 /// Holders named in a reason.
@@ -24,7 +25,7 @@ pub(crate) struct Decided {
     pub(crate) hand_over: Vec<HandOver>,
     pub(crate) reasons: Reasons,
     /// Requests for which agents are kept.
-    pub(crate) reservations: Vec<(usize, Vec<AgentRank>)>,
+    pub(crate) reservations: Vec<(usize, Reserved)>,
 }
 
 /// Why requests wait. Most wait for the same few reasons.
@@ -220,8 +221,9 @@ impl<'a> Shared<'a> {
         self.prepared.fate(shape)
     }
 
-    /// Turns waits into reasons, with the numbers as they are after the plan.
-    pub(crate) fn explain(&mut self, slots: &Space, aux: &Space, decided: &mut Decided) {
+    /// Turns waits into reasons, with the numbers as they are after the plan. `aux` may be missing where nothing without
+    /// slots waits.
+    pub(crate) fn explain(&mut self, slots: &Space, aux: Option<&Space>, decided: &mut Decided) {
         let prepared = self.prepared;
         let holders = self.holders(decided);
         let waits = std::mem::take(&mut self.waits);
@@ -278,7 +280,8 @@ impl<'a> Shared<'a> {
                 }
             };
             if *known == 0 {
-                let space = if waiting.slots == 0 { aux } else { slots };
+                let aux = aux.filter(|_| waiting.slots == 0);
+                let space = aux.unwrap_or(slots);
                 *known = reasons.add(self.reason(request, wait, space, &holders));
             }
             reasons.of.push(*known);

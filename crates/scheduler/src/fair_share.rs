@@ -22,7 +22,8 @@
 //! job's share. Nobody stops for it, and once it fits it starts like others: within the share that its job has then.
 //!
 //! A job whose only task is larger than its share runs on what is over, and may wait as long as small tasks within their
-//! jobs' shares keep coming.
+//! jobs' shares keep coming. Where there are about as many jobs as slots, "at least one slot for each" holds or not with
+//! one job more or less that could be served, and a share may be enough only while it cannot be used.
 //!
 //! Work that stops keeps its room for the request it was asked to stop for, as long as that one is within its job's
 //! share. Work that is killed because its agent or slot is out of service counts as gone.
@@ -44,7 +45,7 @@ use crate::decision::{Decided, Shared, Wait};
 use crate::future::{Future, ShapeSet};
 use crate::plan::{PreemptReason, Preemption};
 use crate::prepared::Prepared;
-use crate::reserve::{Reserver, reserve_before};
+use crate::reserve::{Reserved, Reserver, reserve_before};
 use crate::room::{Room, Stopping};
 use crate::space::{AgentRank, Parts, Space, spread_of};
 use crate::victims;
@@ -93,7 +94,7 @@ struct Round {
     claims: BTreeMap<usize, Parts>,
     reserver: Reserver,
     /// Agents reserved because of age, by request.
-    aged: BTreeMap<usize, Vec<AgentRank>>,
+    aged: BTreeMap<usize, Reserved>,
     /// Those of them that are within their jobs' nominal shares only.
     squeezed: BTreeSet<usize>,
     /// Requests that room is kept for, with the agents.
@@ -291,11 +292,12 @@ impl<'a> Pass<'a> {
             if matches!(limit, Wait::OverWorkspace { .. }) && self.is_aged(request) {
                 self.shared.keep(request);
             }
-            if matches!(limit, Wait::OverShare | Wait::NoRoom)
-                && self.is_squeezed(request)
-                && self.shared.exceeds(request).is_none()
-                && room.fit(request).is_none()
-                && self.reserve(round, room, request)
+            let squeezed =
+                matches!(limit, Wait::OverShare | Wait::NoRoom) && self.is_squeezed(request);
+            if squeezed && self.shared.exceeds(request).is_some() {
+                // Where its workspace is full, it is the end of that work which it waits for.
+                self.shared.keep(request);
+            } else if squeezed && room.fit(request).is_none() && self.reserve(round, room, request)
             {
                 round.squeezed.insert(request);
                 self.shared.keep(request);
@@ -576,7 +578,7 @@ impl<'a> Pass<'a> {
             }
         }
         for (request, agents) in &round.holders {
-            let agents: Vec<AgentRank> = agents.iter().copied().collect();
+            let agents = agents.iter().copied().collect();
             self.decided.reservations.push((*request, agents));
         }
     }
@@ -586,7 +588,7 @@ impl<'a> Pass<'a> {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
         let shape = &prepared.shapes[waiting.shape].shape;
-        let may_use = |agents: &Vec<AgentRank>| agents.iter().any(|agent| shape.allows(*agent));
+        let may_use = |agents: &Reserved| agents.iter().any(|agent| shape.allows(*agent));
         !waiting.preemptible
             && round
                 .squeezed
@@ -660,7 +662,7 @@ impl<'a> Pass<'a> {
             };
         }
         self.shared
-            .explain(&self.free, &aux.free, &mut self.decided);
+            .explain(&self.free, Some(&aux.free), &mut self.decided);
         self.decided
     }
 }

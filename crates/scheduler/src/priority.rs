@@ -33,7 +33,7 @@ use crate::future::{Future, ShapeSet};
 use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
 use crate::reason::Behind;
-use crate::reserve::{Reserver, reserve_before};
+use crate::reserve::{Reserved, Reserver, reserve_before};
 use crate::room::{Room, Stopping};
 use crate::space::{AgentRank, Parts, Space};
 use crate::victims;
@@ -49,17 +49,14 @@ pub(crate) fn decide(prepared: &Prepared, preemption: bool, now: Micros) -> Deci
     let mut run = Run::new(&mut state, prepared.slot_space(), preemption, now, false);
     run.all(&slots, &mut decided);
     let slot_space = run.room.free;
-    let mut run = Run::new(
-        &mut state,
-        prepared.aux_space(&slot_space),
-        preemption,
-        now,
-        true,
-    );
-    run.all(&zero, &mut decided);
-    let aux_space = run.room.free;
+    let aux_space = (!zero.is_empty()).then(|| {
+        let aux = prepared.aux_space(&slot_space);
+        let mut run = Run::new(&mut state, aux, preemption, now, true);
+        run.all(&zero, &mut decided);
+        run.room.free
+    });
 
-    state.explain(&slot_space, &aux_space, &mut decided);
+    state.explain(&slot_space, aux_space.as_ref(), &mut decided);
     decided
 }
 
@@ -92,7 +89,7 @@ struct Wish {
 struct Holder {
     request: usize,
     /// Those reserved because of age, then those where work stops for it.
-    agents: Vec<AgentRank>,
+    agents: Reserved,
     /// How many of the first kind.
     aged: usize,
 }
@@ -174,8 +171,8 @@ impl<'a, 'b> Run<'a, 'b> {
         let prepared = self.shared.prepared;
         let mut class = Class {
             priority,
-            wishes: Vec::new(),
-            unfit: Vec::new(),
+            wishes: Vec::with_capacity(members.len()),
+            unfit: Vec::with_capacity(members.len()),
             blocked_jobs: BTreeSet::new(),
             deferred: Vec::new(),
             holders: Vec::new(),
@@ -363,7 +360,7 @@ impl<'a, 'b> Run<'a, 'b> {
             // No room at all is free where it may run, so there is nothing that others could take from it.
             return None;
         }
-        let mut agents: Vec<AgentRank> = Vec::new();
+        let mut agents = Reserved::new();
         if self.is_over_age(class, request)
             && let Some(closest) = self.closest(class, waiting.shape, decided)
         {
@@ -416,12 +413,7 @@ impl<'a, 'b> Run<'a, 'b> {
         (wanted > u64::from(max_slots)).then_some(first)
     }
 
-    fn closest(
-        &mut self,
-        class: &mut Class,
-        shape: usize,
-        decided: &Decided,
-    ) -> Option<Vec<AgentRank>> {
+    fn closest(&mut self, class: &mut Class, shape: usize, decided: &Decided) -> Option<Reserved> {
         let prepared = self.shared.prepared;
         if class.reserver.is_hopeless(shape) {
             return None;

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use det_ids::Micros;
+use smallvec::{SmallVec, smallvec};
 
 use crate::future::ShapeSet;
 use crate::gang::{Group, divide};
@@ -18,6 +19,9 @@ pub(crate) fn reserve_before(settings: &PoolSettings, now: Micros) -> Option<i64
         now.0.saturating_sub(patience)
     })
 }
+
+/// Agents that one request reserves: mostly one, and there may be thousands of requests.
+pub(crate) type Reserved = SmallVec<[AgentRank; 4]>;
 
 /// Reservations of requests that pass each other: of one priority class, or of a whole run.
 pub(crate) struct Reserver {
@@ -37,10 +41,26 @@ struct Ranking {
     by_room: Vec<AgentRank>,
     /// By shape: how many of the first of these cannot hold it. What is booked only grows, so they never will.
     passed: BTreeMap<usize, usize>,
-    /// Room within reach, by agent.
-    reach: Vec<u32>,
-    /// Open agents that are not booked by size: what each still has to get back, and which agent; least first.
-    by_size: BTreeMap<u32, Vec<(u32, AgentRank)>>,
+    /// Open agents that are not booked, by size.
+    by_size: BTreeMap<u32, Unbooked>,
+}
+
+/// Agents of one size that can be taken whole: what each still has to get back, and which agent; least first.
+#[derive(Default)]
+struct Unbooked {
+    /// Also those that have been booked since.
+    all: Vec<(u32, AgentRank)>,
+    /// How many of the first of these are booked; later bookings only add to them.
+    passed: usize,
+    /// How many are not booked.
+    left: usize,
+}
+
+impl Unbooked {
+    fn iter<'s>(&'s self, booked: &'s [u32]) -> impl Iterator<Item = (u32, AgentRank)> + 's {
+        let rest = self.all[self.passed..].iter().copied();
+        rest.filter(|(_, agent)| booked[*agent as usize] == 0)
+    }
 }
 
 impl Reserver {
@@ -69,13 +89,13 @@ impl Reserver {
         within_reach: impl FnOnce() -> Vec<u32>,
         number: usize,
         shape: &Shape,
-    ) -> Option<Vec<AgentRank>> {
+    ) -> Option<Reserved> {
         if self.ranking.placed != Some(placed) {
-            self.ranking = Ranking::new(space, placed, within_reach(), &self.booked);
+            self.ranking = Ranking::new(space, placed, &within_reach(), &self.booked);
         }
         let chosen = self
             .one_agent(space, number, shape)
-            .map(|agent| vec![agent])
+            .map(|agent| smallvec![agent])
             .or_else(|| {
                 shape
                     .spans()
@@ -87,10 +107,11 @@ impl Reserver {
                 for agent in agents {
                     let units = space.cell(*agent).capacity.min(shape.units);
                     let booked = &mut self.booked[*agent as usize];
-                    if *booked == 0 {
-                        self.ranking.is_booked(space, *agent);
-                    }
+                    let first = *booked == 0;
                     *booked = booked.saturating_add(units);
+                    if first && *booked > 0 {
+                        self.ranking.is_booked(space, *agent, &self.booked);
+                    }
                 }
             }
             None => {
@@ -116,93 +137,104 @@ impl Reserver {
         by_room.get(*passed).copied()
     }
 
-    fn whole_agents(&self, space: &Space, shape: &Shape) -> Option<Vec<AgentRank>> {
+    fn whole_agents(&self, space: &Space, shape: &Shape) -> Option<Reserved> {
         if shape.excluded.is_empty() {
-            return whole(&self.ranking.by_size, space, shape);
+            return whole(&self.ranking.by_size, &self.booked, space, shape);
         }
-        let mut allowed = self.ranking.by_size.clone();
-        for agents in allowed.values_mut() {
-            agents.retain(|(_, agent)| shape.allows(*agent));
-        }
-        whole(&allowed, space, shape)
+        let allowed = |agents: &Unbooked| {
+            let unbooked = agents.iter(&self.booked);
+            let all: Vec<_> = unbooked.filter(|(_, agent)| shape.allows(*agent)).collect();
+            Unbooked {
+                left: all.len(),
+                passed: 0,
+                all,
+            }
+        };
+        let sizes = self.ranking.by_size.iter();
+        let allowed = sizes
+            .map(|(size, agents)| (*size, allowed(agents)))
+            .collect();
+        whole(&allowed, &self.booked, space, shape)
     }
 }
 
 impl Ranking {
-    fn new(space: &Space, placed: usize, within_reach: Vec<u32>, booked: &[u32]) -> Self {
+    fn new(space: &Space, placed: usize, within_reach: &[u32], booked: &[u32]) -> Self {
         let open = || space.cells().iter().zip(0..).filter(|(cell, _)| cell.open);
-        let mut by_room: Vec<AgentRank> = open().map(|(_, agent)| agent).collect();
         let reach = |agent: AgentRank| within_reach[agent as usize];
-        by_room.sort_by_key(|agent| {
-            (
-                Reverse(space.cell(*agent).capacity.min(reach(*agent))),
-                *agent,
-            )
-        });
-        let mut by_size: BTreeMap<u32, Vec<(u32, AgentRank)>> = BTreeMap::new();
+        let mut by_room: Vec<(Reverse<u32>, AgentRank)> = open()
+            .map(|(cell, agent)| (Reverse(cell.capacity.min(reach(agent))), agent))
+            .collect();
+        by_room.sort_unstable();
+        let mut by_size: BTreeMap<u32, Unbooked> = BTreeMap::new();
         let unbooked = |agent: AgentRank| booked[agent as usize] == 0;
         for (cell, agent) in open().filter(|(cell, agent)| cell.capacity > 0 && unbooked(*agent)) {
             let missing = cell.capacity.saturating_sub(reach(agent));
             by_size
                 .entry(cell.capacity)
                 .or_default()
+                .all
                 .push((missing, agent));
         }
         for agents in by_size.values_mut() {
-            agents.sort_unstable();
+            agents.all.sort_unstable();
+            agents.left = agents.all.len();
         }
         Self {
             placed: Some(placed),
-            by_room,
+            by_room: by_room.into_iter().map(|(_, agent)| agent).collect(),
             passed: BTreeMap::new(),
-            reach: within_reach,
             by_size,
         }
     }
 
-    /// An agent cannot be taken whole any more.
-    fn is_booked(&mut self, space: &Space, agent: AgentRank) {
-        let size = space.cell(agent).capacity;
-        let missing = size.saturating_sub(self.reach[agent as usize]);
-        if let Some(agents) = self.by_size.get_mut(&size)
-            && let Ok(place) = agents.binary_search(&(missing, agent))
-        {
-            agents.remove(place);
+    /// An agent cannot be taken whole any more; `booked` says so.
+    fn is_booked(&mut self, space: &Space, agent: AgentRank, booked: &[u32]) {
+        if let Some(agents) = self.by_size.get_mut(&space.cell(agent).capacity) {
+            agents.left = agents.left.saturating_sub(1);
+            let rest = agents.all[agents.passed..].iter();
+            agents.passed += rest
+                .take_while(|(_, agent)| booked[*agent as usize] > 0)
+                .count();
         }
     }
 }
 
 /// Whole agents that make up a shape: of equal ones those with least to get back.
 fn whole(
-    sizes: &BTreeMap<u32, Vec<(u32, AgentRank)>>,
+    sizes: &BTreeMap<u32, Unbooked>,
+    booked: &[u32],
     space: &Space,
     shape: &Shape,
-) -> Option<Vec<AgentRank>> {
+) -> Option<Reserved> {
     let equal = sizes
         .iter()
         .filter(|(size, agents)| {
-            shape.units.is_multiple_of(**size) && (shape.units / **size) as usize <= agents.len()
+            shape.units.is_multiple_of(**size) && (shape.units / **size) as usize <= agents.left
         })
         .map(|(size, agents)| {
-            let chosen = &agents[..(shape.units / *size) as usize];
-            let missing: u64 = chosen.iter().map(|(missing, _)| u64::from(*missing)).sum();
-            (missing, Reverse(*size), chosen)
+            let chosen = agents.iter(booked).take((shape.units / *size) as usize);
+            let missing: u64 = chosen.map(|(missing, _)| u64::from(missing)).sum();
+            (missing, Reverse(*size), agents)
         })
         .min_by_key(|(missing, size, _)| (*missing, *size));
-    if let Some((_, _, chosen)) = equal {
-        return Some(chosen.iter().map(|(_, agent)| *agent).collect());
+    let first = |agents: &Unbooked, count: u32| -> Reserved {
+        let unbooked = agents.iter(booked).take(count as usize);
+        unbooked.map(|(_, agent)| agent).collect()
+    };
+    if let Some((_, Reverse(size), agents)) = equal {
+        return Some(first(agents, shape.units / size));
     }
     let groups: Vec<Group> = sizes
         .iter()
         .rev()
-        .filter(|(_, agents)| !agents.is_empty())
-        .map(|(size, agents)| (*size, u32::try_from(agents.len()).unwrap_or(u32::MAX)))
+        .filter(|(_, agents)| agents.left > 0)
+        .map(|(size, agents)| (*size, u32::try_from(agents.left).unwrap_or(u32::MAX)))
         .collect();
     let division = divide(&groups, shape.units, space.heterogeneous())?;
-    let mut chosen = Vec::new();
+    let mut chosen = Reserved::new();
     for (size, count) in division {
-        let agents = sizes.get(&size)?;
-        chosen.extend(agents.iter().take(count as usize).map(|(_, agent)| *agent));
+        chosen.extend(first(sizes.get(&size)?, count));
     }
     Some(chosen)
 }

@@ -21,7 +21,7 @@ use det_ids::Micros;
 use crate::capacity::Fate;
 use crate::decision::{Decided, Shared, Wait};
 use crate::prepared::Prepared;
-use crate::reserve::{Reserver, reserve_before};
+use crate::reserve::{Reserved, Reserver, reserve_before};
 use crate::room::Room;
 use crate::space::{AgentRank, Parts, Space};
 
@@ -41,7 +41,7 @@ struct Run<'a> {
     aux: Room<'a>,
     reserver: Reserver,
     /// Requests that reserve, with the agents.
-    holders: Vec<(usize, Vec<AgentRank>)>,
+    holders: Vec<(usize, Reserved)>,
     /// By job.
     lines: Vec<Line>,
 }
@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
         self.tell_reserved_from_full();
         let (slots, aux): (Space, Space) = (self.slots.free, self.aux.free);
         self.decided.reservations = self.holders;
-        self.shared.explain(&slots, &aux, &mut self.decided);
+        self.shared.explain(&slots, Some(&aux), &mut self.decided);
         self.decided
     }
 

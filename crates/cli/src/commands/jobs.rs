@@ -11,7 +11,9 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, Listing};
-use crate::values::{items, joined, state, text, time, wait_reason, weight};
+use crate::values::{
+    items, joined, note_whole_reasons, state, text, time, wait_reason, wait_reason_in, weight,
+};
 
 /// Options of `det job`.
 #[derive(Debug, Args)]
@@ -198,24 +200,9 @@ fn tell(story: &Value) -> String {
     if items(&story["waiting"]).next().is_some() {
         lines.push("Waiting:".to_owned());
     }
-    for task in items(&story["waiting"]) {
-        let reason = match wait_reason(task) {
-            reason if reason.is_empty() => "the scheduler has not looked at it yet".to_owned(),
-            reason => reason,
-        };
-        lines.push(format!(
-            "  {} ({}, in resource pool {} since {}): {reason}",
-            called(task),
-            slots(task),
-            text(task, "resourcePool"),
-            time(task, "since"),
-        ));
-        lines.push(match time(task, "estimatedStart") {
-            at if at.is_empty() => format!("    no estimate: {}", text(task, "estimateBasis")),
-            at => format!("    may start at {at}, {}", text(task, "estimateBasis")),
-        });
-        let elsewhere = task["elsewhere"].as_array().into_iter().flatten();
-        lines.extend(elsewhere.filter_map(|line| Some(format!("    {}", line.as_str()?))));
+    let waiting: Vec<&Value> = items(&story["waiting"]).collect();
+    for alike in waiting.chunk_by(|a, b| wait_alike(a, b)) {
+        lines.extend(waits(alike));
     }
     for (title, member) in [("Running:", "running"), ("Others hold:", "heldBy")] {
         if items(&story[member]).next().is_some() {
@@ -247,6 +234,55 @@ fn tell(story: &Value) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// Tasks named where several wait alike.
+const NAMED: usize = 5;
+
+/// Whether two tasks wait for the same, in the same words but for the times since when.
+fn wait_alike(a: &Value, b: &Value) -> bool {
+    [
+        "slots",
+        "resourcePool",
+        "estimatedStart",
+        "estimateBasis",
+        "elsewhere",
+    ]
+    .iter()
+    .all(|member| a[*member] == b[*member])
+        && a["waitReason"]["message"] == b["waitReason"]["message"]
+}
+
+/// How some tasks wait, alike all of them: as the first does.
+fn waits(alike: &[&Value]) -> Vec<String> {
+    let Some((task, others)) = alike.split_first() else {
+        return Vec::new();
+    };
+    let reason = match wait_reason(task) {
+        reason if reason.is_empty() => "the scheduler has not looked at it yet".to_owned(),
+        reason => reason,
+    };
+    let mut lines = vec![format!(
+        "  {} ({}, in resource pool {} since {}): {reason}",
+        called(task),
+        slots(task),
+        text(task, "resourcePool"),
+        time(task, "since"),
+    )];
+    lines.push(match time(task, "estimatedStart") {
+        at if at.is_empty() => format!("    no estimate: {}", text(task, "estimateBasis")),
+        at => format!("    may start at {at}, {}", text(task, "estimateBasis")),
+    });
+    let elsewhere = task["elsewhere"].as_array().into_iter().flatten();
+    lines.extend(elsewhere.filter_map(|line| Some(format!("    {}", line.as_str()?))));
+    if !others.is_empty() {
+        let mut named: Vec<String> = others.iter().take(NAMED).map(|task| called(task)).collect();
+        if others.len() > NAMED {
+            named.push(format!("{} more", others.len() - NAMED));
+        }
+        lines.push(format!("    and so wait {}", named.join(", ")));
+    }
+    lines
 }
 
 /// What decides in a pool.
@@ -408,15 +444,12 @@ async fn list(args: ListArgs, context: &Context) -> Result<(), CliError> {
         (_, true) => Format::Csv,
         _ => Format::Table,
     };
-    let whole = format != Format::Table;
-    rows(&jobs, by_priority, whole).print(format, &json!({ "jobs": jobs }))?;
+    rows(&jobs, by_priority, format).print(format, &json!({ "jobs": jobs }))?;
     if by_priority && format == Format::Table {
         let direction = priority_direction(&text(pool, "schedulerType"));
         output::note(format_args!("priority: {direction}"));
     }
-    if format == Format::Table && jobs.iter().any(|job| !wait_reason(job).is_empty()) {
-        output::note("det job why ID tells why a job waits, with what would help");
-    }
+    note_whole_reasons(format, &jobs);
     let elsewhere = busy_pools(&pools, pool);
     if args.resource_pool.is_none() && format == Format::Table && !elsewhere.is_empty() {
         output::note(format_args!(
@@ -467,8 +500,7 @@ fn unwrap_job(mut job: Value) -> Option<Value> {
     None
 }
 
-/// `whole` says whether reasons are told in full, or in the few words that a table has room for.
-fn rows(jobs: &[Value], by_priority: bool, whole: bool) -> Listing {
+fn rows(jobs: &[Value], by_priority: bool, format: Format) -> Listing {
     let mut listing = Listing::new([
         "#",
         "ID",
@@ -512,54 +544,10 @@ fn rows(jobs: &[Value], by_priority: bool, whole: bool) -> Listing {
             ),
             job_state,
             omitted(text(job, "username")),
-            if whole {
-                wait_reason(job)
-            } else {
-                short_reason(&job["waitReason"])
-            },
+            wait_reason_in(format, job),
         ]);
     }
     listing
-}
-
-/// Most characters of a reason in a table.
-const SHORT: usize = 40;
-
-/// A reason in a few words, with its most important number.
-fn short_reason(reason: &Value) -> String {
-    let number = |name: &str| text(&reason["details"], name);
-    let slots = |name: &str| match number(name) {
-        one if one == "1" => "1 slot".to_owned(),
-        n => format!("{n} slots"),
-    };
-    match reason["kind"].as_str().unwrap_or_default() {
-        "no_agents" => "the pool has no agents".to_owned(),
-        "all_agents_excluded" => "all agents are excluded".to_owned(),
-        "no_agent_large_enough" => format!("no agent has {}", slots("needed")),
-        "pool_too_small" => format!("the pool has {} of {}", number("capacity"), slots("needed")),
-        "gang_does_not_divide" => format!("agents do not add up to {}", slots("needed")),
-        "agents_unavailable" => "agents are out of service".to_owned(),
-        "waiting_for_instances" => "waits for new instances".to_owned(),
-        "over_job_cap" => format!("at its max_slots of {}", number("max_slots")),
-        "over_workspace_limit" => format!("its workspace is limited to {}", number("max_slots")),
-        "over_fair_share" => format!("at its fair share of {}", number("share")),
-        "behind_own_job" => "behind its own earlier task".to_owned(),
-        "behind_higher_priority" => format!("behind priority {}", number("priority")),
-        "reserved_for" => "room is kept for another".to_owned(),
-        "waiting_for_preemption" => "its room is being freed".to_owned(),
-        "not_enough_free_slots" => {
-            format!("needs {}, {} free", slots("needed"), number("free_total"))
-        }
-        "aux_full" => "no free place without slots".to_owned(),
-        _ => {
-            let message = text(reason, "message");
-            let first = message.split(';').next().unwrap_or_default();
-            match first.char_indices().nth(SHORT) {
-                Some((end, _)) => format!("{}…", &first[..end]),
-                None => first.to_owned(),
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -572,38 +560,6 @@ mod tests {
         let idle = json!({"name": "idle", "stats": {"queuedCount": 0, "scheduledCount": 0}});
         let pools = json!({"resourcePools": [pool("a", 3), pool("b", 2), idle]});
         assert_eq!(busy_pools(&pools, &pools["resourcePools"][0]), ["b (3)"]);
-    }
-
-    #[test]
-    fn reasons_in_tables_are_short() {
-        let reason = |kind: &str, details: Value| {
-            json!({"kind": kind, "details": details,
-                "message": "a long story about something that nobody has heard of; with more"})
-        };
-        let shown = |kind: &str, details| short_reason(&reason(kind, details));
-        assert_eq!(
-            shown(
-                "not_enough_free_slots",
-                json!({"needed": 4, "free_total": 1})
-            ),
-            "needs 4 slots, 1 free"
-        );
-        assert_eq!(
-            shown("no_agent_large_enough", json!({"needed": 1})),
-            "no agent has 1 slot"
-        );
-        assert_eq!(
-            shown("news", json!({})),
-            "a long story about something that nobody…"
-        );
-        assert_eq!(short_reason(&Value::Null), "");
-        for kind in det_scheduler::WaitReason::KINDS {
-            let told = shown(kind, json!({}));
-            assert!(
-                told.chars().count() <= SHORT && !told.starts_with("a long story"),
-                "{kind}: {told}"
-            );
-        }
     }
 
     #[test]

@@ -203,6 +203,7 @@ pub(crate) fn listing(projects: &[Value]) -> Listing {
         "Description",
         "# Experiments",
         "# Active Experiments",
+        "Archived",
     ]);
     for project in projects {
         listing.push(
@@ -213,6 +214,7 @@ pub(crate) fn listing(projects: &[Value]) -> Listing {
                 "description",
                 "numExperiments",
                 "numActiveExperiments",
+                "archived",
             ]
             .map(|member| text(project, member)),
         );

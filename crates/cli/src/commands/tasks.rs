@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{items, members, text, time, wait_reason};
+use crate::values::{items, members, note_whole_reasons, text, time, wait_reason_in};
 
 /// Options of `det task`.
 #[derive(Debug, Args)]
@@ -101,10 +101,11 @@ pub(crate) fn print(tasks: &Tasks, format: Format) -> Result<(), CliError> {
             priority,
             text(task, "resourcePool"),
             ports_of(task),
-            wait_reason(task),
+            wait_reason_in(format, task),
         ]);
     }
     listing.print(format, tasks)?;
+    note_whole_reasons(format, tasks.values());
     directions.sort_unstable();
     directions.dedup();
     if format == Format::Table && !directions.is_empty() {

@@ -353,7 +353,7 @@ async fn path_of(client: &Client, name: &str, below: Option<&str>) -> Result<Str
     Ok(api_path(segments))
 }
 
-const HEADERS: [&str; 10] = [
+const HEADERS: [&str; 11] = [
     "ID",
     "Name",
     "# Projects",
@@ -364,6 +364,7 @@ const HEADERS: [&str; 10] = [
     "Default Compute Pool",
     "Default Aux Pool",
     "Max Slots",
+    "Archived",
 ];
 
 fn row(workspace: &Value) -> Vec<String> {
@@ -379,6 +380,7 @@ fn row(workspace: &Value) -> Vec<String> {
         text(workspace, "defaultComputePool"),
         text(workspace, "defaultAuxPool"),
         text(workspace, "maxSlots"),
+        text(workspace, "archived"),
     ]
 }
 

@@ -157,6 +157,7 @@ pub(crate) fn history(seed: u64, policy: Policy) -> Scenario {
             .collect(),
         jobs: std::collections::BTreeMap::new(),
         steps,
+        given: 0,
         until: luck.one_of(&[Until::LastStep, Until::Time(30 * MINUTE)]),
     }
 }
@@ -398,6 +399,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
             .map(|name| (name, in_workspace.clone()))
             .collect(),
         steps,
+        given: 0,
         until: Until::LastStep,
     }
 }

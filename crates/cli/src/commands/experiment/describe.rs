@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Args;
 use det_client::{Client, Paging, Query, api_path};
@@ -10,11 +11,13 @@ use serde_json::{Value, json};
 
 use super::follow::all_trials;
 use super::get;
+use super::lifecycle::Outcomes;
 use crate::error::CliError;
 use crate::output;
-use crate::table::Listing;
+use crate::table::{Format, Listing};
 use crate::values::{
     indented, items, members, number, percent, plain, state, text, time, wait_reason,
+    wait_reason_in,
 };
 
 /// Options of `det experiment describe`.
@@ -52,13 +55,18 @@ struct Run {
 }
 
 /// Shows experiments, their trials and their workloads.
-pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<(), CliError> {
-    let mut answers = Vec::new();
+pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode, CliError> {
+    let mut outcomes = Outcomes::of(args.experiment_ids.len());
+    let (mut found, mut answers) = (Vec::new(), Vec::new());
     for id in &args.experiment_ids {
-        answers.push(get(client, *id).await?);
+        if let Some(answer) = outcomes.take(*id, get(client, *id).await)? {
+            found.push(*id);
+            answers.push(answer);
+        }
     }
     if args.form.json {
-        return output::json(&answers);
+        output::json(&answers)?;
+        return Ok(outcomes.exit());
     }
     print(
         args,
@@ -71,7 +79,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<(), CliE
     }
 
     let mut runs = Vec::new();
-    for id in &args.experiment_ids {
+    for id in &found {
         for trial in all_trials(client, *id).await? {
             let route = api_path(["trials", &text(&trial, "id"), "workloads"]);
             let workloads = client
@@ -84,9 +92,17 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<(), CliE
             });
         }
     }
-    print(args, "\nTrials:", "trials.csv", &trial_rows(&runs))?;
+    let format = match (args.form.csv, &args.form.outdir) {
+        (false, None) => Format::Table,
+        _ => Format::Csv,
+    };
+    print(args, "\nTrials:", "trials.csv", &trial_rows(&runs, format))?;
+    if format == Format::Table {
+        explain_waiting_trials(&runs);
+    }
     let workloads = workload_rows(&runs, args.metrics);
-    print(args, "\nWorkloads:", "workloads.csv", &workloads)
+    print(args, "\nWorkloads:", "workloads.csv", &workloads)?;
+    Ok(outcomes.exit())
 }
 
 fn print(args: &DescribeArgs, title: &str, file: &str, listing: &Listing) -> Result<(), CliError> {
@@ -112,6 +128,43 @@ fn explain_waiting(answer: &Value) {
         output::note(format_args!(
             "experiment {} waits: {reason}",
             text(experiment, "id")
+        ));
+    }
+}
+
+/// Trials named where several wait for the same.
+const NAMED: usize = 5;
+
+/// Says in full why trials wait, once for all that wait for the same: the table has room for few words.
+fn explain_waiting_trials(runs: &[Run]) {
+    let mut alike: Vec<(&Value, Vec<String>)> = Vec::new();
+    for Run { trial, .. } in runs {
+        if wait_reason(trial).is_empty() {
+            continue;
+        }
+        let message = |trial: &Value| trial["waitReason"]["message"].clone();
+        let known = alike
+            .iter_mut()
+            .find(|(first, _)| message(first) == message(trial));
+        match known {
+            Some((_, ids)) => ids.push(text(trial, "id")),
+            None => alike.push((trial, vec![text(trial, "id")])),
+        }
+    }
+    for (trial, ids) in alike {
+        let (named, more) = ids.split_at(ids.len().min(NAMED));
+        let more = match more.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let (trials, wait) = match ids.len() {
+            1 => ("trial", "waits"),
+            _ => ("trials", "wait"),
+        };
+        output::note(format_args!(
+            "{trials} {}{more} {wait}: {}",
+            named.join(", "),
+            wait_reason(trial)
         ));
     }
 }
@@ -149,7 +202,7 @@ fn experiment_rows(answers: &[Value]) -> Listing {
     listing
 }
 
-fn trial_rows(runs: &[Run]) -> Listing {
+fn trial_rows(runs: &[Run], format: Format) -> Listing {
     let mut listing = Listing::new([
         "Trial ID",
         "Experiment ID",
@@ -170,7 +223,7 @@ fn trial_rows(runs: &[Run]) -> Listing {
             time(trial, "startTime"),
             time(trial, "endTime"),
             indented(&trial["hparams"]),
-            wait_reason(trial),
+            wait_reason_in(format, trial),
         ]);
     }
     listing

@@ -44,7 +44,7 @@ pub(crate) async fn act(
     action: &str,
     done: &str,
 ) -> Result<ExitCode, CliError> {
-    let mut outcomes = Outcomes::of(several);
+    let mut outcomes = Outcomes::of(several.experiment_ids.len());
     for &id in &several.experiment_ids {
         let answer = client.post(&path_below(id, action), None).await;
         outcomes.note(id, answer, || format!("{done} experiment {id}"))?;
@@ -59,7 +59,7 @@ pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<ExitCod
         output::note("nothing was deleted");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut outcomes = Outcomes::of(&args.several);
+    let mut outcomes = Outcomes::of(args.several.experiment_ids.len());
     for &id in &args.several.experiment_ids {
         let answer = client.delete(&path(id)).await;
         outcomes.note(id, answer, || {
@@ -87,29 +87,40 @@ fn question(ids: &[ExperimentId]) -> String {
 }
 
 /// What became of each experiment that was named.
-struct Outcomes {
+pub(super) struct Outcomes {
     named: usize,
     failed: usize,
 }
 
 impl Outcomes {
-    fn of(several: &Several) -> Self {
-        Self {
-            named: several.experiment_ids.len(),
-            failed: 0,
-        }
+    /// Of this many experiments nothing is known yet.
+    pub(super) fn of(named: usize) -> Self {
+        Self { named, failed: 0 }
     }
 
-    /// Tells one outcome. A refusal of one is no reason to leave the others alone; a master that cannot be reached is,
-    /// and so is a person who may not.
+    /// Tells one outcome.
     fn note<T>(
         &mut self,
         id: ExperimentId,
         answer: Result<T, ClientError>,
         done: impl FnOnce() -> String,
     ) -> Result<(), CliError> {
-        let Err(error) = answer else {
-            return output::line(done());
+        match self.take(id, answer)? {
+            Some(_) => output::line(done()),
+            None => Ok(()),
+        }
+    }
+
+    /// The answer; `None` after a refusal, which is told. A refusal of one is no reason to leave the others alone; a
+    /// master that cannot be reached is, and so is a person who may not.
+    pub(super) fn take<T>(
+        &mut self,
+        id: ExperimentId,
+        answer: Result<T, ClientError>,
+    ) -> Result<Option<T>, CliError> {
+        let error = match answer {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(error) => error,
         };
         let stops = error.is_connection() || matches!(error, ClientError::Unauthenticated { .. });
         if stops || self.named == 1 {
@@ -125,10 +136,10 @@ impl Outcomes {
             other => other.to_string(),
         };
         output::note(format_args!("error: experiment {id}: {told}"));
-        Ok(())
+        Ok(None)
     }
 
-    fn exit(&self) -> ExitCode {
+    pub(super) fn exit(&self) -> ExitCode {
         if self.failed == 0 {
             return ExitCode::SUCCESS;
         }

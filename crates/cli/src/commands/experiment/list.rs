@@ -9,7 +9,7 @@ use super::path_below;
 use crate::args::PageArgs;
 use crate::error::CliError;
 use crate::table::{FormatArgs, Listing};
-use crate::values::{indented, percent, state, text, time, wait_reason};
+use crate::values::{indented, note_whole_reasons, percent, state, text, time, wait_reason_in};
 
 /// Options of `det experiment list`.
 #[derive(Debug, Default, Args)]
@@ -112,6 +112,7 @@ pub(crate) async fn trials(client: &Client, args: ListTrialsArgs) -> Result<(), 
             args.paging.paging(200),
         )
         .await?;
+    let format = args.format.format();
     let mut listing = Listing::new([
         "Trial ID",
         "State",
@@ -129,8 +130,10 @@ pub(crate) async fn trials(client: &Client, args: ListTrialsArgs) -> Result<(), 
             time(trial, "startTime"),
             time(trial, "endTime"),
             text(trial, "totalBatchesProcessed"),
-            wait_reason(trial),
+            wait_reason_in(format, trial),
         ]);
     }
-    listing.print(args.format.format(), &trials)
+    listing.print(format, &trials)?;
+    note_whole_reasons(format, &trials);
+    Ok(())
 }

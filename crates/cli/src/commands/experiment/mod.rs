@@ -114,7 +114,7 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
     let result = match action {
         ExperimentAction::Create(_) | ExperimentAction::Continue(_) => Ok(()),
         ExperimentAction::List(args) => list::experiments(&session, args).await,
-        ExperimentAction::Describe(args) => describe::run(client, &args).await,
+        ExperimentAction::Describe(args) => return describe::run(client, &args).await,
         ExperimentAction::ListTrials(args) => list::trials(client, args).await,
         ExperimentAction::ListCheckpoints {
             experiment_id,

@@ -227,6 +227,7 @@ pub(super) fn scenario(
             operations,
             ..Step::default()
         }],
+        given: 1,
         until: Until::Rest,
     };
     Ok((scenario, notes))
