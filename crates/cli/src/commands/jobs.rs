@@ -190,11 +190,14 @@ fn tell(story: &Value) -> String {
         _ => String::new(),
     };
     lines.push(format!(
-        "Resource pool {}: {} of {} slots free on {} agents{out}; {}",
+        "Resource pool {}: {} of {} slots free on {}{out}; {}",
         text(pool, "name"),
         text(pool, "freeSlots"),
         text(pool, "slots"),
-        text(pool, "agents"),
+        match text(pool, "agents").as_str() {
+            "1" => "1 agent".to_owned(),
+            agents => format!("{agents} agents"),
+        },
         text(pool, "scheduling"),
     ));
     if items(&story["waiting"]).next().is_some() {
@@ -276,11 +279,16 @@ fn waits(alike: &[&Value]) -> Vec<String> {
     let elsewhere = task["elsewhere"].as_array().into_iter().flatten();
     lines.extend(elsewhere.filter_map(|line| Some(format!("    {}", line.as_str()?))));
     if !others.is_empty() {
-        let mut named: Vec<String> = others.iter().take(NAMED).map(|task| called(task)).collect();
+        let name = |task: &&Value| match text(task, "called") {
+            name if name.is_empty() => text(task, "allocationId"),
+            name => name,
+        };
+        let mut named: Vec<String> = others.iter().take(NAMED).map(name).collect();
         if others.len() > NAMED {
             named.push(format!("{} more", others.len() - NAMED));
         }
-        lines.push(format!("    and so wait {}", named.join(", ")));
+        let wait = if others.len() == 1 { "waits" } else { "wait" };
+        lines.push(format!("    so {wait} {}", named.join(", ")));
     }
     lines
 }
@@ -560,6 +568,30 @@ mod tests {
         let idle = json!({"name": "idle", "stats": {"queuedCount": 0, "scheduledCount": 0}});
         let pools = json!({"resourcePools": [pool("a", 3), pool("b", 2), idle]});
         assert_eq!(busy_pools(&pools, &pools["resourcePools"][0]), ["b (3)"]);
+    }
+
+    #[test]
+    fn tasks_that_wait_alike_are_told_once() {
+        let task = |name: &str, slots: u32, since: &str| {
+            json!({"called": name, "allocationId": format!("{name}.1"), "slots": slots, "resourcePool": "p",
+                "since": since, "estimateBasis": "nobody knows",
+                "waitReason": {"message": "no room", "since": since}})
+        };
+        let story = |waiting: Vec<Value>| tell(&json!({"pool": {"agents": 1}, "waiting": waiting}));
+        let told = story(vec![
+            task("a", 1, "2026-11-21T10:00:00Z"),
+            task("b", 1, "2026-11-21T10:00:05Z"),
+            task("c", 2, "2026-11-21T10:00:05Z"),
+        ]);
+        assert!(told.contains("  a [a.1] (1 slot, "), "{told}");
+        assert!(
+            told.contains("\n    so waits b\n  c [c.1] (2 slots, "),
+            "{told}"
+        );
+        let many: Vec<Value> = (0..9)
+            .map(|n| task(&n.to_string(), 1, "2026-11-21T10:00:00Z"))
+            .collect();
+        assert!(story(many).contains("\n    so wait 1, 2, 3, 4, 5, 3 more\n"));
     }
 
     #[test]
