@@ -178,7 +178,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
         None => serve::default_data_dir()?,
     };
     let data_dir = serve::create_data_dir(&data_dir)?;
-    tracing::info!(config = %config.to_shown_json(), data_dir = %data_dir.display(), "starting");
+    tracing::info!(config = %config.to_logged_json(), data_dir = %data_dir.display(), "starting");
     let options = MasterOptions {
         config: loaded,
         surroundings: Arc::new(Process {

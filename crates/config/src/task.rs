@@ -22,6 +22,7 @@ use crate::pod::without_directives;
 use crate::policies::{Policies, check_constraints, replaced};
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, merge_documents};
+use crate::secrets::mask_all_variables;
 use crate::yaml::{Node, Tree};
 
 pub(crate) use schema::DOCUMENT as TASK_DOCUMENT;
@@ -126,13 +127,6 @@ pub struct ExplainedTask {
     pub keys: Vec<ExplainedKey>,
     /// What the person should know although it is no mistake.
     pub warnings: Vec<ConfigWarning>,
-}
-
-/// A task's document for showing: secrets are hidden.
-fn masked(document: &Value) -> Value {
-    let mut masked = document.clone();
-    crate::schema::mask(&mut masked, TASK_DOCUMENT.root);
-    masked
 }
 
 impl SubmittedTask {
@@ -304,10 +298,10 @@ impl SubmittedTask {
     ) -> Result<ExplainedTask, ConfigErrors> {
         let mut warnings = self.warnings.clone();
         let written = merged(self.layers.clone());
-        warnings.extend(replaced(&written, policies, masked));
+        warnings.extend(replaced(&written, policies, mask_with_variables));
         let root = self.whole(defaults, underlay, policies)?;
         let config = typed(&root)?;
-        let keys = rows(&config.masked_json(), &root);
+        let keys = rows(&mask_with_variables(&config.to_json()), &root);
         Ok(ExplainedTask {
             config,
             keys,
@@ -393,10 +387,17 @@ fn typed(root: &Node) -> Result<TaskConfig, ConfigErrors> {
         .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")).into())
 }
 
-/// A document of a task for showing: registry credentials become `********`.
+/// A document of a task for showing: registry credentials become `********`. Variables stay as they are.
 pub fn mask_task_document(document: &Value) -> Value {
     let mut masked = document.clone();
     mask(&mut masked, TASK_DOCUMENT.root);
+    masked
+}
+
+/// [`mask_task_document`], and variables whose names or values look secret: for those who only look.
+fn mask_with_variables(document: &Value) -> Value {
+    let mut masked = mask_task_document(document);
+    mask_all_variables(&mut masked);
     masked
 }
 

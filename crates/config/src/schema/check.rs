@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position, each_once};
+use crate::secrets::without_passwords;
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
@@ -678,8 +679,9 @@ fn is_plain_key(key: &str) -> bool {
             .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '/' | '$'))
 }
 
-/// A text for quoting, without its end when it is long.
+/// A text for quoting, without its end when it is long, and without passwords in addresses.
 pub(crate) fn cut(text: &str) -> String {
+    let text = &*without_passwords(text);
     let short: String = text.chars().take(MAX_QUOTED).collect();
     if short.len() < text.len() {
         short + "…"

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{CompletionDefaults, Submitted};
+use det_config::secrets::MASK;
 use serde_json::{Map, Value, json};
 
 use crate::app::Master;
 use crate::app::submission::document_error;
-use crate::app::templates::{MASK, hidden_secret};
+use crate::app::templates::hidden_secret;
 use crate::error::{AppError, AppResult};
 
 /// Characters of a name at most.
@@ -110,9 +111,7 @@ impl Master {
         if let Some(path) = hidden_secret(&storage, FIELD) {
             mistakes.add(
                 &path,
-                format!(
-                    "is \"{MASK}\", which is shown in place of a secret; give the secret itself"
-                ),
+                format!("\"{MASK}\" is shown in place of a secret; give the secret itself"),
             );
             return Ok(None);
         }
