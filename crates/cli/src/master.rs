@@ -76,7 +76,8 @@ impl MasterSource {
     fn read(&self) -> Result<LoadedMaster, NotRead> {
         let files = serve::config_files(&self.files, self.default_file).map_err(NotRead::Source)?;
         let environment =
-            serve::config_environment(&MasterConfig::value_names()).map_err(NotRead::Source)?;
+            serve::config_environment(&MasterConfig::value_names(), MasterConfig::file_variables)
+                .map_err(NotRead::Source)?;
         let sources = Sources {
             files: &files,
             env: &environment,

@@ -510,6 +510,12 @@ impl AgentConfig {
         crate::layers::value_names(&AGENT)
     }
 
+    /// Of these variables those that name a file with the value of another, with that:
+    /// `(DET_NAME_FILE, DET_NAME)`, keys within elements of lists among them.
+    pub fn file_variables(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
+        crate::layers::file_variables(&AGENT, env.keys())
+    }
+
     /// The dotted paths of keys that a flag can set, and whether each is a switch.
     pub fn flags() -> Vec<(String, bool)> {
         crate::layers::flags(&AGENT)
