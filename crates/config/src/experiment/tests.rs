@@ -355,6 +355,18 @@ fn older_forms_are_translated_with_a_warning() {
         Some(MaxLength::Length(Length::Batches(30)))
     );
 
+    warned(
+        &format!(
+            "batches_per_step: 10\n{}",
+            searching("  name: single\n  max_steps: 3\n  max_length: {batches: 7}")
+        ),
+        "searcher.max_steps: is ignored beside \"max_length\"",
+    );
+    complete(&format!(
+        "batches_per_step: null\n{}",
+        searching("  name: single")
+    ));
+
     let config = warned(
         &with("environment: {image: {gpu: g, cpu: c}}"),
         "environment.image.gpu: is the old name of \"cuda\"",
