@@ -160,6 +160,14 @@ impl Submitted {
         Self::from_checked(checker(Stage::Sane), Node::from(value)).checked()
     }
 
+    /// A layer that is no text of anybody; `source` names it in mistakes and origins. Its mistakes are told when the whole
+    /// is completed.
+    pub fn of_layer(source: Source, value: &Value) -> Self {
+        let mut root = Node::from(value);
+        root.set_source(&Arc::new(source));
+        Self::from_checked(checker(Stage::Sane), root)
+    }
+
     fn from_checked(mut checker: Checker, mut root: Node) -> Self {
         let written = root.clone();
         checker.check(&mut root);

@@ -204,6 +204,14 @@ impl SubmittedTask {
         Self::from_checked(kind, checker, Node::from(value)).checked()
     }
 
+    /// A layer that is no text of anybody; `source` names it in mistakes and origins. Its mistakes are told when the whole
+    /// is completed.
+    pub fn of_layer(kind: TaskKind, source: Source, value: &Value) -> Self {
+        let mut root = Node::from(value);
+        root.set_source(&Arc::new(source));
+        Self::from_checked(kind, Checker::new(&TASK_DOCUMENT, Stage::Sane), root)
+    }
+
     fn from_checked(kind: TaskKind, mut checker: Checker, mut root: Node) -> Self {
         let written = root.clone();
         checker.check(&mut root);
