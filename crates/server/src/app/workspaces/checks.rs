@@ -34,8 +34,8 @@ impl Mistakes {
     }
 
     /// Takes the value, or notes why there is none.
-    pub(crate) fn take<T>(&mut self, field: &str, outcome: AppResult<T>) -> Option<T> {
-        outcome.map_err(|error| self.add(field, error.message)).ok()
+    pub(crate) fn take<T>(&mut self, outcome: Result<T, ConfigError>) -> Option<T> {
+        outcome.map_err(|error| self.0.push(error)).ok()
     }
 
     /// One refusal for all of them.
