@@ -470,4 +470,42 @@ mod tests {
             assert!(steps(wrong).is_err(), "{wrong}");
         }
     }
+
+    #[test]
+    fn variables_that_name_files_reach_into_lists() {
+        let of_file = |name: &str| {
+            let found = crate::layers::file_variables(
+                &crate::master::schema::MASTER,
+                std::iter::once(&name.to_owned()),
+            );
+            found.into_iter().next().map(|(file, value)| {
+                assert_eq!(file, name);
+                value
+            })
+        };
+        for name in [
+            "DET_DB_PASSWORD",
+            "DET_RESOURCE_POOLS__GPU__DESCRIPTION",
+            "DET_RESOURCE_POOLS__0__TASK_CONTAINER_DEFAULTS_REGISTRY_AUTH_PASSWORD",
+            "DET_RESOURCE_POOLS__A__B__DESCRIPTION",
+            "DET_RESOURCE_POOLS__GPU__TASK_CONTAINER_DEFAULTS_BIND_MOUNTS__0__HOST_PATH",
+        ] {
+            let file = format!("{name}_FILE");
+            assert_eq!(of_file(&file).as_deref(), Some(name), "{file}");
+        }
+        for name in [
+            "DET_DB_PASSWORD",
+            "DET_RESOURCE_POOLS_FILE",
+            "DET_RESOURCE_POOLS__GPU_FILE",
+            "DET_RESOURCE_POOLS__GPU__SCHEDULER_FILE",
+            "DET_RESOURCE_POOLS__GPU__TASK_CONTAINER_DEFAULTS_BIND_MOUNTS_FILE",
+            "DET_RESOURCE_POOLS____DESCRIPTION",
+            "DET_RESOURCE_POOLS__GPU__NOTHING_FILE",
+            "DET_CONFIG_FILE",
+            "DET__FILE",
+            "_FILE",
+        ] {
+            assert_eq!(of_file(name), None, "{name}");
+        }
+    }
 }
