@@ -93,6 +93,11 @@ pub(crate) fn config_environment(
     settable: &[String],
     of_files: impl Fn(&BTreeMap<String, String>) -> Vec<(String, String)>,
 ) -> Result<BTreeMap<String, String>, CliError> {
+    let is_key = |name: &str| settable.iter().any(|known| known == name);
+    // Two underscores reach into a list.
+    let is_setting = |name: &str| {
+        is_key(name) || name.strip_suffix("_FILE").is_some_and(is_key) || name.contains("__")
+    };
     let mut environment = BTreeMap::new();
     for (name, value) in std::env::vars_os() {
         let Some(name) = name.to_str().filter(|name| name.starts_with("DET_")) else {
@@ -102,7 +107,7 @@ pub(crate) fn config_environment(
             Ok(value) => {
                 environment.insert(name.to_owned(), value);
             }
-            Err(_) if settable.iter().any(|known| known == name) => {
+            Err(_) if is_setting(name) => {
                 return Err(CliError::usage(format!(
                     "the variable {name} does not hold UTF-8 text"
                 )));
