@@ -116,3 +116,47 @@ def test_our_own_client_does_the_same(cluster: Cluster) -> None:
     refused(cluster.run_det("workspace", "delete", "audio", "--yes", check=False), "belong")
     cluster.run_det("workspace", "delete", "audio", "--yes", env=ADMIN)
     refused(cluster.run_det("workspace", "describe", "audio", check=False), "no workspace")
+
+
+def test_what_a_workspace_gives_is_explained_beforehand(cluster: Cluster) -> None:
+    storage = '{"type": "s3", "bucket": "own", "endpoint_url": "http://u:hunter2@s3:1"}'
+    cluster.run_det("workspace", "create", "lab", "--default-compute-pool", "gpu", "--checkpoint-storage-config", storage)
+    policies = cluster.root / "work" / "policies.yaml"
+    policies.write_text("invariant_config: {max_restarts: 2}\n")
+    cluster.run_det("config-policies", "set", "experiment", policies, "--workspace-name", "lab", env=ADMIN)
+    cluster.run_det("project", "create", "lab", "one")
+    config = cluster.write_config(experiment("told", "true", workspace="lab", project="one"))
+
+    def explained(*flags: str) -> dict[str, tuple[object, str]]:
+        rows = cluster.run_det("config", "explain", config, "--json", *flags).json()
+        return {row["path"]: (row["value"], row["origin"]["layer"]) for row in rows}
+
+    alone = cluster.run_det("config", "explain", config, "--json")
+    assert "--ask-master" in alone.err and "s3:1" not in alone.out
+    [project] = cluster.run_det("project", "list", "lab", "--json").json()
+    for flags in (["--ask-master"], ["--workspace", "lab"], ["--project_id", str(project["id"])]):
+        keys = explained(*flags)
+        assert keys["resources.resource_pool"] == ("gpu", "workspace"), flags
+        assert keys["checkpoint_storage.endpoint_url"] == ("http://********@s3:1", "workspace")
+        assert keys["max_restarts"] == (2, "policy")
+    assert explained("--workspace", "Uncategorized")["max_restarts"][1] != "policy"
+    assert explained("--ask-master", "--pool", "default")["resources.resource_pool"][0] == "default"
+    for flags in (["--workspace", "none"], ["--workspace", "lab", "--project", "none"], ["--project_id", "999"]):
+        refused(cluster.run_det("config", "explain", config, *flags, check=False), flags[-1])
+    shell = cluster.root / "work" / "shell.yaml"
+    shell.write_text("resources: {slots: 1}\n")
+    rows = cluster.run_det("config", "explain", shell, "--kind", "shell", "--workspace", "lab", "--json").json()
+    [pool] = [row for row in rows if row["path"] == "resources.resource_pool"]
+    assert (pool["value"], pool["origin"]) == ("gpu", {"layer": "workspace", "name": "lab"})
+
+
+def test_refusals_name_the_flags_that_were_given(cluster: Cluster) -> None:
+    for flags, told in (
+        (["--default-compute-pool", "none"], "--default-compute-pool: pool \"none\" does not exist"),
+        (["--agent-uid", "7"], "--agent-uid, --agent-user, --agent-gid, --agent-group: must have a user, a group"),
+        (["--checkpoint-storage-config", "{type: s3}"], "--checkpoint-storage-config: bucket: is required"),
+    ):
+        result = cluster.run_det("workspace", "create", "wrong", *flags, check=False, env=ADMIN)
+        refused(result, told)
+        assert "Storage" not in result.err and "agentU" not in result.err, result.err
+    refused(cluster.run_det("workspace", "create", "a\tb", check=False, env=ADMIN), "NAME: must be one line")

@@ -77,7 +77,8 @@ pub(crate) struct AgentArgs {
 /// Runs an agent until it is told to stop.
 pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
-    let environment = serve::config_environment(&AgentConfig::value_names())?;
+    let environment =
+        serve::config_environment(&AgentConfig::value_names(), AgentConfig::file_variables)?;
     let flags = flags(&args)?;
     let (config, warnings) = AgentConfig::load(&files, &environment, &flags).map_err(|errors| {
         CliError::usage(format!(

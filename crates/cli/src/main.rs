@@ -24,10 +24,11 @@ mod up;
 mod values;
 
 use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 
 use crate::args::Cli;
 use crate::error::CliError;
@@ -61,8 +62,39 @@ fn not_understood(words: &[OsString], error: &clap::Error) -> ExitCode {
             &CliError::usage(format!("`det {command}` is not built yet in this version"))
                 .with_hint("`det --help` shows the commands there are"),
         ),
-        None => error.exit(),
+        None => match number_wanted(error) {
+            Some(told) => told.exit(),
+            None => error.exit(),
+        },
     }
+}
+
+/// What is told of a value that should have been a number, in place of the words of a parser.
+fn number_wanted(error: &clap::Error) -> Option<clap::Error> {
+    let source = std::error::Error::source(error)?;
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let argument = context(ContextKind::InvalidArg)?;
+    let value = context(ContextKind::InvalidValue)?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let wanted = if let Some(error) = source.downcast_ref::<ParseIntError>() {
+        match error.kind() {
+            IntErrorKind::PosOverflow => "is too large a number",
+            IntErrorKind::NegOverflow => "is too small a number",
+            _ if value.strip_prefix('-').is_some_and(digits) => {
+                "must be a whole number that is not negative"
+            }
+            _ => "must be a whole number, such as 12",
+        }
+    } else if source.is::<ParseFloatError>() {
+        "must be a number, such as 12 or 0.5"
+    } else {
+        return None;
+    };
+    let message = format!("invalid value '{value}' for '{argument}': {wanted}\n");
+    Some(clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(&Cli::command()))
 }
 
 fn run(cli: Cli) -> Result<ExitCode, CliError> {
@@ -80,4 +112,34 @@ fn run(cli: Cli) -> Result<ExitCode, CliError> {
     // A question at the terminal may still be open in a thread; the process ends without waiting for it.
     runtime.shutdown_background();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_should_be_a_number_is_told_in_words_of_ours() {
+        for (words, expected) in [
+            (
+                "det experiment list --limit x",
+                "'x' for '--limit <N>': must be a whole number, such as 12",
+            ),
+            (
+                "det experiment set priority 1 x",
+                "'x' for '<PRIORITY>': must be a whole number, such as 12",
+            ),
+            (
+                "det experiment list --limit 99999999999999999999",
+                "'99999999999999999999' for '--limit <N>': is too large a number",
+            ),
+        ] {
+            let error = Cli::try_parse_from(words.split(' ')).unwrap_err();
+            let told = number_wanted(&error).unwrap_or_else(|| panic!("{error}"));
+            assert!(told.to_string().contains(expected), "{told}");
+            assert_eq!(told.exit_code(), error.exit_code());
+        }
+        let other = Cli::try_parse_from(["det", "experiment", "list", "--no-such"]).unwrap_err();
+        assert!(number_wanted(&other).is_none());
+    }
 }

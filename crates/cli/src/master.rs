@@ -76,7 +76,8 @@ impl MasterSource {
     fn read(&self) -> Result<LoadedMaster, NotRead> {
         let files = serve::config_files(&self.files, self.default_file).map_err(NotRead::Source)?;
         let environment =
-            serve::config_environment(&MasterConfig::value_names()).map_err(NotRead::Source)?;
+            serve::config_environment(&MasterConfig::value_names(), MasterConfig::file_variables)
+                .map_err(NotRead::Source)?;
         let sources = Sources {
             files: &files,
             env: &environment,
@@ -178,7 +179,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
         None => serve::default_data_dir()?,
     };
     let data_dir = serve::create_data_dir(&data_dir)?;
-    tracing::info!(config = %config.to_shown_json(), data_dir = %data_dir.display(), "starting");
+    tracing::info!(config = %config.to_logged_json(), data_dir = %data_dir.display(), "starting");
     let options = MasterOptions {
         config: loaded,
         surroundings: Arc::new(Process {

@@ -88,10 +88,16 @@ fn files_of_directory(directory: &Path) -> Result<Vec<PathBuf>, CliError> {
 }
 
 /// The environment as configuration: every variable of ours, and for a key whose `NAME_FILE` is set what that file holds.
-/// `settable` are the names that take a value that way.
+/// `settable` are the names that take a value, `of_files` tells which variables name files, and for which others.
 pub(crate) fn config_environment(
     settable: &[String],
+    of_files: impl Fn(&BTreeMap<String, String>) -> Vec<(String, String)>,
 ) -> Result<BTreeMap<String, String>, CliError> {
+    let is_key = |name: &str| settable.iter().any(|known| known == name);
+    // Two underscores reach into a list.
+    let is_setting = |name: &str| {
+        is_key(name) || name.strip_suffix("_FILE").is_some_and(is_key) || name.contains("__")
+    };
     let mut environment = BTreeMap::new();
     for (name, value) in std::env::vars_os() {
         let Some(name) = name.to_str().filter(|name| name.starts_with("DET_")) else {
@@ -101,7 +107,7 @@ pub(crate) fn config_environment(
             Ok(value) => {
                 environment.insert(name.to_owned(), value);
             }
-            Err(_) if settable.iter().any(|known| known == name) => {
+            Err(_) if is_setting(name) => {
                 return Err(CliError::usage(format!(
                     "the variable {name} does not hold UTF-8 text"
                 )));
@@ -114,24 +120,18 @@ pub(crate) fn config_environment(
             environment.insert(gpus.to_owned(), value);
         }
     }
-    for name in settable {
-        let file = format!("{name}_FILE");
-        // A key of its own, like `agent_token_file`, is read as that key.
-        if settable.contains(&file) {
-            continue;
-        }
-        let Some(path) = environment.get(&file).map(PathBuf::from) else {
+    for (file, name) in of_files(&environment) {
+        let Some(path) = environment.remove(&file).map(PathBuf::from) else {
             continue;
         };
-        if environment.contains_key(name) {
+        if environment.contains_key(&name) {
             return Err(CliError::usage(format!(
                 "both {name} and {file} are set; leave one of them away"
             )));
         }
         let text = std::fs::read_to_string(&path)
             .map_err(|e| CliError::file(&format!("read the file that {file} names,"), &path, &e))?;
-        environment.insert(name.clone(), text.trim_end_matches('\n').to_owned());
-        environment.remove(&file);
+        environment.insert(name, text.trim_end_matches('\n').to_owned());
     }
     Ok(environment)
 }

@@ -15,7 +15,7 @@ use crate::schema::{
     Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, field, fill_defaults,
     leaves, mask, section, text_by,
 };
-use crate::units::without_credentials;
+use crate::secrets::mask_addresses;
 use crate::yaml::Node;
 
 /// Everything an agent is configured with; every default that does not depend on its host is filled in.
@@ -487,20 +487,12 @@ impl AgentConfig {
         Ok((loaded.config, loaded.warnings))
     }
 
-    /// The configuration as JSON for showing: the token and the credentials in proxy addresses are hidden.
+    /// The configuration as JSON for showing: the token, and credentials in addresses, those of proxies most of all, are hidden.
     pub fn to_masked_json(&self) -> Value {
         let mut value =
             serde_json::to_value(self).expect("maps with text keys and finite numbers are JSON");
         mask(&mut value, &AGENT);
-        for key in ["http_proxy", "https_proxy", "ftp_proxy"] {
-            let shown = value
-                .get(key)
-                .and_then(Value::as_str)
-                .map(without_credentials);
-            if let (Some(shown), Some(members)) = (shown, value.as_object_mut()) {
-                members.insert(key.to_owned(), Value::from(shown));
-            }
-        }
+        mask_addresses(&mut value);
         value
     }
 
@@ -516,6 +508,12 @@ impl AgentConfig {
     /// The names of variables that hold a single value, which a file may hold instead.
     pub fn value_names() -> Vec<String> {
         crate::layers::value_names(&AGENT)
+    }
+
+    /// Of these variables those that name a file with the value of another, with that:
+    /// `(DET_NAME_FILE, DET_NAME)`, keys within elements of lists among them.
+    pub fn file_variables(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
+        crate::layers::file_variables(&AGENT, env.keys())
     }
 
     /// The dotted paths of keys that a flag can set, and whether each is a switch.

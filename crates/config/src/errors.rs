@@ -1,6 +1,6 @@
 //! Mistakes and warnings of a configuration, each with its path and, where the text is known, its place.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -173,6 +173,31 @@ impl fmt::Display for ConfigError {
             Some(hint) => write!(f, "; hint: {hint}"),
             None => Ok(()),
         }
+    }
+}
+
+/// Forgets of the mistakes of one document that something is missing of which another one tells: it is there, and
+/// could not be read.
+pub(crate) fn forget_missing_of_given(errors: &mut Vec<ConfigError>) {
+    let is_missing = |error: &ConfigError| error.message.starts_with("is required");
+    if !errors.iter().any(is_missing) {
+        return;
+    }
+    let given: HashSet<String> = errors
+        .iter()
+        .filter(|error| !is_missing(error))
+        .map(|error| error.path.clone())
+        .collect();
+    let mut repaired = None;
+    errors.retain_mut(|error| {
+        let kept = !(is_missing(error) && given.contains(&error.path));
+        if !kept {
+            repaired = repaired.take().or(error.repaired.take());
+        }
+        kept
+    });
+    if let (Some(repaired), Some(first)) = (repaired, errors.first_mut()) {
+        first.repaired.get_or_insert(repaired);
     }
 }
 

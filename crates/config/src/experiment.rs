@@ -25,6 +25,7 @@ use crate::origin::Source;
 use crate::policies::Policies;
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, mask_all};
+use crate::secrets::mask_all_variables;
 use crate::yaml::{Node, Tree};
 
 pub use layers::Explained;
@@ -163,6 +164,14 @@ impl Submitted {
     /// As [`Submitted::parse`], without lines.
     pub fn from_value(value: &Value) -> Result<Self, ConfigErrors> {
         Self::from_checked(checker(Stage::Sane), Node::from(value)).checked()
+    }
+
+    /// A layer that is no text of anybody; `source` names it in mistakes and origins. Its mistakes are told when the whole
+    /// is completed.
+    pub fn of_layer(source: Source, value: &Value) -> Self {
+        let mut root = Node::from(value);
+        root.set_source(&Arc::new(source));
+        Self::from_checked(checker(Stage::Sane), root)
     }
 
     fn from_checked(mut checker: Checker, mut root: Node) -> Self {
@@ -324,7 +333,8 @@ impl ExperimentConfig {
 }
 
 /// A document of an experiment for showing, original or effective: everything under `data.secrets`, storage keys,
-/// registry credentials and tokens become `********`.
+/// registry credentials and tokens become `********`, and passwords in addresses that are keys of their own. Variables
+/// stay as they are, since clients submit what they were shown again; see [`mask_with_variables`].
 pub fn mask_document(document: &Value) -> Value {
     let mut masked = document.clone();
     mask(&mut masked, &schema::EXPERIMENT);
@@ -337,6 +347,13 @@ pub fn mask_document(document: &Value) -> Value {
     masked
 }
 
+/// [`mask_document`], and variables of tasks whose names or values look secret: for those who only look.
+pub fn mask_with_variables(document: &Value) -> Value {
+    let mut masked = mask_document(document);
+    mask_all_variables(&mut masked);
+    masked
+}
+
 /// [`mask_document`] for one member of a document's top level.
 pub fn mask_member(name: &str, member: &Value) -> Value {
     let mut document = Value::Object([(name.to_owned(), member.clone())].into_iter().collect());
@@ -344,8 +361,9 @@ pub fn mask_member(name: &str, member: &Value) -> Value {
     document.get_mut(name).map(Value::take).unwrap_or_default()
 }
 
-/// Whether a member of a document's top level may hold what is masked. What else there is can be shown as it stands.
-pub fn may_hold_secrets(name: &str) -> bool {
+/// Whether a member of a document's top level, with its JSON, may hold what is masked. What else there is can be shown
+/// as it stands.
+pub fn may_hold_secrets(name: &str, json: &str) -> bool {
     static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| {
         let holding = schema::EXPERIMENT
             .fields
@@ -353,7 +371,7 @@ pub fn may_hold_secrets(name: &str) -> bool {
             .filter(|f| f.holds_secrets());
         holding.map(|field| field.name).chain(["data"]).collect()
     });
-    NAMES.contains(&name)
+    NAMES.contains(&name) || (json.contains("://") && json.contains('@'))
 }
 
 /// `module:Class` without blanks; the module may be empty.

@@ -115,13 +115,37 @@ pub(crate) fn value_names(section: &'static Section) -> Vec<String> {
     let known = leaves(section);
     env_names(&known)
         .into_iter()
-        .filter(|(_, leaf)| {
-            !matches!(
-                leaf.kind,
-                Kind::Section(_) | Kind::Union(_) | Kind::List(_) | Kind::Map(_) | Kind::AnyMap
-            )
-        })
+        .filter(|(_, leaf)| is_single_value(leaf.kind))
         .map(|(name, _)| name)
+        .collect()
+}
+
+fn is_single_value(kind: Kind) -> bool {
+    !matches!(
+        kind,
+        Kind::Section(_) | Kind::Union(_) | Kind::List(_) | Kind::Map(_) | Kind::AnyMap
+    )
+}
+
+/// Of these variables those that name a file with the value of another one, with that: `(DET_DB_PASSWORD_FILE,
+/// DET_DB_PASSWORD)`. For keys that hold a single value, also within elements of lists.
+pub(crate) fn file_variables<'n>(
+    section: &'static Section,
+    names: impl Iterator<Item = &'n String>,
+) -> Vec<(String, String)> {
+    let values = value_names(section);
+    let is_value = |name: &str| values.iter().any(|known| known == name);
+    names
+        .filter_map(|name| {
+            let value = name.strip_suffix("_FILE").filter(|value| is_value(value));
+            let of_file = match value {
+                // A key of its own, like `agent_token_file`, is read as that key.
+                Some(_) if is_value(name) => None,
+                Some(value) => Some(value.to_owned()),
+                None => elements::variable_of_file(name, section),
+            };
+            Some((name.clone(), of_file?))
+        })
         .collect()
 }
 

@@ -28,6 +28,7 @@ mod pod;
 pub mod policies;
 mod repair;
 mod schema;
+pub mod secrets;
 pub mod space;
 pub mod storage;
 pub mod task;

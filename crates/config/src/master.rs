@@ -102,6 +102,12 @@ impl MasterConfig {
         crate::layers::value_names(&schema::MASTER)
     }
 
+    /// Of these variables those that name a file with the value of another, with that:
+    /// `(DET_NAME_FILE, DET_NAME)`, keys within elements of lists among them.
+    pub fn file_variables(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
+        crate::layers::file_variables(&schema::MASTER, env.keys())
+    }
+
     /// The dotted paths of keys that a flag can set, and whether each is a switch.
     pub fn flags() -> Vec<(String, bool)> {
         crate::layers::flags(&schema::MASTER)

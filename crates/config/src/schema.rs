@@ -23,7 +23,7 @@ pub(crate) use merge::{Merge, merge_documents};
 #[cfg(test)]
 pub(crate) use walk::assert_defaults_are_json;
 pub(crate) use walk::{
-    Leaf, MASK, default_value, fill_defaults, leaves, leaves_of, mask, mask_all, says_nothing,
+    Leaf, default_value, fill_defaults, leaves, leaves_of, mask, mask_all, says_nothing,
 };
 
 /// What a value may be.

@@ -22,6 +22,7 @@ use crate::pod::without_directives;
 use crate::policies::{Policies, check_constraints, replaced};
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, merge_documents};
+use crate::secrets::mask_all_variables;
 use crate::yaml::{Node, Tree};
 
 pub(crate) use schema::DOCUMENT as TASK_DOCUMENT;
@@ -128,13 +129,6 @@ pub struct ExplainedTask {
     pub warnings: Vec<ConfigWarning>,
 }
 
-/// A task's document for showing: secrets are hidden.
-fn masked(document: &Value) -> Value {
-    let mut masked = document.clone();
-    crate::schema::mask(&mut masked, TASK_DOCUMENT.root);
-    masked
-}
-
 impl SubmittedTask {
     /// Reads a document, YAML or JSON.
     ///
@@ -208,6 +202,14 @@ impl SubmittedTask {
     pub fn from_value(kind: TaskKind, value: &Value) -> Result<Self, ConfigErrors> {
         let checker = Checker::new(&TASK_DOCUMENT, Stage::Sane);
         Self::from_checked(kind, checker, Node::from(value)).checked()
+    }
+
+    /// A layer that is no text of anybody; `source` names it in mistakes and origins. Its mistakes are told when the whole
+    /// is completed.
+    pub fn of_layer(kind: TaskKind, source: Source, value: &Value) -> Self {
+        let mut root = Node::from(value);
+        root.set_source(&Arc::new(source));
+        Self::from_checked(kind, Checker::new(&TASK_DOCUMENT, Stage::Sane), root)
     }
 
     fn from_checked(kind: TaskKind, mut checker: Checker, mut root: Node) -> Self {
@@ -304,10 +306,10 @@ impl SubmittedTask {
     ) -> Result<ExplainedTask, ConfigErrors> {
         let mut warnings = self.warnings.clone();
         let written = merged(self.layers.clone());
-        warnings.extend(replaced(&written, policies, masked));
+        warnings.extend(replaced(&written, policies, mask_with_variables));
         let root = self.whole(defaults, underlay, policies)?;
         let config = typed(&root)?;
-        let keys = rows(&config.masked_json(), &root);
+        let keys = rows(&mask_with_variables(&config.to_json()), &root);
         Ok(ExplainedTask {
             config,
             keys,
@@ -393,10 +395,17 @@ fn typed(root: &Node) -> Result<TaskConfig, ConfigErrors> {
         .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")).into())
 }
 
-/// A document of a task for showing: registry credentials become `********`.
+/// A document of a task for showing: registry credentials become `********`. Variables stay as they are.
 pub fn mask_task_document(document: &Value) -> Value {
     let mut masked = document.clone();
     mask(&mut masked, TASK_DOCUMENT.root);
+    masked
+}
+
+/// [`mask_task_document`], and variables whose names or values look secret: for those who only look.
+fn mask_with_variables(document: &Value) -> Value {
+    let mut masked = mask_task_document(document);
+    mask_all_variables(&mut masked);
     masked
 }
 

@@ -169,18 +169,6 @@ pub(crate) mod duration_text {
     }
 }
 
-/// A URL without the user and password in it.
-pub(crate) fn without_credentials(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let end = rest.find('/').unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    match authority.rsplit_once('@') {
-        Some((_, host)) if scheme.is_empty() => format!("{}@{host}{path}", crate::schema::MASK),
-        Some((_, host)) => format!("{scheme}://{}@{host}{path}", crate::schema::MASK),
-        None => url.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

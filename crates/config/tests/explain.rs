@@ -254,6 +254,26 @@ fn secrets_are_hidden_in_explanations() {
     );
 }
 
+#[test]
+fn variables_that_look_secret_are_hidden_in_explanations() {
+    let text = "entrypoint: t\nsearcher: {name: single, metric: loss}\nenvironment: {environment_variables: [GITHUB_PAT=hidden, \"P=a://u:hidden@h\", PATH=/bin]}\n";
+    let policy = policies(
+        Workload::Experiment,
+        "cluster",
+        "invariant_config: {checkpoint_storage: {type: s3, bucket: b, endpoint_url: \"http://u:hidden@h\"}}",
+    );
+    let keys = explained(text, CheckOptions::default(), &[policy]);
+    let shown = |path: &str| row(&keys, path).0;
+    let variable = |index: usize| shown(&format!("environment.environment_variables.cpu[{index}]"));
+    assert_eq!(variable(2), "GITHUB_PAT=********");
+    assert_eq!(variable(3), "P=a://********@h");
+    assert_eq!(variable(4), "PATH=/bin");
+    assert_eq!(
+        shown("checkpoint_storage.endpoint_url"),
+        "http://********@h"
+    );
+}
+
 fn policies(workload: Workload, scope: &str, text: &str) -> Policies {
     Policies::parse(workload, scope, Some("policies.yaml"), text)
         .unwrap_or_else(|errors| panic!("{errors}"))

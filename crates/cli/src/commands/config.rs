@@ -1,4 +1,6 @@
-//! `det config check|explain|schema|keys`: configuration files, without a cluster.
+//! `det config check|explain|schema|keys`: configuration files, without a cluster unless one is asked for.
+
+mod home;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,6 +18,8 @@ use det_config::task::{TaskDefaults, TaskKind};
 use det_config::{CompletionDefaults, Sources, Status};
 use serde_json::{Value, json};
 
+use self::home::{Home, HomeArgs};
+use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::{read_text, shown_name};
 use crate::output;
@@ -76,6 +80,8 @@ struct ExplainArgs {
     file: PathBuf,
     #[command(flatten)]
     kind: KindArg,
+    #[command(flatten)]
+    home: HomeArgs,
     /// File of a template to build upon; may be repeated, the last one is the strongest
     #[arg(long = "template-file", value_name = "FILE")]
     templates: Vec<PathBuf>,
@@ -112,10 +118,17 @@ struct KeysArgs {
 }
 
 /// Carries out the command.
-pub(crate) fn run(args: ConfigArgs) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(
+    args: ConfigArgs,
+    context: impl FnOnce() -> Result<Context, CliError>,
+) -> Result<ExitCode, CliError> {
     match args.action {
         Action::Check(args) => check(&args),
-        Action::Explain(args) => explain(&args).map(|()| ExitCode::SUCCESS),
+        Action::Explain(args) => {
+            let context = args.home.asks().then(context).transpose()?;
+            explain(&args, context.as_ref()).await?;
+            Ok(ExitCode::SUCCESS)
+        }
         Action::Schema(args) => {
             output::json(&kind_of(&args.kind)?.json_schema()).map(|()| ExitCode::SUCCESS)
         }
@@ -265,15 +278,16 @@ fn as_json(
     result
 }
 
-fn explain(args: &ExplainArgs) -> Result<(), CliError> {
+/// `context` leads to the master, if one is asked.
+async fn explain(args: &ExplainArgs, context: Option<&Context>) -> Result<(), CliError> {
     let (file, text) = (shown_name(&args.file), read_text(&args.file)?);
     let (kind, because) = kind_for(&args.kind, &file, &text)?;
     if let Some(because) = &because {
         note_guess(&file, kind, because);
     }
     let keys = match kind {
-        DocumentKind::Experiment => explain_experiment(args, &file, &text)?,
-        DocumentKind::TaskOf(kind) => explain_task(args, kind, &file, &text)?,
+        DocumentKind::Experiment => explain_experiment(args, context, &file, &text).await?,
+        DocumentKind::TaskOf(kind) => explain_task(args, context, kind, &file, &text).await?,
         DocumentKind::Task => {
             return Err(CliError::usage(
                 "what a task gets depends on its kind: say --kind notebook, shell, command, tensorboard or generic",
@@ -355,20 +369,59 @@ fn underlay(
     Ok(master.underlay(&pool))
 }
 
-fn policies(args: &ExplainArgs, workload: Workload) -> Result<Vec<Policies>, CliError> {
-    args.policies
-        .iter()
-        .map(|path| {
-            let (file, text) = (shown_name(path), read_text(path)?);
-            let scope = format!("\"{file}\"");
-            Policies::parse(workload, &scope, Some(&file), &text)
-                .map_err(|errors| CliError::document("the policies", &errors))
-        })
-        .collect()
+/// The master's policies, if it was asked, and those of files over them.
+fn policies(
+    args: &ExplainArgs,
+    home: Option<&Home>,
+    workload: Workload,
+) -> Result<Vec<Policies>, CliError> {
+    let mut all = home.map_or_else(Vec::new, |home| home.policies.clone());
+    for path in &args.policies {
+        let (file, text) = (shown_name(path), read_text(path)?);
+        let scope = format!("\"{file}\"");
+        let read = Policies::parse(workload, &scope, Some(&file), &text);
+        all.push(read.map_err(|errors| CliError::document("the policies", &errors))?);
+    }
+    Ok(all)
 }
 
-fn explain_experiment(
+/// The default pool of the workspace, unless the work asks for another one or that is tried.
+fn pool_of_home<'h>(
     args: &ExplainArgs,
+    home: Option<&'h Home>,
+    asked: Option<&str>,
+    slots: u32,
+) -> Option<&'h str> {
+    home.filter(|_| asked.is_none() && args.pool.is_none())?
+        .pool(slots)
+}
+
+/// Asks the master for the workspace, if it is asked at all; `of_file` are the workspace and the project of the file.
+async fn ask_home(
+    args: &ExplainArgs,
+    context: Option<&Context>,
+    of_file: (Option<&str>, Option<&str>),
+    workload: Workload,
+) -> Result<Option<Home>, CliError> {
+    match (context, of_file.0) {
+        (Some(context), _) => {
+            let client = context.session().await?.client;
+            let home = Home::ask(&client, &args.home, of_file, workload).await?;
+            Ok(Some(home))
+        }
+        (None, Some(workspace)) => {
+            output::note(format_args!(
+                "no master is asked what workspace \"{workspace}\" gives its work; --ask-master does"
+            ));
+            Ok(None)
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+async fn explain_experiment(
+    args: &ExplainArgs,
+    context: Option<&Context>,
     file: &str,
     text: &str,
 ) -> Result<Vec<ExplainedKey>, CliError> {
@@ -383,18 +436,24 @@ fn explain_experiment(
         },
     )?;
     let master = master(args)?;
-    let policies = policies(args, Workload::Experiment)?;
     let placement = submitted.placement();
-    let underlay = underlay(
-        args,
-        &master,
-        fixed_pool(&policies)
-            .or(placement.resource_pools.into_iter().next())
-            .or(placement.resource_pool),
-        submitted.trial_size(&policies).map_or(1, |size| size.slots),
-    )?
-    // A master that names no storage keeps checkpoints below its own data.
-    .or_storage(&format!("{}/checkpoints", crate::master::DEFAULT_DATA_DIR));
+    let of_file = (placement.workspace.as_deref(), placement.project.as_deref());
+    let home = ask_home(args, context, of_file, Workload::Experiment).await?;
+    let policies = policies(args, home.as_ref(), Workload::Experiment)?;
+    let slots = submitted.trial_size(&policies).map_or(1, |size| size.slots);
+    let several = placement.resource_pools.first().cloned();
+    let asked = fixed_pool(&policies)
+        .or(several)
+        .or(placement.resource_pool);
+    let own_pool = pool_of_home(args, home.as_ref(), asked.as_deref(), slots);
+    let asked = asked.or_else(|| own_pool.map(str::to_owned));
+    let submitted = match &home {
+        Some(home) => home.under(submitted, own_pool),
+        None => submitted,
+    };
+    let underlay = underlay(args, &master, asked, slots)?
+        // A master that names no storage keeps checkpoints below its own data.
+        .or_storage(&format!("{}/checkpoints", crate::master::DEFAULT_DATA_DIR));
     let defaults = CompletionDefaults {
         name: "Experiment (three-random-words)".into(),
         experiment_seed: 0,
@@ -408,8 +467,9 @@ fn explain_experiment(
     Ok(explained.keys)
 }
 
-fn explain_task(
+async fn explain_task(
     args: &ExplainArgs,
+    context: Option<&Context>,
     kind: TaskKind,
     file: &str,
     text: &str,
@@ -426,9 +486,16 @@ fn explain_task(
         },
     )?;
     let master = master(args)?;
-    let policies = policies(args, Workload::Tasks)?;
     let placement = submitted.placement();
-    let pool = fixed_pool(&policies).or(placement.resource_pool);
+    let home = ask_home(args, context, (None, None), Workload::Tasks).await?;
+    let policies = policies(args, home.as_ref(), Workload::Tasks)?;
+    let asked = fixed_pool(&policies).or(placement.resource_pool);
+    let own_pool = pool_of_home(args, home.as_ref(), asked.as_deref(), placement.slots);
+    let pool = asked.or_else(|| own_pool.map(str::to_owned));
+    let submitted = match &home {
+        Some(home) => home.under_task(kind, submitted, own_pool),
+        None => submitted,
+    };
     let underlay = underlay(args, &master, pool, placement.slots)?;
     let defaults = TaskDefaults {
         description: format!("{} (three-random-words)", kind.title()),
@@ -451,10 +518,11 @@ fn explain_process(
     let unused = !args.templates.is_empty()
         || !args.overrides.is_empty()
         || !args.policies.is_empty()
-        || !args.master_config.is_empty();
+        || !args.master_config.is_empty()
+        || args.home.asks();
     if unused {
         return Err(CliError::usage(format!(
-            "{} has no layers but its own: leave --template-file, --policies-file, --master-config and --config away",
+            "{} has no layers but its own: leave --template-file, --policies-file, --master-config, --config and the workspace away",
             kind.noun()
         )));
     }

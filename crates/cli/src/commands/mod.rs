@@ -53,7 +53,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, CliError> {
         Command::User(args) => done(user::run(args, &context()?).await),
         Command::Workspace(args) => done(workspaces::run(args, &context()?).await),
         Command::Project(args) => done(projects::run(args, &context()?).await),
-        Command::Config(args) => config::run(args),
+        Command::Config(args) => config::run(args, context).await,
         Command::PreviewSearch(args) => done(preview::run(args, &context()?).await),
         Command::Scheduler(args) => scheduler::run(args, context).await,
         Command::Version => done(version::run(&context()?).await),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use det_client::{Client, ClientError, Query, api_path};
-use det_config::yaml;
+use det_config::{ConfigError, ConfigErrors, yaml};
 use serde_json::{Value, json};
 
 use crate::args::PageArgs;
@@ -188,6 +188,23 @@ fn limit(given: &str) -> Result<i64, String> {
 }
 
 impl SettingArgs {
+    /// A refusal by the master in words of the command line.
+    fn as_given(&self, error: ClientError, name: &str) -> CliError {
+        match &error {
+            ClientError::Failed { mistakes, .. } if !mistakes.is_empty() => {
+                let storage = self.checkpoint_storage_config_file.as_deref();
+                let storage = storage.map(shown_name);
+                let mistakes = mistakes.iter().map(ConfigError::from_json);
+                let told = mistakes.map(|told| named_as_given(told, name, storage.as_deref()));
+                CliError::document(
+                    "the workspace's settings",
+                    &ConfigErrors::together(told.collect()),
+                )
+            }
+            _ => error.into(),
+        }
+    }
+
     /// What is given, as members of a request.
     fn body(&self) -> Result<Value, CliError> {
         let mut body = json!({
@@ -220,6 +237,51 @@ impl SettingArgs {
         }
         Ok(body)
     }
+}
+
+/// Fields of the API, and how they are given here. The longest name comes first where one begins like another.
+const GIVEN_AS: [(&str, &str); 10] = [
+    ("agentUserGroup.agentUid", "--agent-uid"),
+    ("agentUserGroup.agentUser", "--agent-user"),
+    ("agentUserGroup.agentGid", "--agent-gid"),
+    ("agentUserGroup.agentGroup", "--agent-group"),
+    (
+        "agentUserGroup",
+        "--agent-uid, --agent-user, --agent-gid, --agent-group",
+    ),
+    ("checkpointStorageConfig", "--checkpoint-storage-config"),
+    ("defaultComputePool", "--default-compute-pool"),
+    ("defaultAuxPool", "--default-aux-pool"),
+    ("maxSlots", "--max-slots"),
+    ("clusterQuotaPairs", "--resource-quota"),
+];
+
+/// A mistake of a request as one of what was given: the flag or file in place of the API's field. `name` is where the
+/// workspace's name was given, `storage` the file with its storage, if any.
+fn named_as_given(mut mistake: ConfigError, name: &str, storage: Option<&str>) -> ConfigError {
+    let path = mistake.path.clone();
+    let found = GIVEN_AS.iter().find_map(|(field, flag)| {
+        let below = path.strip_prefix(field)?;
+        (below.is_empty() || below.starts_with(['.', '['])).then_some((*field, *flag, below))
+    });
+    let (source, below) = match found {
+        Some(("checkpointStorageConfig", flag, below)) => (storage.unwrap_or(flag), below),
+        Some((field, flag, below)) => {
+            if field == "agentUserGroup" {
+                // The fields that the hint names are the flags.
+                mistake.hint = None;
+            }
+            (flag, below)
+        }
+        None if path == "name" => (name, ""),
+        None => return mistake,
+    };
+    mistake.source = Some(source.into());
+    below
+        .strip_prefix('.')
+        .unwrap_or(below)
+        .clone_into(&mut mistake.path);
+    mistake
 }
 
 #[derive(Debug, Args)]
@@ -296,7 +358,8 @@ pub(crate) async fn run(args: WorkspaceArgs, context: &Context) -> Result<(), Cl
             body["name"] = json!(args.name);
             let client = context.session().await?.client;
             let path = path_of(&client, &args.workspace_name, None).await?;
-            let changed = client.patch(&path, &body).await?;
+            let changed = client.patch(&path, &body).await;
+            let changed = changed.map_err(|e| args.settings.as_given(e, "--name"))?;
             show(&changed["workspace"], args.settings.format)
         }
         WorkspaceAction::ResourceQuota(QuotaAction::Set {
@@ -451,7 +514,8 @@ async fn create(args: &CreateArgs, context: &Context) -> Result<(), CliError> {
         body["clusterQuotaPairs"] = json!({cluster: slots});
     }
     let client = context.session().await?.client;
-    let made = client.post(&api_path(["workspaces"]), Some(&body)).await?;
+    let made = client.post(&api_path(["workspaces"]), Some(&body)).await;
+    let made = made.map_err(|e| args.settings.as_given(e, "NAME"))?;
     show(&made["workspace"], args.settings.format)
 }
 
@@ -508,4 +572,39 @@ pub(crate) async fn delete_thing(
         }
     }
     output::line(format_args!("Deleted {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_name_what_was_given() {
+        for (path, storage, expected) in [
+            ("name", None, "--name: no"),
+            ("maxSlots", None, "--max-slots: no"),
+            ("defaultComputePool", None, "--default-compute-pool: no"),
+            ("agentUserGroup.agentUid", None, "--agent-uid: no"),
+            (
+                "checkpointStorageConfig.access_key",
+                None,
+                "--checkpoint-storage-config: access_key: no",
+            ),
+            (
+                "checkpointStorageConfig.access_key",
+                Some("s3.yaml"),
+                "s3.yaml: access_key: no",
+            ),
+            (
+                "clusterQuotaPairs[\"x\"]",
+                None,
+                "--resource-quota: [\"x\"]: no",
+            ),
+            ("maxSlotsOfOthers", None, "<config>.maxSlotsOfOthers: no"),
+        ] {
+            let mistake = ConfigError::new(path, None, "no");
+            let told = named_as_given(mistake, "--name", storage).to_string();
+            assert_eq!(told, expected);
+        }
+    }
 }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::schema::EXPERIMENT;
 use super::{
-    CompletionDefaults, ExperimentConfig, Submitted, checker, finish, mask_document, slots, typed,
-    with_defaults,
+    CompletionDefaults, ExperimentConfig, Submitted, checker, finish, mask_with_variables, slots,
+    typed, with_defaults,
 };
 use crate::container::{LaidOver, layer_under};
 use crate::errors::{ConfigErrors, ConfigWarning, each_once};
@@ -85,7 +85,7 @@ impl Submitted {
         warnings.extend(self.replaced_by(policies));
         let root = with_defaults(self.whole(defaults, underlay, policies)?);
         let config = typed(&root)?;
-        let keys = rows(&mask_document(&config.to_json()), &root);
+        let keys = rows(&mask_with_variables(&config.to_json()), &root);
         Ok(Explained {
             config,
             keys,
@@ -95,7 +95,7 @@ impl Submitted {
 
     /// A warning for each value that was written and that an invariant of these policies replaces.
     pub fn replaced_by(&self, policies: &[Policies]) -> Vec<ConfigWarning> {
-        replaced(&self.root(), policies, mask_document)
+        replaced(&self.root(), policies, mask_with_variables)
     }
 
     /// All layers as one, checked.

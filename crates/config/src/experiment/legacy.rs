@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Number;
 
 use crate::errors::Position;
-use crate::schema::Checker;
+use crate::schema::{Checker, Stage};
 use crate::yaml::{Node, Tree};
 
 const LENGTHS: [&str; 3] = ["batches", "records", "epochs"];
@@ -18,16 +18,22 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
     removed(checker, root);
     let batches_per_step = root
         .members_mut()
-        .and_then(|members| members.remove("batches_per_step"));
+        .and_then(|members| members.remove("batches_per_step"))
+        .filter(|step| !matches!(step.tree, Tree::Null));
     let has_searcher = root
         .get("searcher")
         .is_some_and(|node| node.members().is_some());
+    // What was stored with it said the length elsewhere.
+    let mut is_read = checker.stage == Stage::Stored;
     if let Some(searcher) = root.get_mut("searcher").filter(|_| has_searcher) {
+        is_read |= searcher.get("max_steps").is_some();
         checker.within("searcher", |checker| {
             steps(checker, searcher, batches_per_step.as_ref());
             halving_length(checker, searcher);
         });
-    } else if let Some(step) = batches_per_step {
+    }
+    // Beside steps it is read with them. Alone it would say nothing, and 0.12.12 was the last to take it.
+    if let Some(step) = batches_per_step.filter(|_| !is_read) {
         checker.within("batches_per_step", |checker| {
             checker.error_hint(
                 step.at.as_ref(),
@@ -125,6 +131,13 @@ fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&N
             _ => None,
         };
         match total {
+            Some(_) if searcher.get("max_length").is_some() => {
+                checker.warn_in(
+                    "max_steps",
+                    max_steps.at.as_ref(),
+                    "is ignored beside \"max_length\"",
+                );
+            }
             Some(total) => {
                 let message = format!("is read as \"max_length: {{batches: {total}}}\"");
                 checker.warn_in("max_steps", max_steps.at.as_ref(), message);

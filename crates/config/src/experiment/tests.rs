@@ -355,6 +355,18 @@ fn older_forms_are_translated_with_a_warning() {
         Some(MaxLength::Length(Length::Batches(30)))
     );
 
+    warned(
+        &format!(
+            "batches_per_step: 10\n{}",
+            searching("  name: single\n  max_steps: 3\n  max_length: {batches: 7}")
+        ),
+        "searcher.max_steps: is ignored beside \"max_length\"",
+    );
+    complete(&format!(
+        "batches_per_step: null\n{}",
+        searching("  name: single")
+    ));
+
     let config = warned(
         &with("environment: {image: {gpu: g, cpu: c}}"),
         "environment.image.gpu: is the old name of \"cuda\"",
@@ -507,9 +519,15 @@ fn secrets_are_hidden_in_what_is_shown() {
     let text = with(
         "data: {secrets: {a: x, deep: {b: 5}}, open: y}
 environment: {registry_auth: {username: u, password: p, serveraddress: s}}
-checkpoint_storage: {type: s3, bucket: b, access_key: k, secret_key: s}",
+checkpoint_storage: {type: s3, bucket: b, access_key: k, secret_key: s, endpoint_url: 'https://u:p@h/x'}
+hyperparameters: {at: 'http://u:p@h'}",
     );
     let shown = complete(&text).masked_json();
+    assert_eq!(
+        shown["checkpoint_storage"]["endpoint_url"],
+        "https://********@h/x"
+    );
+    assert_eq!(shown["hyperparameters"]["at"]["val"], "http://u:p@h");
     assert_eq!(
         shown["data"],
         json!({"secrets": {"a": "********", "deep": {"b": "********"}}, "open": "y"})
@@ -525,12 +543,15 @@ checkpoint_storage: {type: s3, bucket: b, access_key: k, secret_key: s}",
     for (name, member) in whole.as_object().unwrap() {
         let expected = &shown[name];
         assert_eq!(&mask_member(name, member), expected, "{name}");
-        assert!(may_hold_secrets(name) || member == expected, "{name}");
+        assert!(
+            may_hold_secrets(name, &member.to_string()) || member == expected,
+            "{name}"
+        );
     }
     for name in ["data", "environment", "checkpoint_storage"] {
-        assert!(may_hold_secrets(name), "{name}");
+        assert!(may_hold_secrets(name, ""), "{name}");
     }
-    assert!(!may_hold_secrets("hyperparameters"));
+    assert!(!may_hold_secrets("hyperparameters", "{\"at\": \"a://b\"}"));
     let debug = format!("{:?}", complete(&text));
     assert_eq!(debug, format!("ExperimentConfig {shown}"));
     let debug = format!("{:?}", complete(&text).checkpoint_storage);

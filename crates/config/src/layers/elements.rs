@@ -2,6 +2,7 @@
 //! `DET_RESOURCE_POOLS__GPU__SCHEDULER_TYPE` as a variable. They change what weaker layers gave, so they are laid over the
 //! merged tree.
 
+use super::is_single_value;
 use crate::errors::{Position, edit_distance};
 use crate::schema::{Field, Kind, Leaf, Section, default_value, env_name, leaves, leaves_of};
 use crate::yaml::{Node, Tree};
@@ -18,6 +19,8 @@ pub(super) enum Step {
     At(usize),
     /// An element by its name.
     Named(String),
+    /// A number as it was written, which may be a name: that of an element wins.
+    NumberOrName(usize, String),
 }
 
 /// Why a path leads nowhere.
@@ -44,7 +47,8 @@ impl Nowhere {
     }
 }
 
-/// Reads `a.b[0].c[name].d`. A number in brackets is a position unless it is quoted.
+/// Reads `a.b[0].c[name].d`. What is quoted in brackets is a name; a number without quotes is one if an element has it,
+/// else a position.
 pub(super) fn steps(path: &str) -> Result<Vec<Step>, Nowhere> {
     let wrong = |message: &str| Nowhere::new(path, message);
     let mut steps = Vec::new();
@@ -61,7 +65,7 @@ pub(super) fn steps(path: &str) -> Result<Vec<Step>, Nowhere> {
                 return Err(wrong("has empty brackets; give a number or a name"));
             }
             steps.push(match element.parse() {
-                Ok(number) if quote.is_none() => Step::At(number),
+                Ok(number) if quote.is_none() => Step::NumberOrName(number, element.to_owned()),
                 _ => Step::Named(element.to_owned()),
             });
             rest = after;
@@ -102,7 +106,7 @@ pub(super) fn reach<'n>(
     for step in steps {
         node = match step {
             Step::Key(key) => place.member(node, key, at)?,
-            Step::At(_) | Step::Named(_) => place.element(node, step)?,
+            Step::At(_) | Step::Named(_) | Step::NumberOrName(..) => place.element(node, step)?,
         };
     }
     Ok((node, place.kind))
@@ -175,6 +179,7 @@ impl Place {
             }
         };
         let list = std::mem::take(&mut self.path);
+        let named = |name: &str| items.iter().position(|item| name_of(item) == Some(name));
         let index = match step {
             Step::At(index) => {
                 self.path = format!("{list}[{index}]");
@@ -182,14 +187,23 @@ impl Place {
             }
             Step::Named(name) => {
                 self.path = format!("{list}[{name}]");
-                let same = |item: &Node| name_of(item) == Some(name);
-                items.iter().position(same).unwrap_or(items.len())
+                named(name).unwrap_or(items.len())
+            }
+            Step::NumberOrName(number, text) => {
+                self.path = format!("{list}[{text}]");
+                let named = named(text);
+                if let (Some(other), Some(at)) =
+                    (named.filter(|at| at != number), items.get(*number))
+                {
+                    return Err(can_be_both(&list, (*number, at), (other, text)));
+                }
+                named.unwrap_or(*number)
             }
             Step::Key(_) => unreachable!("keys are members"),
         };
         if index >= items.len() {
             let what = match step {
-                Step::At(_) => "there is no such element",
+                Step::At(_) | Step::NumberOrName(..) => "there is no such element",
                 _ => "no element has this name",
             };
             let near = items.iter().filter_map(name_of).find(|known| {
@@ -202,6 +216,18 @@ impl Place {
         (self.kind, self.default) = (item, None);
         Ok(&mut items[index])
     }
+}
+
+/// A number that is the place of one element and the name of another.
+fn can_be_both(list: &str, (number, at): (usize, &Node), (other, name): (usize, &str)) -> Nowhere {
+    let message =
+        format!("can be element {number} and the one named \"{name}\", which is element {other}");
+    let by_name = format!("write {list}[\"{name}\"] for the name");
+    let hint = match name_of(at) {
+        Some(at) => format!("{by_name}, {list}[\"{at}\"] for element {number}"),
+        None => by_name,
+    };
+    Nowhere::new(format!("{list}[{name}]"), message).hint(Some(hint))
 }
 
 fn joined(above: &str, path: &str) -> String {
@@ -363,30 +389,63 @@ fn element_of<'r>(rest: &'r str, items: &[Node], path: &str) -> Result<(usize, &
         "" => Some(""),
         after => after.strip_prefix("__").filter(|after| !after.is_empty()),
     };
-    let numbers = (0..items.len()).find_map(|i| Some((i, after(&i.to_string())?)));
-    if let Some(found) = numbers {
-        return Ok(found);
-    }
-    let named: Vec<(usize, &str)> = items
+    let mut meant: Vec<(usize, &str)> = items
         .iter()
         .enumerate()
-        .filter_map(|(i, item)| Some((i, after(&spelled(name_of(item)?))?)))
+        .flat_map(|(i, item)| {
+            let named = name_of(item).and_then(|name| after(&spelled(name)));
+            let numbered = after(&i.to_string());
+            [named, numbered].map(|after| Some((i, after?)))
+        })
+        .flatten()
         .collect();
-    match named.as_slice() {
+    meant.dedup();
+    match meant.as_slice() {
         [one] => Ok(*one),
         several => {
             let token = rest.split("__").next().unwrap_or(rest);
-            let what = if several.is_empty() {
-                "no element has this number or name"
+            let (what, hint) = if several.is_empty() {
+                ("no element has this number or name", None)
             } else {
-                "several elements can be meant; give a number"
+                let hint = format!("--set '{path}[\"NAME\"].KEY=VALUE' says which");
+                ("several elements can be meant", Some(hint))
             };
             Err(Nowhere::new(
                 format!("{path}[{token}]"),
                 format!("{what}; {}", what_there_is(items)),
-            ))
+            )
+            .hint(hint))
         }
     }
+}
+
+/// The variable whose value the file holds that `NAME_FILE` names, for keys within elements of lists. Which elements there
+/// are does not matter, only that the key is one and holds a single value.
+pub(super) fn variable_of_file(name: &str, section: &'static Section) -> Option<String> {
+    let rest = name.strip_prefix("DET_")?;
+    let value = rest.strip_suffix("_FILE")?;
+    let known = leaves(section);
+    // A key of its own that ends like that is read as that key.
+    (is_within_a_list(value, &known) && !is_within_a_list(rest, &known))
+        .then(|| format!("DET_{value}"))
+}
+
+/// Whether this is `LIST__ELEMENT__KEY` with a key that holds a single value, whatever the element.
+fn is_within_a_list(rest: &str, known: &[Leaf]) -> bool {
+    let lists = known.iter().filter_map(|leaf| {
+        let after = rest.strip_prefix(&env_name(&leaf.path)["DET_".len()..])?;
+        Some((item_of(leaf.kind)?, after.strip_prefix("__")?))
+    });
+    lists.into_iter().any(|(item, after)| {
+        let inner = leaves_of(item);
+        after.match_indices("__").any(|(at, _)| {
+            let key = &after[at + 2..];
+            let is_key = |leaf: &Leaf| {
+                is_single_value(leaf.kind) && env_name(&leaf.path)["DET_".len()..] == *key
+            };
+            at > 0 && (inner.iter().any(is_key) || is_within_a_list(key, &inner))
+        })
+    })
 }
 
 #[cfg(test)]
@@ -401,7 +460,7 @@ mod tests {
             [
                 key("a"),
                 key("b"),
-                Step::At(0),
+                Step::NumberOrName(0, "0".into()),
                 key("c"),
                 Step::Named("x.y-z".into()),
                 Step::Named("7".into()),
@@ -409,6 +468,44 @@ mod tests {
         );
         for wrong in ["a[", "a[]", "a..b", "a[0]b", "a.", "a[0].", ".a"] {
             assert!(steps(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn variables_that_name_files_reach_into_lists() {
+        let of_file = |name: &str| {
+            let found = crate::layers::file_variables(
+                &crate::master::schema::MASTER,
+                std::iter::once(&name.to_owned()),
+            );
+            found.into_iter().next().map(|(file, value)| {
+                assert_eq!(file, name);
+                value
+            })
+        };
+        for name in [
+            "DET_DB_PASSWORD",
+            "DET_RESOURCE_POOLS__GPU__DESCRIPTION",
+            "DET_RESOURCE_POOLS__0__TASK_CONTAINER_DEFAULTS_REGISTRY_AUTH_PASSWORD",
+            "DET_RESOURCE_POOLS__A__B__DESCRIPTION",
+            "DET_RESOURCE_POOLS__GPU__TASK_CONTAINER_DEFAULTS_BIND_MOUNTS__0__HOST_PATH",
+        ] {
+            let file = format!("{name}_FILE");
+            assert_eq!(of_file(&file).as_deref(), Some(name), "{file}");
+        }
+        for name in [
+            "DET_DB_PASSWORD",
+            "DET_RESOURCE_POOLS_FILE",
+            "DET_RESOURCE_POOLS__GPU_FILE",
+            "DET_RESOURCE_POOLS__GPU__SCHEDULER_FILE",
+            "DET_RESOURCE_POOLS__GPU__TASK_CONTAINER_DEFAULTS_BIND_MOUNTS_FILE",
+            "DET_RESOURCE_POOLS____DESCRIPTION",
+            "DET_RESOURCE_POOLS__GPU__NOTHING_FILE",
+            "DET_CONFIG_FILE",
+            "DET__FILE",
+            "_FILE",
+        ] {
+            assert_eq!(of_file(name), None, "{name}");
         }
     }
 }

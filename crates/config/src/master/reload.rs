@@ -280,9 +280,11 @@ fn flat(config: &MasterConfig) -> BTreeMap<String, Value> {
     flattened(&value)
 }
 
-/// As [`flat`], with secrets hidden.
+/// As [`flat`], with secrets and scripts hidden: changes stand in the log and in events.
 fn shown(config: &MasterConfig) -> BTreeMap<String, Value> {
-    flattened(&config.to_masked_json())
+    let mut masked = config.to_masked_json();
+    super::shown::mask_scripts(&mut masked);
+    flattened(&masked)
 }
 
 fn flattened(value: &Value) -> BTreeMap<String, Value> {
@@ -446,5 +448,16 @@ resource_pools:
             (&changes[0].from, &changes[0].to),
             (&json!("********"), &json!("********"))
         );
+        // Everybody reads events, and a hook may be a whole script.
+        let old = config("task_container_defaults: {startup_hook: hidden1}");
+        let changes = old
+            .reload(
+                config("task_container_defaults: {startup_hook: hidden2}"),
+                |_| None,
+            )
+            .unwrap()
+            .changes;
+        assert_eq!(changes[0].path, "task_container_defaults.startup_hook");
+        assert!(!changes[0].to_string().contains("hidden"), "{}", changes[0]);
     }
 }

@@ -1,10 +1,10 @@
 //! The configuration of the master as people see it: what is in force, secrets hidden.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::types::{EffectiveScheduler, MasterConfig, SchedulerKind};
-use crate::schema::{MASK, mask};
-use crate::units::without_credentials;
+use crate::schema::{mask, mask_all};
+use crate::secrets::{MASK, mask_addresses, mask_all_variables};
 
 /// Keys that hide something wherever they stand, also in what is kept without a schema.
 const SECRET_KEYS: [&str; 8] = [
@@ -18,33 +18,6 @@ const SECRET_KEYS: [&str; 8] = [
     "identitytoken",
 ];
 
-/// What makes a variable's name look like that of a secret, anywhere in it.
-const SECRET_PARTS: [&str; 6] = [
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "PASSPHRASE",
-    "CREDENTIAL",
-    "APIKEY",
-];
-
-/// As [`SECRET_PARTS`], as the end of a word of the name: `HF_TOKEN` and `AUTHTOKEN`, not `TOKENIZERS_PARALLELISM`.
-const SECRET_ENDS: [&str; 4] = ["TOKEN", "TOKENS", "PASS", "PWD"];
-
-/// As [`SECRET_PARTS`], as a whole word of the name: `WANDB_API_KEY`, not `KEYBOARD`.
-const SECRET_WORDS: [&str; 3] = ["KEY", "KEYS", "AUTH"];
-
-/// Whether a variable of this name probably holds a secret. Rather too many are hidden than too few.
-pub(crate) fn names_a_secret(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    SECRET_PARTS.iter().any(|part| name.contains(part))
-        || name
-            .split(|c: char| !c.is_ascii_alphanumeric())
-            .any(|word| {
-                SECRET_WORDS.contains(&word) || SECRET_ENDS.iter().any(|end| word.ends_with(end))
-            })
-}
-
 impl MasterConfig {
     /// The configuration as JSON with its secrets hidden: keys that are secrets, variables of tasks whose names look like
     /// it, and credentials in addresses that variables hold. Otherwise as it is stored: what a scheduler's block leaves
@@ -54,6 +27,16 @@ impl MasterConfig {
             serde_json::to_value(self).expect("maps with text keys and finite numbers are JSON");
         mask(&mut value, &super::schema::MASTER);
         mask_by_key(&mut value);
+        mask_all_variables(&mut value);
+        mask_addresses(&mut value);
+        value
+    }
+
+    /// As [`Self::to_shown_json`], with the texts of scripts hidden too: for logs and events, which more people read than
+    /// administrators.
+    pub fn to_logged_json(&self) -> Value {
+        let mut value = self.to_shown_json();
+        mask_scripts(&mut value);
         value
     }
 
@@ -97,6 +80,23 @@ fn in_force(scheduler: EffectiveScheduler) -> Value {
     shown
 }
 
+/// Hides what tasks run before their work, a path or a whole script.
+pub(super) fn mask_scripts(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                if key == "startup_hook" {
+                    mask_all(member);
+                } else {
+                    mask_scripts(member);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(mask_scripts),
+        _ => {}
+    }
+}
+
 fn mask_by_key(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -104,65 +104,13 @@ fn mask_by_key(value: &mut Value) {
                 let hides = SECRET_KEYS.contains(&key.as_str());
                 if hides && !member.is_null() && member.as_str() != Some("") {
                     *member = Value::from(MASK);
-                } else if key == "environment_variables" {
-                    mask_variables(member);
                 } else {
                     mask_by_key(member);
                 }
             }
-            mask_container_variable(members);
         }
         Value::Array(items) => items.iter_mut().for_each(mask_by_key),
         _ => {}
-    }
-}
-
-/// `NAME=value` in lists, by kind of device or not, and maps of names and values.
-fn mask_variables(value: &mut Value) {
-    match value {
-        Value::String(variable) => {
-            if let Some((name, given)) = variable.split_once('=') {
-                *variable = format!("{name}={}", shown_value(name, given));
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(mask_variables),
-        Value::Object(members) => {
-            for (name, member) in members {
-                match member {
-                    Value::String(given) => *given = shown_value(name, given),
-                    Value::Array(_) | Value::Object(_) => mask_variables(member),
-                    other if names_a_secret(name) && !other.is_null() => *other = MASK.into(),
-                    _ => {}
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// An element of `env` of a container in a pod spec.
-fn mask_container_variable(members: &mut Map<String, Value>) {
-    let Some(name) = members
-        .get("name")
-        .and_then(Value::as_str)
-        .map(str::to_owned)
-    else {
-        return;
-    };
-    if let Some(Value::String(given)) = members.get_mut("value") {
-        *given = shown_value(&name, given);
-    }
-}
-
-fn shown_value(name: &str, given: &str) -> String {
-    if given.is_empty() {
-        String::new()
-    } else if names_a_secret(name) {
-        MASK.to_owned()
-    } else if given.contains("://") {
-        without_credentials(given)
-    } else {
-        given.to_owned()
     }
 }
 
@@ -172,34 +120,6 @@ mod tests {
 
     fn shown(text: &str) -> Value {
         super::super::tests::config(text).to_shown_json()
-    }
-
-    #[test]
-    fn names_of_secrets_are_told_from_others() {
-        for name in [
-            "HF_TOKEN",
-            "AUTHTOKEN",
-            "AWS_SECRET_ACCESS_KEY",
-            "AWS_ACCESS_KEY_ID",
-            "WANDB_API_KEY",
-            "wandb_apikey",
-            "PGPASSWORD",
-            "DB_PASS",
-            "GOOGLE_APPLICATION_CREDENTIALS",
-        ] {
-            assert!(names_a_secret(name), "{name}");
-        }
-        for name in [
-            "TOKENIZERS_PARALLELISM",
-            "KEYBOARD",
-            "MONKEY",
-            "NCCL_DEBUG",
-            "PATH",
-            "PASSAGE",
-            "AUTHOR",
-        ] {
-            assert!(!names_a_secret(name), "{name}");
-        }
     }
 
     #[test]
@@ -234,6 +154,27 @@ resource_pools:
                 .cuda
                 .contains(&"DB_PASSWORD=hidden3".to_owned())
         );
+    }
+
+    #[test]
+    fn addresses_show_no_passwords_and_logs_no_scripts() {
+        let config = super::super::tests::config(
+            r#"
+checkpoint_storage: {type: s3, bucket: b, endpoint_url: "https://u:hidden@s3:1"}
+integrations: {pachyderm: {address: "grpc://u:hidden@p"}}
+task_container_defaults: {startup_hook: "export A=1"}
+"#,
+        );
+        let shown = config.to_shown_json();
+        assert!(!shown.to_string().contains("hidden"), "{shown}");
+        assert_eq!(
+            shown["checkpoint_storage"]["endpoint_url"],
+            "https://********@s3:1"
+        );
+        let hook = |shown: &Value| shown["task_container_defaults"]["startup_hook"].clone();
+        assert_eq!(hook(&shown), "export A=1");
+        assert_eq!(hook(&config.to_logged_json()), MASK);
+        assert!(!format!("{config:?}").contains("export"));
     }
 
     #[test]

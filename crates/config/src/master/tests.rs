@@ -675,6 +675,69 @@ fn elements_that_are_not_there_are_told_with_those_that_are() {
 }
 
 #[test]
+fn a_number_is_a_name_where_an_element_has_it() {
+    let files = [(
+        "master.yaml".to_owned(),
+        "resource_pools: [{pool_name: default}, {pool_name: \"7\"}, {pool_name: \"007\"}, {pool_name: \"1\"}, {pool_name: \"4\"}]"
+            .to_owned(),
+    )];
+    let loaded = |env: &[(&str, &str)], flag: &str| {
+        let env = env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+        let flags = [(flag.to_owned(), "set".to_owned())];
+        let config = LoadedMaster::load(Sources {
+            files: &files,
+            env: &env.collect(),
+            flags: if flag.is_empty() { &[] } else { &flags },
+        });
+        config
+            .map(|loaded| {
+                let pools = loaded.config.resource_pools.iter();
+                let changed = pools.filter(|pool| pool.description == "set");
+                let names: Vec<String> = changed.map(|pool| pool.pool_name.clone()).collect();
+                names.join(" ")
+            })
+            .map_err(|errors| errors.to_string())
+    };
+    for (flag, pool) in [
+        ("resource_pools[7].description", "7"),
+        ("resource_pools[007].description", "007"),
+        ("resource_pools[0].description", "default"),
+        ("resource_pools[2].description", "007"),
+        ("resource_pools[4].description", "4"),
+        ("resource_pools[\"1\"].description", "1"),
+        ("resource_pools[\"7\"].description", "7"),
+    ] {
+        assert_eq!(loaded(&[], flag).as_deref(), Ok(pool), "{flag}");
+    }
+    let told = loaded(&[], "resource_pools[1].description").unwrap_err();
+    assert!(
+        told.contains(
+            "resource_pools[1]: can be element 1 and the one named \"1\", which is element 3"
+        ) && told
+            .contains("resource_pools[\"1\"] for the name, resource_pools[\"7\"] for element 1"),
+        "{told}"
+    );
+    for (variable, pool) in [
+        ("DET_RESOURCE_POOLS__7__DESCRIPTION", "7"),
+        ("DET_RESOURCE_POOLS__0__DESCRIPTION", "default"),
+        ("DET_RESOURCE_POOLS__4__DESCRIPTION", "4"),
+        ("DET_RESOURCE_POOLS__007__DESCRIPTION", "007"),
+    ] {
+        assert_eq!(
+            loaded(&[(variable, "set")], "").as_deref(),
+            Ok(pool),
+            "{variable}"
+        );
+    }
+    let told = loaded(&[("DET_RESOURCE_POOLS__1__DESCRIPTION", "set")], "").unwrap_err();
+    assert!(
+        told.contains("several elements can be meant; there are: 0 \"default\", 1 \"7\"")
+            && told.contains("--set 'resource_pools[\"NAME\"]"),
+        "{told}"
+    );
+}
+
+#[test]
 fn variables_that_nothing_reads_are_told_of() {
     let loaded = loaded_with(
         &[

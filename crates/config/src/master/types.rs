@@ -63,7 +63,7 @@ pub struct MasterConfig {
 impl fmt::Debug for MasterConfig {
     /// Secrets are hidden.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MasterConfig {}", self.to_masked_json())
+        write!(f, "MasterConfig {}", self.to_logged_json())
     }
 }
 

@@ -6,7 +6,11 @@ mod unknown;
 use std::collections::HashSet;
 
 use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position, each_once};
+use crate::errors::{
+    ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position, each_once,
+    forget_missing_of_given,
+};
+use crate::secrets::without_passwords;
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
@@ -141,10 +145,12 @@ impl Checker {
                 && !(is_of_unknown_key(error) && told.contains(&place(error)))
         });
         self.errors.extend(earlier.errors);
+        forget_missing_of_given(&mut self.errors);
     }
 
     /// The mistakes and the warnings so far.
-    pub(crate) fn taken(self) -> (Mistakes, Vec<ConfigWarning>) {
+    pub(crate) fn taken(mut self) -> (Mistakes, Vec<ConfigWarning>) {
+        forget_missing_of_given(&mut self.errors);
         let mistakes = Mistakes {
             errors: self.errors,
             meant: self.meant,
@@ -153,7 +159,8 @@ impl Checker {
     }
 
     /// The warnings, each once, unless there are mistakes.
-    pub(crate) fn finish(self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+    pub(crate) fn finish(mut self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+        forget_missing_of_given(&mut self.errors);
         ConfigErrors::check(self.errors)?;
         Ok(each_once(self.warnings))
     }
@@ -678,8 +685,9 @@ fn is_plain_key(key: &str) -> bool {
             .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '/' | '$'))
 }
 
-/// A text for quoting, without its end when it is long.
+/// A text for quoting, without its end when it is long, and without passwords in addresses.
 pub(crate) fn cut(text: &str) -> String {
+    let text = &*without_passwords(text);
     let short: String = text.chars().take(MAX_QUOTED).collect();
     if short.len() < text.len() {
         short + "…"

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{Field, Kind, Section, Union};
+use crate::secrets::{MASK, mask_named_addresses};
 use crate::yaml::{Node, Tree};
 
 /// Reads a built-in default.
@@ -92,10 +93,7 @@ pub(crate) fn says_nothing(node: &Node, field: &Field) -> bool {
     }
 }
 
-/// What stands in place of a secret.
-pub(crate) const MASK: &str = "********";
-
-/// Replaces every secret by [`MASK`].
+/// Replaces every secret by [`MASK`], and passwords in addresses that are texts of the schema.
 pub(crate) fn mask(value: &mut Value, section: &'static Section) {
     mask_fields(value, section.fields);
 }
@@ -111,13 +109,14 @@ fn mask_fields(value: &mut Value, fields: &'static [Field]) {
         if field.secret {
             mask_all(member);
         } else {
-            mask_kind(member, field.kind);
+            mask_kind(member, field.kind, field.name);
         }
     }
 }
 
-fn mask_kind(value: &mut Value, kind: Kind) {
+fn mask_kind(value: &mut Value, kind: Kind, name: &str) {
     match kind {
+        Kind::Text => mask_named_addresses(name, value),
         Kind::Section(section) => mask_fields(value, section.fields),
         Kind::Union(union) => {
             mask_fields(value, union.common);
@@ -128,14 +127,14 @@ fn mask_kind(value: &mut Value, kind: Kind) {
         Kind::List(item) => {
             if let Some(items) = value.as_array_mut() {
                 for element in items {
-                    mask_kind(element, *item);
+                    mask_kind(element, *item, name);
                 }
             }
         }
         Kind::Map(item) => {
             if let Some(members) = value.as_object_mut() {
-                for member in members.values_mut() {
-                    mask_kind(member, *item);
+                for (name, member) in members {
+                    mask_kind(member, *item, name);
                 }
             }
         }

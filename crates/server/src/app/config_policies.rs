@@ -2,7 +2,6 @@
 //! can change, and constraints, which the result must keep.
 
 use det_config::errors::ConfigErrors;
-use det_config::experiment::mask_document;
 use det_config::policies::{Policies, Workload};
 use det_config::yaml;
 use det_store::config_policies::{self, ConfigPolicyRow};
@@ -12,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::app::Master;
 use crate::app::job_changes::JobChange;
 use crate::app::submission::document_error;
+use crate::app::templates::{masked_for, require_real_secrets};
 use crate::app::workspaces::Places;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -62,15 +62,17 @@ pub fn workload(text: &str) -> AppResult<Workload> {
 }
 
 impl Master {
-    /// The policies of a scope for showing; empty when there are none. Secrets are hidden.
+    /// The policies of a scope for showing; empty when there are none. Secrets are hidden, and from others than
+    /// administrators variables that look like it.
     pub async fn config_policies(
         &self,
+        actor: &Actor,
         scope: Scope,
         workload: Workload,
     ) -> AppResult<Map<String, Value>> {
         scope.name(&self.places.get())?;
         Ok(match self.stored_policies(scope, workload).await? {
-            Some(document) => shown(document),
+            Some(document) => shown(document, actor),
             None => Map::new(),
         })
     }
@@ -94,13 +96,14 @@ impl Master {
         let document = yaml::parse(text)
             .map_err(|errors| unusable(&errors))?
             .to_value();
+        require_real_secrets(&document)?;
         let row = ConfigPolicyRow {
             workspace_id: scope.stored(),
             workload: stored_workload(workload).to_owned(),
             document: document.to_string(),
             modified_at: det_store::now(),
         };
-        let (master, actor) = (self.clone(), actor.name());
+        let (master, name) = (self.clone(), actor.name());
         self.store
             .write(move |tx| {
                 Box::pin(async move {
@@ -108,7 +111,7 @@ impl Master {
                     scope.name(&Places::load(&mut tx.conn()).await?)?;
                     config_policies::set(&mut tx.conn(), &row).await?;
                     let event = NewEvent {
-                        actor: &actor,
+                        actor: &name,
                         subject_kind: "config_policies",
                         subject_id: format!("{}/{}", row.workspace_id, row.workload),
                         kind: "changed",
@@ -119,7 +122,7 @@ impl Master {
                 })
             })
             .await?;
-        Ok(shown(document))
+        Ok(shown(document, actor))
     }
 
     /// Removes the policies of a scope.
@@ -244,9 +247,10 @@ fn unusable(errors: &ConfigErrors) -> AppError {
 }
 
 /// Policies for showing.
-fn shown(mut document: Value) -> Map<String, Value> {
+fn shown(mut document: Value, actor: &Actor) -> Map<String, Value> {
+    let keeps_it = matches!(actor, Actor::User(user) if user.admin);
     if let Some(invariants) = document.get_mut("invariant_config") {
-        *invariants = mask_document(invariants);
+        *invariants = masked_for(keeps_it, invariants);
     }
     match document {
         Value::Object(members) => members,

@@ -2,8 +2,9 @@
 
 use det_api_types::templates as wire;
 use det_api_types::wire::Object;
-use det_config::experiment::{Submitted, mask_document};
+use det_config::experiment::{Submitted, mask_document, mask_with_variables};
 use det_config::origin::{Layer, Source};
+use det_config::secrets::{MASK, is_masked};
 use det_config::template::Template;
 use det_store::events::NewEvent;
 use det_store::templates::{self, TemplateRow};
@@ -17,8 +18,6 @@ use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Characters of a name at most.
 const LONGEST_NAME: usize = 128;
-/// What stands where a secret is hidden.
-pub(crate) const MASK: &str = "********";
 
 /// Which templates a listing is about.
 #[derive(Debug, Clone, Default)]
@@ -175,9 +174,12 @@ impl Master {
                     let what = format!("delete template \"{name}\"");
                     return Err(master.not_yours(&actor, &what, row.owner_id));
                 }
+                // Everybody reads events.
+                let config = serde_json::from_str(&row.config).map_err(AppError::internal)?;
+                let detail = mask_with_variables(&config).to_string();
                 templates::delete(&mut tx.conn(), &name).await?;
                 master
-                    .record_template(tx, &actor.name(), "deleted", &name, Some(row.config))
+                    .record_template(tx, &actor.name(), "deleted", &name, Some(detail))
                     .await?;
                 Ok(())
             })
@@ -239,10 +241,15 @@ impl Master {
     }
 }
 
-/// A template for showing: secrets are hidden.
-pub fn shown(row: &TemplateRow) -> AppResult<wire::Template> {
+/// A template for showing: secrets are hidden, and from others than its owner and administrators, who may have to change
+/// it, also variables that look like secrets.
+pub fn shown(row: &TemplateRow, reader: &Actor) -> AppResult<wire::Template> {
     let config: Value = serde_json::from_str(&row.config).map_err(AppError::internal)?;
-    let config = match mask_document(&config) {
+    let keeps_it = match reader {
+        Actor::User(user) => user.admin || user.id == row.owner_id,
+        Actor::Task(_) => false,
+    };
+    let config = match masked_for(keeps_it, &config) {
         Value::Object(members) => Object(members),
         _ => Object::default(),
     };
@@ -251,6 +258,26 @@ pub fn shown(row: &TemplateRow) -> AppResult<wire::Template> {
         config,
         workspace_id: row.workspace_id,
     })
+}
+
+/// A document of the cluster, not of somebody's work, for showing. Whoever keeps it sees its variables word by word, since
+/// they may have to be written again.
+pub(crate) fn masked_for(keeps_it: bool, config: &Value) -> Value {
+    if keeps_it {
+        mask_document(config)
+    } else {
+        mask_with_variables(config)
+    }
+}
+
+/// Refuses a document that holds what is shown in place of secrets.
+pub(crate) fn require_real_secrets(config: &Value) -> AppResult<()> {
+    match hidden_secret(config, "") {
+        None => Ok(()),
+        Some(path) => Err(AppError::invalid(format!(
+            "{path}: \"{MASK}\" is shown in place of a secret; give the secret itself"
+        ))),
+    }
 }
 
 async fn find(conn: &mut Conn<'_>, name: &str) -> AppResult<TemplateRow> {
@@ -307,11 +334,7 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
     let owner = actor.require_person("change templates")?.id;
     check_name(&new.name)?;
     let config = Value::Object(new.config);
-    if let Some(path) = hidden_secret(&config, "") {
-        return Err(AppError::invalid(format!(
-            "{path}: the value is \"{MASK}\", which is shown in place of a secret; give the secret itself"
-        )));
-    }
+    require_real_secrets(&config)?;
     let text = config.to_string();
     let source = Source::layer(Layer::Template(new.name.clone()));
     let (long, document) = (text.len() >= 16 << 10, text.clone());
@@ -335,7 +358,7 @@ async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
 /// Where a document has the mark that hides a secret.
 pub(crate) fn hidden_secret(value: &Value, path: &str) -> Option<String> {
     match value {
-        Value::String(text) if text == MASK => Some(path.to_owned()),
+        Value::String(text) if is_masked(text) => Some(path.to_owned()),
         Value::Object(members) => members.iter().find_map(|(key, member)| {
             let dot = if path.is_empty() { "" } else { "." };
             hidden_secret(member, &format!("{path}{dot}{key}"))
@@ -376,6 +399,11 @@ mod tests {
         assert_eq!(
             hidden_secret(&document, "").as_deref(),
             Some("data.secrets.keys[1]")
+        );
+        let variables = json!({"environment_variables": ["A=b", format!("A_KEY={MASK}")]});
+        assert_eq!(
+            hidden_secret(&variables, "").as_deref(),
+            Some("environment_variables[1]")
         );
         assert_eq!(hidden_secret(&json!({"name": "***"}), ""), None);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use det_config::ConfigError;
 use det_store::users::UserRow;
 
 use crate::app::Master;
@@ -63,27 +64,26 @@ impl UnixIdentity {
         }
     }
 
-    /// Blank names are the same as none; ids must be ids.
-    pub(crate) fn checked(self) -> AppResult<Self> {
-        for (field, id) in [("agentUid", self.uid), ("agentGid", self.gid)] {
-            if id.is_some_and(|id| u32::try_from(id).is_err()) {
-                return Err(AppError::invalid(format!(
-                    "field \"agentUserGroup.{field}\" must be 0 to {}, found {}",
-                    u32::MAX,
-                    id.unwrap_or_default()
-                )));
+    /// Blank names are the same as none; ids must be ids. A mistake says which field of a request it is about.
+    pub(crate) fn checked(self) -> Result<Self, ConfigError> {
+        let wrong = |field: &str, message: String| {
+            ConfigError::new(format!("agentUserGroup{field}"), None, message)
+        };
+        for (field, id) in [(".agentUid", self.uid), (".agentGid", self.gid)] {
+            if let Some(id) = id.filter(|id| u32::try_from(*id).is_err()) {
+                let message = format!("must be 0 to {}, found {id}", u32::MAX);
+                return Err(wrong(field, message));
             }
         }
         let name = |text: Option<String>| text.filter(|t| !t.is_empty());
         let (user, group) = (name(self.user), name(self.group));
-        for (field, text) in [("agentUser", &user), ("agentGroup", &group)] {
+        for (field, text) in [(".agentUser", &user), (".agentGroup", &group)] {
             if text
                 .as_ref()
                 .is_some_and(|t| t.contains([':', '/', '\n', '\0']))
             {
-                return Err(AppError::invalid(format!(
-                    "field \"agentUserGroup.{field}\" must be a Unix name without \":\", \"/\" and line ends"
-                )));
+                let message = "must be a Unix name without \":\", \"/\" and line ends";
+                return Err(wrong(field, message.to_owned()));
             }
         }
         // Ids without names, or the other way round, cannot be used to start a process.
@@ -100,9 +100,9 @@ impl UnixIdentity {
             identity.group.is_some(),
         ];
         if parts.iter().any(|p| *p) && !parts.iter().all(|p| *p) {
-            return Err(AppError::invalid(
-                "field \"agentUserGroup\" must have all of agentUid, agentUser, agentGid and agentGroup, or none of them",
-            ));
+            let message = "must have a user, a group and the number of each, or none of these";
+            let hint = "agentUid, agentUser, agentGid and agentGroup belong together";
+            return Err(wrong("", message.to_owned()).with_hint(hint));
         }
         Ok(identity)
     }
@@ -254,7 +254,8 @@ impl Master {
             modified_at: det_store::now(),
             last_auth_at: None,
         };
-        new.identity.checked()?.write_to(&mut row);
+        let identity = new.identity.checked().map_err(unusable)?;
+        identity.write_to(&mut row);
         self.auth.save_user(row, false, actor).await
     }
 
@@ -288,7 +289,7 @@ impl Master {
             row.active = active;
         }
         if let Some(identity) = patch.identity {
-            let identity = identity.checked()?;
+            let identity = identity.checked().map_err(unusable)?;
             if identity != UnixIdentity::of(&before) {
                 for_administrators.push("Unix identity");
                 identity.write_to(&mut row);
@@ -340,6 +341,15 @@ impl Master {
             before.username
         ))
         .hint("make another user an administrator first"))
+    }
+}
+
+/// A mistake of a Unix identity as the refusal of a request.
+fn unusable(mistake: ConfigError) -> AppError {
+    let error = AppError::invalid(format!("field \"{}\" {}", mistake.path, mistake.message));
+    match mistake.hint {
+        Some(hint) => error.hint(hint),
+        None => error,
     }
 }
 

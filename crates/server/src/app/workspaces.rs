@@ -263,7 +263,7 @@ impl Master {
             row.name = mistakes.name(&name);
         }
         if let Some(identity) = patch.identity
-            && let Some(identity) = mistakes.take("agentUserGroup", identity.checked())
+            && let Some(identity) = mistakes.take(identity.checked())
         {
             row.agent_uid = identity.uid;
             row.agent_user = identity.user;

@@ -46,12 +46,12 @@ fn scope(workspace: &str) -> AppResult<Scope> {
     responses((status = 200, body = ConfigPoliciesResponse)))]
 async fn get_global(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(kind): Path<String>,
 ) -> Answer {
     answer(
         master
-            .config_policies(Scope::Cluster, workload(&kind)?)
+            .config_policies(&actor, Scope::Cluster, workload(&kind)?)
             .await?,
     )
 }
@@ -99,11 +99,11 @@ async fn delete_global(
     responses((status = 200, body = ConfigPoliciesResponse)))]
 async fn get_of_workspace(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path((workspace, kind)): Path<(String, String)>,
 ) -> Answer {
     let (scope, kind) = (scope(&workspace)?, workload(&kind)?);
-    answer(master.config_policies(scope, kind).await?)
+    answer(master.config_policies(&actor, scope, kind).await?)
 }
 
 /// Sets the policies of a workspace for a kind of work. For administrators.

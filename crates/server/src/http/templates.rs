@@ -12,6 +12,7 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::templates::{NewTemplate, TemplateFilter, shown};
+use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
@@ -31,9 +32,9 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(patch_template_name))
 }
 
-fn answer(row: &TemplateRow) -> Answer {
+fn answer(row: &TemplateRow, reader: &Actor) -> Answer {
     message(&TemplateResponse {
-        template: shown(row)?,
+        template: shown(row, reader)?,
     })
 }
 
@@ -51,7 +52,7 @@ fn new_template(name: String, body: Template) -> NewTemplate {
     params(GetTemplatesQuery), responses((status = 200, body = GetTemplatesResponse)))]
 async fn get_templates(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetTemplatesQuery>,
 ) -> Answer {
     let filter = TemplateFilter {
@@ -64,7 +65,10 @@ async fn get_templates(
     }
     let (rows, pagination) = views::paging::slice(rows, query.offset, query.limit);
     message(&GetTemplatesResponse {
-        templates: rows.iter().map(shown).collect::<AppResult<_>>()?,
+        templates: rows
+            .iter()
+            .map(|row| shown(row, &actor))
+            .collect::<AppResult<_>>()?,
         pagination,
     })
 }
@@ -75,10 +79,10 @@ async fn get_templates(
     responses((status = 200, body = TemplateResponse)))]
 async fn get_template(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(name): Path<String>,
 ) -> Answer {
-    answer(&master.template(&name).await?)
+    answer(&master.template(&name).await?, &actor)
 }
 
 /// Adds a template. Its name must be free.
@@ -95,6 +99,7 @@ async fn post_template(
         &master
             .create_template(&actor, new_template(name, body))
             .await?,
+        &actor,
     )
 }
 
@@ -112,6 +117,7 @@ async fn put_template(
         &master
             .put_template(&actor, new_template(name, body))
             .await?,
+        &actor,
     )
 }
 
@@ -125,7 +131,10 @@ async fn patch_template_config(
     Path(name): Path<String>,
     WireBody(config): WireBody<Object>,
 ) -> Answer {
-    answer(&master.change_template(&actor, name, config.0).await?)
+    answer(
+        &master.change_template(&actor, name, config.0).await?,
+        &actor,
+    )
 }
 
 /// Removes a template. What was made of it stays as it is. For its owner and administrators.
@@ -152,5 +161,5 @@ async fn patch_template_name(
     let row = master
         .rename_template(&actor, body.old_name, body.new_name)
         .await?;
-    answer(&row)
+    answer(&row, &actor)
 }

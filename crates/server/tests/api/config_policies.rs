@@ -65,6 +65,25 @@ async fn policies_are_set_shown_and_removed() {
 }
 
 #[tokio::test]
+async fn variables_in_policies_are_for_administrators() {
+    let cluster = Cluster::start().await;
+    let (admin, reader) = (cluster.admin().await, cluster.determined().await);
+    let variables = |value: &str| json!({"environment": {"environment_variables": [value]}});
+    let policies = json!({"invariant_config": variables("HF_TOKEN=swordfish")});
+    assert_eq!(set(&admin, GLOBAL, policies.clone()).await, policies);
+    assert_eq!(admin.get(GLOBAL).await.ok()["configPolicies"], policies);
+    let shown = reader.get(GLOBAL).await.ok()["configPolicies"].take();
+    assert_eq!(shown["invariant_config"], variables("HF_TOKEN=********"));
+    let body = json!({"configPolicies": shown.to_string()});
+    let refused = admin.put(GLOBAL, body).await.refused(400);
+    assert!(
+        refused.contains("invariant_config.environment.environment_variables[0]"),
+        "{refused}"
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn policies_lie_over_submissions_and_changes() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let admin = cluster.admin().await;

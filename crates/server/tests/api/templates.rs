@@ -173,3 +173,53 @@ async fn what_a_template_cannot_be_is_refused_with_the_place() {
     );
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn variables_that_look_secret_are_hidden_from_others_than_the_owner() {
+    let cluster = Cluster::start().await;
+    let (owner, admin) = (cluster.determined().await, cluster.admin().await);
+    let body = json!({"user": {"username": "eve", "active": true}, "password": ""});
+    admin.post("/api/v1/users", body).await.ok();
+    let other = cluster.user("eve").await;
+    let config = json!({
+        "environment": {"environment_variables": ["HF_TOKEN=swordfish", "PATH=/bin", "P=http://u:swordfish@h/x"]},
+        "checkpoint_storage": {"type": "s3", "bucket": "b", "endpoint_url": "http://u:swordfish@h"},
+    });
+    add(&owner, "site", config.clone()).await;
+    let path = format!("{TEMPLATES}/site");
+    // Those who may have to write it again see the variables.
+    for reader in [&owner, &admin] {
+        let shown = reader.get(&path).await.ok()["template"]["config"].take();
+        assert_eq!(shown["environment"], config["environment"]);
+        assert_eq!(
+            shown["checkpoint_storage"]["endpoint_url"],
+            "http://********@h"
+        );
+    }
+    let one = other.get(&path).await.ok()["template"]["config"].take();
+    let list = other.get(TEMPLATES).await.ok()["templates"][0]["config"].take();
+    for shown in [&one, &list] {
+        assert_eq!(
+            shown["environment"]["environment_variables"],
+            json!(["HF_TOKEN=********", "PATH=/bin", "P=http://********@h/x"])
+        );
+    }
+    // What is shown in place of a secret is not stored over the secret.
+    let environment = json!({"environment": one["environment"]});
+    let refused = other.patch(&path, environment).await.refused(400);
+    assert!(
+        refused.contains("environment.environment_variables[0]"),
+        "{refused}"
+    );
+    let stored = owner.get(&path).await.ok();
+    assert!(stored.to_string().contains("HF_TOKEN=swordfish"));
+    // Everybody reads what happened.
+    owner.delete(&path).await.ok();
+    let events = other
+        .get("/api/v1/events?subjectKind=template&subjectId=site")
+        .await
+        .ok();
+    assert!(events.to_string().contains("HF_TOKEN"), "{events}");
+    assert!(!events.to_string().contains("swordfish"), "{events}");
+    cluster.stop().await;
+}

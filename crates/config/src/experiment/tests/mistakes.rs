@@ -209,6 +209,11 @@ fn mistakes_name_their_path_line_and_remedy() {
             "<config>.batches_per_step: was removed",
         ),
         (
+            "batches_per_step beside a searcher without steps",
+            format!("batches_per_step: 5\n{}", searching("  name: single")),
+            "<config>.batches_per_step: was removed (line 1); hint: give \"searcher.max_length\" in batches",
+        ),
+        (
             "relative host path",
             with("bind_mounts: [{host_path: x, container_path: y}]"),
             "<config>.bind_mounts[0].host_path: must be an absolute path, not \"x\" (line 3)",
@@ -500,6 +505,22 @@ fn all_mistakes_are_reported_at_once_in_the_order_of_the_text() {
     .unwrap_err();
     let lines: Vec<Option<u32>> = errors.0.iter().map(|error| error.line).collect();
     assert_eq!(lines, [Some(1), Some(2), Some(5)]);
+}
+
+#[test]
+fn what_is_there_and_cannot_be_read_is_not_missing() {
+    let text = searching(
+        "  name: random\n  max_trials: 3\nhyperparameters:\n  lr: {type: double, minval: -1e400, maxval: 1}\n  n: {type: int, minval: 1}\n  b: {type: log, minval: 1, maxval: 2, base: .inf}",
+    );
+    let told = failure(&text);
+    assert_eq!(told.lines().count(), 3, "{told}");
+    for expected in [
+        "hyperparameters.lr.minval: \"-1e400\" is too large for a number",
+        "hyperparameters.n.maxval: is required for a hyperparameter of type \"int\"",
+        "hyperparameters.b.base: \".inf\" is not a finite number",
+    ] {
+        assert!(told.contains(expected), "{told}");
+    }
 }
 
 #[test]

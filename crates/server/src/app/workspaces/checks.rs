@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{CompletionDefaults, Submitted};
+use det_config::secrets::MASK;
 use serde_json::{Map, Value, json};
 
 use crate::app::Master;
 use crate::app::submission::document_error;
-use crate::app::templates::{MASK, hidden_secret};
+use crate::app::templates::hidden_secret;
 use crate::error::{AppError, AppResult};
 
 /// Characters of a name at most.
@@ -33,8 +34,8 @@ impl Mistakes {
     }
 
     /// Takes the value, or notes why there is none.
-    pub(crate) fn take<T>(&mut self, field: &str, outcome: AppResult<T>) -> Option<T> {
-        outcome.map_err(|error| self.add(field, error.message)).ok()
+    pub(crate) fn take<T>(&mut self, outcome: Result<T, ConfigError>) -> Option<T> {
+        outcome.map_err(|error| self.0.push(error)).ok()
     }
 
     /// One refusal for all of them.
@@ -110,9 +111,7 @@ impl Master {
         if let Some(path) = hidden_secret(&storage, FIELD) {
             mistakes.add(
                 &path,
-                format!(
-                    "is \"{MASK}\", which is shown in place of a secret; give the secret itself"
-                ),
+                format!("\"{MASK}\" is shown in place of a secret; give the secret itself"),
             );
             return Ok(None);
         }

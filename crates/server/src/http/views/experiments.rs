@@ -13,7 +13,14 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 /// Words one of which stands in every configuration with a secret. A text without them needs no closer look.
-const SECRET_WORDS: [&str; 5] = ["secret", "key", "connection_string", "credential", "auth"];
+const SECRET_WORDS: [&str; 6] = [
+    "secret",
+    "key",
+    "token",
+    "connection_string",
+    "credential",
+    "auth",
+];
 
 /// How far something active is: its most advanced live allocation (`wire-contract` reference §15.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -174,7 +181,7 @@ impl ShownConfig {
                 .map(|(name, text)| (name, Cow::Borrowed(text)))
                 .collect();
         for (name, text) in &mut members {
-            if may_hold_secrets(name) {
+            if may_hold_secrets(name, text.get()) {
                 let member = serde_json::from_str(text.get()).map_err(corrupt)?;
                 let masked = to_raw_value(&mask_member(name, &member)).map_err(corrupt)?;
                 *text = Cow::Owned(masked);
@@ -202,8 +209,8 @@ impl ShownConfig {
 /// secrets as JSON, which is YAML too.
 pub fn masked_original(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
-    // A name can be hidden from this look only behind escapes and tags.
-    if !lower.contains(['\\', '!']) && !SECRET_WORDS.iter().any(|word| lower.contains(word)) {
+    // A name can be hidden from this look only behind escapes and tags; an address with a password has an `@`.
+    if !lower.contains(['\\', '!', '@']) && !SECRET_WORDS.iter().any(|word| lower.contains(word)) {
         return text.to_owned();
     }
     let shown = Submitted::parse(text).map(|submitted| {
@@ -410,7 +417,24 @@ pub(crate) mod tests {
             !shown.contains("hunter2") && shown.contains("********"),
             "{shown}"
         );
+        let address = "checkpoint_storage: {endpoint_url: 'http://u:hunter2@h'}\n";
+        assert!(!masked_original(address).contains("hunter2"));
         assert!(!masked_original("data: {secrets: {a: hunter2}\n").contains("hunter2"));
+    }
+
+    #[test]
+    fn every_secret_key_is_noticed_in_a_submitted_text() {
+        let keys = det_config::DocumentKind::Experiment.keys();
+        let secrets: Vec<&str> = keys
+            .iter()
+            .filter(|key| key.secret)
+            .map(|key| key.path.as_str())
+            .collect();
+        assert!(secrets.len() > 5, "{secrets:?}");
+        for path in secrets {
+            let noticed = SECRET_WORDS.iter().any(|word| path.contains(word));
+            assert!(noticed, "{path} is not hidden in submitted texts");
+        }
     }
 
     #[test]
