@@ -422,6 +422,24 @@ fn attributes_are_set_with_one_patch() {
         stub.last("PUT").json(),
         json!({"experimentId": 7, "numDays": -1})
     );
+    stub.on("PUT /api/v1/trials/11/retain_logs", ok(json!({})));
+    let said = person
+        .det(&["t", "set", "log-retention", "11", "--days", "30"])
+        .ok();
+    assert_eq!(
+        said,
+        "Logs of trial 11 are kept for 30 days after the end of a task\n"
+    );
+    assert_eq!(
+        stub.last("PUT").json(),
+        json!({"trialId": 11, "numDays": 30})
+    );
+    for days in ["-2", "32768", "many"] {
+        person
+            .det(&["t", "set", "log-retention", "11", "--days", days])
+            .fails(2);
+    }
+    person.det(&["t", "set", "log-retention", "11"]).fails(2);
     person.det(&["e", "set", "max-slots", "7", "many"]).fails(2);
 }
 
