@@ -156,7 +156,7 @@ fn histories(sample: &Sample) -> Vec<(String, Query)> {
         fixed(
             "logs: of ended tasks",
             logs::retention::ENDED,
-            vec![number(5), text(&sample.task_id), number(64)],
+            vec![number(i64::MAX), text(&sample.task_id), number(64)],
         ),
         fixed("events: all", events::ALL, vec![number(3), number(100)]),
         fixed("events: of a subject", events::OF_SUBJECT, subject),

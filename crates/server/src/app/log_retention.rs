@@ -6,6 +6,7 @@
 pub(crate) mod due;
 
 use det_config::experiment::ExperimentConfig;
+use det_failpoints::failpoint;
 use det_store::events::NewEvent;
 use det_store::logs::retention::{self, EndedLog};
 use det_store::{WriteTx, allocations, experiments, settings, trials};
@@ -195,11 +196,18 @@ impl Master {
     /// One transaction's worth of these tasks' logs, from the first one on.
     async fn delete_logs(&self, actor: &str, tasks: &[String]) -> AppResult<Swept> {
         let (master, actor, tasks) = (self.clone(), actor.to_owned(), tasks.to_vec());
-        self.store
+        let swept = self
+            .store
             .write(move |tx| {
-                Box::pin(async move { master.delete_logs_in(tx, &actor, tasks).await })
+                Box::pin(async move {
+                    let swept = master.delete_logs_in(tx, &actor, tasks).await?;
+                    failpoint!("server::log_retention::sweep::before_commit");
+                    Ok::<_, AppError>(swept)
+                })
             })
-            .await
+            .await?;
+        failpoint!("server::log_retention::sweep::after_commit");
+        Ok(swept)
     }
 
     async fn delete_logs_in(
