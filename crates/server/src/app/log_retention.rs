@@ -8,6 +8,7 @@ pub(crate) mod due;
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
 use det_store::events::NewEvent;
+use det_store::experiments::ExperimentRow;
 use det_store::logs::retention::{self, EndedLog};
 use det_store::{WriteTx, allocations, experiments, settings, trials};
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ const PAGE: i64 = 1000;
 const BATCH: usize = 100;
 /// Stored pieces of logs that go in one transaction, at most: some ten megabytes.
 const CHUNKS: usize = 100;
+/// The key of configurations and policies.
+const KEY: &str = "retention_policy.log_retention_days";
 /// The setting that keeps the [`Counted`].
 const COUNTED: &str = "log_sweep";
 
@@ -76,6 +79,7 @@ impl Master {
                     let row = experiments::find(&mut tx.conn(), id)
                         .await?
                         .ok_or_else(|| AppError::not_found("experiment", id))?;
+                    master.require_days_unfixed(tx, &row, days).await?;
                     let mut config: Value =
                         serde_json::from_str(&row.config).map_err(AppError::internal)?;
                     config["retention_policy"] = json!({"log_retention_days": days});
@@ -97,9 +101,13 @@ impl Master {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    if trials::find(&mut tx.conn(), id).await?.is_none() {
-                        return Err(AppError::not_found("trial", id));
-                    }
+                    let trial = trials::find(&mut tx.conn(), id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("trial", id))?;
+                    let row = experiments::find(&mut tx.conn(), trial.experiment_id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+                    master.require_days_unfixed(tx, &row, days).await?;
                     trials::set_log_retention(&mut tx.conn(), id, Some(days)).await?;
                     let reason = format!("its logs are kept {}", in_words(days));
                     master
@@ -108,6 +116,21 @@ impl Master {
                 })
             })
             .await
+    }
+
+    /// Refuses days other than those that policies fix.
+    async fn require_days_unfixed(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        days: i64,
+    ) -> AppResult<()> {
+        let job = experiments::job(&mut tx.conn(), &row.job_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+        self.require_unfixed(job.workspace_id, KEY, &json!(days))
+            .await?;
+        Ok(())
     }
 
     async fn record_retention(

@@ -415,3 +415,24 @@ async fn what_is_no_number_of_days_is_refused_and_nothing_changes() {
     );
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn days_that_a_policy_fixes_stay() {
+    let cluster = Cluster::start().await;
+    let (admin, client) = (cluster.admin().await, cluster.determined().await);
+    let run = Run::new(&cluster, "one", 1).await;
+    let policies = json!({"invariant_config": {"retention_policy": {"log_retention_days": 90}}});
+    let body = json!({"configPolicies": policies.to_string(), "workloadType": "EXPERIMENT"});
+    let path = "/api/v1/config-policies/global/EXPERIMENT";
+    admin.put(path, body).await.ok();
+    let experiment = format!("/api/v1/experiments/{}/retain_logs", run.experiment);
+    for path in [&experiment, &run.path("/retain_logs")] {
+        let told = client.put(path, json!({"numDays": 0})).await.refused(403);
+        let expected = "retention_policy.log_retention_days cannot be 0: the policies of the cluster fix another value";
+        assert!(told.starts_with(expected), "{told}");
+        assert_eq!(run.shown(&client).await.0, Value::Null);
+    }
+    client.put(&experiment, json!({"numDays": 90})).await.ok();
+    assert_eq!(run.shown(&client).await.0, 90);
+    cluster.stop().await;
+}
