@@ -202,6 +202,26 @@ fn a_lost_log_stream_goes_on_where_it_was() {
 }
 
 #[test]
+fn lines_that_were_deleted_meanwhile_hide_none_of_those_to_come() {
+    let stub = StubMaster::start();
+    let line = |n: u32| format!("{{\"result\":{{\"message\":\"line {n}\\n\"}}}}\n");
+    let cut = Answer::Chunks {
+        pieces: vec![line(1), line(2), line(3)],
+        cut: true,
+    };
+    let rest = Answer::Chunks {
+        pieces: vec![line(3), line(4), line(5)],
+        cut: false,
+    };
+    stub.on(
+        "GET /api/v1/trials/11/logs",
+        Answer::InTurn(vec![cut, rest]),
+    );
+    let run = Person::using(&stub).det(&["trial", "logs", "-f", "11"]);
+    assert_eq!(run.ok(), "line 1\nline 2\nline 3\nline 4\nline 5\n");
+}
+
+#[test]
 fn a_lost_log_stream_fails_when_not_followed() {
     let stub = StubMaster::start();
     let pieces = vec!["{\"result\":{\"message\":\"line\\n\"}}\n".to_owned()];

@@ -168,6 +168,7 @@ pub(crate) async fn print(
         source,
         query,
         printed: 0,
+        last: None,
         stream: None,
     };
     let result = loop {
@@ -228,9 +229,10 @@ struct Follower<'a> {
     client: &'a Client,
     source: &'a LogSource,
     query: Query,
-    /// How many records were handed out. Logs only grow at their end, so a stream that is opened again repeats
-    /// exactly these first.
+    /// How many records were handed out. Logs grow at their end, so a stream that is opened again repeats these first.
     printed: u64,
+    /// The last one of them. It comes sooner when the log of an earlier task was deleted meanwhile.
+    last: Option<Value>,
     stream: Option<LineStream>,
 }
 
@@ -264,8 +266,10 @@ impl Follower<'_> {
         if self.stream.is_none() {
             let mut stream = self.client.stream(&self.source.path(), &self.query).await?;
             for _ in 0..self.printed {
-                if stream.next().await?.is_none() {
-                    return Ok(None);
+                match stream.next().await? {
+                    None => return Ok(None),
+                    repeated if repeated == self.last => break,
+                    Some(_) => {}
                 }
             }
             self.stream = Some(stream);
@@ -276,6 +280,7 @@ impl Follower<'_> {
         let record = stream.next().await?;
         if record.is_some() {
             self.printed += 1;
+            self.last.clone_from(&record);
         }
         Ok(record)
     }

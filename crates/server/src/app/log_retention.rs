@@ -52,14 +52,6 @@ pub(crate) fn configured_days(config: &ExperimentConfig) -> Option<i64> {
     Some(i64::from(policy.log_retention_days))
 }
 
-fn in_words(days: i64) -> String {
-    match days {
-        1 => "for 1 day after the end of a task".to_owned(),
-        0.. => format!("for {days} days after the end of a task"),
-        _ => "for ever".to_owned(),
-    }
-}
-
 /// What a batch of a sweep did.
 struct Swept {
     /// Tasks that are done with.
@@ -85,7 +77,8 @@ impl Master {
                     config["retention_policy"] = json!({"log_retention_days": days});
                     experiments::set_config(&mut tx.conn(), id, &config.to_string()).await?;
                     trials::set_log_retention_of_experiment(&mut tx.conn(), id, Some(days)).await?;
-                    let reason = format!("logs of its trials are kept {}", in_words(days));
+                    let reason =
+                        format!("logs of its trials are kept {}", Kept::of(Some(days), None));
                     master
                         .record_retention(tx, &actor, "experiment", id, &reason)
                         .await
@@ -109,7 +102,7 @@ impl Master {
                         .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
                     master.require_days_unfixed(tx, &row, days).await?;
                     trials::set_log_retention(&mut tx.conn(), id, Some(days)).await?;
-                    let reason = format!("its logs are kept {}", in_words(days));
+                    let reason = format!("its logs are kept {}", Kept::of(Some(days), None));
                     master
                         .record_retention(tx, &actor, "trial", id, &reason)
                         .await
@@ -152,7 +145,7 @@ impl Master {
         Ok(self.record(tx, event).await?)
     }
 
-    /// For how many days the log of a trial's newest task is still kept: see [`Kept::remaining`].
+    /// For how many days the log of a trial's newest task is still kept, begun ones counted: -1 = for ever.
     pub async fn remaining_log_days(&self, trial_id: i64) -> AppResult<i64> {
         let mut conn = self.store.read().await?;
         let trial = trials::find(&mut conn.conn(), trial_id)
@@ -258,11 +251,7 @@ impl Master {
                 break;
             }
             swept.tasks += 1;
-            let kept = match self.kept(log.days) {
-                Kept::Days(days) => days,
-                Kept::Forever => -1,
-            };
-            let reason = format!("its log was deleted: it is kept {}", in_words(kept));
+            let reason = format!("its log was deleted: it is kept {}", self.kept(log.days));
             let event = NewEvent {
                 actor,
                 subject_kind: "task",

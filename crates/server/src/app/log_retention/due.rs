@@ -1,5 +1,7 @@
 //! What is decided about old logs: which of them may go, and when to look next. Knows no clock and no rows.
 
+use std::fmt;
+
 use det_config::master::Schedule;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,16 @@ impl Kept {
         let Self::Days(days) = self else { return -1 };
         let left = until(ended_at.unwrap_or(now), days).saturating_sub(now);
         if left <= 0 { 0 } else { (left - 1) / DAY + 1 }
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Forever => f.write_str("for ever"),
+            Self::Days(1) => f.write_str("for 1 day after the end of a task"),
+            Self::Days(days) => write!(f, "for {days} days after the end of a task"),
+        }
     }
 }
 
