@@ -538,6 +538,30 @@ pub struct BulkExperimentsRequest {
     pub project_id: i64,
 }
 
+/// Body of `PutExperimentRetainLogs`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PutExperimentRetainLogsRequest {
+    /// Repeats the path.
+    pub experiment_id: i64,
+    /// Days after the end of a task, -1 to 32767; -1 = for ever. Must be given.
+    pub num_days: Option<i64>,
+}
+
+/// Body of `PutExperimentsRetainLogs`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PutExperimentsRetainLogsRequest {
+    /// Experiments by id; ignored when there are filters.
+    pub experiment_ids: Vec<i64>,
+    /// Experiments by properties.
+    pub filters: Option<BulkExperimentFilters>,
+    /// See [`PutExperimentRetainLogsRequest`].
+    pub num_days: Option<i64>,
+    /// Repeats the path.
+    pub project_id: i64,
+}
+
 /// What became of one experiment in a bulk action.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::agents::Device;
 use crate::allocations::{AcceleratorData, Allocation};
 use crate::page::WaitReason;
-use crate::wire::{Bytes, Timestamp, wire_enum};
+use crate::wire::{Bytes, Int64, Timestamp, wire_enum};
 
 wire_enum! {
     /// Kind of a task.
@@ -109,6 +109,16 @@ pub struct Task {
     pub no_pause: Option<bool>,
     /// Why it does not run yet (an addition of ours).
     pub wait_reason: Option<WaitReason>,
+    /// When its log was deleted because it had been kept long enough; `None` = it was not (an addition of ours).
+    pub logs_deleted_time: Option<Timestamp>,
+}
+
+/// Answer of `CleanupLogs`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CleanupLogsResponse {
+    /// Lines of logs that were deleted.
+    pub removed_count: Int64,
 }
 
 /// Answer of `GetTask`.

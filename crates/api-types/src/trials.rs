@@ -90,7 +90,7 @@ pub struct Trial {
     pub task_ids: Vec<String>,
     /// The searcher's metric of its best validation.
     pub searcher_metric_value: Option<Float>,
-    /// Days its logs are kept; −1 = for ever, `None` = the cluster's default.
+    /// Days its logs are kept after the end of a task; −1 = for ever, `None` = as the cluster says.
     pub log_retention_days: Option<i64>,
     /// Metadata of the user.
     pub metadata: Option<Object>,
@@ -98,6 +98,24 @@ pub struct Trial {
     pub log_policy_matched: Option<String>,
     /// Why it does not run yet (an addition of ours).
     pub wait_reason: Option<WaitReason>,
+}
+
+/// Body of `PutTrialRetainLogs`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PutTrialRetainLogsRequest {
+    /// Repeats the path.
+    pub trial_id: Option<i64>,
+    /// Days after the end of a task, -1 to 32767; -1 = for ever. Must be given.
+    pub num_days: Option<i64>,
+}
+
+/// Answer of `GetTrialRemainingLogRetentionDays`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTrialRemainingLogRetentionDaysResponse {
+    /// Days, begun ones counted, until the logs of its newest task may be deleted; −1 = never, 0 = with the next sweep.
+    pub remaining_days: Option<i64>,
 }
 
 /// A validation or a stretch of training.

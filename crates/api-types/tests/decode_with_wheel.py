@@ -21,6 +21,7 @@ from determined.common.api import bindings
 ADDITIONS = {
     ("trialv1Trial", "waitReason"),
     ("v1Task", "waitReason"),
+    ("v1Task", "logsDeletedTime"),
     ("v1AllocationSummary", "waitReason"),
     ("v1AllocationSummary", "isStopping"),
     ("v1Job", "waitReason"),

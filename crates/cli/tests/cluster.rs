@@ -150,6 +150,41 @@ fn task_logs_take_the_beginning_of_an_id() {
 }
 
 #[test]
+fn old_logs_are_deleted_and_what_is_missing_is_explained() {
+    let stub = StubMaster::start();
+    stub.on(
+        "POST /api/v1/cleanup_logs",
+        ok(json!({"removedCount": "12345"})),
+    );
+    let person = Person::using(&stub);
+    let said = person.det(&["task", "cleanup-logs"]).ok();
+    assert_eq!(said, "Deleted 12345 lines of logs\n");
+
+    stub.on("GET /api/v1/trials/11/logs", stream(&[]));
+    stub.on(
+        "GET /api/v1/trials/11",
+        ok(json!({"trial": {"id": 11, "taskIds": ["7.r", "7.r-1"]}})),
+    );
+    let task = |deleted: Value| ok(json!({"task": {"logsDeletedTime": deleted}}));
+    stub.on("GET /api/v1/tasks/7.r", task(json!("2026-11-21T10:00:00Z")));
+    stub.on("GET /api/v1/tasks/7.r-1", task(Value::Null));
+    for words in [
+        &["trial", "logs", "11"][..],
+        &["trial", "logs", "11", "--tail", "5"],
+        &["trial", "logs", "11", "-f"],
+    ] {
+        let run = person.det(words);
+        let told = "the logs of trial 11 were deleted at 2026-11-21 10:00:00+0000";
+        assert!(run.err.contains(told), "{run:?}");
+        assert_eq!(run.ok(), "");
+    }
+    // Nothing was deleted: there is just nothing.
+    stub.on("GET /api/v1/tasks/7.r", task(Value::Null));
+    let run = person.det(&["trial", "logs", "11"]);
+    assert_eq!((run.err.as_str(), run.out.as_str()), ("", ""));
+}
+
+#[test]
 fn the_queue_is_shown_with_the_direction_of_its_priorities() {
     let stub = StubMaster::start();
     stub.on(

@@ -202,6 +202,26 @@ fn a_lost_log_stream_goes_on_where_it_was() {
 }
 
 #[test]
+fn lines_that_were_deleted_meanwhile_hide_none_of_those_to_come() {
+    let stub = StubMaster::start();
+    let line = |n: u32| format!("{{\"result\":{{\"message\":\"line {n}\\n\"}}}}\n");
+    let cut = Answer::Chunks {
+        pieces: vec![line(1), line(2), line(3)],
+        cut: true,
+    };
+    let rest = Answer::Chunks {
+        pieces: vec![line(3), line(4), line(5)],
+        cut: false,
+    };
+    stub.on(
+        "GET /api/v1/trials/11/logs",
+        Answer::InTurn(vec![cut, rest]),
+    );
+    let run = Person::using(&stub).det(&["trial", "logs", "-f", "11"]);
+    assert_eq!(run.ok(), "line 1\nline 2\nline 3\nline 4\nline 5\n");
+}
+
+#[test]
 fn a_lost_log_stream_fails_when_not_followed() {
     let stub = StubMaster::start();
     let pieces = vec!["{\"result\":{\"message\":\"line\\n\"}}\n".to_owned()];
@@ -422,6 +442,24 @@ fn attributes_are_set_with_one_patch() {
         stub.last("PUT").json(),
         json!({"experimentId": 7, "numDays": -1})
     );
+    stub.on("PUT /api/v1/trials/11/retain_logs", ok(json!({})));
+    let said = person
+        .det(&["t", "set", "log-retention", "11", "--days", "30"])
+        .ok();
+    assert_eq!(
+        said,
+        "Logs of trial 11 are kept for 30 days after the end of a task\n"
+    );
+    assert_eq!(
+        stub.last("PUT").json(),
+        json!({"trialId": 11, "numDays": 30})
+    );
+    for days in ["-2", "32768", "many"] {
+        person
+            .det(&["t", "set", "log-retention", "11", "--days", days])
+            .fails(2);
+    }
+    person.det(&["t", "set", "log-retention", "11"]).fails(2);
     person.det(&["e", "set", "max-slots", "7", "many"]).fails(2);
 }
 

@@ -4,6 +4,7 @@
 //! with a warning; unknown keys are mistakes with a hint.
 
 mod reload;
+mod schedule;
 pub(crate) mod schema;
 mod shown;
 mod types;
@@ -21,6 +22,7 @@ use crate::schema::{fill_defaults, leaves};
 use crate::yaml::Node;
 
 pub use reload::{Change, NotLive, Reload};
+pub use schedule::Schedule;
 pub(crate) use schema::LOG;
 pub use schema::aws_slots;
 pub use types::{

@@ -160,7 +160,6 @@ fn the_reference_pages_are_as_committed() {
 fn only_what_is_not_built_waits_to_be_acted_on() {
     // Document, begin of the path, what is missing.
     let missing = [
-        ("experiment", "retention_policy", "sweeping of logs"),
         ("experiment", "checkpoint_storage", "object stores"),
         ("experiment", "environment.proxy_ports", "the proxy"),
         ("experiment", "environment.pod_spec", "Kubernetes"),
@@ -198,7 +197,6 @@ fn only_what_is_not_built_waits_to_be_acted_on() {
         ("master", "task_container_defaults.pbs", "PBS"),
         ("master", "ui_customization", "the web pages"),
         ("master", "logging", "Elasticsearch"),
-        ("master", "retention_policy", "sweeping of logs"),
         ("master", "telemetry.otel", "traces"),
         ("master", "observability", "Prometheus"),
         ("master", "webhooks", "webhooks"),

@@ -51,6 +51,8 @@ pub const POINTS: &[(&str, Part)] = &[
     ("server::lifecycle::end_trial::after_commit", Part::Master),
     ("server::lifecycle::preempt::before_commit", Part::Master),
     ("server::lifecycle::preempt::after_commit", Part::Master),
+    ("server::log_retention::sweep::before_commit", Part::Master),
+    ("server::log_retention::sweep::after_commit", Part::Master),
     ("server::metrics::fold::before_commit", Part::Master),
     ("server::metrics::fold::after_commit", Part::Master),
     ("server::metrics::gather::before_commit", Part::Master),

@@ -27,6 +27,8 @@ pub enum Topic {
     Deadlines,
     /// Work left behind by ended experiments.
     CleanUp,
+    /// When old logs are deleted.
+    LogSweep,
     /// The master's own log.
     MasterLog,
 }

@@ -202,6 +202,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         surroundings,
         data_dir,
         reloading: tokio::sync::Mutex::new(()),
+        sweeping: tokio::sync::Mutex::new(()),
         cluster_id,
         master_id: uuid::Uuid::new_v4().to_string(),
         agent_token_hash: token_hash(&agent_token),
@@ -224,6 +225,10 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     tasks.spawn(background::schedule::run(master.clone()));
     tasks.spawn(background::deadlines::run(master.clone()));
     tasks.spawn(background::clean_up::run(master.clone()));
+    tasks.spawn(until_shutdown(
+        master.clone(),
+        background::log_sweep::run(master.clone()),
+    ));
     tasks.spawn(tls::serve(
         listener,
         tls,

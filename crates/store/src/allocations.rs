@@ -30,6 +30,8 @@ pub struct TaskRow {
     pub created_at: i64,
     /// Microseconds; `None` while it may run again.
     pub ended_at: Option<i64>,
+    /// When its log was deleted because it had been kept long enough; `None` = it was not, or lines came since.
+    pub logs_deleted_at: Option<i64>,
 }
 
 /// One attempt's claim on slots.
@@ -135,9 +137,10 @@ pub(crate) async fn save_tasks(
             log_lines: "bigint" = |row| row.log_lines,
             created_at: "bigint" = |row| row.created_at,
             ended_at: "bigint" = |row| row.ended_at,
+            logs_deleted_at: "bigint" = |row| row.logs_deleted_at,
         ),
         "ON CONFLICT (id) DO UPDATE SET attempts = excluded.attempts, log_lines = excluded.log_lines, \
-         ended_at = excluded.ended_at"
+         ended_at = excluded.ended_at, logs_deleted_at = excluded.logs_deleted_at"
     );
     Ok(())
 }
@@ -173,9 +176,20 @@ pub(crate) async fn count_lines(
 ) -> Result<Option<i64>, StoreError> {
     edit_task(conn, task_id, |row| {
         row.log_lines += more;
+        row.logs_deleted_at = None;
         row.log_lines
     })
     .await
+}
+
+/// Notes that nothing of a task's log is left.
+pub(crate) async fn set_logs_deleted(
+    conn: &mut Conn<'_>,
+    task_id: &str,
+    at: i64,
+) -> Result<(), StoreError> {
+    edit_task(conn, task_id, |row| row.logs_deleted_at = Some(at)).await?;
+    Ok(())
 }
 
 /// One task.

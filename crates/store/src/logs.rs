@@ -1,6 +1,7 @@
 //! Log lines of tasks, stored as chunks.
 
 mod lines;
+pub mod retention;
 
 use memchr::memmem::Finder;
 

@@ -1,7 +1,8 @@
 //! Schema changes: one source for both databases, forward only.
 //!
 //! Each file of `migrations/` is written once with tokens for what the databases spell differently: `{PK}` a generated
-//! 64-bit primary key, `{KEY}` a 64-bit primary key that the statement gives, `{BLOB}` bytes, `{REAL}` a 64-bit float, `{DESC_LAST}` how a descending index puts nulls last.
+//! 64-bit primary key, `{KEY}` a 64-bit primary key that the statement gives, `{BLOB}` bytes, `{REAL}` a 64-bit float, `{DESC_LAST}` how a descending index puts nulls last,
+//! `{CONFIGURED_RETENTION}` the days of `retention_policy` in a configuration.
 //!
 //! Each change and the line about it in `schema_versions` are one transaction: a master that is killed meanwhile leaves
 //! the change done or not begun. The caller holds the lock that keeps other masters out.
@@ -23,6 +24,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "workspaces",
         text: include_str!("../migrations/0002_workspaces.sql"),
     },
+    Migration {
+        version: 3,
+        name: "log retention",
+        text: include_str!("../migrations/0003_log_retention.sql"),
+    },
 ];
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.
@@ -36,6 +42,11 @@ const TOKENS: &[(&str, &str, &str)] = &[
     ("{BLOB}", "BLOB", "BYTEA"),
     ("{REAL}", "REAL", "DOUBLE PRECISION"),
     ("{DESC_LAST}", "DESC", "DESC NULLS LAST"),
+    (
+        "{CONFIGURED_RETENTION}",
+        "json_extract(c.config, '$.retention_policy.log_retention_days')",
+        "CAST(CAST(c.config AS JSON) #>> '{retention_policy,log_retention_days}' AS BIGINT)",
+    ),
 ];
 
 struct Migration {

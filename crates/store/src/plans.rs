@@ -153,6 +153,11 @@ fn histories(sample: &Sample) -> Vec<(String, Query)> {
         fixed("series: through", series::THROUGH, group()),
         fixed("logs: forwards", logs::AFTER, of_task(5)),
         fixed("logs: backwards", logs::BEFORE, of_task(i64::MAX)),
+        fixed(
+            "logs: of ended tasks",
+            logs::retention::ENDED,
+            vec![number(i64::MAX), text(&sample.task_id), number(64)],
+        ),
         fixed("events: all", events::ALL, vec![number(3), number(100)]),
         fixed("events: of a subject", events::OF_SUBJECT, subject),
     ]

@@ -60,6 +60,8 @@ pub struct TrialRow {
     pub notice: Option<String>,
     /// What log policies found in its logs, JSON; `None` = nothing yet.
     pub log_findings: Option<String>,
+    /// Days that the logs of its tasks are kept after their end: -1 = for ever, `None` = as the cluster says.
+    pub log_retention_days: Option<i64>,
     /// Microseconds.
     pub created_at: i64,
     /// Microseconds; `None` while live.
@@ -86,6 +88,8 @@ pub struct NewTrial {
     /// See [`TrialRow`].
     pub warm_start_checkpoint: Option<String>,
     /// See [`TrialRow`].
+    pub log_retention_days: Option<i64>,
+    /// See [`TrialRow`].
     pub created_at: i64,
 }
 
@@ -96,7 +100,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<i64, StoreErr
         (i64,),
         "INSERT INTO trials (experiment_id, request_id, task_id, state, machine, hparams, seed, run_id, restarts, \
          warm_start_checkpoint, total_batches, progress, runner_state, metadata, checkpoint_count, checkpoint_bytes, \
-         created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, $8, 0, 0.0, '', '{}', 0, 0, $9) RETURNING id",
+         created_at, log_retention_days) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0, $8, 0, 0.0, '', '{}', 0, 0, $9, $10) RETURNING id",
         new.experiment_id,
         new.request_id.as_str(),
         new.task_id.as_str(),
@@ -105,7 +110,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<i64, StoreErr
         new.hparams.as_str(),
         new.seed,
         new.warm_start_checkpoint.as_deref(),
-        new.created_at
+        new.created_at,
+        new.log_retention_days
     )?;
     let unit = conn.writing()?;
     unit.keep_trial(new.row(id), false);
@@ -142,6 +148,7 @@ impl NewTrial {
             checkpoint_bytes: 0,
             notice: None,
             log_findings: None,
+            log_retention_days: self.log_retention_days,
             created_at: self.created_at,
             ended_at: None,
         }
@@ -182,6 +189,7 @@ pub(crate) async fn save_changed(
             checkpoint_bytes: "bigint" = |row| row.checkpoint_bytes,
             notice: "text" = |row| row.notice.as_deref(),
             log_findings: "text" = |row| row.log_findings.as_deref(),
+            log_retention_days: "bigint" = |row| row.log_retention_days,
             created_at: "bigint" = |row| row.created_at,
             ended_at: "bigint" = |row| row.ended_at,
         ),
@@ -193,7 +201,8 @@ pub(crate) async fn save_changed(
          best_metric = excluded.best_metric, best_validation = excluded.best_validation, \
          latest_metric = excluded.latest_metric, latest_validation = excluded.latest_validation, \
          checkpoint_count = excluded.checkpoint_count, checkpoint_bytes = excluded.checkpoint_bytes, \
-         notice = excluded.notice, log_findings = excluded.log_findings, ended_at = excluded.ended_at"
+         notice = excluded.notice, log_findings = excluded.log_findings, \
+         log_retention_days = excluded.log_retention_days, ended_at = excluded.ended_at"
     );
     Ok(())
 }
@@ -210,6 +219,32 @@ pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<TrialRow>, Stor
         unit.keep_trial(row.clone(), false);
     }
     Ok(row)
+}
+
+/// Says how long the logs of a trial are kept: see [`TrialRow`].
+pub async fn set_log_retention(
+    conn: &mut Conn<'_>,
+    id: i64,
+    days: Option<i64>,
+) -> Result<(), StoreError> {
+    edit(conn, id, |row| row.log_retention_days = days).await
+}
+
+/// The same of all trials of an experiment.
+pub async fn set_log_retention_of_experiment(
+    conn: &mut Conn<'_>,
+    experiment_id: i64,
+    days: Option<i64>,
+) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_all_trials();
+    execute!(
+        conn,
+        "UPDATE trials SET log_retention_days = $1 WHERE experiment_id = $2",
+        days,
+        experiment_id
+    )?;
+    Ok(())
 }
 
 /// Changes a trial, if there is one with this number.
@@ -330,11 +365,13 @@ pub enum Sort {
     Restarts,
     /// Checkpoint bytes.
     CheckpointSize,
+    /// Days that logs are kept; those that follow the cluster last.
+    LogRetentionDays,
 }
 
 impl Sort {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Id,
         Self::StartTime,
         Self::EndTime,
@@ -345,6 +382,7 @@ impl Sort {
         Self::Duration,
         Self::Restarts,
         Self::CheckpointSize,
+        Self::LogRetentionDays,
     ];
 
     fn column(self) -> &'static str {
@@ -359,6 +397,7 @@ impl Sort {
             Self::Duration => "ended_at - created_at",
             Self::Restarts => "restarts",
             Self::CheckpointSize => "checkpoint_bytes",
+            Self::LogRetentionDays => "log_retention_days",
         }
     }
 }

@@ -460,6 +460,11 @@ impl Unit {
         }
     }
 
+    /// The same of all trials.
+    pub(crate) fn forget_all_trials(&mut self) {
+        self.trials.remove_all(self.serial);
+    }
+
     /// The same of experiments alone, which nobody observes.
     pub(crate) fn forget_experiments(&mut self) {
         self.experiments.remove_all(self.serial);

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::error::CliError;
 use crate::output;
-use crate::values::text;
+use crate::values::{items, plain, text, time};
 
 /// How long a follower waits for a master that is away.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -155,6 +155,9 @@ pub(crate) async fn print(
         while let Some(record) = stream.next().await? {
             records.push(record);
         }
+        if records.is_empty() {
+            note_deleted(client, source).await?;
+        }
         return records
             .iter()
             .rev()
@@ -165,6 +168,7 @@ pub(crate) async fn print(
         source,
         query,
         printed: 0,
+        last: None,
         stream: None,
     };
     let result = loop {
@@ -174,6 +178,9 @@ pub(crate) async fn print(
             Err(error) => break Err(error.into()),
         }
     };
+    if follower.printed == 0 && result.is_ok() {
+        note_deleted(client, source).await?;
+    }
     if args.follow {
         output::note(format_args!(
             "the log stream has ended; `{}` opens it again",
@@ -181,6 +188,32 @@ pub(crate) async fn print(
         ));
     }
     result
+}
+
+/// Says why there is nothing, if it was deleted.
+async fn note_deleted(client: &Client, source: &LogSource) -> Result<(), CliError> {
+    let (what, tasks) = match source {
+        LogSource::Task(id) => (format!("task {id}"), vec![id.clone()]),
+        LogSource::Trial(id) => {
+            let path = api_path(["trials", &id.to_string()]);
+            let answer = client.get(&path, &Query::new()).await?;
+            let tasks = items(&answer["trial"]["taskIds"]).map(plain).collect();
+            (format!("trial {id}"), tasks)
+        }
+    };
+    for task in tasks.iter().rev() {
+        let answer = client
+            .get(&api_path(["tasks", task]), &Query::new())
+            .await?;
+        let when = time(&answer["task"], "logsDeletedTime");
+        if !when.is_empty() {
+            output::note(format_args!(
+                "the logs of {what} were deleted at {when}: they had been kept for as long as its log retention says"
+            ));
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn print_record(record: &Value, json: bool) -> Result<(), CliError> {
@@ -196,9 +229,10 @@ struct Follower<'a> {
     client: &'a Client,
     source: &'a LogSource,
     query: Query,
-    /// How many records were handed out. Logs only grow at their end, so a stream that is opened again repeats
-    /// exactly these first.
+    /// How many records were handed out. Logs grow at their end, so a stream that is opened again repeats these first.
     printed: u64,
+    /// The last one of them. It comes sooner when the log of an earlier task was deleted meanwhile.
+    last: Option<Value>,
     stream: Option<LineStream>,
 }
 
@@ -232,8 +266,10 @@ impl Follower<'_> {
         if self.stream.is_none() {
             let mut stream = self.client.stream(&self.source.path(), &self.query).await?;
             for _ in 0..self.printed {
-                if stream.next().await?.is_none() {
-                    return Ok(None);
+                match stream.next().await? {
+                    None => return Ok(None),
+                    repeated if repeated == self.last => break,
+                    Some(_) => {}
                 }
             }
             self.stream = Some(stream);
@@ -244,6 +280,7 @@ impl Follower<'_> {
         let record = stream.next().await?;
         if record.is_some() {
             self.printed += 1;
+            self.last.clone_from(&record);
         }
         Ok(record)
     }

@@ -12,6 +12,7 @@ pub(crate) mod policies;
 pub(crate) mod pools;
 pub(crate) mod preview;
 pub(crate) mod projects;
+pub(crate) mod retention;
 pub(crate) mod scheduler;
 pub(crate) mod slots;
 pub(crate) mod tasks;

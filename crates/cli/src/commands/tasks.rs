@@ -35,6 +35,8 @@ enum TaskAction {
         #[command(flatten)]
         logs: Box<LogArgs>,
     },
+    /// Delete the logs that have been kept long enough, now
+    CleanupLogs,
 }
 
 /// The tasks of the cluster: allocation id to what is known of it.
@@ -46,6 +48,11 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<(), CliErro
     match args.action {
         None => print(&all(&client).await?, Format::Table),
         Some(TaskAction::List(format)) => print(&all(&client).await?, format.format()),
+        Some(TaskAction::CleanupLogs) => {
+            let answer = client.post(&api_path(["cleanup_logs"]), None).await?;
+            let lines = text(&answer, "removedCount");
+            output::line(format_args!("Deleted {lines} lines of logs"))
+        }
         Some(TaskAction::Logs {
             task_id,
             allocation_ids,

@@ -12,6 +12,7 @@ use crate::commands::checkpoint::{
     self, default_directory, fetch, is_downloadable, print_downloaded,
 };
 use crate::commands::logs::{self, LogArgs, LogSource};
+use crate::commands::retention::RetentionTime;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -41,8 +42,23 @@ enum TrialAction {
         /// Id of the trial
         trial_id: TrialId,
     },
+    /// Change a trial
+    #[command(subcommand)]
+    Set(SetAction),
     /// Download a checkpoint of a trial
     Download(DownloadArgs),
+}
+
+/// What can be changed.
+#[derive(Debug, Subcommand)]
+enum SetAction {
+    /// Set how long logs are kept
+    LogRetention {
+        /// Id of the trial
+        trial_id: TrialId,
+        #[command(flatten)]
+        time: RetentionTime,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -106,6 +122,11 @@ pub(crate) async fn run(args: TrialArgs, context: &Context) -> Result<(), CliErr
         TrialAction::Kill { trial_id } => {
             client.post(&path(trial_id, "kill"), None).await?;
             output::line(format_args!("Killed trial {trial_id}"))
+        }
+        TrialAction::Set(SetAction::LogRetention { trial_id, time }) => {
+            let body = json!({"trialId": trial_id, "numDays": time.days()});
+            client.put(&path(trial_id, "retain_logs"), &body).await?;
+            output::line(format_args!("Logs of trial {trial_id} {}", time.told()))
         }
         TrialAction::Download(args) => download(&client, args).await,
     }

@@ -80,8 +80,7 @@ pub(crate) static EXPERIMENT: Section = section(&[
         "retention_policy",
         Kind::Section(&RETENTION),
         "How long logs are kept",
-    )
-    .kept(),
+    ),
     field(
         "perform_initial_validation",
         Kind::Bool,

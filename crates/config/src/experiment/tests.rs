@@ -465,10 +465,6 @@ fn what_nothing_acts_on_yet_is_said() {
             "checkpoint_storage: {type: azure, container: b, account_url: u}",
             "checkpoint_storage.type: \"azure\"",
         ),
-        (
-            "retention_policy: {log_retention_days: 3}",
-            "retention_policy:",
-        ),
         ("integrations: {webhooks: {exclude: true}}", "integrations:"),
         ("slurm: {slots_per_node: 1}", "slurm:"),
         ("pbs: {slots_per_node: 1}", "pbs:"),

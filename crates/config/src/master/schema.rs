@@ -8,13 +8,13 @@ mod translate;
 
 use serde_json::json;
 
+use super::Schedule;
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::schema::{
-    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, cut, field,
-    section, special, text_by, union, variant,
+    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, field, section,
+    special, text_by, union, variant,
 };
 use crate::storage::STORAGE;
-use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
 pub use provider::aws_slots;
@@ -150,8 +150,7 @@ pub(crate) static MASTER: Section = section(&[
         Kind::Section(&RETENTION),
         "How long logs of tasks are kept",
     )
-    .or("{}")
-    .kept(),
+    .or("{}"),
     field("telemetry", Kind::Section(&TELEMETRY), "What is reported to whom").or("{}"),
     field(
         "observability",
@@ -429,7 +428,7 @@ static RETENTION: Section = section(&[
     field(
         "schedule",
         Kind::Special(&SCHEDULE),
-        "When logs are swept; without it only when asked",
+        "When logs are swept; without it only by `det task cleanup-logs`",
     ),
 ]);
 
@@ -560,7 +559,7 @@ fn ssh_keys(checker: &mut Checker, node: &Node) {
 
 /// A duration, or five fields of cron.
 static SCHEDULE: Special = text_by(
-    "duration, or five cron fields",
+    "duration of 1s or more, or five cron fields in UTC",
     || json!({"type": "string", "minLength": 1}),
     schedule,
 );
@@ -569,48 +568,9 @@ fn schedule(checker: &mut Checker, node: &mut Node) {
     let Some(text) = node.text() else {
         return checker.value(node, Kind::Text);
     };
-    if parse_duration(text).is_ok() {
-        return;
-    }
-    let fields: Vec<&str> = text.split_whitespace().collect();
-    let bounds = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 7)];
-    let is_cron = fields.len() == bounds.len()
-        && fields
-            .iter()
-            .zip(bounds)
-            .all(|(field, (low, high))| cron_field(field, low, high));
-    if !is_cron {
-        let message = format!(
-            "must be a duration like \"24h\" or five cron fields like \"0 3 * * *\", not \"{}\"",
-            cut(text)
-        );
+    if let Err(message) = Schedule::parse(text) {
         checker.error(node.at.as_ref(), message);
     }
-}
-
-/// A field of a cron line: `*`, numbers, ranges, steps, lists of them; months and days of the week also by name.
-fn cron_field(field: &str, low: u32, high: u32) -> bool {
-    const NAMES: [&str; 19] = [
-        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec", "sun",
-        "mon", "tue", "wed", "thu", "fri", "sat",
-    ];
-    let number = |text: &str| {
-        text.parse::<u32>()
-            .is_ok_and(|value| (low..=high).contains(&value))
-            || NAMES.contains(&text.to_ascii_lowercase().as_str())
-    };
-    field.split(',').all(|part| {
-        let (range, step) = part
-            .split_once('/')
-            .map_or((part, None), |(range, step)| (range, Some(step)));
-        let good_step = step.is_none_or(|step| step.parse::<u32>().is_ok_and(|step| step >= 1));
-        let good_range = matches!(range, "*" | "?")
-            || match range.split_once('-') {
-                Some((from, to)) => number(from) && number(to),
-                None => number(range),
-            };
-        good_step && good_range
-    })
 }
 
 fn tls_pair(checker: &mut Checker, node: &Node) {

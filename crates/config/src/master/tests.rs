@@ -234,7 +234,6 @@ fn what_is_not_built_yet_is_kept_and_said() {
         "resource_pools: [{pool_name: default, provider: {type: aws, ssh_key_name: k}}]",
         "resource_manager: {type: kubernetes, namespace: x, slot_type: cuda, max_slots_per_pod: 8}",
         "resource_manager: {type: slurm, host: x}",
-        "retention_policy: {log_retention_days: 3}",
         "security: {authz: {type: rbac}}",
         "logging: {type: elastic, host: x, port: 1}",
         "ui_customization: {logo_paths: {dark_horizontal: a, dark_vertical: b, light_horizontal: c, light_vertical: d}}",

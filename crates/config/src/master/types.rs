@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::Schedule;
 use crate::container::TaskContainerDefaults;
 use crate::storage::CheckpointStorage;
 
@@ -215,8 +216,8 @@ pub struct TokenLifespan {
 pub struct Retention {
     /// Days after the end of a task; -1 and `None` = for ever.
     pub log_retention_days: Option<i16>,
-    /// A duration or five cron fields; `None` = only when asked.
-    pub schedule: Option<String>,
+    /// When logs are swept; `None` = only when asked.
+    pub schedule: Option<Schedule>,
 }
 
 /// What is reported to whom. Off: there is nobody to report to.

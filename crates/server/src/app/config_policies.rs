@@ -186,21 +186,8 @@ impl Master {
             JobChange::ResourcePool(pool) => ("resources.resource_pool", json!(pool)),
             JobChange::Move(..) => return Ok(()),
         };
-        let policies = self
-            .policies_over(workspace_id, Workload::Experiment)
-            .await?;
-        let refused = |scope: &str, why: String| {
-            AppError::new(
-                ErrorKind::Forbidden,
-                format!("{path} cannot be {value}: the policies of {scope} {why}"),
-            )
-            .hint(
-                "`det config-policies describe experiment` shows them; administrators change them",
-            )
-        };
-        if let Some(fixing) = policies.iter().rev().find(|p| p.forbids(path, &value)) {
-            return Err(refused(&fixing.scope, "fix another value".to_owned()));
-        }
+        let policies = self.require_unfixed(workspace_id, path, &value).await?;
+        let refused = |scope: &str, why: String| forbidden(path, &value, scope, &why);
         // The last policy that has a limit has it.
         let limits = || policies.iter().rev();
         match change {
@@ -231,6 +218,22 @@ impl Master {
         Ok(())
     }
 
+    /// Refuses a change of an experiment's key to which its policies give another value. Gives the policies.
+    pub(crate) async fn require_unfixed(
+        &self,
+        workspace_id: i64,
+        path: &str,
+        value: &Value,
+    ) -> AppResult<Vec<Policies>> {
+        let policies = self
+            .policies_over(workspace_id, Workload::Experiment)
+            .await?;
+        match policies.iter().rev().find(|p| p.forbids(path, value)) {
+            Some(fixing) => Err(forbidden(path, value, &fixing.scope, "fix another value")),
+            None => Ok(policies),
+        }
+    }
+
     async fn stored_policies(&self, scope: Scope, workload: Workload) -> AppResult<Option<Value>> {
         let row = {
             let mut conn = self.store.read().await?;
@@ -240,6 +243,14 @@ impl Master {
         row.map(|row| serde_json::from_str(&row.document).map_err(AppError::internal))
             .transpose()
     }
+}
+
+fn forbidden(path: &str, value: &Value, scope: &str, why: &str) -> AppError {
+    AppError::new(
+        ErrorKind::Forbidden,
+        format!("{path} cannot be {value}: the policies of {scope} {why}"),
+    )
+    .hint("`det config-policies describe experiment` shows them; administrators change them")
 }
 
 fn unusable(errors: &ConfigErrors) -> AppError {

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::app::Master;
 use crate::app::job_changes::JobChange;
 use crate::app::lifecycle::{Cause, experiment_state, machine_text, trial_state};
+use crate::app::log_retention::configured_days;
 use crate::app::model_archive::{self, ContextFile};
 use crate::app::submission::config_error;
 use crate::app::workspaces::Places;
@@ -421,8 +422,13 @@ impl Master {
                 default_priority: config.resources.priority,
                 managed: true,
             };
+            let before = configured_days(&config);
             config = over.over(under).complete(&defaults).map_err(config_error)?;
             experiments::set_config(&mut tx.conn(), id, &config.to_json().to_string()).await?;
+            let days = configured_days(&config);
+            if days != before {
+                trials::set_log_retention_of_experiment(&mut tx.conn(), id, days).await?;
+            }
         }
         // Nothing kept it there since the experiment ended.
         self.require_pool(&row.resource_pool)?;

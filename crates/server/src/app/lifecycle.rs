@@ -19,6 +19,7 @@ use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 
 use crate::app::Master;
+use crate::app::log_retention::configured_days;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
@@ -516,6 +517,7 @@ impl Master {
                 hparams: serde_json::to_string(hparams).map_err(AppError::internal)?,
                 seed: i64::from(seed),
                 warm_start_checkpoint: warm_start,
+                log_retention_days: configured_days(&config),
                 created_at: now,
             },
         )
@@ -562,6 +564,7 @@ impl Master {
             log_lines: 0,
             created_at: det_store::now(),
             ended_at: None,
+            logs_deleted_at: None,
         };
         Ok(allocations::insert_task(&mut tx.conn(), &task).await?)
     }

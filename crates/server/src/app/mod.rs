@@ -16,6 +16,7 @@ pub mod jobs;
 pub mod lifecycle;
 pub(crate) mod log_policies;
 pub mod log_reading;
+pub(crate) mod log_retention;
 pub mod logs;
 pub mod metrics;
 pub mod model_archive;
@@ -93,6 +94,8 @@ pub struct Inner {
     pub data_dir: PathBuf,
     /// Held by whoever takes on another configuration: one at a time.
     pub reloading: tokio::sync::Mutex<()>,
+    /// Held by whoever deletes old logs: two at once would only be in each other's way.
+    pub sweeping: tokio::sync::Mutex<()>,
     /// Identity of the cluster; never changes.
     pub cluster_id: String,
     /// Identity of this start of the master.

@@ -253,7 +253,12 @@ impl Master {
         if before.log.level != level {
             self.surroundings.set_log_level(&level);
         }
-        for topic in [Topic::Schedule, Topic::Deadlines, Topic::CleanUp] {
+        for topic in [
+            Topic::Schedule,
+            Topic::Deadlines,
+            Topic::CleanUp,
+            Topic::LogSweep,
+        ] {
             self.hub.notify(&topic);
         }
     }

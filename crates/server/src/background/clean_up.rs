@@ -19,6 +19,7 @@ use crate::app::checkpoints::storage::Storage;
 use crate::app::checkpoints::{in_use, patterns};
 use crate::app::lifecycle::{Cause, experiment_state};
 use crate::app::searches::config_of;
+use crate::background::sleep_or_forever;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
 
@@ -37,13 +38,6 @@ pub async fn run(master: Master) {
             () = sleep_or_forever(retry) => {}
             () = master.shutdown.cancelled() => return,
         }
-    }
-}
-
-async fn sleep_or_forever(duration: Option<Duration>) {
-    match duration {
-        Some(duration) => tokio::time::sleep(duration).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -7,5 +7,16 @@ pub mod clean_up;
 pub mod deadlines;
 pub(crate) mod fallback;
 mod limits;
+pub mod log_sweep;
 mod planners;
 pub mod schedule;
+
+use std::time::Duration;
+
+/// `None` = until something else happens.
+async fn sleep_or_forever(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
+    }
+}

@@ -18,6 +18,7 @@ use crate::app::workspaces::Places;
 use crate::background::fallback;
 use crate::background::limits::Limits;
 use crate::background::planners::Planners;
+use crate::background::sleep_or_forever;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 use crate::live::{Image, Work};
@@ -108,13 +109,6 @@ impl Refreshes {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
         let wanted = wanted.min(REFRESHED_AT_ONCE).saturating_sub(self.left);
         Duration::from_secs(1) * wanted.max(1) / REFRESHED_A_SECOND
-    }
-}
-
-async fn sleep_or_forever(duration: Option<Duration>) {
-    match duration {
-        Some(duration) => tokio::time::sleep(duration).await,
-        None => std::future::pending().await,
     }
 }
 

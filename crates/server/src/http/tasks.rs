@@ -9,9 +9,10 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use det_api_types::tasks::{
-    GetActiveTasksCountResponse, GetTaskAcceleratorDataResponse, GetTaskContextDirectoryResponse,
-    GetTaskResponse, GetTasksResponse, TaskType,
+    CleanupLogsResponse, GetActiveTasksCountResponse, GetTaskAcceleratorDataResponse,
+    GetTaskContextDirectoryResponse, GetTaskResponse, GetTasksResponse, TaskType,
 };
+use det_api_types::wire::Int64;
 use det_store::allocations::TaskRow;
 use det_store::{Conn, agents, allocations, experiments};
 use utoipa_axum::router::OpenApiRouter;
@@ -36,6 +37,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(get_task))
         .routes(routes!(get_task_context_directory))
         .routes(routes!(get_task_accelerator_data))
+        .routes(routes!(cleanup_logs))
 }
 
 /// A task, or the refusal that it does not exist.
@@ -172,6 +174,15 @@ async fn get_task_accelerator_data(
         }
     }
     message(&GetTaskAcceleratorDataResponse { accelerator_data })
+}
+
+/// Deletes the logs that have been kept long enough, now.
+#[utoipa::path(post, path = "/api/v1/cleanup_logs", operation_id = "CleanupLogs", tag = "tasks",
+    responses((status = 200, body = CleanupLogsResponse)))]
+async fn cleanup_logs(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+    message(&CleanupLogsResponse {
+        removed_count: Int64(master.clean_up_logs(&actor).await?),
+    })
 }
 
 #[cfg(test)]

@@ -9,9 +9,10 @@ use axum::extract::State;
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetTrialCheckpointsResponse};
 use det_api_types::page::{Empty, OrderBy, Pagination};
 use det_api_types::trials::{
-    ExitedReason, GetExperimentTrialsQuery, GetRunMetadataResponse, GetTrialResponse,
-    GetTrialWorkloadsQuery, GetTrialWorkloadsResponse, PostRunMetadataRequest,
-    PostRunMetadataResponse, ReportTrialProgressRequest, RunPrepareForReportingRequest,
+    ExitedReason, GetExperimentTrialsQuery, GetRunMetadataResponse,
+    GetTrialRemainingLogRetentionDaysResponse, GetTrialResponse, GetTrialWorkloadsQuery,
+    GetTrialWorkloadsResponse, PostRunMetadataRequest, PostRunMetadataResponse,
+    PutTrialRetainLogsRequest, ReportTrialProgressRequest, RunPrepareForReportingRequest,
     RunPrepareForReportingResponse, Trial, TrialEarlyExit, TrialRunnerMetadata, TrialSortBy,
     TrialState,
 };
@@ -26,6 +27,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::log_retention::retention_days;
 use crate::error::{AppError, AppResult};
 use crate::http::experiments::{self, listing};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -51,6 +53,8 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(get_trial_workloads))
         .routes(routes!(get_trial_checkpoints))
         .routes(routes!(kill_trial))
+        .routes(routes!(put_trial_retain_logs))
+        .routes(routes!(get_trial_remaining_log_retention_days))
         .routes(routes!(report_trial_progress))
         .routes(routes!(report_trial_searcher_early_exit))
         .routes(routes!(post_trial_runner_metadata))
@@ -118,8 +122,8 @@ pub(crate) async fn page(
 
 fn sort(by: TrialSortBy) -> Sort {
     match by {
-        // Logs of all trials of an experiment are kept equally long.
-        TrialSortBy::Unspecified | TrialSortBy::Id | TrialSortBy::LogRetentionDays => Sort::Id,
+        TrialSortBy::Unspecified | TrialSortBy::Id => Sort::Id,
+        TrialSortBy::LogRetentionDays => Sort::LogRetentionDays,
         TrialSortBy::StartTime => Sort::StartTime,
         TrialSortBy::EndTime => Sort::EndTime,
         TrialSortBy::State => Sort::State,
@@ -170,9 +174,6 @@ pub(crate) async fn show_all(
         .get("max_restarts")
         .and_then(Value::as_i64)
         .unwrap_or(i64::MAX);
-    let retention = config
-        .get("retention_policy")
-        .and_then(|policy| policy["log_retention_days"].as_i64());
     let now = det_store::now();
     let mut shown = Vec::with_capacity(rows.len());
     for batch in rows.chunks(BATCH) {
@@ -200,7 +201,6 @@ pub(crate) async fn show_all(
                     None => None,
                 },
                 max_restarts,
-                log_retention_days: retention,
             };
             let mut trial = views::trials::trial(row, parts, now)?;
             if trial.wait_reason.is_none() && trial.state == TrialState::Paused {
@@ -303,6 +303,35 @@ async fn kill_trial(
 ) -> Answer {
     master.kill_trial(&actor, id).await?;
     empty()
+}
+
+/// Says how long the logs of a trial are kept.
+#[utoipa::path(put, path = "/api/v1/trials/{trialId}/retain_logs", operation_id = "PutTrialRetainLogs", tag = "trials",
+    params(("trialId" = i64, Path)), request_body = PutTrialRetainLogsRequest,
+    responses((status = 200, body = Empty)))]
+async fn put_trial_retain_logs(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+    WireBody(body): WireBody<PutTrialRetainLogsRequest>,
+) -> Answer {
+    let days = retention_days(body.num_days)?;
+    master.keep_trial_logs(&actor, id, days).await?;
+    empty()
+}
+
+/// How long the logs of a trial are there for.
+#[utoipa::path(get, path = "/api/v1/trials/{id}/remaining_log_retention_days",
+    operation_id = "GetTrialRemainingLogRetentionDays", tag = "trials", params(("id" = i64, Path)),
+    responses((status = 200, body = GetTrialRemainingLogRetentionDaysResponse)))]
+async fn get_trial_remaining_log_retention_days(
+    State(master): State<Master>,
+    _caller: Caller,
+    PathId(id): PathId,
+) -> Answer {
+    message(&GetTrialRemainingLogRetentionDaysResponse {
+        remaining_days: Some(master.remaining_log_days(id).await?),
+    })
 }
 
 /// The trial's code says how far it is.

@@ -259,7 +259,9 @@ impl World {
     /// The address and body of a request that succeeds for somebody who may send it.
     async fn request(&mut self, operation: &Operation) -> (String, Value) {
         let name = operation.name.as_str();
-        let steers = name.ends_with("Experiment") || name.ends_with("Experiments");
+        let steers = name.ends_with("Experiment")
+            || name.ends_with("Experiments")
+            || name.starts_with("PutExperiment");
         let is_about_one = steers && operation.method != Method::GET && name != "CreateExperiment";
         let experiment = if is_about_one && name != "PatchExperiment" {
             let needs_end = ["Archive", "Unarchive", "Delete", "Continue"];
@@ -366,6 +368,9 @@ impl World {
             "SetResourceQuotas" => json!({"clusterQuotaPairs": {"": 4}}),
             "AddProjectNote" => json!({"name": "n", "contents": "c"}),
             "PutProjectNotes" => json!({"notes": []}),
+            "PutExperimentRetainLogs" | "PutExperimentsRetainLogs" | "PutTrialRetainLogs" => {
+                json!({"experimentIds": [experiment], "numDays": 3})
+            }
             name if name.ends_with("Experiments") => json!({"experimentIds": [experiment]}),
             "GetModelDefFile" => json!({"path": "train.py"}),
             "PatchMasterConfig" => json!({"config": {"log": {"level": "LOG_LEVEL_DEBUG"}}}),

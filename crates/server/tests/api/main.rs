@@ -17,6 +17,7 @@ mod experiments;
 mod intake;
 mod jobs;
 mod log_policies;
+mod log_retention;
 mod logs;
 mod master;
 mod pools;

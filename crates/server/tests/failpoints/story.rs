@@ -203,6 +203,18 @@ async fn tell(database: Database, arming: &str) -> bool {
         }
     }
 
+    // Its log is not kept any longer.
+    let keep = format!("{experiment}/retain_logs");
+    teller
+        .ask(Method::PUT, &keep, json!({"numDays": 0}), None)
+        .await;
+    teller
+        .ask(Method::POST, "/api/v1/cleanup_logs", json!({}), None)
+        .await;
+    let task = format!("/api/v1/tasks/{}", first[0].task_id);
+    let gone = teller.ask(Method::GET, &task, Value::Null, None).await;
+    assert!(!gone["task"]["logsDeletedTime"].is_null(), "{gone}");
+
     // It is deleted.
     teller.delete(&experiment).await;
     drop(agents);

@@ -313,11 +313,16 @@ impl Cluster {
 
     /// Stops the master and starts another one on what it left.
     pub(crate) async fn restart(self) -> Self {
+        self.restart_with(&[]).await
+    }
+
+    /// The same with these configuration keys.
+    pub(crate) async fn restart_with(self, flags: &[(&str, &str)]) -> Self {
         let Self {
             running, directory, ..
         } = self;
         within("the master to stop", running.stop()).await;
-        Self::start_in(directory, &[]).await
+        Self::start_in(directory, flags).await
     }
 
     async fn start_in(directory: TempDir, flags: &[(&str, &str)]) -> Self {

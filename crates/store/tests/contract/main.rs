@@ -49,6 +49,7 @@ mod memory;
 mod opening;
 mod people;
 mod reports;
+mod retention;
 mod rows;
 mod running;
 mod workspaces;
@@ -109,6 +110,23 @@ impl World {
         T: Send + 'static,
     {
         self.store.write(change).await
+    }
+
+    /// Closes it and runs statements that leave it as an older program would have.
+    async fn older(&self, statements: &str) {
+        self.store.close().await;
+        match (&self.url, &self.kind) {
+            (StoreUrl::Sqlite(path), _) => {
+                let conn = rusqlite::Connection::open(path).unwrap();
+                conn.execute_batch(statements).unwrap();
+            }
+            (_, Kind::Postgres { server, name }) => {
+                run_on_server(&server.clone().database(name), statements).await;
+            }
+            (StoreUrl::Postgres(_), Kind::Sqlite(_)) => {
+                panic!("a SQLite world has a SQLite address")
+            }
+        }
     }
 
     /// What a restart of the master does.
@@ -256,6 +274,11 @@ suite! {
         checkpoints_are_counted_and_the_newest_complete_one_is_found,
         a_search_is_its_snapshot_and_the_events_since,
         events_are_numbered_in_the_order_of_their_changes;
+    retention:
+        a_log_goes_in_steps_and_others_stay,
+        lines_that_come_after_a_deletion_are_a_log_again,
+        a_trial_says_how_long_its_logs_are_kept,
+        an_older_store_keeps_logs_as_its_experiments_say;
     workspaces:
         everything_begins_uncategorized,
         an_older_store_comes_up_with_everything_uncategorized,

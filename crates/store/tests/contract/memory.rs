@@ -108,7 +108,7 @@ async fn act(
         return allocations::insert_task(&mut tx.conn(), &new).await;
     };
     let n = random.number(1_000);
-    let what = random.below(20);
+    let what = random.below(21);
     if what < 10 {
         act_on_allocation(tx, &task_id, row.id, what, n).await
     } else {
@@ -239,6 +239,12 @@ async fn act_on_the_rest(
                 ..NewEvent::default()
             };
             events::append(tx, event).await
+        }
+        19 => {
+            trials::set_log_retention(&mut tx.conn(), id, Some(n % 40)).await?;
+            logs::retention::delete(&mut tx.conn(), task_id, 2, n)
+                .await
+                .map(|_| ())
         }
         _ => {
             let agent_id = format!("agent-{run}-{}", n % 2);

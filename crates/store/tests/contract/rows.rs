@@ -90,6 +90,7 @@ pub(crate) fn trial(experiment_id: i64, request_id: &str) -> NewTrial {
         hparams: r#"{"lr":0.1}"#.into(),
         seed: 7,
         warm_start_checkpoint: None,
+        log_retention_days: None,
         created_at: 2_000,
     }
 }
@@ -111,6 +112,7 @@ pub(crate) fn task(id: &str, experiment_id: Option<i64>, trial_id: Option<i64>) 
         log_lines: 0,
         created_at: 3_000,
         ended_at: None,
+        logs_deleted_at: None,
     }
 }
 

@@ -102,6 +102,9 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
             report_step(conn, id, 0, if n == 1 { 0 } else { 10 }).await
         });
     }
+    for (id, days) in [(first, -1), (second, 30), (third, 0)] {
+        change!(world, conn => trials::set_log_retention(conn, id, Some(days)).await);
+    }
     let row = crate::rows::checkpoint("c", experiment_id, second, 1);
     change!(world, conn => {
         det_store::checkpoints::insert(conn, &row).await?;
@@ -118,6 +121,7 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
         Sort::Duration,
         Sort::Restarts,
         Sort::CheckpointSize,
+        Sort::LogRetentionDays,
     ] {
         let order = async |descending: bool| -> Vec<i64> {
             let (rows, total) = read!(world, conn => trials::list(conn, experiment_id, None, sort, descending, 0, -1).await);

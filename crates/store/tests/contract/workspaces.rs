@@ -1,10 +1,10 @@
 //! Workspaces, projects, pins, and what is in a project.
 
+use det_store::experiments;
 use det_store::workspaces::{self, PinRow, ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
-use det_store::{StoreUrl, experiments};
 
+use crate::World;
 use crate::rows::{experiment, stored_experiment, stored_user};
-use crate::{Kind, World, run_on_server};
 
 fn workspace(name: &str, owner_id: i64) -> WorkspaceRow {
     WorkspaceRow {
@@ -182,25 +182,17 @@ pub(crate) async fn experiments_and_their_jobs_go_with_their_project(world: &Wor
     );
 }
 
-/// What a store of the version before is missing.
+/// What a store of the first version is missing.
 const BEFORE: &str = "DROP TABLE workspace_pins; DROP TABLE projects; DROP TABLE workspaces; \
      DROP INDEX experiments_by_project; ALTER TABLE jobs DROP COLUMN workspace_id; \
+     DROP INDEX tasks_with_old_logs; ALTER TABLE tasks DROP COLUMN logs_deleted_at; \
+     ALTER TABLE trials DROP COLUMN log_retention_days; \
      DELETE FROM schema_versions WHERE version >= 2;";
 
 pub(crate) async fn an_older_store_comes_up_with_everything_uncategorized(world: &World) {
     let owner = stored_user(world, "ada").await;
     let id = stored_experiment(world, experiment("old", owner)).await;
-    world.store.close().await;
-    match (&world.url, &world.kind) {
-        (StoreUrl::Sqlite(path), _) => {
-            let conn = rusqlite::Connection::open(path).unwrap();
-            conn.execute_batch(BEFORE).unwrap();
-        }
-        (_, Kind::Postgres { server, name }) => {
-            run_on_server(&server.clone().database(name), BEFORE).await;
-        }
-        (StoreUrl::Postgres(_), Kind::Sqlite(_)) => panic!("a SQLite world has a SQLite address"),
-    }
+    world.older(BEFORE).await;
     let world = world.reopened().await;
     everything_begins_uncategorized_in(&world).await;
     let members = read!(world, conn => experiments::of_project(conn, UNCATEGORIZED_ID).await);

@@ -6,6 +6,7 @@ use det_ids::ExperimentId;
 use serde_json::{Value, json};
 
 use super::{get, path, path_below};
+use crate::commands::retention::RetentionTime;
 use crate::error::CliError;
 use crate::table::Listing;
 use crate::values::{items, members, plain, text};
@@ -102,18 +103,6 @@ pub(crate) struct RetentionArgs {
     experiment_id: ExperimentId,
     #[command(flatten)]
     time: RetentionTime,
-}
-
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-struct RetentionTime {
-    /// Days after the end of a task; -1 for ever
-    #[arg(long, value_name = "N", allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i16).range(-1..))]
-    days: Option<i16>,
-    /// Keep logs for ever
-    #[arg(long)]
-    forever: bool,
 }
 
 /// A number of slots, or no limit.
@@ -291,12 +280,7 @@ async fn show_collected(client: &Client, args: &GcArgs) -> Result<(), CliError> 
 
 async fn log_retention(client: &Client, args: &RetentionArgs) -> Result<(), CliError> {
     let id = args.experiment_id;
-    let days = args.time.days.filter(|_| !args.time.forever).unwrap_or(-1);
-    let body = json!({"experimentId": id, "numDays": days});
+    let body = json!({"experimentId": id, "numDays": args.time.days()});
     client.put(&path_below(id, "retain_logs"), &body).await?;
-    output::line(if days < 0 {
-        format!("Logs of experiment {id} are kept for ever")
-    } else {
-        format!("Logs of experiment {id} are kept for {days} days")
-    })
+    output::line(format_args!("Logs of experiment {id} {}", args.time.told()))
 }

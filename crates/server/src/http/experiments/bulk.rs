@@ -1,15 +1,17 @@
-//! The same for many experiments: each by itself, with a result for each. And moving them, one or many.
+//! The same for many experiments: each by itself, with a result for each. And moving them, and saying how long their
+//! logs are kept, one or many.
 
 use axum::extract::State;
 use det_api_types::experiments::{
     BulkExperimentsRequest, BulkExperimentsResponse, ExperimentActionResult, MoveExperimentRequest,
-    MoveExperimentsRequest,
+    MoveExperimentsRequest, PutExperimentRetainLogsRequest, PutExperimentsRetainLogsRequest,
 };
 use det_api_types::page::Empty;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::log_retention::retention_days;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error;
@@ -29,6 +31,8 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(delete_experiments))
         .routes(routes!(move_experiment))
         .routes(routes!(move_experiments))
+        .routes(routes!(put_experiment_retain_logs))
+        .routes(routes!(put_experiments_retain_logs))
 }
 
 /// What is done to each experiment.
@@ -43,6 +47,8 @@ enum Action {
     Delete,
     /// To this project.
     Move(i64),
+    /// Keep its logs for so many days.
+    KeepLogs(i16),
 }
 
 impl Action {
@@ -56,6 +62,7 @@ impl Action {
             Self::Unarchive => master.archive_experiment(actor, id, false).await,
             Self::Delete => master.delete_experiment(actor, id).await,
             Self::Move(to) => master.move_experiment(actor, id, to).await,
+            Self::KeepLogs(days) => master.keep_experiment_logs(actor, id, days).await,
         }
     }
 }
@@ -227,4 +234,38 @@ async fn move_experiments(
         project_id,
     };
     perform(&master, &actor, project_id, request, Action::Move(to)).await
+}
+
+/// Says how long the logs of an experiment's trials are kept.
+#[utoipa::path(put, path = "/api/v1/experiments/{experimentId}/retain_logs", operation_id = "PutExperimentRetainLogs",
+    tag = "experiments", params(("experimentId" = i64, Path)), request_body = PutExperimentRetainLogsRequest,
+    responses((status = 200, body = Empty)))]
+async fn put_experiment_retain_logs(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+    WireBody(body): WireBody<PutExperimentRetainLogsRequest>,
+) -> Answer {
+    let days = retention_days(body.num_days)?;
+    master.keep_experiment_logs(&actor, id, days).await?;
+    empty()
+}
+
+/// Says how long the logs of several experiments' trials are kept.
+#[utoipa::path(put, path = "/api/v1/projects/{projectId}/experiments/retain_logs",
+    operation_id = "PutExperimentsRetainLogs", tag = "experiments", params(("projectId" = i64, Path)),
+    request_body = PutExperimentsRetainLogsRequest, responses((status = 200, body = BulkExperimentsResponse)))]
+async fn put_experiments_retain_logs(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(project_id): PathId,
+    WireBody(body): WireBody<PutExperimentsRetainLogsRequest>,
+) -> Answer {
+    let days = retention_days(body.num_days)?;
+    let request = BulkExperimentsRequest {
+        experiment_ids: body.experiment_ids,
+        filters: body.filters,
+        project_id,
+    };
+    perform(&master, &actor, project_id, request, Action::KeepLogs(days)).await
 }

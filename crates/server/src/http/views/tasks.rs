@@ -101,6 +101,7 @@ pub fn task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, StoreE
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
         wait_reason: allocations.first().map(wait_reason).transpose()?.flatten(),
+        logs_deleted_time: row.logs_deleted_at.map(Timestamp),
         ..Task::default()
     })
 }

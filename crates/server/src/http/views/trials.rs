@@ -33,8 +33,6 @@ pub struct TrialParts {
     pub wait_reason: Option<WaitReason>,
     /// Failures that its experiment forgives: restarts beyond are not shown.
     pub max_restarts: i64,
-    /// Days its logs are kept, as its experiment says.
-    pub log_retention_days: Option<i64>,
 }
 
 /// A trial.
@@ -77,7 +75,7 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
             parts.task_ids
         },
         searcher_metric_value: row.best_metric.map(Float),
-        log_retention_days: parts.log_retention_days,
+        log_retention_days: row.log_retention_days,
         metadata: Some(object("metadata of trial", row.id, &row.metadata)?),
         log_policy_matched: log_policies_matched(row)?,
         wait_reason: parts.wait_reason,
@@ -273,6 +271,7 @@ pub(crate) mod tests {
             checkpoint_bytes: 26,
             notice: None,
             log_findings: None,
+            log_retention_days: None,
             created_at: 1_000_000,
             ended_at: None,
         }

@@ -1,0 +1,301 @@
+//! How long logs are kept, and deleting those that have been kept long enough.
+//!
+//! Each trial has a number of days of its own, or goes by the cluster's at that moment. What is deleted is decided from
+//! the rows in the transaction that deletes it, a batch at a time: whatever stops a sweep half way, the next one goes on.
+
+pub(crate) mod due;
+
+use det_config::experiment::ExperimentConfig;
+use det_failpoints::failpoint;
+use det_store::events::NewEvent;
+use det_store::experiments::ExperimentRow;
+use det_store::logs::retention::{self, EndedLog};
+use det_store::{WriteTx, allocations, experiments, settings, trials};
+use serde_json::{Value, json};
+
+use crate::app::Master;
+use crate::app::log_retention::due::{Counted, Kept};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// Ended tasks that are looked at together.
+const PAGE: i64 = 1000;
+/// Tasks whose logs go in one transaction, at most.
+const BATCH: usize = 100;
+/// Stored pieces of logs that go in one transaction, at most: some ten megabytes.
+const CHUNKS: usize = 100;
+/// The key of configurations and policies.
+const KEY: &str = "retention_policy.log_retention_days";
+/// The setting that keeps the [`Counted`].
+const COUNTED: &str = "log_sweep";
+
+/// The days that a request asks for.
+pub(crate) fn retention_days(given: Option<i64>) -> AppResult<i16> {
+    let found = given.map_or_else(
+        || "it is missing".to_owned(),
+        |days| format!("found {days}"),
+    );
+    given
+        .and_then(|days| i16::try_from(days).ok())
+        .filter(|days| *days >= -1)
+        .ok_or_else(|| {
+            AppError::invalid(format!(
+                "field \"numDays\" must be -1 to 32767, {found}"
+            ))
+            .hint("0 deletes logs with the next sweep after the end of their task, -1 keeps them for ever")
+        })
+}
+
+/// What an experiment's configuration says of its trials' logs.
+pub(crate) fn configured_days(config: &ExperimentConfig) -> Option<i64> {
+    let policy = config.retention_policy.as_ref()?;
+    Some(i64::from(policy.log_retention_days))
+}
+
+/// What a batch of a sweep did.
+struct Swept {
+    /// Tasks that are done with.
+    tasks: usize,
+    /// Lines that are gone.
+    lines: i64,
+}
+
+impl Master {
+    /// Says how long the logs of all trials of an experiment are kept, of those to come too.
+    pub async fn keep_experiment_logs(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
+        self.require_steering(actor, id).await?;
+        let (master, actor, days) = (self.clone(), actor.name(), i64::from(days));
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let row = experiments::find(&mut tx.conn(), id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("experiment", id))?;
+                    master.require_days_unfixed(tx, &row, days).await?;
+                    let mut config: Value =
+                        serde_json::from_str(&row.config).map_err(AppError::internal)?;
+                    config["retention_policy"] = json!({"log_retention_days": days});
+                    experiments::set_config(&mut tx.conn(), id, &config.to_string()).await?;
+                    trials::set_log_retention_of_experiment(&mut tx.conn(), id, Some(days)).await?;
+                    let reason =
+                        format!("logs of its trials are kept {}", Kept::of(Some(days), None));
+                    master
+                        .record_retention(tx, &actor, "experiment", id, &reason)
+                        .await
+                })
+            })
+            .await
+    }
+
+    /// Says how long the logs of a trial are kept.
+    pub async fn keep_trial_logs(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
+        self.require_steering_of_trial(actor, id).await?;
+        let (master, actor, days) = (self.clone(), actor.name(), i64::from(days));
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let trial = trials::find(&mut tx.conn(), id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("trial", id))?;
+                    let row = experiments::find(&mut tx.conn(), trial.experiment_id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+                    master.require_days_unfixed(tx, &row, days).await?;
+                    trials::set_log_retention(&mut tx.conn(), id, Some(days)).await?;
+                    let reason = format!("its logs are kept {}", Kept::of(Some(days), None));
+                    master
+                        .record_retention(tx, &actor, "trial", id, &reason)
+                        .await
+                })
+            })
+            .await
+    }
+
+    /// Refuses days other than those that policies fix.
+    async fn require_days_unfixed(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        days: i64,
+    ) -> AppResult<()> {
+        let job = experiments::job(&mut tx.conn(), &row.job_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+        self.require_unfixed(job.workspace_id, KEY, &json!(days))
+            .await?;
+        Ok(())
+    }
+
+    async fn record_retention(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        subject_kind: &'static str,
+        id: i64,
+        reason: &str,
+    ) -> AppResult<()> {
+        let event = NewEvent {
+            actor,
+            subject_kind,
+            subject_id: id.to_string(),
+            kind: "log_retention",
+            reason: Some(reason),
+            ..Default::default()
+        };
+        Ok(self.record(tx, event).await?)
+    }
+
+    /// For how many days the log of a trial's newest task is still kept, begun ones counted: -1 = for ever.
+    pub async fn remaining_log_days(&self, trial_id: i64) -> AppResult<i64> {
+        let mut conn = self.store.read().await?;
+        let trial = trials::find(&mut conn.conn(), trial_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+        let task = allocations::find_task(&mut conn.conn(), &trial.task_id).await?;
+        let ended_at = task.and_then(|task| task.ended_at);
+        let kept = self.kept(trial.log_retention_days);
+        Ok(kept.remaining(ended_at, det_store::now()))
+    }
+
+    /// By the cluster's configuration as it is now.
+    fn kept(&self, own: Option<i64>) -> Kept {
+        Kept::of(own, self.config().retention_policy.log_retention_days)
+    }
+
+    /// Deletes the logs that have been kept long enough, now. Gives the number of their lines.
+    pub async fn clean_up_logs(&self, actor: &Actor) -> AppResult<i64> {
+        actor.require_admin("delete old logs of all tasks")?;
+        self.sweep_logs(&actor.name()).await
+    }
+
+    /// Looks at all ended tasks once, and deletes the logs that are due. Gives the number of their lines.
+    async fn sweep_logs(&self, actor: &str) -> AppResult<i64> {
+        let _alone = self.sweeping.lock().await;
+        let (mut after, mut lines) = ((i64::MIN, String::new()), 0);
+        loop {
+            let page = {
+                let mut conn = self.store.read().await?;
+                retention::page(&mut conn.conn(), (after.0, &after.1), PAGE).await?
+            };
+            let Some(last) = page.last() else { break };
+            after = (last.ended_at, last.task_id.clone());
+            let due: Vec<String> = page
+                .into_iter()
+                .filter(|log| self.is_due(log))
+                .map(|log| log.task_id)
+                .collect();
+            let mut rest = &due[..];
+            while !rest.is_empty() {
+                if self.shutdown.is_cancelled() {
+                    return Err(AppError::new(
+                        ErrorKind::Unavailable,
+                        "the master is stopping, and not all old logs have been deleted",
+                    )
+                    .hint("the next sweep goes on with it"));
+                }
+                let batch = &rest[..rest.len().min(BATCH)];
+                let swept = self.delete_logs(actor, batch).await?;
+                lines += swept.lines;
+                rest = &rest[swept.tasks..];
+            }
+        }
+        if lines > 0 {
+            tracing::info!(lines, "logs that were kept long enough were deleted");
+        }
+        Ok(lines)
+    }
+
+    fn is_due(&self, log: &EndedLog) -> bool {
+        self.kept(log.days).is_over(log.ended_at, det_store::now())
+    }
+
+    /// One transaction's worth of these tasks' logs, from the first one on.
+    async fn delete_logs(&self, actor: &str, tasks: &[String]) -> AppResult<Swept> {
+        let (master, actor, tasks) = (self.clone(), actor.to_owned(), tasks.to_vec());
+        let swept = self
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let swept = master.delete_logs_in(tx, &actor, tasks).await?;
+                    failpoint!("server::log_retention::sweep::before_commit");
+                    Ok::<_, AppError>(swept)
+                })
+            })
+            .await?;
+        failpoint!("server::log_retention::sweep::after_commit");
+        Ok(swept)
+    }
+
+    async fn delete_logs_in(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        tasks: Vec<String>,
+    ) -> AppResult<Swept> {
+        let mut room = CHUNKS;
+        let mut swept = Swept { tasks: 0, lines: 0 };
+        for task_id in tasks {
+            if room == 0 {
+                break;
+            }
+            // The task may go on, its trial may keep its logs, or both may be gone by now.
+            let log = retention::find(&mut tx.conn(), &task_id).await?;
+            let Some(log) = log.filter(|log| self.is_due(log)) else {
+                swept.tasks += 1;
+                continue;
+            };
+            let gone = retention::delete(&mut tx.conn(), &task_id, room, det_store::now()).await?;
+            swept.lines += gone.lines;
+            room -= gone.chunks;
+            if !gone.whole {
+                break;
+            }
+            swept.tasks += 1;
+            let reason = format!("its log was deleted: it is kept {}", self.kept(log.days));
+            let event = NewEvent {
+                actor,
+                subject_kind: "task",
+                subject_id: task_id,
+                kind: "logs_deleted",
+                reason: Some(&reason),
+                ..Default::default()
+            };
+            self.record(tx, event).await?;
+        }
+        Ok(swept)
+    }
+
+    /// Sweeps if the schedule says so. Gives the moment of the next sweep in microseconds; `None` = only when asked.
+    pub(crate) async fn sweep_if_due(&self, actor: &str) -> AppResult<Option<i64>> {
+        let schedule = self.config().retention_policy.schedule.clone();
+        let stored = {
+            let mut conn = self.store.read().await?;
+            settings::find(&mut conn.conn(), COUNTED).await?
+        };
+        // Text that cannot be read was not written by us; counting begins anew.
+        let stored: Option<Counted> = stored.and_then(|text| serde_json::from_str(&text).ok());
+        let now = det_store::now();
+        let mut counted = Counted::resume(stored.clone(), schedule.as_ref(), now);
+        if counted.next(schedule.as_ref()).is_some_and(|at| at <= now) {
+            self.sweep_logs(actor).await?;
+            counted = Counted::from(schedule.as_ref(), det_store::now());
+        }
+        // A cluster without a schedule has nothing to remember, unless it had one.
+        if Some(&counted) != stored.as_ref() && (schedule.is_some() || stored.is_some()) {
+            self.remember(&counted).await?;
+        }
+        Ok(counted.next(schedule.as_ref()))
+    }
+
+    async fn remember(&self, counted: &Counted) -> AppResult<()> {
+        let text = serde_json::to_string(counted).map_err(AppError::internal)?;
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    settings::set(&mut tx.conn(), COUNTED, &text).await?;
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+}

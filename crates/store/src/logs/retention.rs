@@ -1,0 +1,91 @@
+//! Logs that nobody keeps any longer.
+//!
+//! What is deleted is decided elsewhere; here are the tasks to decide about, and the deletion, in steps as small as the
+//! caller wants them. Spools stay known until their experiment goes: a batch that is repeated later still is recognised.
+
+use crate::{Conn, StoreError, allocations};
+
+/// A task that has ended and whose log has not been deleted.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+pub struct EndedLog {
+    /// The task.
+    pub task_id: String,
+    /// When it ended, microseconds.
+    pub ended_at: i64,
+    /// What its trial says: see [`crate::trials::TrialRow::log_retention_days`].
+    pub days: Option<i64>,
+}
+
+/// What a step of a deletion did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deleted {
+    /// Stored pieces that are gone.
+    pub chunks: usize,
+    /// Lines in them.
+    pub lines: i64,
+    /// Whether nothing is left of the log.
+    pub whole: bool,
+}
+
+/// See [`page`].
+pub(crate) const ENDED: &str = "SELECT t.id AS task_id, t.ended_at, r.log_retention_days AS days FROM tasks t \
+     LEFT JOIN trials r ON r.id = t.trial_id WHERE t.ended_at IS NOT NULL AND t.logs_deleted_at IS NULL \
+     AND t.log_lines > 0 AND (t.ended_at, t.id) > ($1, $2) ORDER BY t.ended_at, t.id LIMIT $3";
+
+/// Tasks that have ended and whose logs are there, by their end: at most `limit` of those after this end and task.
+pub async fn page(
+    conn: &mut Conn<'_>,
+    after: (i64, &str),
+    limit: i64,
+) -> Result<Vec<EndedLog>, StoreError> {
+    conn.settle().await?;
+    Ok(fetch_all!(conn, EndedLog, ENDED, after.0, after.1, limit)?)
+}
+
+/// The same of one task, as this change sees it; `None` = it is not there, has not ended, or has no log to delete.
+pub async fn find(conn: &mut Conn<'_>, task_id: &str) -> Result<Option<EndedLog>, StoreError> {
+    let Some(task) = allocations::find_task(conn, task_id).await? else {
+        return Ok(None);
+    };
+    let (Some(ended_at), None) = (task.ended_at, task.logs_deleted_at) else {
+        return Ok(None);
+    };
+    let trial = match task.trial_id {
+        Some(id) => crate::trials::find(conn, id).await?,
+        None => None,
+    };
+    Ok(Some(EndedLog {
+        task_id: task.id,
+        ended_at,
+        days: trial.and_then(|trial| trial.log_retention_days),
+    }))
+}
+
+/// Deletes at most `chunks` pieces of a task's log, the oldest ones first. Once nothing is left, that is noted at the task
+/// with the time `now`.
+pub async fn delete(
+    conn: &mut Conn<'_>,
+    task_id: &str,
+    chunks: usize,
+    now: i64,
+) -> Result<Deleted, StoreError> {
+    conn.settle().await?;
+    let limit = i64::try_from(chunks).unwrap_or(i64::MAX);
+    let gone = fetch_all!(
+        conn,
+        (i64,),
+        "DELETE FROM log_chunks WHERE id IN \
+         (SELECT id FROM log_chunks WHERE task_id = $1 ORDER BY first_line LIMIT $2) RETURNING lines",
+        task_id,
+        limit
+    )?;
+    let whole = gone.len() < chunks;
+    if whole {
+        allocations::set_logs_deleted(conn, task_id, now).await?;
+    }
+    Ok(Deleted {
+        chunks: gone.len(),
+        lines: gone.iter().map(|(lines,)| lines).sum(),
+        whole,
+    })
+}
