@@ -311,7 +311,9 @@ pub struct SlotHolder {
     pub weight: Float,
     /// Slots it holds.
     pub slots: i64,
-    /// Agents it runs on.
+    /// Pool that it runs in.
+    pub resource_pool: String,
+    /// Agents it runs on, where that is the pool of the question.
     pub agents: Vec<String>,
     /// Whether it can be asked to make room.
     pub is_preemptible: bool,
@@ -365,4 +367,7 @@ pub struct ExplainJobResponse {
     pub ahead_count: i64,
     /// Others that hold slots of the pool, the largest first; at most a hundred.
     pub held_by: Vec<SlotHolder>,
+    /// What the limit of its workspace counts in other pools, where that limit is what it waits for: the largest first,
+    /// at most a hundred.
+    pub workspace_elsewhere: Vec<SlotHolder>,
 }

@@ -207,11 +207,15 @@ fn tell(story: &Value) -> String {
     for alike in waiting.chunk_by(|a, b| wait_alike(a, b)) {
         lines.extend(waits(alike));
     }
-    for (title, member) in [("Running:", "running"), ("Others hold:", "heldBy")] {
+    for (title, member) in [
+        ("Running:", "running"),
+        ("Others hold:", "heldBy"),
+        ("Its workspace has in other pools:", "workspaceElsewhere"),
+    ] {
         if items(&story[member]).next().is_some() {
             lines.push(title.to_owned());
         }
-        let others = member == "heldBy";
+        let others = member != "running";
         lines.extend(items(&story[member]).map(|holder| held(holder, others.then_some(rule))));
     }
     let count = story["aheadCount"].as_i64().unwrap_or(0);
@@ -352,11 +356,14 @@ fn held(holder: &Value, others: Option<Rule>) -> String {
         (_, Value::Bool(false)) => ", cannot be asked to make room",
         _ => "",
     };
+    let place = match joined(holder, "agents") {
+        agents if agents.is_empty() => format!("in {}", text(holder, "resourcePool")),
+        agents => format!("on {agents}"),
+    };
     format!(
-        "  {}{owner}: {} on {} since {}{stays}",
+        "  {}{owner}: {} {place} since {}{stays}",
         called(holder),
         slots(holder),
-        joined(holder, "agents"),
         time(holder, "since"),
     )
 }

@@ -28,6 +28,8 @@ pub struct JobStory {
     pub entry: Option<QueuedJob>,
     /// All jobs of its pool, in the order in which they are served.
     pub queue: Vec<QueuedJob>,
+    /// The jobs of its workspace in other pools.
+    pub workspace_elsewhere: Vec<QueuedJob>,
     /// How its pool decides, for people.
     pub scheduling: String,
     /// The rule by which it does.
@@ -140,14 +142,19 @@ impl Master {
             Some(entry) => self.elsewhere(entry).await?,
             None => BTreeMap::new(),
         };
+        let workspace = entry.as_ref().map(|entry| entry.job.workspace_id);
+        let (here, elsewhere_all): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|entry| entry.job.resource_pool == pool);
         Ok(JobStory {
             estimates,
             elsewhere,
             policy: self.pool_settings(&pool).policy,
             state: experiment_state(&experiment)?,
-            queue: all
+            queue: here,
+            workspace_elsewhere: elsewhere_all
                 .into_iter()
-                .filter(|entry| entry.job.resource_pool == pool)
+                .filter(|entry| Some(entry.job.workspace_id) == workspace)
                 .collect(),
             scheduling: config
                 .resource_pool(&pool)

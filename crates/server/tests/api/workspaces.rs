@@ -541,6 +541,23 @@ async fn a_limit_holds_back_what_starts_and_counts_over_all_pools() {
         shown["trial"]["waitReason"]["details"],
         json!({"workspace": made["id"], "needed": 1, "max_slots": 2, "in_use": 2})
     );
+    // Who is in its way in other pools is told as well.
+    let experiment = client
+        .get(&format!("/api/v1/experiments/{third}"))
+        .await
+        .ok();
+    let job = experiment["experiment"]["jobId"].as_str().unwrap();
+    let story = client
+        .get(&format!("/api/v1/job-queues/{job}/why"))
+        .await
+        .ok();
+    let told = |member: &str| {
+        let holders = story[member].as_array().unwrap().iter();
+        let told = holders.map(|holder| (holder["name"].clone(), holder["resourcePool"].clone()));
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(told("workspaceElsewhere"), [(json!("one"), json!("gpu"))]);
+    assert!(told("heldBy").contains(&(json!("two"), json!("default"))));
     // What can never start is refused, and says what could.
     let config = document(&json!({"resources": {"slots_per_trial": 3}})).to_string();
     let refused = json!({"config": config, "projectId": home, "validateOnly": true});

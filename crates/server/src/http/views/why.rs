@@ -55,19 +55,22 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
         .map(job_ahead)
         .collect();
     let ahead_count = ahead.len();
-    let mut held_by: Vec<SlotHolder> = story
-        .queue
-        .iter()
-        .filter(|entry| entry.job.id != *job_id)
-        .flat_map(|entry| holders(story, entry))
-        .filter(|holder| holder.slots > 0)
-        .collect();
-    held_by.sort_by(|a, b| (b.slots, &a.allocation_id).cmp(&(a.slots, &b.allocation_id)));
-    held_by.truncate(MOST);
-    if waiting.is_empty() {
-        // Others are in nobody's way.
-        held_by.clear();
-    }
+    let others = story.queue.iter().filter(|entry| entry.job.id != *job_id);
+    // Where nothing waits, others are in nobody's way.
+    let held_by = if waiting.is_empty() {
+        Vec::new()
+    } else {
+        largest(story, others)
+    };
+    let at_limit = waiting.iter().any(|task| {
+        let reason = task.wait_reason.as_ref();
+        reason.is_some_and(|reason| reason.kind == "over_workspace_limit")
+    });
+    let workspace_elsewhere = if at_limit {
+        largest(story, story.workspace_elsewhere.iter())
+    } else {
+        Vec::new()
+    };
     Ok(ExplainJobResponse {
         situation: situation(story, waiting.len()),
         job: match &story.entry {
@@ -93,7 +96,19 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
             .collect(),
         ahead_count: i64::try_from(ahead_count).unwrap_or(i64::MAX),
         held_by,
+        workspace_elsewhere,
     })
+}
+
+/// The largest of those that hold slots for these jobs.
+fn largest<'a>(story: &'a JobStory, jobs: impl Iterator<Item = &'a QueuedJob>) -> Vec<SlotHolder> {
+    let mut found: Vec<SlotHolder> = jobs
+        .flat_map(|entry| holders(story, entry))
+        .filter(|holder| holder.slots > 0)
+        .collect();
+    found.sort_by(|a, b| (b.slots, &a.allocation_id).cmp(&(a.slots, &b.allocation_id)));
+    found.truncate(MOST);
+    found
 }
 
 /// What an estimate rests on, or why there is none.
@@ -219,6 +234,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
             priority: entry.job.priority,
             weight: Float(entry.job.weight),
             slots: row.slots,
+            resource_pool: row.resource_pool.clone(),
             agents: story
                 .placements
                 .get(&row.id)
