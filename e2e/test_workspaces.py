@@ -106,7 +106,7 @@ def test_our_own_client_does_the_same(cluster: Cluster) -> None:
     cluster.run_det("workspace", "create", "audio", "--max-slots", "1", env=ADMIN)
     cluster.run_det("project", "create", "audio", "speech", env=ADMIN)
     listed = cluster.run_det("workspace", "list", "--csv").out
-    assert re.search(r"^\d+,audio,1,,,,,,,1$", listed, re.M), listed
+    assert re.search(r"^\d+,audio,1,,,,,,,1,False$", listed, re.M), listed
     moved = submit(cluster, "moved")
     cluster.wait_experiment(moved, "COMPLETED", within=60)
     cluster.run_det("experiment", "move", str(moved), "audio", "speech")
