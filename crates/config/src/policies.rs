@@ -200,12 +200,10 @@ impl Policies {
         self.invariant_config.as_ref()
     }
 
-    /// Whether a change of `path` to `value` contradicts an invariant; such a change is refused.
-    pub fn forbids(&self, path: &str, value: &Value) -> bool {
-        self.invariant_config
-            .as_ref()
-            .and_then(|invariants| invariants.find(path))
-            .is_some_and(|fixed| fixed.to_value() != *value)
+    /// What an invariant fixes `path` to, if that is not `value`; such a change is refused.
+    pub fn fixes_otherwise(&self, path: &str, value: &Value) -> Option<Value> {
+        let fixed = self.invariant_config.as_ref()?.find(path)?.to_value();
+        (fixed != *value).then_some(fixed)
     }
 }
 

@@ -419,9 +419,12 @@ fn policies_are_checked_when_they_are_set() {
         "the cluster",
         "invariant_config: {resources: {priority: 60}, work_dir: /w}",
     );
-    assert!(good.forbids("resources.priority", &json!(50)));
-    assert!(!good.forbids("resources.priority", &json!(60)));
-    assert!(!good.forbids("resources.weight", &json!(2)));
+    assert_eq!(
+        good.fixes_otherwise("resources.priority", &json!(50)),
+        Some(json!(60))
+    );
+    assert_eq!(good.fixes_otherwise("resources.priority", &json!(60)), None);
+    assert_eq!(good.fixes_otherwise("resources.weight", &json!(2)), None);
 }
 
 #[test]

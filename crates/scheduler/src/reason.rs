@@ -545,10 +545,11 @@ fn share_sentence(
         write!(f, " and {reserved} on the way")?;
     }
     f.write_str(if in_use > 0 || reserved > 0 {
-        "; it starts when the job's other tasks end, when other jobs ask for less, or raise the job's weight"
+        "; it starts when the job's other tasks end, when other jobs ask for less, or with more weight (which leaves \
+         every job one slot)"
     } else {
         "; the others go to jobs with more weight or demand, or that came before; it starts when these end or ask for \
-         less, or raise the job's weight"
+         less, or with more weight (which leaves every job one slot)"
     })
 }
 

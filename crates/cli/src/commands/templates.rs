@@ -42,7 +42,7 @@ enum TemplateAction {
     /// Give a template another name
     Rename(RenameArgs),
     /// Remove a template; what was made of it stays as it is
-    #[command(visible_alias = "rm")]
+    #[command(visible_aliases = ["rm", "delete"])]
     Remove(NameArgs),
 }
 

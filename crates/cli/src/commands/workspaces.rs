@@ -170,7 +170,7 @@ struct SettingArgs {
     #[arg(long, value_name = "POOL")]
     default_aux_pool: Option<String>,
     /// Most slots in use at once by all work in it, or none for no limit; for administrators
-    #[arg(long, value_name = "N|none", value_parser = limit)]
+    #[arg(long, value_name = "N|none", allow_negative_numbers = true, value_parser = limit)]
     max_slots: Option<i64>,
     #[command(flatten)]
     format: FormatArgs,

@@ -228,8 +228,13 @@ impl Master {
         let policies = self
             .policies_over(workspace_id, Workload::Experiment)
             .await?;
-        match policies.iter().rev().find(|p| p.forbids(path, value)) {
-            Some(fixing) => Err(forbidden(path, value, &fixing.scope, "fix another value")),
+        let fixing = |policies: &Policies| {
+            let fixed = policies.fixes_otherwise(path, value)?;
+            let why = format!("fix it to {fixed}");
+            Some(forbidden(path, value, &policies.scope, &why))
+        };
+        match policies.iter().rev().find_map(fixing) {
+            Some(refusal) => Err(refusal),
             None => Ok(policies),
         }
     }

@@ -16,7 +16,7 @@ use det_store::{WriteTx, experiments, trials};
 use serde_json::{Value, json};
 
 use crate::app::Master;
-use crate::app::job_changes::JobChange;
+use crate::app::job_changes::{JobChange, require_live};
 use crate::app::lifecycle::{Cause, experiment_state, machine_text, trial_state};
 use crate::app::log_retention::configured_days;
 use crate::app::model_archive::{self, ContextFile};
@@ -545,9 +545,8 @@ impl Master {
         .into_iter()
         .flatten()
         .collect();
-        if !changes.is_empty() && !experiment_state(&row)?.is_live() {
-            return Err(AppError::not_found("live experiment", id)
-                .hint("resources can be changed only while the experiment is active or paused"));
+        if !changes.is_empty() {
+            require_live(&row)?;
         }
         for change in changes {
             self.change_job_in(tx, &row, change, actor).await?;

@@ -2,7 +2,6 @@
 
 use det_ids::JobId;
 use det_lifecycle::allocation::AllocationEvent;
-use det_lifecycle::experiment::ExperimentState;
 use det_scheduler::{Policy, Side, move_job};
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobRow};
@@ -30,6 +29,23 @@ pub enum JobChange {
     Move(Side, String),
 }
 
+/// Refuses an experiment that has ended: it is in no queue, and what it may use decides nothing any more.
+pub(crate) fn require_live(row: &ExperimentRow) -> AppResult<()> {
+    let state = experiment_state(row)?;
+    if state.is_live() {
+        return Ok(());
+    }
+    Err(AppError::new(
+        ErrorKind::NotFound,
+        format!(
+            "experiment {} has ended ({}): its job is in no queue any more, and its resources cannot be changed",
+            row.id,
+            state.stored_name()
+        ),
+    )
+    .hint("`det job list` shows the jobs that wait or run"))
+}
+
 impl Master {
     /// Changes places or shares of jobs, in order; effective at once. Where one is refused nothing changes.
     pub(crate) async fn update_jobs(
@@ -44,8 +60,8 @@ impl Master {
                     for (job_id, change) in changes {
                         let row = experiments::find_by_job(&mut tx.conn(), &job_id)
                             .await?
-                            .filter(|r| experiment_state(r).is_ok_and(ExperimentState::is_live))
                             .ok_or_else(|| AppError::not_found("job", &job_id))?;
+                        require_live(&row)?;
                         master.change_job_in(tx, &row, change, &actor).await?;
                     }
                     Ok(())
@@ -181,6 +197,15 @@ impl Master {
             .filter(|other| other.resource_pool == *pool)
             .collect();
         let standings: Vec<_> = queue.iter().map(standing).collect();
+        if anchor == job.id {
+            let side = match side {
+                Side::Ahead => "ahead of",
+                Side::Behind => "behind",
+            };
+            return Err(AppError::invalid(format!(
+                "job \"{anchor}\" cannot be moved {side} itself: name another job"
+            )));
+        }
         let (moving, anchor) = (JobId(job.id.clone()), JobId(anchor.to_owned()));
         let changed = move_job(&standings, &moving, &anchor, side).map_err(|refused| {
             AppError::new(

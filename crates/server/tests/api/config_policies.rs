@@ -138,7 +138,7 @@ async fn policies_lie_over_submissions_and_changes() {
         (json!({"resources": {"priority": 5}}), "allow 10"),
         (json!({"resources": {"maxSlots": 9}}), "4 slots at most"),
         (json!({"resources": {"maxSlots": null}}), "4 slots at most"),
-        (json!({"resources": {"weight": 3.0}}), "fix another value"),
+        (json!({"resources": {"weight": 3.0}}), "fix it to 2"),
     ] {
         let refused = admin.patch(&path, change).await.refused(403);
         assert!(refused.contains(named), "{refused}");

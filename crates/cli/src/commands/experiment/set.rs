@@ -50,7 +50,7 @@ pub(crate) enum SetAction {
         /// Id of the experiment
         experiment_id: ExperimentId,
         /// The new limit; "none" for no limit
-        #[arg(value_parser = parse_limit)]
+        #[arg(allow_negative_numbers = true, value_parser = parse_limit)]
         max_slots: Limit,
     },
     /// Set which checkpoints are kept, and collect the others

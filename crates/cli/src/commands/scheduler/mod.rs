@@ -267,9 +267,12 @@ fn print(report: &Report) -> Result<(), CliError> {
         Some(part) => output::line(format_args!(
             "{simulated} simulated; {part} of the slots in service were used"
         )),
-        None => output::line(format_args!(
+        None if report.seconds > 0.0 => output::line(format_args!(
             "{simulated} simulated; no slot was in service"
         )),
+        None => output::line(
+            "no time passed: steps with `after` or `at`, or `until: rest`, let it pass",
+        ),
     }
 }
 
