@@ -25,7 +25,7 @@ use crate::origin::Source;
 use crate::policies::Policies;
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, mask_all};
-use crate::secrets::mask_all_variables;
+use crate::secrets::{mask_addresses, mask_all_variables, mask_members};
 use crate::yaml::{Node, Tree};
 
 pub use layers::Explained;
@@ -238,9 +238,9 @@ impl Submitted {
         mistakes.into_iter().map(placed).collect()
     }
 
-    /// Where it asks to run, which the caller resolves before completing.
-    pub fn placement(&self) -> Placement {
-        let root = self.root();
+    /// Where it asks to run under these policies, which the caller resolves before completing.
+    pub fn placement(&self, policies: &[Policies]) -> Placement {
+        let root = self.under(policies);
         let text = |path: &str| {
             root.find(path)
                 .and_then(Node::text)
@@ -347,10 +347,15 @@ pub fn mask_document(document: &Value) -> Value {
     masked
 }
 
-/// [`mask_document`], and variables of tasks whose names or values look secret: for those who only look.
+/// [`mask_document`], and what looks secret by its name or its look: variables of tasks, members of `data`, addresses. For
+/// those who only look.
 pub fn mask_with_variables(document: &Value) -> Value {
     let mut masked = mask_document(document);
     mask_all_variables(&mut masked);
+    mask_addresses(&mut masked);
+    if let Some(data) = masked.get_mut("data") {
+        mask_members(data);
+    }
     masked
 }
 

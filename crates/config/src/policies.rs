@@ -1,6 +1,7 @@
 //! Policies that administrators lay over everything: invariants, which no document can change, and constraints, which the
 //! result must keep. `experiment-config` reference §1 and §12.1, `task-config` reference §8.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -217,34 +218,65 @@ pub fn fixed_pool(policies: &[Policies]) -> Option<String> {
     fixed.map(str::to_owned)
 }
 
-/// A warning for each single value of the document that an invariant replaces by another. `shown` hides secrets.
+/// Where an experiment names one pool, and where it names several.
+pub(crate) const ONE_POOL: &str = "resources.resource_pool";
+pub(crate) const SEVERAL_POOLS: &str = "resources.resource_pools";
+
+/// Whether something stands at a path: no empty text, no empty list.
+pub(crate) fn says(node: &Node, path: &str) -> bool {
+    match node.find(path).map(|found| &found.tree) {
+        None | Some(Tree::Null) => false,
+        Some(Tree::List(items)) => !items.is_empty(),
+        Some(_) => node.find(path).and_then(Node::text) != Some(""),
+    }
+}
+
+/// A warning for each single value and each list of the document of which invariants replace something. `whole` is the
+/// document under the invariants; `shown` hides secrets.
 pub(crate) fn replaced(
     written: &Node,
+    whole: &Node,
     policies: &[Policies],
     shown: impl Fn(&Value) -> Value,
 ) -> Vec<ConfigWarning> {
     let mut warnings: Vec<ConfigWarning> = Vec::new();
+    let mut told = BTreeSet::new();
     let shown_written = Node::from(&shown(&written.to_value()));
+    let shown_whole = Node::from(&shown(&whole.to_value()));
+    let text = |node: &Node, path: &str| node.find(path).map_or(Value::Null, Node::to_value);
     for policy in policies.iter().rev() {
         let Some(invariants) = &policy.invariant_config else {
             continue;
         };
-        let shown_invariants = Node::from(&shown(&invariants.to_value()));
-        let mut paths = Vec::new();
-        single_values(invariants, "", &mut paths);
-        for path in paths {
-            let told = warnings.iter().any(|warning| warning.path == path);
-            let (Some(was), Some(is)) = (written.find(&path), invariants.find(&path)) else {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        values_and_lists(invariants, "", &mut pairs);
+        for (one, other) in [(ONE_POOL, SEVERAL_POOLS), (SEVERAL_POOLS, ONE_POOL)] {
+            if says(invariants, one) && says(written, other) && !says(whole, other) {
+                pairs.push((other.to_owned(), one.to_owned()));
+            }
+        }
+        for (path, by) in pairs {
+            let (Some(was), Some(is)) = (written.find(&path), whole.find(&by)) else {
                 continue;
             };
-            if told || was.to_value() == is.to_value() {
+            // Of pools the first one is meant, and no other.
+            let kept = if path == SEVERAL_POOLS {
+                was.to_value() == is.to_value()
+            } else {
+                survives(was, is)
+            };
+            if kept || !told.insert(path.clone()) {
                 continue;
             }
-            let text = |node: &Node| node.find(&path).map_or(Value::Null, Node::to_value);
+            let key = if by == path {
+                String::new()
+            } else {
+                format!("\"{by}\" ")
+            };
             let message = format!(
-                "{} was replaced by {} by the policy of {}",
-                text(&shown_written),
-                text(&shown_invariants),
+                "{} was replaced by {key}{} by the policy of {}",
+                text(&shown_written, &path),
+                text(&shown_whole, &by),
                 policy.scope
             );
             warnings.push(ConfigWarning::new(path, was.at.as_ref(), message));
@@ -253,16 +285,32 @@ pub(crate) fn replaced(
     warnings
 }
 
-/// The paths of all values that are neither maps nor lists; keys that a dotted path cannot name are left out.
-fn single_values(node: &Node, path: &str, found: &mut Vec<String>) {
+/// Whether all that was written is still in force: the value, or each element of a list. Of variables of one name the last
+/// one counts.
+fn survives(was: &Node, is: &Node) -> bool {
+    let (was, is) = (was.to_value(), is.to_value());
+    let (Value::Array(were), Value::Array(are)) = (&was, &is) else {
+        return was == is;
+    };
+    let key = |element: &Value| match element.as_str().and_then(|text| text.split_once('=')) {
+        Some((name, _)) => name.to_owned(),
+        None => element.to_string(),
+    };
+    let in_force: HashMap<String, &Value> = are.iter().map(|one| (key(one), one)).collect();
+    were.iter()
+        .all(|one| in_force.get(&key(one)).is_some_and(|found| *found == one))
+}
+
+/// The paths of all values that are no maps, each twice; keys that a dotted path cannot name are left out.
+fn values_and_lists(node: &Node, path: &str, found: &mut Vec<(String, String)>) {
     match &node.tree {
         Tree::Map(members) => {
             for (key, member) in members.iter().filter(|(key, _)| !key.contains('.')) {
-                single_values(member, &below_dotted(path, key), found);
+                values_and_lists(member, &below_dotted(path, key), found);
             }
         }
-        Tree::List(_) | Tree::Null => {}
-        _ => found.push(path.to_owned()),
+        Tree::Null => {}
+        _ => found.push((path.to_owned(), path.to_owned())),
     }
 }
 

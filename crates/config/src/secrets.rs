@@ -239,6 +239,24 @@ pub(crate) fn mask_named_addresses(name: &str, value: &mut Value) {
     }
 }
 
+/// Hides the members of maps whose names look secret, however deep.
+pub(crate) fn mask_members(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                match member {
+                    Value::Array(_) | Value::Object(_) => mask_members(member),
+                    Value::Null => {}
+                    other if names_a_secret(name) => *other = MASK.into(),
+                    _ => {}
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(mask_members),
+        _ => {}
+    }
+}
+
 /// Hides variables that look secret wherever they stand in a configuration: below `environment_variables`, and in the
 /// containers of pod specs.
 pub(crate) fn mask_all_variables(value: &mut Value) {

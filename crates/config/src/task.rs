@@ -306,7 +306,9 @@ impl SubmittedTask {
     ) -> Result<ExplainedTask, ConfigErrors> {
         let mut warnings = self.warnings.clone();
         let written = merged(self.layers.clone());
-        warnings.extend(replaced(&written, policies, mask_with_variables));
+        let invariants = policies.iter().rev().filter_map(Policies::invariants);
+        let whole = merged(invariants.chain(&self.layers).cloned().collect());
+        warnings.extend(replaced(&written, &whole, policies, mask_with_variables));
         let root = self.whole(defaults, underlay, policies)?;
         let config = typed(&root)?;
         let keys = rows(&mask_with_variables(&config.to_json()), &root);

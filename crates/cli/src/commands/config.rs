@@ -436,15 +436,14 @@ async fn explain_experiment(
         },
     )?;
     let master = master(args)?;
-    let placement = submitted.placement();
+    let placement = submitted.placement(&[]);
     let of_file = (placement.workspace.as_deref(), placement.project.as_deref());
     let home = ask_home(args, context, of_file, Workload::Experiment).await?;
     let policies = policies(args, home.as_ref(), Workload::Experiment)?;
     let slots = submitted.trial_size(&policies).map_or(1, |size| size.slots);
-    let several = placement.resource_pools.first().cloned();
-    let asked = fixed_pool(&policies)
-        .or(several)
-        .or(placement.resource_pool);
+    let placement = submitted.placement(&policies);
+    let several = placement.resource_pools.into_iter().next();
+    let asked = several.or(placement.resource_pool);
     let own_pool = pool_of_home(args, home.as_ref(), asked.as_deref(), slots);
     let asked = asked.or_else(|| own_pool.map(str::to_owned));
     let submitted = match &home {

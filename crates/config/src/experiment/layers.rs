@@ -17,7 +17,7 @@ use crate::explain::{ExplainedKey, rows};
 use crate::master::Underlay;
 use crate::origin::{Layer, Source};
 use crate::pod::without_directives;
-use crate::policies::{Policies, check_constraints, replaced};
+use crate::policies::{ONE_POOL, Policies, SEVERAL_POOLS, check_constraints, replaced, says};
 use crate::schema::{Stage, merge_documents};
 use crate::yaml::{Node, Tree};
 
@@ -35,9 +35,22 @@ pub struct Explained {
 /// Layers as one, the strongest first. From the weakest up, since what a pod spec tells to delete is then there already.
 pub(super) fn merged(layers: Vec<Node>) -> Node {
     let empty = Node::new(Tree::Map(BTreeMap::new()));
-    layers.into_iter().rev().fold(empty, |weak, strong| {
+    layers.into_iter().rev().fold(empty, |mut weak, strong| {
+        hide_pools(&strong, &mut weak);
         merge_documents(&EXPERIMENT, strong, weak)
     })
+}
+
+/// One pool and several are two ways to say where to run: the stronger layer that says it at all says it whole.
+fn hide_pools(strong: &Node, weak: &mut Node) {
+    if !(says(strong, ONE_POOL) || says(strong, SEVERAL_POOLS)) {
+        return;
+    }
+    if let Some(Tree::Map(members)) = weak.get_mut("resources").map(|node| &mut node.tree) {
+        for key in ["resource_pool", "resource_pools", "resource_pool_wait"] {
+            members.remove(key);
+        }
+    }
 }
 
 impl Submitted {
@@ -95,7 +108,12 @@ impl Submitted {
 
     /// A warning for each value that was written and that an invariant of these policies replaces.
     pub fn replaced_by(&self, policies: &[Policies]) -> Vec<ConfigWarning> {
-        replaced(&self.root(), policies, mask_with_variables)
+        replaced(
+            &self.root(),
+            &self.under(policies),
+            policies,
+            mask_with_variables,
+        )
     }
 
     /// All layers as one, checked.

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use det_config::errors::ConfigError;
 use det_config::experiment::{Placement, TrialSize};
-use det_config::policies::{Policies, fixed_pool};
 use det_ids::{AllocationId, JobId, Micros, TaskId};
 use det_scheduler::{Request, can_ever_fit};
 use det_store::workspaces::WorkspaceRow;
@@ -69,12 +68,11 @@ impl Master {
     pub(super) async fn admit(
         &self,
         placement: &Placement,
-        policies: &[Policies],
         workspace: &WorkspaceRow,
         size: Option<TrialSize>,
         findings: &mut Findings,
     ) -> AppResult<Admitted> {
-        let pools = self.choose_pools(placement, policies, workspace, size, findings);
+        let pools = self.choose_pools(placement, workspace, size, findings);
         let Some(size) = size else {
             return Ok(Admitted {
                 pools,
@@ -87,11 +85,10 @@ impl Master {
         self.able(pools, size, findings).await
     }
 
-    /// What policies fix, what it names, the default of its workspace, the cluster's default; empty if there is none.
+    /// What it names or policies fix, the default of its workspace, the cluster's default; empty if there is none.
     fn choose_pools(
         &self,
         placement: &Placement,
-        policies: &[Policies],
         workspace: &WorkspaceRow,
         size: Option<TrialSize>,
         findings: &mut Findings,
@@ -99,16 +96,6 @@ impl Master {
         let known = self.pool_names();
         let unknown = |pool: &String| !known.contains(pool);
         let no_such = |pool: &str| format!("pool \"{}\" does not exist", pool.escape_debug());
-        let one = fixed_pool(policies).or_else(|| {
-            let several = !placement.resource_pools.is_empty();
-            placement.resource_pool.clone().filter(|_| !several)
-        });
-        if let Some(pool) = one {
-            if unknown(&pool) {
-                findings.missing("resources.resource_pool", no_such(&pool), &known);
-            }
-            return vec![pool];
-        }
         let several = &placement.resource_pools;
         if !several.is_empty() {
             for (index, pool) in several.iter().enumerate().filter(|(_, p)| unknown(p)) {
@@ -116,6 +103,12 @@ impl Master {
                 findings.missing(&path, no_such(pool), &known);
             }
             return several.clone();
+        }
+        if let Some(pool) = &placement.resource_pool {
+            if unknown(pool) {
+                findings.missing("resources.resource_pool", no_such(pool), &known);
+            }
+            return vec![pool.clone()];
         }
         let (of_workspace, of_cluster) = if size.is_some_and(|size| size.slots == 0) {
             (&workspace.default_aux_pool, self.default_aux_pool())

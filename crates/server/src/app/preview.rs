@@ -22,7 +22,7 @@ impl Master {
     pub fn preview_search(&self, config: &Value, seed: u32) -> AppResult<PreviewedSearch> {
         let submitted = Submitted::from_value(config).map_err(config_error)?;
         let pool = submitted
-            .placement()
+            .placement(&[])
             .resource_pool
             .or_else(|| self.default_compute_pool())
             .unwrap_or_default();

@@ -94,7 +94,7 @@ impl Master {
             .await?
             .map_err(config_error)?;
         let submitted = self.over_templates(submitted, &request.templates).await?;
-        let placement = submitted.placement();
+        let placement = submitted.placement(&[]);
         let places = self.places.get();
         // Said together with what is wrong in the rest.
         let mut findings = Findings {
@@ -110,8 +110,9 @@ impl Master {
             .warnings
             .extend(replaced.iter().map(ToString::to_string));
         let size = submitted.trial_size(&policies);
+        let placement = submitted.placement(&policies);
         let admitted = self
-            .admit(&placement, &policies, workspace, size, &mut findings)
+            .admit(&placement, workspace, size, &mut findings)
             .await?;
         let pool = admitted.pools.first().cloned().unwrap_or_default();
         let mistakes = submitted.placed(findings.mistakes, &policies);

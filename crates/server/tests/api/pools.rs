@@ -203,6 +203,25 @@ async fn pools_that_do_not_exist_or_could_never_run_it_are_told() {
         sentence.contains("\"default\"") && sentence.contains("\"spare\""),
         "{sentence}"
     );
+    // A policy decides for documents that name other pools, one or several or none.
+    let policy =
+        json!({"invariant_config": {"resources": {"resource_pools": ["spare", "default"]}}});
+    let body = json!({"configPolicies": policy.to_string(), "workloadType": "EXPERIMENT"});
+    let path = "/api/v1/config-policies/global/EXPERIMENT";
+    cluster.admin().await.put(path, body).await.ok();
+    for resources in [
+        json!({}),
+        json!({"resource_pool": "default"}),
+        json!({"resource_pools": ["default"]}),
+    ] {
+        let answer = refused(resources.clone()).await.ok();
+        let resolved = &answer["config"]["resources"];
+        assert_eq!(resolved["resource_pool"], "spare", "{resources}");
+        assert_eq!(resolved["resource_pools"], json!(["spare", "default"]));
+        let told = answer["messages"].to_string().contains("was replaced by");
+        assert_eq!(told, resources != json!({}), "{answer}");
+    }
+    cluster.admin().await.delete(path).await.ok();
     let both = json!({"resource_pool": "far", "resource_pools": ["default", "spare"]});
     let sentence = refused(both).await.refused(400);
     assert!(sentence.contains("cannot be combined"), "{sentence}");

@@ -221,7 +221,7 @@ fn placement_is_known_before_completion() {
     )
     .unwrap();
     assert_eq!(
-        submitted.placement(),
+        submitted.placement(&[]),
         Placement {
             workspace: Some("w".into()),
             project: Some("p".into()),
@@ -246,6 +246,17 @@ fn placement_is_known_before_completion() {
     )
     .unwrap();
     assert_eq!(submitted.trial_size(&[policies]), size(3, true));
+    for (fixed, one, several) in [
+        ("resource_pool: gpu", Some("gpu"), vec![]),
+        ("resource_pools: [gpu, spare]", None, vec!["gpu", "spare"]),
+        ("resource_pools: []", Some("cpu"), vec![]),
+    ] {
+        let text = format!("invariant_config: {{resources: {{{fixed}}}}}");
+        let policies = [Policies::parse(Workload::Experiment, "cluster", None, &text).unwrap()];
+        let placement = submitted.placement(&policies);
+        assert_eq!(placement.resource_pool.as_deref(), one, "{fixed}");
+        assert_eq!(placement.resource_pools, several, "{fixed}");
+    }
     for unreadable in ["-3", "many", "99999999999"] {
         let text = format!("resources: {{slots_per_trial: {unreadable}}}");
         assert_eq!(Submitted::read(&text).unwrap().trial_size(&[]), None);
