@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(submitted) = Submitted::parse(text) else {
         return;
     };
-    let _ = submitted.placement();
+    let _ = submitted.placement(&[]);
     let _ = mask_document(&submitted.to_value());
     let container_defaults = TaskContainerDefaults::default();
     let defaults = CompletionDefaults {
