@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::agent;
 use crate::container::TaskContainerDefaults;
@@ -459,8 +459,14 @@ fn check_alone(
             Ok(plain(warnings))
         }
         DocumentKind::TaskOf(kind) => {
-            let submitted = task_layers(kind, file, text, options)?;
+            let mut submitted = task_layers(kind, file, text, options)?;
             let warnings = submitted.warnings.clone();
+            // A command line brings the command, where the file has none.
+            if kind == TaskKind::Command && submitted.to_value()["entrypoint"].is_null() {
+                let source = Source::layer(Layer::Override);
+                let command = json!({"entrypoint": ["true"]});
+                submitted = submitted.over(SubmittedTask::of_layer(kind, source, &command));
+            }
             if options.partial {
                 submitted.checked()?;
             } else {

@@ -9,6 +9,7 @@ use det_client::api_path;
 use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
+use crate::commands::experiment::create;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::model_files::read_config;
@@ -37,21 +38,22 @@ pub(crate) async fn run(args: PreviewArgs, context: &Context) -> Result<(), CliE
     }
     // The command line demands one of the two.
     let file = args.config_file.unwrap_or_default();
-    let (_, config) = read_config(&file)?;
+    let (written, config) = read_config(&file)?;
     if config["searcher"].is_null() {
         return Err(CliError::request(format!(
             "\"{}\" has no \"searcher\" section, so there is no search to preview",
             file.display()
         )));
     }
+    // Only what a search needs must be there.
+    create::check(&file, &written, &[], true)?;
     let session = context.session().await?;
+    let body = json!({"config": config});
     let answer = session
         .client
-        .post(
-            &api_path(["preview-hp-search"]),
-            Some(&json!({"config": config})),
-        )
-        .await?;
+        .post(&api_path(["preview-hp-search"]), Some(&body))
+        .await
+        .map_err(|error| create::in_file(error, &file, &written, &[]))?;
     let summary = &answer["summary"];
     let mut listing = Listing::new(["Trials", "Training Time"]);
     for trials in items(&summary["trials"]) {

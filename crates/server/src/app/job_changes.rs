@@ -101,7 +101,7 @@ impl Master {
             JobChange::Weight(weight) => {
                 if !weight.is_finite() || *weight <= 0.0 {
                     return Err(AppError::invalid(format!(
-                        "a weight must be above 0, found {weight}"
+                        "a weight must be above 0 and finite, found {weight}"
                     )));
                 }
                 job.weight = *weight;
@@ -112,7 +112,8 @@ impl Master {
                     let per_trial = config["resources"]["slots_per_trial"].as_i64().unwrap_or(0);
                     if *slots < per_trial || *slots > i64::from(u32::MAX) {
                         return Err(AppError::invalid(format!(
-                            "max_slots must be at least slots_per_trial ({per_trial}), found {slots}"
+                            "max_slots must be slots_per_trial ({per_trial}) to {}, found {slots}",
+                            u32::MAX
                         )));
                     }
                 }

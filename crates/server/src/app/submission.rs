@@ -4,11 +4,13 @@ use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{CompletionDefaults, ExperimentConfig, Placement, Submitted};
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
+use det_config::secrets::MASK;
 use det_searcher::Search;
 use det_store::workspaces::{ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 
 use crate::app::admission::Findings;
 use crate::app::experiments::NewExperimentRequest;
+use crate::app::templates::hidden_secret;
 use crate::app::workspaces::Places;
 use crate::app::{Master, beside};
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -101,6 +103,13 @@ impl Master {
             warnings: submitted.warnings.iter().map(ToString::to_string).collect(),
             ..Findings::default()
         };
+        if request.config.contains(MASK)
+            && let Some(path) = hidden_secret(&submitted.to_value(), "")
+        {
+            findings.warnings.push(format!(
+                "{path}: \"{MASK}\" is shown in place of a secret, and is all that the trials get; give the secret itself"
+            ));
+        }
         let (project, workspace) = home_of(&places, request.project_id, &placement, &mut findings)?;
         let policies = self
             .policies_over(workspace.id, Workload::Experiment)

@@ -223,3 +223,21 @@ async fn variables_that_look_secret_are_hidden_from_others_than_the_owner() {
     assert!(!events.to_string().contains("swordfish"), "{events}");
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_mark_in_place_of_a_secret_is_taken_with_a_warning() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let config = json!({
+        "name": "back", "entrypoint": "true", "searcher": {"name": "single", "metric": "loss"},
+        "environment": {"registry_auth": {"username": "u", "password": "********"}},
+    });
+    let body = json!({"config": config.to_string(), "validateOnly": true});
+    let answer = client.post("/api/v1/experiments", body).await.ok();
+    let told = answer["messages"].to_string();
+    assert!(
+        told.contains("environment.registry_auth.password"),
+        "{told}"
+    );
+    cluster.stop().await;
+}

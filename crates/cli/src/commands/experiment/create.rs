@@ -172,7 +172,12 @@ impl CreateArgs {
 }
 
 /// Checks a configuration as the master does, before anything is sent.
-fn check(path: &Path, text: &str, overrides: &[String], partial: bool) -> Result<(), CliError> {
+pub(in crate::commands) fn check(
+    path: &Path,
+    text: &str,
+    overrides: &[String],
+    partial: bool,
+) -> Result<(), CliError> {
     let options = CheckOptions {
         overrides,
         partial,
@@ -184,7 +189,12 @@ fn check(path: &Path, text: &str, overrides: &[String], partial: bool) -> Result
 
 /// A refusal by the master, with its mistakes where they stand in the file and on the command line: overrides make the
 /// text that is sent anew, and its lines are nobody's.
-fn in_file(error: ClientError, path: &Path, text: &str, overrides: &[String]) -> CliError {
+pub(in crate::commands) fn in_file(
+    error: ClientError,
+    path: &Path,
+    text: &str,
+    overrides: &[String],
+) -> CliError {
     match &error {
         ClientError::Failed { mistakes, .. } if !mistakes.is_empty() => {
             let mistakes = mistakes.iter().map(ConfigError::from_json).collect();

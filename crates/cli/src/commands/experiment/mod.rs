@@ -1,6 +1,6 @@
 //! `det experiment`: searches and single runs.
 
-mod create;
+pub(super) mod create;
 mod describe;
 mod download;
 mod follow;
