@@ -538,7 +538,12 @@ impl Checker {
             };
             if needed {
                 let hint = lower_first(field.about).replace('`', "\"");
-                self.error_hint_in(field.name, at, format!("is required{of}"), hint);
+                let message = format!("is required{of}");
+                if hint == field.name {
+                    self.error_in(field.name, at, message);
+                } else {
+                    self.error_hint_in(field.name, at, message, hint);
+                }
             }
         }
     }
