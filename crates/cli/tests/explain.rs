@@ -24,9 +24,12 @@ fn master() -> StubMaster {
 /// The value and the origin of a key.
 fn row(person: &Person, key: &str, more: &[&str]) -> (Value, Value) {
     let arguments = [&["config", "explain", "train.yaml", "--json"], more].concat();
-    let rows: Value = serde_json::from_str(&person.det(&arguments).ok()).unwrap();
-    let row = rows.as_array().unwrap().iter();
-    let row = row.clone().find(|row| row["path"] == key).unwrap();
+    let rows: Value =
+        serde_json::from_str(&person.det(&arguments).ok()).expect("JSON was asked for");
+    let mut rows = rows.as_array().into_iter().flatten();
+    let row = rows
+        .find(|row| row["path"] == key)
+        .expect("the key is there");
     (row["value"].clone(), row["origin"].clone())
 }
 
