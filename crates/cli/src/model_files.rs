@@ -132,7 +132,11 @@ impl ModelFiles {
             reason = "shown with one decimal; the limit is far below 2^52"
         )]
         let bytes = self.bytes as f64;
-        format!("{} and {} files", size(bytes), self.entries.len())
+        let files = match self.entries.len() {
+            1 => "1 file".to_owned(),
+            n => format!("{n} files"),
+        };
+        format!("{} and {files}", size(bytes))
     }
 
     fn add_include(&mut self, include: &Path) -> Result<(), CliError> {

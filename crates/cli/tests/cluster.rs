@@ -364,7 +364,7 @@ fn a_master_is_asked_to_take_on_its_configuration() {
     let person = Person::using(&stub);
     let out = person.det(&["master", "reload", "--check"]).ok();
     for line in [
-        "The running master would take on 2 change(s):",
+        "The running master would take on 2 changes:",
         "cluster_name     |     | lab |",
         "notebook_timeout |     | 60  | kept; nothing acts on it",
     ] {

@@ -42,7 +42,7 @@ fn the_configuration_is_sent_byte_for_byte() {
     let person = person(&stub);
     let run = person.det(&["experiment", "create", "c.yaml", "model", "-v"]);
     assert!(
-        run.err.contains("  x.py\nsending 9.0B and 1 files"),
+        run.err.contains("  x.py\nsending 9.0B and 1 file"),
         "{run:?}"
     );
     assert_eq!(run.ok(), "Created experiment 7\n");

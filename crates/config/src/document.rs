@@ -255,18 +255,33 @@ fn by_usual_name(name: &str) -> Option<(&'static str, DocumentKind)> {
 }
 
 /// Policies as those over experiments or over tasks: by the name, else by which of the two they suit better.
-fn policies_of(name: &str, text: &str) -> DocumentKind {
+fn policies_of(name: &str, text: &str, because: String) -> Guess {
     let mistakes = |workload| {
         Policies::parse(workload, "", None, text).map_or_else(|errors| errors.0.len(), |_| 0)
     };
-    let of_tasks = name.contains("task")
-        || name.contains("ntsc")
-        || mistakes(Workload::Tasks) < mistakes(Workload::Experiment);
-    DocumentKind::Policies(if of_tasks {
-        Workload::Tasks
-    } else {
-        Workload::Experiment
-    })
+    let of = |workload, because| Guess {
+        kind: DocumentKind::Policies(workload),
+        because,
+    };
+    if let Some(word) = ["task", "ntsc"].iter().find(|word| name.contains(*word)) {
+        return of(Workload::Tasks, format!("its name has \"{word}\" in it"));
+    }
+    if mistakes(Workload::Tasks) >= mistakes(Workload::Experiment) {
+        return of(Workload::Experiment, because);
+    }
+    let root = yaml::read(text).ok().map(|reading| reading.root);
+    let invariants = root.as_ref().and_then(|root| root.get("invariant_config"));
+    let of_a_task =
+        |kind: DocumentKind| matches!(kind, DocumentKind::Task | DocumentKind::TaskOf(_));
+    let telling = TELLING
+        .iter()
+        .filter(|(_, kind)| of_a_task(*kind))
+        .find(|(key, _)| invariants.is_some_and(|given| given.find(key).is_some()));
+    let because = match telling {
+        Some((key, _)) => format!("its \"invariant_config\" has \"{key}\""),
+        None => "as policies over experiments it would have more mistakes".to_owned(),
+    };
+    of(Workload::Tasks, because)
 }
 
 /// What a document most likely is: by a usual name of its file, else by its keys, else by another word in the name, else
@@ -277,11 +292,11 @@ pub fn guess(file: &str, text: &str) -> Guess {
         .next()
         .unwrap_or_default()
         .to_ascii_lowercase();
-    let mut guess = guess_by(&name, text);
-    if matches!(guess.kind, DocumentKind::Policies(_)) {
-        guess.kind = policies_of(&name, text);
+    let guess = guess_by(&name, text);
+    match guess.kind {
+        DocumentKind::Policies(_) => policies_of(&name, text, guess.because),
+        _ => guess,
     }
-    guess
 }
 
 fn guess_by(name: &str, text: &str) -> Guess {

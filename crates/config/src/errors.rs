@@ -139,7 +139,13 @@ fn write_place(
     for number in [line, column].into_iter().flatten() {
         write!(f, ":{number}")?;
     }
-    if path.is_empty() {
+    // An override and `--set` are named by their path.
+    let is_said = || {
+        source
+            .strip_suffix(path)
+            .is_some_and(|before| before.ends_with(' '))
+    };
+    if path.is_empty() || is_said() {
         Ok(())
     } else {
         write!(f, ": {path}")

@@ -26,6 +26,8 @@ pub enum Layer {
     ClusterDefaults,
     /// The master's `checkpoint_storage`.
     CheckpointStorage,
+    /// The checkpoint storage that a master has which is told of none, where it is not known whether this one was.
+    AssumedStorage,
     /// The settings of a workspace, by its name.
     Workspace(String),
     /// The default priority of a pool, by its name.
@@ -51,6 +53,7 @@ impl fmt::Display for Layer {
             Self::PoolDefaults(pool) => write!(f, "pool \"{pool}\" defaults"),
             Self::ClusterDefaults => f.write_str("cluster defaults"),
             Self::CheckpointStorage => f.write_str("master's checkpoint storage"),
+            Self::AssumedStorage => f.write_str("default; the master's own is not known"),
             Self::Workspace(name) => write!(f, "workspace \"{name}\""),
             Self::PoolPriority(pool) => write!(f, "pool \"{pool}\" default priority"),
             Self::DefaultPool => f.write_str("default pool"),
@@ -73,6 +76,7 @@ impl Layer {
             Self::PoolDefaults(_) => "pool_defaults",
             Self::ClusterDefaults => "cluster_defaults",
             Self::CheckpointStorage => "checkpoint_storage",
+            Self::AssumedStorage => "assumed_storage",
             Self::Workspace(_) => "workspace",
             Self::PoolPriority(_) => "pool_priority",
             Self::DefaultPool => "default_pool",
@@ -260,6 +264,11 @@ mod tests {
                 origin(Source::layer(Layer::Workspace("vision".into())), 0),
                 "workspace \"vision\"",
                 json!({"layer": "workspace", "name": "vision"}),
+            ),
+            (
+                origin(Source::layer(Layer::AssumedStorage), 0),
+                "default; the master's own is not known",
+                json!({"layer": "assumed_storage"}),
             ),
             (
                 origin(Source::layer(Layer::PoolPriority("gpu".into())), 0),

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use crate::errors::ConfigError;
-use crate::schema::{Checker, Misplaced, Segment, Stage, mask};
+use crate::schema::{Checker, Misplaced, Segment, Stage, mask, mask_all};
+use crate::secrets::mask_all_variables;
 use crate::yaml::{Node, Tree, to_yaml};
 
 /// How often what was moved is looked at again: a section in its right place may show what else is not.
@@ -50,6 +51,10 @@ pub(crate) fn propose(checker: &mut Checker, written: &Node) {
         .collect();
     let mut value = Node::new(Tree::Map(shown)).to_value();
     mask(&mut value, checker.document().root);
+    mask_all_variables(&mut value);
+    if let Some(secrets) = value.pointer_mut("/data/secrets") {
+        mask_all(secrets);
+    }
     if let Some(first) = checker.errors.first_mut() {
         first.repaired = Some(to_yaml(&value).into());
     }

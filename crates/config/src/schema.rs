@@ -127,6 +127,7 @@ impl Kind {
                 any(union.common) || union.variants.iter().any(|variant| any(variant.fields))
             }
             Self::List(item) | Self::Map(item) => item.holds_secrets(),
+            Self::Special(special) => special.inner.is_some_and(Self::holds_secrets),
             _ => false,
         }
     }

@@ -202,6 +202,31 @@ fn shown_parameters(address: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{path}?{}", shown.join("&")))
 }
 
+/// Whether what stands below a key may be secret whatever its form, since the key is a secret's or that of variables.
+pub(crate) fn is_place_of_secrets(key: &str) -> bool {
+    matches!(key, "environment_variables" | "env") || names_a_secret(key)
+}
+
+/// A text that stands in the wrong place, for quoting: nothing of the schema says what it is, so besides passwords in
+/// addresses everything is hidden behind a name that looks secret, in `NAME=value`, `NAME: value` and the like.
+pub(crate) fn found_text(text: &str) -> Cow<'_, str> {
+    let is_of_a_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    for (at, sign) in text.match_indices(['=', ':']) {
+        let value = text[at + sign.len()..].trim_start();
+        // An address, and a path in a container.
+        if value.is_empty() || (sign == ":" && value.starts_with('/')) {
+            continue;
+        }
+        let before = text[..at].trim_end_matches(|c: char| c.is_whitespace() || "\"'".contains(c));
+        let name = before.rsplit(|c| !is_of_a_name(c)).next().unwrap_or("");
+        if names_a_secret(name) {
+            let shown = without_passwords(&text[..at]);
+            return Cow::Owned(format!("{shown}{sign}{MASK}"));
+        }
+    }
+    without_passwords(text)
+}
+
 /// Whether a text is what was shown in place of a secret, whole or in a variable or an address. Whoever sends it back
 /// would store the mark.
 pub fn is_masked(text: &str) -> bool {
@@ -421,6 +446,33 @@ mod tests {
         ] {
             assert_eq!(without_passwords(harmless), harmless);
             assert!(!is_masked(harmless), "{harmless}");
+        }
+    }
+
+    #[test]
+    fn texts_in_the_wrong_place_show_no_values_of_secret_names() {
+        for (given, shown) in [
+            ("API_TOKEN=hush a b", "API_TOKEN=********"),
+            ("API_TOKEN =hush", "API_TOKEN =********"),
+            ("API_TOKEN: hush", "API_TOKEN:********"),
+            ("a=b,MY_PASS=hush", "a=b,MY_PASS=********"),
+            ("--token=hush", "--token=********"),
+            ("{\"apiKey\": \"hush\"}", "{\"apiKey\":********"),
+            ("export é.PASSWORD='hush'", "export é.PASSWORD=********"),
+            ("http://u:p@h", "http://********@h"),
+        ] {
+            assert_eq!(found_text(given), shown);
+        }
+        for harmless in [
+            "",
+            "=",
+            "API_TOKEN",
+            "API_TOKEN=",
+            "DEBUG=1",
+            "/keys:/keys",
+            "auth://h",
+        ] {
+            assert_eq!(found_text(harmless), harmless);
         }
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Number, Value, json};
 use crate::errors::{ConfigError, Position};
 use crate::hyperparameters::{Hyperparameter, Space};
 use crate::limits::{log_problem, range_problem};
-use crate::schema::{Checker, Special, special};
+use crate::schema::{Checker, Special, cut, special};
 use crate::yaml::{Node, Tree};
 
 /// The value of `hyperparameters`.
@@ -116,7 +116,7 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
     let Some((name, keys)) = TYPES.iter().find(|(name, _)| kind.text() == Some(name)) else {
         let given = kind
             .text()
-            .map_or(kind.kind().to_owned(), |text| format!("\"{text}\""));
+            .map_or(kind.kind().to_owned(), |text| format!("\"{}\"", cut(text)));
         checker.within("type", |checker| {
             checker.error_hint(
                 kind.at.as_ref(),

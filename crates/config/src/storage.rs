@@ -283,7 +283,10 @@ fn prefix(checker: &mut Checker, node: &mut Node) {
         return checker.value(node, Kind::Text);
     };
     if text.split('/').any(|part| part == "..") {
-        let message = format!("must not climb out of the bucket with \"..\", as \"{text}\" does");
+        let message = format!(
+            "must not climb out of the bucket with \"..\", as \"{}\" does",
+            cut(text)
+        );
         return checker.error(node.at.as_ref(), message);
     }
     let parts: Vec<&str> = text
@@ -303,8 +306,11 @@ fn check(checker: &mut Checker, node: &Node) {
             ) && let Some(path) = storage.text()
                 && subdirectory(host, path).is_none()
             {
-                let message =
-                    format!("must be relative to, or under, \"{host}\"; \"{path}\" is outside");
+                let message = format!(
+                    "must be relative to, or under, \"{}\"; \"{}\" is outside",
+                    cut(host),
+                    cut(path)
+                );
                 checker.error_in("storage_path", storage.at.as_ref(), message);
             }
         }

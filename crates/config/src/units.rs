@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use crate::schema::cut;
+
 /// A size in bytes as text: a number, an optional space, then optionally one of `k m g t p` in any case with an optional
 /// `b` or `ib` behind it, or just `b`. Multiples are binary: `4g` = `4 GiB` = 4294967296. A fraction is cut to whole bytes.
 ///
@@ -11,7 +13,8 @@ use std::time::Duration;
 pub fn parse_byte_size(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
-            "\"{text}\" is not a size; write bytes or a number with a unit, like \"64m\" or \"4 GiB\""
+            "\"{}\" is not a size; write bytes or a number with a unit, like \"64m\" or \"4 GiB\"",
+            cut(text)
         )
     };
     let end = text
@@ -32,7 +35,7 @@ pub fn parse_byte_size(text: &str) -> Result<u64, String> {
     if let Ok(whole) = number.parse::<u64>() {
         return whole
             .checked_mul(multiple)
-            .ok_or_else(|| format!("\"{text}\" is too large a size"));
+            .ok_or_else(|| format!("\"{}\" is too large a size", cut(text)));
     }
     let (whole, fraction) = number.split_once('.').ok_or_else(wrong)?;
     if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
@@ -43,7 +46,7 @@ pub fn parse_byte_size(text: &str) -> Result<u64, String> {
     #[expect(clippy::cast_precision_loss, reason = "a power of two is exact")]
     let bytes = value * multiple as f64;
     if bytes >= 9_223_372_036_854_775_808.0 {
-        return Err(format!("\"{text}\" is too large a size"));
+        return Err(format!("\"{}\" is too large a size", cut(text)));
     }
     #[expect(
         clippy::cast_possible_truncation,
@@ -61,7 +64,8 @@ pub fn parse_byte_size(text: &str) -> Result<u64, String> {
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || {
         format!(
-            "\"{text}\" is not a duration; write a number with a unit, like \"90s\" or \"1h30m\""
+            "\"{}\" is not a duration; write a number with a unit, like \"90s\" or \"1h30m\"",
+            cut(text)
         )
     };
     if text == "0" {
@@ -96,7 +100,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
                 total
                     .checked_add(part)
                     .filter(|sum| *sum <= Duration::from_secs(MAX_SECONDS))
-                    .ok_or_else(|| format!("\"{text}\" is too long a duration"))
+                    .ok_or_else(|| format!("\"{}\" is too long a duration", cut(text)))
             })?;
         rest = tail;
     }

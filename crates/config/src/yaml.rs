@@ -17,6 +17,7 @@ use std::sync::Arc;
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
 
 use crate::errors::{ConfigError, ConfigErrors, Position};
+use crate::schema::cut;
 
 pub use emit::to_yaml;
 use node::Size;
@@ -498,7 +499,8 @@ fn scalar_tree(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Tree
         | (Some("bool"), Tree::Bool(_))
         | (Some("null"), Tree::Null) => Ok(tree),
         _ => Err(format!(
-            "\"{text}\" is not what its tag \"{}\" says",
+            "\"{}\" is not what its tag \"{}\" says",
+            cut(text),
             tag.original()
         )),
     }

@@ -272,7 +272,7 @@ fn what_a_master_found_is_told_where_it_stands_in_the_file() {
     assert_eq!(
         told.lines().collect::<Vec<_>>(),
         [
-            "--config resources.slots_per_trial: resources.slots_per_trial: is refused",
+            "--config resources.slots_per_trial: is refused",
             "train.yaml:6:3: resources.priority: is refused",
             "train.yaml:8:4: bind_mounts[0].host_path: is refused",
             "train.yaml:4:1: resources.max_slots: is refused",
@@ -282,4 +282,122 @@ fn what_a_master_found_is_told_where_it_stands_in_the_file() {
     );
     let json = found("a", Some(3), Some("s")).to_json();
     assert_eq!(det_config::ConfigError::from_json(&json).to_json(), json);
+}
+
+/// What is told of an experiment.
+fn of_experiment(text: &str, overrides: &[&str]) -> String {
+    let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    let options = CheckOptions {
+        overrides: &overrides,
+        partial: true,
+        ..CheckOptions::default()
+    };
+    check(DocumentKind::Experiment, "a.yaml", text, options)
+        .map_or_else(|errors| errors.to_string(), |_| String::new())
+}
+
+#[test]
+fn variables_have_names_without_blanks_and_colons() {
+    let variables = |given: &str| {
+        of_experiment(
+            &format!("environment: {{environment_variables: {given}}}"),
+            &[],
+        )
+    };
+    for right in [
+        "[A=b c]",
+        "[A]",
+        "[\"A=b: c\"]",
+        "{cpu: [A=1], cuda: null}",
+        "[a.b-c=1]",
+    ] {
+        assert_eq!(variables(right), "", "{right}");
+    }
+    for wrong in [
+        "[\"API_TOKEN: x\"]",
+        "[\"API_TOKEN =x\"]",
+        "[\"API_TOKEN x\"]",
+        "[\"API_TOKEN:x=y\"]",
+    ] {
+        let told = variables(wrong);
+        assert!(
+            told.ends_with("hint: write API_TOKEN=VALUE"),
+            "{wrong}: {told}"
+        );
+    }
+    assert!(variables("[\"é x\"]").ends_with("colons in the name"));
+    for wrong in ["{API_TOKEN: x}", "{API_TOKEN=x}", "{API_TOKEN: null}"] {
+        let told = variables(wrong);
+        assert!(
+            told.ends_with("hint: write a list, with \"- API_TOKEN=VALUE\"")
+                && !told.contains("=x"),
+            "{wrong}: {told}"
+        );
+    }
+}
+
+#[test]
+fn overrides_give_lists_whole() {
+    assert_eq!(
+        of_experiment("{}", &["labels[0]=z"]),
+        "--config labels[0]: \"labels[0]\" reaches into a list, which --config gives whole; \
+         hint: write --config 'labels=[VALUE, …]'"
+    );
+    assert_eq!(of_experiment("{}", &["labels=[z]"]), "");
+}
+
+#[test]
+fn what_is_gone_is_answered_with_what_is_there_now() {
+    for text in [
+        "batches_per_step: 10",
+        "searcher: {name: single, metric: m, max_steps: 3}",
+    ] {
+        let told = of_experiment(text, &[]);
+        assert!(told.contains("training code says how long"), "{told}");
+    }
+    let told = of_experiment(
+        "searcher: {name: adaptive_asha, metric: m, step_budget: 3, max_trials: 1}",
+        &[],
+    );
+    assert!(
+        told.contains("give \"time_metric\" and \"max_time\""),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_required_key_is_not_explained_by_its_name() {
+    let text = "name: n\nentrypoint: x\nsearcher: {name: single, metric: m}\ncheckpoint_storage: {type: s3}";
+    let told = check(
+        DocumentKind::Experiment,
+        "a.yaml",
+        text,
+        CheckOptions::default(),
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(
+        told.ends_with("checkpoint_storage.bucket: is required for type \"s3\""),
+        "{told}"
+    );
+}
+
+#[test]
+fn policies_are_guessed_with_the_reason() {
+    let of = |text: &str| {
+        let guess = det_config::document::guess("a.yaml", text);
+        (guess.kind.name(), guess.because)
+    };
+    assert_eq!(
+        of("invariant_config: {resources: {slots: 2}, max_restart: 2}"),
+        (
+            "task-policy",
+            "its \"invariant_config\" has \"resources.slots\"".to_owned()
+        )
+    );
+    assert_eq!(
+        of("invariant_config: {description: x}").0,
+        "policy",
+        "where both can be meant"
+    );
 }

@@ -12,7 +12,7 @@ use det_config::document::{self, CheckOptions, DocumentKind, experiment_layers, 
 use det_config::errors::{ConfigErrors, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::{LoadedMaster, Underlay};
-use det_config::origin::Layer;
+use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::task::{TaskDefaults, TaskKind};
 use det_config::{CompletionDefaults, Sources, Status};
@@ -351,6 +351,7 @@ fn underlay(
     } else {
         config.default_compute_pool()
     };
+    let is_tried = asked.is_none() && args.pool.is_some();
     let pool = asked
         .or_else(|| args.pool.clone())
         .or_else(|| default.map(str::to_owned))
@@ -366,7 +367,34 @@ fn underlay(
             names.join(", ")
         )));
     }
-    Ok(master.underlay(&pool))
+    let underlay = master.underlay(&pool);
+    Ok(if is_tried {
+        underlay.pool_chosen_by(Source::of(Layer::Flag, "--pool"))
+    } else {
+        underlay
+    })
+}
+
+/// The checkpoint storage where the master's file names none, and whose it is. Such a master keeps checkpoints below its
+/// own data.
+fn master_storage(
+    args: &ExplainArgs,
+    master: &LoadedMaster,
+    home: Option<&Home>,
+) -> (Value, Layer) {
+    let in_force = home.and_then(|home| home.master_storage.clone());
+    if let (Some(storage), true) = (in_force, args.master_config.is_empty()) {
+        return (storage, Layer::CheckpointStorage);
+    }
+    let data = master.config.data_dir.as_deref();
+    let data = data.unwrap_or(crate::master::DEFAULT_DATA_DIR);
+    let storage = json!({"type": "shared_fs", "host_path": format!("{data}/checkpoints")});
+    let layer = if args.master_config.is_empty() {
+        Layer::AssumedStorage
+    } else {
+        Layer::CheckpointStorage
+    };
+    (storage, layer)
 }
 
 /// The master's policies, if it was asked, and those of files over them.
@@ -406,6 +434,9 @@ async fn ask_home(
     match (context, of_file.0) {
         (Some(context), _) => {
             let client = context.session().await?.client;
+            if let Some(pool) = &args.pool {
+                home::require_pool(&client, pool).await?;
+            }
             let home = Home::ask(&client, &args.home, of_file, workload).await?;
             Ok(Some(home))
         }
@@ -450,9 +481,8 @@ async fn explain_experiment(
         Some(home) => home.under(submitted, own_pool),
         None => submitted,
     };
-    let underlay = underlay(args, &master, asked, slots)?
-        // A master that names no storage keeps checkpoints below its own data.
-        .or_storage(&format!("{}/checkpoints", crate::master::DEFAULT_DATA_DIR));
+    let (storage, whose) = master_storage(args, &master, home.as_ref());
+    let underlay = underlay(args, &master, asked, slots)?.or_storage(&storage, &whose);
     let defaults = CompletionDefaults {
         name: "Experiment (three-random-words)".into(),
         experiment_seed: 0,

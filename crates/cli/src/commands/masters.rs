@@ -184,10 +184,11 @@ async fn reload(client: &Client, args: &ReloadArgs) -> Result<(), CliError> {
     let format = args.format.format();
     if format == Format::Table {
         let n = items(changes).count();
+        let changes = if n == 1 { "change" } else { "changes" };
         output::line(match (n, args.check) {
             (0, _) => "Nothing differs from the configuration in force.".to_owned(),
-            (n, true) => format!("The running master would take on {n} change(s):"),
-            (n, false) => format!("The master has taken on {n} change(s):"),
+            (n, true) => format!("The running master would take on {n} {changes}:"),
+            (n, false) => format!("The master has taken on {n} {changes}:"),
         })?;
         if n == 0 {
             return Ok(());

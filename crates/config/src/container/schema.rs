@@ -8,7 +8,7 @@ use super::log_policies::LOG_POLICIES;
 use crate::pod::POD;
 use crate::schema::{
     Checker, Field, Kind, Merge, NATURAL, NATURAL_32, PORT, POSITIVE, POSITIVE_32, REAL_PORT,
-    Section, Special, cut, field, section, special, text_by,
+    Section, Special, Stage, cut, field, section, special, text_by,
 };
 use crate::storage::{ABSOLUTE_PATH, PROPAGATION};
 use crate::units::parse_byte_size;
@@ -400,7 +400,13 @@ fn device(checker: &mut Checker, node: &mut Node) {
 }
 
 /// Brings a value per device into its normal form: a map with `cpu`, `cuda`, `rocm`.
-fn per_device(checker: &mut Checker, node: &mut Node, spread: bool, item: Kind) {
+fn per_device(
+    checker: &mut Checker,
+    node: &mut Node,
+    spread: bool,
+    item: Kind,
+    advice: impl Fn(&str) -> Option<String>,
+) {
     if spread {
         // The three are the same: checking one reports each mistake once.
         let before = checker.errors.len();
@@ -423,7 +429,12 @@ fn per_device(checker: &mut Checker, node: &mut Node, spread: bool, item: Kind) 
     let Some(members) = node.members_mut() else {
         return;
     };
-    members.retain(|_, member| !matches!(member.tree, Tree::Null));
+    let is_stored = checker.stage == Stage::Stored;
+    members.retain(|key, member| {
+        // `{A=B}` is a map with a key that has no value.
+        let is_kind = KINDS.contains(&key.as_str()) || key == "gpu";
+        !matches!(member.tree, Tree::Null) || !(is_kind || is_stored)
+    });
     if let Some(gpu) = members.remove("gpu") {
         checker.warn_in("gpu", gpu.at.as_ref(), "is the old name of \"cuda\"");
         members.entry("cuda".to_owned()).or_insert(gpu);
@@ -433,10 +444,11 @@ fn per_device(checker: &mut Checker, node: &mut Node, spread: bool, item: Kind) 
             if KINDS.contains(&key.as_str()) {
                 checker.value(member, item);
             } else {
-                checker.error(
-                    member.at.as_ref(),
-                    "is not a known key; known are \"cpu\", \"cuda\", \"rocm\"",
-                );
+                let message = "is not a known key; known are \"cpu\", \"cuda\", \"rocm\"";
+                match advice(key) {
+                    Some(hint) => checker.error_hint(member.at.as_ref(), message, hint),
+                    None => checker.error(member.at.as_ref(), message),
+                }
             }
         });
     }
@@ -466,7 +478,7 @@ pub(crate) static IMAGE: Special = special(
 
 fn image(checker: &mut Checker, node: &mut Node) {
     let spread = node.text().is_some();
-    per_device(checker, node, spread, Kind::Special(&IMAGE_NAME));
+    per_device(checker, node, spread, Kind::Special(&IMAGE_NAME), |_| None);
 }
 
 static IMAGE_NAME: Special = text_by(
@@ -485,28 +497,66 @@ fn image_name(checker: &mut Checker, node: &mut Node) {
 
 pub(crate) static VARIABLES: Special = special(
     "list of `NAME=VALUE`, or map of such lists by `cpu`, `cuda`, `rocm`",
-    || by_device(&json!({"type": "array", "items": {"type": "string", "pattern": "^[^=]"}})),
+    || {
+        by_device(
+            &json!({"type": "array", "items": {"type": "string", "pattern": VARIABLE_PATTERN}}),
+        )
+    },
     variables,
 )
 .named("environment_variables");
 
 fn variables(checker: &mut Checker, node: &mut Node) {
     let spread = matches!(node.tree, Tree::List(_));
-    per_device(checker, node, spread, Kind::List(&VARIABLE_KIND));
+    per_device(checker, node, spread, Kind::List(&VARIABLE_KIND), |key| {
+        let name = variable_name(key);
+        is_variable_name(name).then(|| format!("write a list, with \"- {name}=VALUE\""))
+    });
 }
 
 static VARIABLE_KIND: Kind = Kind::Special(&VARIABLE);
 
 static VARIABLE: Special = text_by(
     "`NAME=VALUE` or `NAME`",
-    || json!({"type": "string", "pattern": "^[^=]"}),
+    || json!({"type": "string", "pattern": VARIABLE_PATTERN}),
     variable,
 );
+
+const VARIABLE_PATTERN: &str = r"^[^=:\s]+(=|$)";
+
+/// The name at the beginning of a text.
+fn variable_name(text: &str) -> &str {
+    let end = text.find(|c: char| c == '=' || c == ':' || c.is_whitespace());
+    &text[..end.unwrap_or(text.len())]
+}
+
+fn is_variable(text: &str) -> bool {
+    matches!(
+        text[variable_name(text).len()..].chars().next(),
+        None | Some('=')
+    )
+}
+
+fn is_variable_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
 
 fn variable(checker: &mut Checker, node: &mut Node) {
     match node.text() {
         Some(text) if text.is_empty() || text.starts_with('=') => {
             checker.error(node.at.as_ref(), "must be \"NAME=VALUE\" or \"NAME\"");
+        }
+        // The rest of such a text is the value most likely, so it is not shown.
+        Some(text) if checker.stage != Stage::Stored && !is_variable(text) => {
+            let message =
+                "must be \"NAME=VALUE\" or \"NAME\", without blanks and colons in the name";
+            match variable_name(text) {
+                name if is_variable_name(name) => {
+                    let hint = format!("write {name}=VALUE");
+                    checker.error_hint(node.at.as_ref(), message, hint);
+                }
+                _ => checker.error(node.at.as_ref(), message),
+            }
         }
         Some(_) => {}
         None => {

@@ -41,19 +41,6 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
             format!("has {length} characters; lists show 255"),
         );
     }
-    let slots = root
-        .find("resources.slots_per_trial")
-        .and_then(Node::integer);
-    if slots.is_some_and(|slots| slots > 1)
-        && root.find("hyperparameters.global_batch_size").is_none()
-    {
-        let at = root.get("hyperparameters").and_then(|node| node.at.clone());
-        checker.warn_in(
-            "hyperparameters",
-            at.as_ref(),
-            "has no \"global_batch_size\", which distributed training with a trial class needs",
-        );
-    }
     entrypoint(checker, root);
 }
 
@@ -69,6 +56,20 @@ fn entrypoint(checker: &mut Checker, root: &Node) {
         entrypoint.at.as_ref(),
         "names a trial class, which is deprecated; use \"python3 -m determined.launch.torch_distributed\" or a script",
     );
+    // Other entrypoints share a batch out as they like.
+    if let Some(slots) = root.find("resources.slots_per_trial")
+        && slots.integer().is_some_and(|slots| slots > 1)
+        && root.find("hyperparameters.global_batch_size").is_none()
+    {
+        checker.within("resources", |checker| {
+            checker.warn_in(
+                "slots_per_trial",
+                slots.at.as_ref(),
+                "is above 1 without \"hyperparameters.global_batch_size\", which distributed training with a trial \
+                 class needs",
+            );
+        });
+    }
 }
 
 /// A trial class that counts epochs must be told how long one is.

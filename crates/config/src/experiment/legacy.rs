@@ -38,7 +38,7 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
             checker.error_hint(
                 step.at.as_ref(),
                 "was removed",
-                "give \"searcher.max_length\" in batches",
+                "remove it; training code says how long it trains, and the searcher, where it halves, with \"max_time\"",
             );
         });
     }
@@ -124,6 +124,15 @@ fn removed(checker: &mut Checker, root: &mut Node) {
 
 /// The oldest lengths, in steps of batches.
 fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&Node>) {
+    let halves = searcher
+        .get("name")
+        .and_then(Node::text)
+        .is_some_and(|name| !matches!(name, "single" | "random" | "grid"));
+    let advice = if halves {
+        "give \"time_metric\" and \"max_time\""
+    } else {
+        "remove it; training code says how long it trains"
+    };
     let per_step = batches_per_step.map_or(Some(100), |node| node.integer().filter(|n| *n >= 1));
     if let Some(max_steps) = searcher.take("max_steps") {
         let total = match (batches_per_step, max_steps.integer(), per_step) {
@@ -144,22 +153,12 @@ fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&N
                 put_length(searcher, "batches", total.into(), max_steps.at.clone());
             }
             None => checker.within("max_steps", |checker| {
-                checker.error_hint(
-                    max_steps.at.as_ref(),
-                    "was removed",
-                    "give \"max_length\" in batches",
-                );
+                checker.error_hint(max_steps.at.as_ref(), "was removed", advice);
             }),
         }
     }
     for key in ["target_trial_steps", "step_budget", "steps_per_round"] {
-        refuse(
-            checker,
-            searcher,
-            key,
-            "was removed",
-            "give \"max_length\" in batches",
-        );
+        refuse(checker, searcher, key, "was removed", advice);
     }
 }
 

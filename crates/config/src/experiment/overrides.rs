@@ -62,6 +62,15 @@ fn apply(root: &mut Node, text: &str) -> Result<(), ConfigError> {
     if segments.iter().any(|segment| segment.is_empty()) {
         return Err(wrong(format!("override \"{}\" has an empty key", cut(key))));
     }
+    if let Some((list, _)) = key.split_once('[')
+        && segments.iter().any(|segment| segment.ends_with(']'))
+    {
+        let message = format!(
+            "\"{}\" reaches into a list, which --config gives whole",
+            cut(key)
+        );
+        return Err(wrong(message).with_hint(format!("write --config '{}=[VALUE, …]'", cut(list))));
+    }
     let mut value = parse_value(key, value)
         .map_err(|reason| ConfigError::new(key, Some(&place), format!("the value {reason}")))?;
     value.each_place(&mut |at| *at = place.clone());

@@ -389,8 +389,8 @@ fn older_forms_are_translated_with_a_warning() {
         "scheduling_unit: is deprecated",
     );
     warned(
-        &with("resources: {slots_per_trial: 2}"),
-        "has no \"global_batch_size\"",
+        "entrypoint: model:Trial\nsearcher: {name: single, metric: x}\nresources: {slots_per_trial: 2}",
+        "resources.slots_per_trial: is above 1 without \"hyperparameters.global_batch_size\"",
     );
     warned(
         &with("reproducibility: {experiment_seed: 3000000000}"),

@@ -407,7 +407,18 @@ fn element_of<'r>(rest: &'r str, items: &[Node], path: &str) -> Result<(usize, &
             let (what, hint) = if several.is_empty() {
                 ("no element has this number or name", None)
             } else {
-                let hint = format!("--set '{path}[\"NAME\"].KEY=VALUE' says which");
+                let told = several.iter().map(|(index, _)| {
+                    let element = match name_of(&items[*index]) {
+                        Some(name) => format!("[\"{name}\"]"),
+                        None => format!("[{index}]"),
+                    };
+                    format!("--set '{path}{element}.KEY=VALUE' is element {index}")
+                });
+                let told: Vec<String> = told.collect();
+                let hint = format!(
+                    "no variable can say which, a file and --set can: {}",
+                    told.join(", ")
+                );
                 ("several elements can be meant", Some(hint))
             };
             Err(Nowhere::new(

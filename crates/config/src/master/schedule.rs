@@ -88,6 +88,17 @@ const FIELDS: [Field; 5] = [
     },
 ];
 
+/// What other readers of cron fields take in their place, after an `@`.
+const NICKNAMES: [(&str, &str); 7] = [
+    ("hourly", "0 * * * *"),
+    ("daily", "0 0 * * *"),
+    ("midnight", "0 0 * * *"),
+    ("weekly", "0 0 * * 0"),
+    ("monthly", "0 0 1 * *"),
+    ("yearly", "0 0 1 1 *"),
+    ("annually", "0 0 1 1 *"),
+];
+
 /// Days in each month, at most.
 const MONTHS: [u32; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 /// Days to look ahead: the 29th of February is at most eight years away.
@@ -154,6 +165,15 @@ impl Cron {
                 cut(text)
             )
         };
+        if let Some(name) = text.strip_prefix('@') {
+            let fields = NICKNAMES.iter().find(|(known, _)| *known == name);
+            let instead = fields.map_or_else(String::new, |(_, fields)| {
+                format!("; \"{fields}\" says the same")
+            });
+            return Err(wrong(format!(
+                ": names of schedules are not known here{instead}"
+            )));
+        }
         let mut fields = text.split_whitespace();
         let mut sets = [0; 5];
         let mut named = [false; 5];
@@ -407,6 +427,11 @@ mod tests {
             ("0 3 * *", "five cron fields"),
             ("0 3 * * * *", "five cron fields"),
             ("60 3 * * *", "\"60\" is no minute"),
+            (
+                "@daily",
+                "not \"@daily\": names of schedules are not known here; \"0 0 * * *\" says the same",
+            ),
+            ("@reboot", "names of schedules are not known here"),
             ("0 24 * * *", "\"24\" is no hour"),
             ("0 3 0 * *", "\"0\" is no day of the month"),
             ("0 3 * 13 *", "\"13\" is no month"),

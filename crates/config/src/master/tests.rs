@@ -100,7 +100,7 @@ fn mistakes_name_the_file_the_variable_or_the_flag() {
         "m.yaml:2:3: log.levle: is not a known key; hint: did you mean \"level\"?",
         "DET_PORT: port: must be an integer, not the string \"http\"",
         "--launch-error: launch_error: must be true or false, not the string \"maybe\"",
-        "--set nowhere: nowhere: is not a key that a flag or variable can set",
+        "--set nowhere: is not a key that a flag or variable can set",
     ] {
         assert!(message.contains(expected), "{message}\nlacks {expected}");
     }
@@ -731,7 +731,8 @@ fn a_number_is_a_name_where_an_element_has_it() {
     let told = loaded(&[("DET_RESOURCE_POOLS__1__DESCRIPTION", "set")], "").unwrap_err();
     assert!(
         told.contains("several elements can be meant; there are: 0 \"default\", 1 \"7\"")
-            && told.contains("--set 'resource_pools[\"NAME\"]"),
+            && told.contains("--set 'resource_pools[\"7\"].KEY=VALUE' is element 1")
+            && told.contains("--set 'resource_pools[\"1\"].KEY=VALUE' is element"),
         "{told}"
     );
 }

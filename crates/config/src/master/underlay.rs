@@ -79,14 +79,21 @@ impl Underlay {
         }
     }
 
-    /// The same with a directory that every agent has as checkpoint storage, unless there is one already.
+    /// The same with this checkpoint storage, unless there is one already; `layer` says whose it is.
     #[must_use]
-    pub fn or_storage(mut self, host_path: &str) -> Self {
-        self.checkpoint_storage.get_or_insert_with(|| {
-            let node =
-                Node::from(&serde_json::json!({"type": "shared_fs", "host_path": host_path}));
-            relabelled(node, &Layer::CheckpointStorage)
-        });
+    pub fn or_storage(mut self, storage: &Value, layer: &Layer) -> Self {
+        self.checkpoint_storage
+            .get_or_insert_with(|| relabelled(Node::from(storage), layer));
+        self
+    }
+
+    /// The same with its pool chosen by somebody else than the master.
+    #[must_use]
+    pub fn pool_chosen_by(mut self, source: Source) -> Self {
+        if let Some(pool) = &mut self.pool {
+            let source = Arc::new(source);
+            pool.each_place(&mut |at| at.source = Some(Arc::clone(&source)));
+        }
         self
     }
 

@@ -10,7 +10,7 @@ use crate::errors::{
     ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position, each_once,
     forget_missing_of_given,
 };
-use crate::secrets::without_passwords;
+use crate::secrets::{found_text, is_place_of_secrets};
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
@@ -118,7 +118,7 @@ impl Checker {
     /// Translates older forms and checks a whole document.
     pub(crate) fn check(&mut self, node: &mut Node) {
         (self.document.translate)(self, node);
-        self.section(node, self.document.root);
+        self.value(node, Kind::Section(self.document.root));
     }
 
     /// Takes mistakes that were found before, in the layers that this document is made of, and forgets that keys are
@@ -213,6 +213,15 @@ impl Checker {
         }
     }
 
+    /// A text as a mistake quotes it.
+    fn cited(&self, text: &str) -> String {
+        if self.is_secret() {
+            "a string that is not shown".to_owned()
+        } else {
+            format!("\"{}\"", cut(text))
+        }
+    }
+
     /// Records a mistake at the current path.
     pub(crate) fn error(&mut self, at: Option<&Position>, message: impl Into<String>) {
         let error = ConfigError::new(self.path(), at, message);
@@ -278,9 +287,16 @@ impl Checker {
         result
     }
 
+    /// Whether what stands here may be a secret, by what the schema says of it or by the name of a key on the way.
+    fn is_secret(&self) -> bool {
+        let is_place =
+            |step: &Segment| matches!(step, Segment::Key(key) if is_place_of_secrets(key));
+        self.hush > 0 || self.path.iter().any(is_place)
+    }
+
     /// A value for people: scalars as they are, unless they are secret.
     pub(crate) fn found(&self, node: &Node) -> String {
-        if self.hush > 0 {
+        if self.is_secret() {
             return node.kind().to_owned();
         }
         match &node.tree {
@@ -301,7 +317,7 @@ impl Checker {
     }
 
     fn mismatch_hint(&self, node: &Node, expected: &str) -> Option<String> {
-        let text = node.text().filter(|_| self.hush == 0);
+        let text = node.text().filter(|_| !self.is_secret());
         let number = |text: &str| {
             crate::yaml::parse_scalar(text).is_ok_and(|tree| matches!(tree, Tree::Number(_)))
         };
@@ -319,7 +335,7 @@ impl Checker {
             ("a map", Some(text)) if text.contains(':') && !text.contains(": ") => {
                 "put a space behind the \":\"".into()
             }
-            ("a list", Some(text)) if text.len() <= MAX_QUOTED => format!("write [{text}]"),
+            ("a list", Some(text)) if text.len() <= MAX_QUOTED => format!("write [{}]", cut(text)),
             ("a string", None) if matches!(node.tree, Tree::Number(_) | Tree::Bool(_)) => {
                 "put it in quotes".into()
             }
@@ -329,6 +345,17 @@ impl Checker {
 
     /// Checks one value and brings it into its normal form.
     pub(crate) fn value(&mut self, node: &mut Node, kind: Kind) {
+        // A scalar in place of what holds secrets may be one of them, in a form that we do not have. What is in a free
+        // map nobody but its owner knows.
+        let is_structure = matches!(node.tree, Tree::Null | Tree::List(_) | Tree::Map(_));
+        let may_hold = matches!(kind, Kind::AnyMap) || kind.holds_secrets();
+        let hush = usize::from(!is_structure && may_hold);
+        self.hush += hush;
+        self.value_of(node, kind);
+        self.hush -= hush;
+    }
+
+    fn value_of(&mut self, node: &mut Node, kind: Kind) {
         match kind {
             Kind::Any => {}
             Kind::AnyMap => {
@@ -426,7 +453,7 @@ impl Checker {
         match node.text() {
             Some(text) if words.contains(&text) => {}
             Some(text) => {
-                let message = format!("must be one of {}, not \"{}\"", quoted(words), cut(text));
+                let message = format!("must be one of {}, not {}", quoted(words), self.cited(text));
                 match closest(text, words.iter().copied()) {
                     Some(word) => {
                         let hint = format!("did you mean \"{word}\"?");
@@ -511,7 +538,12 @@ impl Checker {
             };
             if needed {
                 let hint = lower_first(field.about).replace('`', "\"");
-                self.error_hint_in(field.name, at, format!("is required{of}"), hint);
+                let message = format!("is required{of}");
+                if hint == field.name {
+                    self.error_in(field.name, at, message);
+                } else {
+                    self.error_hint_in(field.name, at, message, hint);
+                }
             }
         }
     }
@@ -592,7 +624,7 @@ impl Checker {
         words: &str,
     ) {
         let given = match tag.text() {
-            Some(text) => format!("\"{}\"", cut(text)),
+            Some(text) => self.cited(text),
             None => self.found(tag),
         };
         let message = format!("must be one of {words}, not {given}");
@@ -657,7 +689,8 @@ pub(crate) fn push_key(path: &mut String, key: &str) {
         }
         path.push_str(key);
     } else {
-        path.push_str(&format!("[{key:?}]"));
+        // A variable may stand where its name alone should.
+        path.push_str(&format!("[{:?}]", found_text(key)));
     }
 }
 
@@ -685,9 +718,9 @@ fn is_plain_key(key: &str) -> bool {
             .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '/' | '$'))
 }
 
-/// A text for quoting, without its end when it is long, and without passwords in addresses.
+/// A text for quoting, without its end when it is long, and without what looks secret.
 pub(crate) fn cut(text: &str) -> String {
-    let text = &*without_passwords(text);
+    let text = &*found_text(text);
     let short: String = text.chars().take(MAX_QUOTED).collect();
     if short.len() < text.len() {
         short + "…"

@@ -464,6 +464,6 @@ fn overrides_beat_the_file_and_secrets_are_hidden() {
     .to_string();
     assert_eq!(
         message,
-        "--config resources.slots: resources.slots: must be an integer, not the string \"many\""
+        "--config resources.slots: must be an integer, not the string \"many\""
     );
 }

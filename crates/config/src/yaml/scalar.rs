@@ -3,6 +3,7 @@
 use serde_json::Number;
 
 use super::Tree;
+use crate::schema::cut;
 
 /// What an unquoted scalar means.
 ///
@@ -18,7 +19,7 @@ pub fn parse_scalar(text: &str) -> Result<Tree, String> {
     }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if matches!(unsigned, ".inf" | ".Inf" | ".INF") || matches!(text, ".nan" | ".NaN" | ".NAN") {
-        return Err(format!("\"{text}\" is not a finite number"));
+        return Err(format!("\"{}\" is not a finite number", cut(text)));
     }
     if let Some(number) = radix(text) {
         return Ok(Tree::Number(number));
@@ -38,7 +39,7 @@ pub fn parse_scalar(text: &str) -> Result<Tree, String> {
         .ok()
         .and_then(Number::from_f64)
         .map(Tree::Number)
-        .ok_or_else(|| format!("\"{text}\" is too large for a number"))
+        .ok_or_else(|| format!("\"{}\" is too large for a number", cut(text)))
 }
 
 /// `0o17` and `0x1f`, without a sign.

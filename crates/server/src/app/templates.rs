@@ -224,14 +224,35 @@ impl Master {
         .await
     }
 
+    /// The templates of these names, in their order; a refusal names all that are missing.
+    async fn templates_named(&self, names: &[String]) -> AppResult<Vec<TemplateRow>> {
+        let mut conn = self.store.read().await?;
+        let (mut rows, mut missing) = (Vec::new(), Vec::new());
+        for name in names {
+            match templates::find(&mut conn.conn(), name).await? {
+                Some(row) => rows.push(row),
+                None => missing.push(name.escape_debug().to_string()),
+            }
+        }
+        match missing.as_slice() {
+            [] => Ok(rows),
+            [one] => Err(AppError::not_found("template", one)),
+            several => {
+                let several: Vec<String> =
+                    several.iter().map(|name| format!("\"{name}\"")).collect();
+                let message = format!("templates {} not found", several.join(", "));
+                Err(AppError::new(ErrorKind::NotFound, message))
+            }
+        }
+    }
+
     /// A document laid over templates: the last one named is the strongest of them.
     pub(crate) async fn over_templates(
         &self,
         mut document: Submitted,
         names: &[String],
     ) -> AppResult<Submitted> {
-        for name in names.iter().rev() {
-            let row = self.template(name).await?;
+        for (name, row) in names.iter().zip(self.templates_named(names).await?).rev() {
             let source = Source::layer(Layer::Template(name.clone()));
             let template = Submitted::read_from(source, &row.config)
                 .map_err(crate::app::submission::config_error)?;

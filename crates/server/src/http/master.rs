@@ -13,6 +13,7 @@ use det_api_types::master::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::{self, Object, Timestamp};
+use det_config::ConfigWarning;
 use det_config::explain::ExplainedKey;
 use det_config::master::Change;
 use serde::Serialize;
@@ -225,7 +226,11 @@ async fn reload_master_config(
     let reloaded = master.reload(Asking::Person(&actor), mode).await?;
     message(&ReloadMasterConfigResponse {
         changes: reloaded.changes.into_iter().map(change).collect(),
-        warnings: reloaded.warnings.iter().map(ToString::to_string).collect(),
+        warnings: reloaded
+            .warnings
+            .iter()
+            .map(ConfigWarning::for_log)
+            .collect(),
     })
 }
 

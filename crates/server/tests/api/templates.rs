@@ -27,6 +27,25 @@ async fn effective(client: &Client, document: &Value, templates: &Value) -> Valu
 }
 
 #[tokio::test]
+async fn all_templates_that_are_missing_are_told_at_once() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    add(&client, "base", json!({})).await;
+    let refusal = async |templates: Value| {
+        let body = json!({"config": "{}", "validateOnly": true, "templates": templates});
+        client.post("/api/v1/experiments", body).await.refused(404)
+    };
+    assert_eq!(
+        refusal(json!(["no1", "base", "no2"])).await,
+        "templates \"no1\", \"no2\" not found"
+    );
+    assert_eq!(
+        refusal(json!(["no1", "base"])).await,
+        "template \"no1\" not found"
+    );
+}
+
+#[tokio::test]
 async fn a_template_is_stored_listed_changed_renamed_and_removed() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;

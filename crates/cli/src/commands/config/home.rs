@@ -1,7 +1,7 @@
 //! The workspace that work would be submitted to, as its master knows it, for `det config explain`.
 
 use clap::Args;
-use det_client::{Client, Query, api_path};
+use det_client::{Client, ClientError, Query, api_path};
 use det_config::experiment::Submitted;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::commands::{projects, workspaces};
 use crate::error::CliError;
-use crate::values::text;
+use crate::values::{items, text};
 
 /// Where work goes that names no workspace.
 const UNCATEGORIZED: i64 = 1;
@@ -45,6 +45,8 @@ pub(super) struct Home {
     compute_pool: Option<String>,
     aux_pool: Option<String>,
     storage: Option<Value>,
+    /// The checkpoint storage of the master, secrets masked; `None` = it does not tell this user.
+    pub(super) master_storage: Option<Value>,
     /// The weakest first: the workspace's, the cluster's.
     pub(super) policies: Vec<Policies>,
 }
@@ -99,6 +101,7 @@ impl Home {
             compute_pool: filled("defaultComputePool"),
             aux_pool: filled("defaultAuxPool"),
             storage: has_storage.then(|| storage.clone()),
+            master_storage: master_storage(client).await?,
             policies,
             name,
         })
@@ -142,6 +145,35 @@ impl Home {
         let (source, layer) = self.layer(pool, None);
         submitted.over(SubmittedTask::of_layer(kind, source, &layer))
     }
+}
+
+/// What the master has as checkpoint storage; only administrators are told.
+async fn master_storage(client: &Client) -> Result<Option<Value>, CliError> {
+    let path = api_path(["master", "config"]);
+    match client.get(&path, &Query::new()).await {
+        Ok(mut answer) => {
+            let storage = answer["config"]["checkpoint_storage"].take();
+            Ok(Some(storage).filter(Value::is_object))
+        }
+        Err(ClientError::Forbidden { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Refuses a pool that the master does not have.
+pub(super) async fn require_pool(client: &Client, pool: &str) -> Result<(), CliError> {
+    let path = api_path(["resource-pools"]);
+    let answer = client.get(&path, &Query::new()).await?;
+    let names: Vec<String> = items(&answer["resourcePools"])
+        .map(|pool| text(pool, "name"))
+        .collect();
+    if names.iter().any(|name| name == pool) {
+        return Ok(());
+    }
+    Err(CliError::request(format!(
+        "the master has no pool \"{pool}\", which --pool names; it has {}",
+        names.join(", ")
+    )))
 }
 
 async fn workspace(client: &Client, id: &str) -> Result<Value, CliError> {

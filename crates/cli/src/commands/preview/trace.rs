@@ -64,9 +64,12 @@ pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
         return Ok(());
     }
     let told: Vec<String> = report.mismatches.iter().map(ToString::to_string).collect();
+    let differences = match told.len() {
+        1 => "1 difference".to_owned(),
+        n => format!("{n} differences"),
+    };
     Err(CliError::request(format!(
-        "the search does not answer as \"{name}\" expects ({} difference(s)):\n{}",
-        told.len(),
+        "the search does not answer as \"{name}\" expects ({differences}):\n{}",
         told.join("\n")
     )))
 }

@@ -211,7 +211,7 @@ fn mistakes_name_their_path_line_and_remedy() {
         (
             "batches_per_step beside a searcher without steps",
             format!("batches_per_step: 5\n{}", searching("  name: single")),
-            "<config>.batches_per_step: was removed (line 1); hint: give \"searcher.max_length\" in batches",
+            "<config>.batches_per_step: was removed (line 1); hint: remove it; training code says how long it trains, and the searcher, where it halves, with \"max_time\"",
         ),
         (
             "relative host path",
