@@ -522,7 +522,7 @@ static VARIABLE: Special = text_by(
     variable,
 );
 
-const VARIABLE_PATTERN: &str = r"^[^=:\s]+(=|$)";
+const VARIABLE_PATTERN: &str = r"^([^=\s]+=|[^=:\s]+$)";
 
 /// The name at the beginning of a text.
 fn variable_name(text: &str) -> &str {
@@ -530,11 +530,13 @@ fn variable_name(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
+/// There are names with colons (`npm_config_//host/:_authToken`); without a value one is most likely meant for `=`.
 fn is_variable(text: &str) -> bool {
-    matches!(
-        text[variable_name(text).len()..].chars().next(),
-        None | Some('=')
-    )
+    let (name, has_value) = match text.split_once('=') {
+        Some((name, _)) => (name, true),
+        None => (text, false),
+    };
+    !name.contains(char::is_whitespace) && (has_value || !name.contains(':'))
 }
 
 fn is_variable_name(name: &str) -> bool {
@@ -548,8 +550,7 @@ fn variable(checker: &mut Checker, node: &mut Node) {
         }
         // The rest of such a text is the value most likely, so it is not shown.
         Some(text) if checker.stage != Stage::Stored && !is_variable(text) => {
-            let message =
-                "must be \"NAME=VALUE\" or \"NAME\", without blanks and colons in the name";
+            let message = "must be \"NAME=VALUE\" or \"NAME\", without blanks in the name";
             match variable_name(text) {
                 name if is_variable_name(name) => {
                     let hint = format!("write {name}=VALUE");
