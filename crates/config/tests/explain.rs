@@ -760,3 +760,30 @@ fn what_a_policy_replaces_is_told_with_both_values() {
         Some("slow")
     );
 }
+
+#[test]
+fn a_value_in_a_file_that_a_variable_names_comes_from_there() {
+    let names = BTreeMap::from([(
+        "DET_LOG_LEVEL".to_owned(),
+        "DET_LOG_LEVEL_FILE (/run/level)".to_owned(),
+    )]);
+    let load = |level: &str| {
+        LoadedMaster::load(Sources {
+            files: &[],
+            env: &BTreeMap::from([("DET_LOG_LEVEL".to_owned(), level.to_owned())]),
+            flags: &[],
+        })
+    };
+    let loaded = load("debug").unwrap().variables_named(&names);
+    let origins = loaded.origins();
+    let level = origins.iter().find(|key| key.path == "log.level").unwrap();
+    assert_eq!(level.origin.to_string(), "DET_LOG_LEVEL_FILE (/run/level)");
+    let told = load("loud")
+        .unwrap_err()
+        .variables_named(&names)
+        .to_string();
+    assert!(
+        told.starts_with("DET_LOG_LEVEL_FILE (/run/level): log.level: must be"),
+        "{told}"
+    );
+}
