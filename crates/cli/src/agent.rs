@@ -80,11 +80,16 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     let environment =
         serve::config_environment(&AgentConfig::value_names(), AgentConfig::file_variables)?;
     let flags = flags(&args)?;
-    let (config, warnings) = AgentConfig::load(&files, &environment, &flags).map_err(|errors| {
-        CliError::usage(format!(
-            "the agent's configuration cannot be used:\n{errors}"
-        ))
-    })?;
+    let (config, mut warnings) =
+        AgentConfig::load(&files, &environment.values, &flags).map_err(|errors| {
+            let errors = errors.variables_named(&environment.names);
+            CliError::usage(format!(
+                "the agent's configuration cannot be used:\n{errors}"
+            ))
+        })?;
+    for warning in &mut warnings {
+        warning.variable_named(&environment.names);
+    }
     process_log::start(
         &config.log.level,
         config.log.color,

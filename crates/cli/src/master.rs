@@ -80,10 +80,12 @@ impl MasterSource {
                 .map_err(NotRead::Source)?;
         let sources = Sources {
             files: &files,
-            env: &environment,
+            env: &environment.values,
             flags: &self.flags,
         };
-        LoadedMaster::load(sources).map_err(NotRead::Mistakes)
+        LoadedMaster::load(sources)
+            .map(|loaded| loaded.variables_named(&environment.names))
+            .map_err(|errors| NotRead::Mistakes(errors.variables_named(&environment.names)))
     }
 
     /// Whether there is nothing to read but defaults, environment and flags.

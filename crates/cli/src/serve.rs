@@ -87,18 +87,26 @@ fn files_of_directory(directory: &Path) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
+/// Variables as configuration.
+pub(crate) struct Environment {
+    /// By the names of keys.
+    pub(crate) values: BTreeMap<String, String>,
+    /// How to name those whose values a file holds.
+    pub(crate) names: BTreeMap<String, String>,
+}
+
 /// The environment as configuration: every variable of ours, and for a key whose `NAME_FILE` is set what that file holds.
 /// `settable` are the names that take a value, `of_files` tells which variables name files, and for which others.
 pub(crate) fn config_environment(
     settable: &[String],
     of_files: impl Fn(&BTreeMap<String, String>) -> Vec<(String, String)>,
-) -> Result<BTreeMap<String, String>, CliError> {
+) -> Result<Environment, CliError> {
     let is_key = |name: &str| settable.iter().any(|known| known == name);
     // Two underscores reach into a list.
     let is_setting = |name: &str| {
         is_key(name) || name.strip_suffix("_FILE").is_some_and(is_key) || name.contains("__")
     };
-    let mut environment = BTreeMap::new();
+    let (mut environment, mut names) = (BTreeMap::new(), BTreeMap::new());
     for (name, value) in std::env::vars_os() {
         let Some(name) = name.to_str().filter(|name| name.starts_with("DET_")) else {
             continue;
@@ -131,9 +139,13 @@ pub(crate) fn config_environment(
         }
         let text = std::fs::read_to_string(&path)
             .map_err(|e| CliError::file(&format!("read the file that {file} names,"), &path, &e))?;
+        names.insert(name.clone(), format!("{file} ({})", path.display()));
         environment.insert(name, text.trim_end_matches('\n').to_owned());
     }
-    Ok(environment)
+    Ok(Environment {
+        values: environment,
+        names,
+    })
 }
 
 /// `--set KEY=VALUE` as flags.

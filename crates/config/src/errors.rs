@@ -1,6 +1,6 @@
 //! Mistakes and warnings of a configuration, each with its path and, where the text is known, its place.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -284,6 +284,23 @@ impl ConfigErrors {
     }
 }
 
+impl ConfigErrors {
+    /// The same mistakes with variables named as those that say so, as `DET_X_FILE (/run/x)` in place of `DET_X`.
+    #[must_use]
+    pub fn variables_named(mut self, names: &BTreeMap<String, String>) -> Self {
+        for error in &mut self.0 {
+            name_variable(&mut error.source, names);
+        }
+        self
+    }
+}
+
+fn name_variable(source: &mut Option<Arc<str>>, names: &BTreeMap<String, String>) {
+    if let Some(name) = source.as_deref().and_then(|source| names.get(source)) {
+        *source = Some(name.as_str().into());
+    }
+}
+
 impl fmt::Display for ConfigErrors {
     /// A line for each mistake, then the right form of what is broken in a well-known way.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -327,6 +344,11 @@ pub struct ConfigWarning {
 }
 
 impl ConfigWarning {
+    /// As [`ConfigErrors::variables_named`].
+    pub fn variable_named(&mut self, names: &BTreeMap<String, String>) {
+        name_variable(&mut self.source, names);
+    }
+
     /// A warning about the value at `path`, whose text stands at `position`.
     pub fn new(
         path: impl Into<String>,

@@ -11,6 +11,7 @@ mod types;
 mod underlay;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -18,6 +19,7 @@ use crate::container::TaskContainerDefaults;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::explain::{ExplainedKey, rows};
 use crate::layers::{Sources, env_names, load};
+use crate::origin::{Layer, Source};
 use crate::schema::{fill_defaults, leaves};
 use crate::yaml::Node;
 
@@ -71,6 +73,23 @@ impl LoadedMaster {
     /// What this master lays under work in a pool, with the places of its files.
     pub fn underlay(&self, pool: &str) -> Underlay {
         Underlay::of(&self.root, &self.config, pool)
+    }
+}
+
+impl LoadedMaster {
+    /// The same with variables named as those that say so, as `DET_X_FILE (/run/x)` in place of `DET_X`.
+    #[must_use]
+    pub fn variables_named(mut self, names: &BTreeMap<String, String>) -> Self {
+        self.root.each_place(&mut |at| {
+            let source = at.source.as_ref().filter(|s| s.layer == Layer::Variable);
+            if let Some(name) = source.and_then(|source| names.get(&source.name)) {
+                at.source = Some(Arc::new(Source::variable(name.as_str())));
+            }
+        });
+        for warning in &mut self.warnings {
+            warning.variable_named(names);
+        }
+        self
     }
 }
 

@@ -1,0 +1,97 @@
+//! What the policies of administrators replace of a document is told.
+
+use det_config::Submitted;
+use det_config::policies::{Policies, Workload};
+
+#[test]
+fn what_a_policy_replaces_is_told_with_both_values() {
+    let submitted = det_config::experiment::Submitted::read_file(
+        "x.yaml",
+        "name: x\nresources: {resource_pool: fast, priority: 5}\nenvironment: {registry_auth: {username: u, password: hidden1}}\n",
+        &[] as &[String],
+    )
+    .unwrap_or_else(|errors| panic!("{errors}"));
+    let policies = [Policies::parse(
+        Workload::Experiment,
+        "the cluster",
+        None,
+        "invariant_config: {resources: {resource_pool: slow, priority: 5, weight: 2}, environment: {registry_auth: {password: hidden2}}}",
+    )
+    .unwrap_or_else(|errors| panic!("{errors}"))];
+    let told: Vec<String> = submitted
+        .replaced_by(&policies)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "environment.registry_auth.password: \"********\" was replaced by \"********\" by the policy of the cluster",
+            "resources.resource_pool: \"fast\" was replaced by \"slow\" by the policy of the cluster",
+        ]
+    );
+    assert_eq!(
+        det_config::policies::fixed_pool(&policies).as_deref(),
+        Some("slow")
+    );
+}
+
+#[test]
+fn lists_and_pools_that_a_policy_replaces_are_told() {
+    let told = |document: &str, invariants: &str| -> Vec<String> {
+        let submitted = Submitted::parse(document).unwrap();
+        let text = format!("invariant_config: {{{invariants}}}");
+        let policies = [Policies::parse(Workload::Experiment, "the cluster", None, &text).unwrap()];
+        let warnings = submitted.replaced_by(&policies);
+        warnings
+            .iter()
+            .map(|w| format!("{}: {}", w.path, w.message))
+            .collect()
+    };
+    for (document, invariants, expected) in [
+        (
+            "entrypoint: sleep 1",
+            "entrypoint: [echo, forced]",
+            "entrypoint: \"sleep 1\" was replaced by [\"echo\",\"forced\"] by the policy of the cluster",
+        ),
+        (
+            "resources: {resource_pools: [train]}",
+            "resources: {resource_pools: [shared, rr]}",
+            "resources.resource_pools: [\"train\"] was replaced by [\"shared\",\"rr\"] by the policy of the cluster",
+        ),
+        (
+            "resources: {resource_pools: [train, rr]}",
+            "resources: {resource_pool: shared}",
+            "resources.resource_pools: [\"train\",\"rr\"] was replaced by \"resources.resource_pool\" \"shared\" by the policy of the cluster",
+        ),
+        (
+            "resources: {resource_pool: train}",
+            "resources: {resource_pools: [shared]}",
+            "resources.resource_pool: \"train\" was replaced by \"resources.resource_pools\" [\"shared\"] by the policy of the cluster",
+        ),
+    ] {
+        assert_eq!(told(document, invariants), [expected], "{document}");
+    }
+    // Of one name the later variable counts; what is only added replaces nothing.
+    let variables = "environment: {environment_variables: [X=user, Y=user]}";
+    let replaced = told(
+        variables,
+        "environment: {environment_variables: [X=policy]}",
+    );
+    assert!(
+        !replaced.is_empty() && replaced[0].contains("X=user"),
+        "{replaced:?}"
+    );
+    let nothing: [String; 0] = [];
+    assert_eq!(
+        told(
+            variables,
+            "environment: {environment_variables: [Z=policy]}"
+        ),
+        nothing
+    );
+    assert_eq!(
+        told("max_restarts: 1", "resources: {resource_pools: [shared]}"),
+        nothing
+    );
+}
