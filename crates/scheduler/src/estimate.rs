@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AgentId, AllocationId, Micros};
+use det_ids::{AgentId, AllocationId, JobId, Micros};
 
 use crate::model::{
     AgentSnapshot, PoolSnapshot, Progress, Queue, Request, RunningAllocation, SlotSnapshot,
@@ -46,7 +46,7 @@ pub fn estimate(
     // What starts again ends never.
     let mut ends = ends.clone();
     let mut late: Vec<AllocationId> = Vec::new();
-    let mut limited = false;
+    let mut limit = Limit::Room;
     for _ in 0..MOST_PLANS {
         let pass = world.planner.pass(world.now, 0);
         if pass
@@ -68,7 +68,7 @@ pub fn estimate(
         });
         let mut told = pass.waiting.iter();
         if let Some((_, reason)) = told.find(|(id, _)| id == target) {
-            limited = matches!(**reason, WaitReason::OverWorkspaceLimit { .. });
+            limit = Limit::of(reason);
         }
         if needs_more {
             return Estimate::NotByWaiting;
@@ -82,11 +82,20 @@ pub fn estimate(
             .filter_map(|id| Some((*ends.get(id)?, id.clone())))
             .min();
         let Some((end, id)) = next else {
-            let held = world.running.into_keys();
-            if limited && queue.workspaces.values().any(|own| own.in_other_pools > 0) {
+            let elsewhere = queue.workspaces.values().any(|own| own.in_other_pools > 0);
+            if limit == Limit::Workspace && elsewhere {
                 return Estimate::InOtherPools;
             }
-            return Estimate::Unforeseeable(held.filter(|id| world.real.contains(id)).collect());
+            let asks = queue
+                .requests
+                .iter()
+                .find(|one| one.allocation_id == *target);
+            let counts =
+                |job: &JobId| asks.is_none_or(|asks| limit.counts(queue, &asks.job_id, job));
+            let held = world.running.into_iter();
+            let held =
+                held.filter(|(id, request)| world.real.contains(id) && counts(&request.job_id));
+            return Estimate::Unforeseeable(held.map(|(id, _)| id).collect());
         };
         world.now = world.now.max(end);
         ends.remove(&id);
@@ -99,6 +108,37 @@ pub fn estimate(
         }
     }
     Estimate::TooFar
+}
+
+/// What a request waits for, and so whose end would help.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    /// Room: anybody's.
+    Room,
+    /// What its job may use: its own job's.
+    Job,
+    /// What its workspace may use: that of its workspace's jobs.
+    Workspace,
+}
+
+impl Limit {
+    fn of(reason: &WaitReason) -> Self {
+        match reason {
+            WaitReason::OverJobCap { .. } => Self::Job,
+            WaitReason::OverWorkspaceLimit { .. } => Self::Workspace,
+            _ => Self::Room,
+        }
+    }
+
+    /// Whether the end of work of `other` would help `own`.
+    fn counts(self, queue: &Queue, own: &JobId, other: &JobId) -> bool {
+        let workspace = |job: &JobId| queue.jobs.get(job).and_then(|job| job.workspace);
+        match self {
+            Self::Room => true,
+            Self::Job => own == other,
+            Self::Workspace => workspace(own) == workspace(other),
+        }
+    }
 }
 
 /// A pool as it changes.
@@ -245,8 +285,8 @@ fn without_holder(state: &SlotState, of_pool: impl Fn(&AllocationId) -> bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AgentState, Job};
-    use det_ids::{JobId, SlotId, TaskId};
+    use crate::model::{AgentState, Job, WorkspaceLimit};
+    use det_ids::{SlotId, TaskId, WorkspaceId};
 
     const HOUR: i64 = 3_600_000_000;
 
@@ -343,6 +383,55 @@ mod tests {
         let known = [("b", 2 * HOUR), ("c", 3 * HOUR)];
         let left = Estimate::Unforeseeable(vec![AllocationId("a".into())]);
         assert_eq!(of(&queue, &known, "all"), left);
+    }
+
+    #[test]
+    fn at_a_limit_only_the_end_of_what_counts_there_would_help() {
+        let job = |max_slots: Option<u32>, workspace: Option<i64>| Job {
+            priority: 42,
+            weight: 1.0,
+            max_slots,
+            submitted_at: Micros(0),
+            position: None,
+            moved: false,
+            workspace: workspace.map(WorkspaceId),
+        };
+        let held = |jobs: &[(&str, Job)], limits: &[(i64, u32)]| {
+            let more = Request {
+                job_id: JobId("a".into()),
+                ..request("more", 1, 10)
+            };
+            let jobs = jobs.iter();
+            let queue = Queue {
+                requests: vec![more],
+                jobs: jobs
+                    .map(|(id, job)| (JobId((*id).into()), job.clone()))
+                    .collect(),
+                workspaces: limits
+                    .iter()
+                    .map(|(id, max_slots)| {
+                        let limit = WorkspaceLimit {
+                            max_slots: *max_slots,
+                            in_other_pools: 0,
+                        };
+                        (WorkspaceId(*id), limit)
+                    })
+                    .collect(),
+            };
+            let target = AllocationId("more".into());
+            match estimate(&full(), &queue, Micros(HOUR), &BTreeMap::new(), &target) {
+                Estimate::Unforeseeable(held) => held.iter().map(ToString::to_string).collect(),
+                other => vec![format!("{other:?}")],
+            }
+        };
+        assert_eq!(held(&[("a", job(None, None))], &[]), ["a", "b", "c"]);
+        assert_eq!(held(&[("a", job(Some(2), None))], &[]), ["a"]);
+        let of_one = [
+            ("a", job(None, Some(1))),
+            ("b", job(None, Some(1))),
+            ("c", job(None, Some(2))),
+        ];
+        assert_eq!(held(&of_one, &[(1, 3)]), ["a", "b"]);
     }
 
     #[test]
