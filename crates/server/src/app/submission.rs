@@ -95,7 +95,7 @@ impl Master {
         let submitted = beside(long, move || Submitted::read(&text))
             .await?
             .map_err(config_error)?;
-        let submitted = self.over_templates(submitted, &request.templates).await?;
+        let submitted = self.over_known_templates(submitted, request).await?;
         let placement = submitted.placement(&[]);
         let places = self.places.get();
         // Said together with what is wrong in the rest.
@@ -160,6 +160,31 @@ impl Master {
             project_id: project.id,
             workspace_id: workspace.id,
         })
+    }
+
+    /// A submission over its templates. Where one does not exist, that is told together with what is wrong in the document
+    /// by itself; what else is, nobody can know without it.
+    async fn over_known_templates(
+        &self,
+        submitted: Submitted,
+        request: &NewExperimentRequest,
+    ) -> AppResult<Submitted> {
+        if request.templates.is_empty() {
+            return Ok(submitted);
+        }
+        let own = submitted.clone().checked().err();
+        match (
+            self.over_templates(submitted, &request.templates).await,
+            own,
+        ) {
+            (Err(missing), Some(own)) if missing.kind == ErrorKind::NotFound => {
+                let mut mistake = ConfigError::new("", None, missing.message);
+                mistake.hint = missing.hint;
+                let errors = std::iter::once(mistake).chain(own.0).collect();
+                Err(config_error(ConfigErrors::together(errors)))
+            }
+            (outcome, _) => outcome,
+        }
     }
 
     /// A submission over what this cluster gives where it is silent, under the policies of its place.

@@ -260,3 +260,26 @@ async fn a_mark_in_place_of_a_secret_is_taken_with_a_warning() {
     );
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_template_that_is_missing_is_told_with_the_mistakes_of_the_document() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let refused = async |config: Value, status: u16| {
+        let body = json!({"config": config.to_string(), "template": "none", "validateOnly": true});
+        client
+            .post("/api/v1/experiments", body)
+            .await
+            .refused(status)
+    };
+    // What the template would have brought is not missing.
+    let told = refused(json!({"name": "x"}), 404).await;
+    assert!(told.contains("template \"none\" not found"), "{told}");
+    let told = refused(json!({"max_restarts": -1}), 400).await;
+    assert!(
+        told.contains("template \"none\" not found") && told.contains("max_restarts"),
+        "{told}"
+    );
+    assert!(!told.contains("is required"), "{told}");
+    cluster.stop().await;
+}
