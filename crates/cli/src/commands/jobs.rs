@@ -126,6 +126,7 @@ pub(crate) async fn run(args: JobArgs, context: &Context) -> Result<(), CliError
         Some(JobAction::Why(args)) => why(&args, context).await,
         Some(JobAction::Update(args)) => {
             let UpdateArgs { job_id, change } = args;
+            let pool = change.resource_pool.clone();
             let update = json!({
                 "jobId": job_id,
                 "priority": change.priority,
@@ -135,6 +136,12 @@ pub(crate) async fn run(args: JobArgs, context: &Context) -> Result<(), CliError
                 "behindOf": change.behind_of,
             });
             send(vec![update], context).await?;
+            if let Some(pool) = pool {
+                output::note(format_args!(
+                    "what runs of it is asked to save and stop, and goes on in resource pool {pool} from there; \
+                     det job why {job_id} tells how it stands"
+                ));
+            }
             output::line(format_args!("Updated job {job_id}"))
         }
         Some(JobAction::UpdateBatch(args)) => {
