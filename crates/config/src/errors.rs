@@ -10,6 +10,9 @@ use crate::origin::Source;
 
 /// Most mistakes that are told; a text that is none of ours has one on every line.
 pub const MAX_TOLD: usize = 100;
+/// Errors of one document that a check keeps at most, so that their memory is bounded; the first [`MAX_TOLD`] in the order
+/// of the text are reported.
+pub(crate) const MAX_KEPT: usize = 2_000;
 /// Characters of a message, a path or a hint that are told: each may quote what was written.
 const MAX_TOLD_CHARS: usize = 400;
 
@@ -272,9 +275,14 @@ impl ConfigErrors {
         });
         let more = errors.len().saturating_sub(MAX_TOLD);
         if more > 0 {
+            let at_least = if errors.len() >= MAX_KEPT {
+                "at least "
+            } else {
+                ""
+            };
             let repaired = errors.iter_mut().find_map(|error| error.repaired.take());
             errors.truncate(MAX_TOLD);
-            let message = format!("has {more} more mistakes");
+            let message = format!("has {at_least}{more} more mistakes");
             errors.push(ConfigError::new("", None, message));
             if let Some(first) = errors.first_mut() {
                 first.repaired = repaired;

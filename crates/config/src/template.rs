@@ -1,5 +1,6 @@
 //! Templates: parts of configurations that are kept under a name, for experiments, tasks, or both.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -126,7 +127,7 @@ fn why_neither(root: &Node, experiment: Checker, task: Checker) -> Vec<ConfigErr
     } else {
         "tasks"
     };
-    let far_paths: Vec<&str> = far.errors.iter().map(|error| error.path.as_str()).collect();
+    let far_paths: HashSet<&str> = far.errors.iter().map(|error| error.path.as_str()).collect();
     let far_document = if nearer_is_task {
         &crate::experiment::schema::DOCUMENT
     } else {
@@ -136,7 +137,7 @@ fn why_neither(root: &Node, experiment: Checker, task: Checker) -> Vec<ConfigErr
     near.errors
         .into_iter()
         .map(|mut error| {
-            let only_elsewhere = !far_paths.contains(&error.path.as_str())
+            let only_elsewhere = !far_paths.contains(error.path.as_str())
                 && far_keys.iter().any(|key| key.path == error.path)
                 && at_path(root, &error.path).is_some();
             if only_elsewhere {
@@ -152,7 +153,7 @@ fn why_neither(root: &Node, experiment: Checker, task: Checker) -> Vec<ConfigErr
 
 /// How many keys of the two upper levels such a document knows.
 fn known_keys(root: &Node, document: &'static Document) -> usize {
-    let known: Vec<String> = keys(document, false)
+    let known: HashSet<String> = keys(document, false)
         .into_iter()
         .map(|key| key.path)
         .collect();
@@ -162,7 +163,7 @@ fn known_keys(root: &Node, document: &'static Document) -> usize {
         let inner = member.members().into_iter().flatten();
         paths.extend(inner.map(|(inner, _)| format!("{key}.{inner}")));
     }
-    paths.iter().filter(|path| known.contains(path)).count()
+    paths.iter().filter(|path| known.contains(*path)).count()
 }
 
 fn near_noun(is_task: bool) -> &'static str {

@@ -30,8 +30,34 @@ pub const MAX_DEPTH: usize = 100;
 pub const MAX_ALIAS_NODES: usize = 100_000;
 /// Most bytes of keys and texts that they may copy: a single long text, named a thousand times, is a large tree as well.
 pub const MAX_ALIAS_BYTES: usize = 1 << 20;
-/// Longest text in bytes. Of the densest text (`[0,0,0`) the tree is some forty times as large.
-pub const MAX_TEXT_BYTES: usize = 4 << 20;
+/// Longest configuration in bytes. Tasks get at most 128 KiB of it, so this leaves room for comments.
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
+/// Most memory in bytes that the tree of a configuration may take, by a count that is never below the true size. It is
+/// counted while the tree is built, and holds some 130,000 numbers in a list or 8,000 maps.
+pub const MAX_TREE_BYTES: usize = 8 << 20;
+
+/// How much a text may bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest text in bytes.
+    pub text_bytes: usize,
+    /// Most memory of the tree in bytes.
+    pub tree_bytes: usize,
+}
+
+impl Limits {
+    /// Configurations, from whomever they come.
+    pub const CONFIGURATION: Self = Self {
+        text_bytes: MAX_TEXT_BYTES,
+        tree_bytes: MAX_TREE_BYTES,
+    };
+    /// Files that a user reads on the user's own machine, such as described workloads. Of the densest text the tree is
+    /// some four hundred times as large.
+    pub const OWN_FILE: Self = Self {
+        text_bytes: 4 << 20,
+        tree_bytes: usize::MAX,
+    };
+}
 
 /// A text as far as it could be read, with the mistakes that do not keep the rest from being checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +73,15 @@ pub(crate) struct Reading {
 /// # Errors
 /// What is wrong, with line and column: bad syntax, keys given twice, a second document, a limit passed.
 pub fn parse(text: &str) -> Result<Node, ConfigErrors> {
-    let Reading { root, mistakes } = read(text)?;
+    parse_within(text, Limits::CONFIGURATION)
+}
+
+/// As [`parse`], within other limits.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_within(text: &str, limits: Limits) -> Result<Node, ConfigErrors> {
+    let Reading { root, mistakes } = read_within(text, limits)?;
     ConfigErrors::check(mistakes)?;
     Ok(root)
 }
@@ -57,10 +91,15 @@ pub fn parse(text: &str) -> Result<Node, ConfigErrors> {
 /// # Errors
 /// One mistake with line and column: bad syntax, a second document, a limit passed.
 pub(crate) fn read(text: &str) -> Result<Reading, ConfigErrors> {
-    if text.len() > MAX_TEXT_BYTES {
+    read_within(text, Limits::CONFIGURATION)
+}
+
+fn read_within(text: &str, limits: Limits) -> Result<Reading, ConfigErrors> {
+    if text.len() > limits.text_bytes {
         let message = format!(
-            "has {} bytes; at most {MAX_TEXT_BYTES} are allowed",
-            text.len()
+            "has {} bytes; at most {} are allowed",
+            text.len(),
+            limits.text_bytes
         );
         return Err(ConfigError::new("", None, message)
             .with_hint("keep data in files of the context directory")
@@ -70,10 +109,12 @@ pub(crate) fn read(text: &str) -> Result<Reading, ConfigErrors> {
         return Err(at_offset(text, offset, "holds a NUL character").into());
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let reading = match Builder::new(text).document() {
+    let reading = match Builder::new(text, limits).document() {
         Ok(reading) => reading,
+        // Whatever it is, it is too large.
+        Err(error) if error.message.starts_with(TOO_LARGE) => return Err(error.into()),
         // JSON allows what YAML does not (tabs as indentation); a text that is good JSON is read as JSON.
-        Err(error) => match json::read(text) {
+        Err(error) => match json::read(text, limits) {
             Some(read) => read?,
             None => return Err(syntax_hint(text, error).into()),
         },
@@ -146,6 +187,9 @@ struct Builder<'text> {
     parser: Parser<'text, granit_parser::StrInput<'text>>,
     anchors: HashMap<usize, Arc<Node>>,
     copied: Size,
+    /// Memory in bytes that the tree may still take.
+    left: usize,
+    limits: Limits,
     /// Where the node being read stands: `.key` and `[index]`.
     path: Vec<String>,
     mistakes: Vec<ConfigError>,
@@ -155,11 +199,13 @@ struct Builder<'text> {
 type Placed<'text> = (Event<'text>, Position);
 
 impl<'text> Builder<'text> {
-    fn new(text: &'text str) -> Self {
+    fn new(text: &'text str, limits: Limits) -> Self {
         Self {
             parser: Parser::new_from_str(text),
             anchors: HashMap::new(),
             copied: Size::default(),
+            left: limits.tree_bytes,
+            limits,
             path: Vec::new(),
             mistakes: Vec::new(),
         }
@@ -236,6 +282,7 @@ impl<'text> Builder<'text> {
         }
         let (tree, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
+                self.charge(node::NODE_BYTES.saturating_add(text.len()), &at)?;
                 let tree = scalar_tree(&text, style, tag.as_deref());
                 // As if nothing stood there: the rest is looked at all the same.
                 let tree = tree.unwrap_or_else(|message| {
@@ -245,12 +292,14 @@ impl<'text> Builder<'text> {
                 (tree, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
+                self.charge(node::LIST_BYTES, &at)?;
                 if let Some(message) = foreign(tag.as_deref(), "seq") {
                     self.note(&at, message);
                 }
                 (self.list(depth)?, anchor)
             }
             Event::MappingStart(_, anchor, tag) => {
+                self.charge(node::MAP_BYTES, &at)?;
                 if let Some(message) = foreign(tag.as_deref(), "map") {
                     self.note(&at, message);
                 }
@@ -277,9 +326,21 @@ impl<'text> Builder<'text> {
         Ok(node)
     }
 
+    /// Counts memory that the tree is about to take, or refuses it.
+    fn charge(&mut self, bytes: usize, at: &Position) -> Result<(), ConfigError> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(too_large(Some(at), self.limits)),
+        }
+    }
+
     /// Counts a copy that is about to be made, or refuses it.
     fn count_copy(&mut self, size: Size, at: &Position) -> Result<(), ConfigError> {
         self.copied = self.copied.plus(&size, 0);
+        self.charge(size.memory, at)?;
         let what = if self.copied.nodes > MAX_ALIAS_NODES {
             format!("{MAX_ALIAS_NODES} values")
         } else if self.copied.bytes > MAX_ALIAS_BYTES {
@@ -340,6 +401,7 @@ impl<'text> Builder<'text> {
             let is_merge =
                 matches!(&next.0, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
             let (key, at) = self.key(next)?;
+            self.charge(node::MEMBER_BYTES.saturating_add(key.len()), &at)?;
             let value = self.expect_next()?;
             self.path.push(format!(".{key}"));
             let mut node = self.node(value, depth + 1)?;
@@ -415,6 +477,8 @@ impl<'text> Builder<'text> {
                     let size = Size {
                         nodes: 1,
                         bytes: text.len(),
+                        // Counted as a key.
+                        memory: 0,
                     };
                     self.count_copy(size, &at)?;
                     Ok((text, at))
@@ -445,6 +509,21 @@ fn merge_sources(node: Node) -> Result<Vec<BTreeMap<String, Node>>, ConfigError>
 
 fn bad_key(at: &Position) -> ConfigError {
     ConfigError::new("", Some(at), "a key must be a string, not a list or a map")
+}
+
+/// How the refusal of a tree that is too large begins.
+const TOO_LARGE: &str = "has too many values";
+
+fn too_large(at: Option<&Position>, limits: Limits) -> ConfigError {
+    ConfigError::new(
+        "",
+        at,
+        format!(
+            "{TOO_LARGE}: read up to here they take the {} bytes of memory that are allowed",
+            limits.tree_bytes
+        ),
+    )
+    .with_hint("keep data in files of the context directory")
 }
 
 fn too_deep(at: &Position) -> ConfigError {

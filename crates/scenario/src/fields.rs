@@ -152,7 +152,7 @@ pub(crate) fn read_with<T>(
     text: &str,
     document: impl FnOnce(&mut Reader, &Value<'_>) -> Option<T>,
 ) -> Result<T, Mistakes> {
-    let node = yaml::parse(text)?;
+    let node = yaml::parse_within(text, yaml::Limits::OWN_FILE)?;
     let mut reader = Reader::default();
     let read = document(&mut reader, &Value::root(&node));
     reader.check()?;

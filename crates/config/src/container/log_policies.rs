@@ -1,5 +1,7 @@
 //! The keys of log policies: `experiment-config` reference §4.1.
 
+use std::collections::HashSet;
+
 use serde_json::json;
 
 use crate::schema::{Checker, Kind, Section, Special, cut, field, section, special, text_by};
@@ -63,7 +65,7 @@ fn log_policies(checker: &mut Checker, node: &mut Node) {
     let Tree::List(items) = &node.tree else {
         return;
     };
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, item) in items.iter().enumerate() {
         let Some(name) = item.get("name") else {
             continue;
@@ -71,13 +73,12 @@ fn log_policies(checker: &mut Checker, node: &mut Node) {
         let Some(text) = name.text() else {
             continue;
         };
-        if seen.contains(&text) {
+        if !seen.insert(text) {
             checker.within_index(index, |checker| {
                 let message = format!("\"{}\" names two log policies", cut(text));
                 checker.error_in("name", name.at.as_ref(), message);
             });
         }
-        seen.push(text);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The keys of what a container gets: environments, mounts, devices, the cluster's defaults for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 
@@ -151,7 +151,7 @@ pub(crate) fn mounts(checker: &mut Checker, document: &Node) {
     let Some(Tree::List(items)) = document.get("bind_mounts").map(|node| &node.tree) else {
         return;
     };
-    let mut targets: Vec<&str> = Vec::new();
+    let mut targets: HashSet<&str> = HashSet::new();
     for (index, item) in items.iter().enumerate() {
         for key in ["host_path", "container_path"] {
             let Some(node) = item.get(key) else { continue };
@@ -168,10 +168,9 @@ pub(crate) fn mounts(checker: &mut Checker, document: &Node) {
                 continue;
             } else if inside(det_taskspec::RUN_DIR) {
                 "is where the task's own files lie"
-            } else if targets.contains(&target) {
+            } else if !targets.insert(target) {
                 "is used by another bind mount already"
             } else {
-                targets.push(target);
                 continue;
             };
             checker.within("bind_mounts", |checker| {

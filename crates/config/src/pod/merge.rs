@@ -1,7 +1,7 @@
 //! Strategic merge patch as Kubernetes does it: <https://kubernetes.io/docs/reference/using-api/> and, for the keys of
 //! lists, the tags of the pod's types. Design, settled point 12.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::yaml::{Node, Tree};
 
@@ -106,16 +106,21 @@ fn merge_nodes(strong: Node, weak: Node, rule: ListRule) -> Option<Node> {
             Tree::List(merge_lists(ours, theirs, key, true))
         }
         (Tree::List(ours), Tree::List(theirs), ListRule::Scalars) => {
-            let known: Vec<_> = theirs.iter().map(Node::to_value).collect();
+            let known: HashSet<String> = theirs.iter().map(json_text).collect();
             let new = ours
                 .into_iter()
-                .filter(|item| !known.contains(&item.to_value()))
+                .filter(|item| !known.contains(&json_text(item)))
                 .collect::<Vec<_>>();
             Tree::List(theirs.into_iter().chain(new).collect())
         }
         (tree, _, _) => return applied(Node { tree, at }),
     };
     Some(Node { tree, at })
+}
+
+/// The value as JSON text, by which elements of long lists are found again.
+fn json_text(node: &Node) -> String {
+    node.to_value().to_string()
 }
 
 fn merge_maps(mut ours: Members, mut theirs: Members) -> Option<Members> {
@@ -125,12 +130,14 @@ fn merge_maps(mut ours: Members, mut theirs: Members) -> Option<Members> {
         _ => {}
     }
     if let Some(Tree::List(keys)) = ours.get("$retainKeys").map(|node| &node.tree) {
-        theirs.retain(|name, _| keys.iter().any(|key| key.text() == Some(name)));
+        let keys: HashSet<&str> = keys.iter().filter_map(Node::text).collect();
+        theirs.retain(|name, _| keys.contains(name.as_str()));
     }
     let orders = directives(&mut ours, "$setElementOrder/");
     for (list, gone) in directives(&mut ours, "$deleteFromPrimitiveList/") {
         if let Some(Tree::List(items)) = theirs.get_mut(&list).map(|node| &mut node.tree) {
-            items.retain(|item| gone.iter().all(|one| one.tree != item.tree));
+            let gone: HashSet<String> = gone.iter().map(json_text).collect();
+            items.retain(|item| !gone.contains(&json_text(item)));
         }
     }
     for (key, strong) in ours {
@@ -158,7 +165,7 @@ fn merge_maps(mut ours: Members, mut theirs: Members) -> Option<Members> {
                 };
                 order.iter().position(wanted).unwrap_or(usize::MAX)
             };
-            items.sort_by_key(place);
+            items.sort_by_cached_key(place);
         }
     }
     Some(theirs)

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
 use crate::errors::{
-    ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position, each_once,
+    ConfigError, ConfigErrors, ConfigWarning, MAX_KEPT, MAX_TOLD, Position, each_once,
     forget_missing_of_given,
 };
 use crate::secrets::{found_text, is_place_of_secrets};
@@ -224,8 +224,10 @@ impl Checker {
 
     /// Records a mistake at the current path.
     pub(crate) fn error(&mut self, at: Option<&Position>, message: impl Into<String>) {
-        let error = ConfigError::new(self.path(), at, message);
-        self.errors.push(error);
+        if self.errors.len() < MAX_KEPT {
+            let error = ConfigError::new(self.path(), at, message);
+            self.errors.push(error);
+        }
     }
 
     /// Records a mistake with advice at the current path.
@@ -235,8 +237,10 @@ impl Checker {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) {
-        let error = ConfigError::new(self.path(), at, message).with_hint(hint);
-        self.errors.push(error);
+        if self.errors.len() < MAX_KEPT {
+            let error = ConfigError::new(self.path(), at, message).with_hint(hint);
+            self.errors.push(error);
+        }
     }
 
     /// Records a mistake below the current path.

@@ -1,26 +1,34 @@
 //! JSON that is no YAML: what the YAML reader refuses is read here.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
-use super::{Builder, MAX_DEPTH, Node, Reading, Tree, position};
+use super::node::{LIST_BYTES, MAP_BYTES, MEMBER_BYTES, NODE_BYTES};
+use super::{Builder, Limits, MAX_DEPTH, Node, Reading, Tree, position, too_large};
 use crate::errors::ConfigError;
 
 /// Reads JSON; `None` when it is not JSON, an error when it is but has a duplicate key.
-pub(super) fn read(text: &str) -> Option<Result<Reading, ConfigError>> {
+pub(super) fn read(text: &str, limits: Limits) -> Option<Result<Reading, ConfigError>> {
     if !text.trim_start().starts_with(['{', '[']) {
         return None;
     }
     let mut reader = serde_json::Deserializer::from_str(text);
-    match JsonNode(0).deserialize(&mut reader) {
+    match (JsonNode {
+        depth: 0,
+        left: &Cell::new(limits.tree_bytes),
+        limits,
+    })
+    .deserialize(&mut reader)
+    {
         Ok(root) => {
             reader.end().ok()?;
             // Strings of JSON hold no tabs as such, so all stand between values; a space there keeps every place.
             let spaced = text.replace('\t', " ");
-            Some(Ok(match Builder::new(&spaced).document() {
+            Some(Ok(match Builder::new(&spaced, limits).document() {
                 Ok(reading) => reading,
                 Err(_) => Reading {
                     root,
@@ -42,17 +50,23 @@ pub(super) fn read(text: &str) -> Option<Result<Reading, ConfigError>> {
     }
 }
 
-/// Reads one JSON value at a depth, refusing duplicate keys.
-struct JsonNode(usize);
+/// Reads one JSON value at a depth, refusing duplicate keys and more memory than is left.
+#[derive(Clone, Copy)]
+struct JsonNode<'a> {
+    depth: usize,
+    /// Memory in bytes that the whole tree may still take.
+    left: &'a Cell<usize>,
+    limits: Limits,
+}
 
-impl<'de> DeserializeSeed<'de> for JsonNode {
+impl<'de> DeserializeSeed<'de> for JsonNode<'_> {
     type Value = Node;
     fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<Node, D::Error> {
         reader.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for JsonNode {
+impl<'de> Visitor<'de> for JsonNode<'_> {
     type Value = Node;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,45 +74,54 @@ impl<'de> Visitor<'de> for JsonNode {
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<Node, E> {
+        self.charge(NODE_BYTES)?;
         Ok(Node::new(Tree::Null))
     }
 
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<Node, E> {
+        self.charge(NODE_BYTES)?;
         Ok(Node::new(Tree::Bool(value)))
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<Node, E> {
+        self.charge(NODE_BYTES)?;
         Ok(Node::new(Tree::Number(value.into())))
     }
 
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<Node, E> {
+        self.charge(NODE_BYTES)?;
         Ok(Node::new(Tree::Number(value.into())))
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Node, E> {
+        self.charge(NODE_BYTES)?;
         Number::from_f64(value)
             .map(|number| Node::new(Tree::Number(number)))
             .ok_or_else(|| E::custom("a number must be finite"))
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
+        self.charge(NODE_BYTES.saturating_add(value.len()))?;
         Ok(Node::new(Tree::Text(value.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
-        let depth = self.deeper()?;
+        let below = self.deeper()?;
+        self.charge(LIST_BYTES)?;
         let mut items = Vec::new();
-        while let Some(item) = access.next_element_seed(JsonNode(depth))? {
+        while let Some(item) = access.next_element_seed(below)? {
             items.push(item);
         }
         Ok(Node::new(Tree::List(items)))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
-        let depth = self.deeper()?;
+        let below = self.deeper()?;
+        self.charge(MAP_BYTES)?;
         let mut members = BTreeMap::new();
         while let Some(key) = access.next_key::<String>()? {
-            let node = access.next_value_seed(JsonNode(depth))?;
+            self.charge(MEMBER_BYTES.saturating_add(key.len()))?;
+            let node = access.next_value_seed(below)?;
             if members.insert(key.clone(), node).is_some() {
                 return Err(de::Error::custom(format!("key \"{key}\" is given twice")));
             }
@@ -107,13 +130,25 @@ impl<'de> Visitor<'de> for JsonNode {
     }
 }
 
-impl JsonNode {
-    fn deeper<E: de::Error>(&self) -> Result<usize, E> {
-        if self.0 + 1 >= MAX_DEPTH {
+impl JsonNode<'_> {
+    fn charge<E: de::Error>(&self, bytes: usize) -> Result<(), E> {
+        let left = self.left.get().checked_sub(bytes).ok_or_else(|| {
+            let refusal = too_large(None, self.limits);
+            E::custom(refusal.message)
+        })?;
+        self.left.set(left);
+        Ok(())
+    }
+
+    fn deeper<E: de::Error>(self) -> Result<Self, E> {
+        if self.depth + 1 >= MAX_DEPTH {
             return Err(E::custom(format!(
                 "is nested more than {MAX_DEPTH} levels deep"
             )));
         }
-        Ok(self.0 + 1)
+        Ok(Self {
+            depth: self.depth + 1,
+            ..self
+        })
     }
 }

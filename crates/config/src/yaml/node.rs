@@ -225,18 +225,23 @@ impl Node {
 
     /// What a copy of this tree costs.
     pub(super) fn size(&self) -> Size {
-        let own = Size {
+        let text = self.text().map_or(0, str::len);
+        let own = |memory| Size {
             nodes: 1,
-            bytes: self.text().map_or(0, str::len),
+            bytes: text,
+            memory,
         };
         match &self.tree {
             Tree::List(items) => items
                 .iter()
-                .fold(own, |size, item| size.plus(&item.size(), 0)),
+                .fold(own(LIST_BYTES), |size, item| size.plus(&item.size(), 0)),
             Tree::Map(members) => members
                 .iter()
-                .fold(own, |size, (key, node)| size.plus(&node.size(), key.len())),
-            _ => own,
+                .fold(own(MAP_BYTES), |mut size, (key, node)| {
+                    size.memory += MEMBER_BYTES + key.len();
+                    size.plus(&node.size(), key.len())
+                }),
+            _ => own(NODE_BYTES + text),
         }
     }
 
@@ -271,6 +276,15 @@ impl Node {
     }
 }
 
+/// Memory in bytes of a scalar in a list or a map, without its text: the node, and what a growing list holds in reserve.
+pub(super) const NODE_BYTES: usize = size_of::<Node>();
+/// Memory in bytes of a list without its elements, at least four of which are allocated at once.
+pub(super) const LIST_BYTES: usize = 5 * NODE_BYTES;
+/// Memory in bytes of a map without its members: a node of the tree that holds them has places for eleven.
+pub(super) const MAP_BYTES: usize = 12 * (NODE_BYTES + size_of::<String>());
+/// Memory in bytes of a member of a map, without its value and the text of its key.
+pub(super) const MEMBER_BYTES: usize = 2 * size_of::<String>() + 16;
+
 /// Size of a tree.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Size {
@@ -278,6 +292,8 @@ pub(super) struct Size {
     pub(super) nodes: usize,
     /// Bytes of keys and texts.
     pub(super) bytes: usize,
+    /// Bytes of memory, by the count of [`super::MAX_TREE_BYTES`].
+    pub(super) memory: usize,
 }
 
 impl Size {
@@ -288,6 +304,7 @@ impl Size {
                 .bytes
                 .saturating_add(other.bytes)
                 .saturating_add(key_bytes),
+            memory: self.memory.saturating_add(other.memory),
         }
     }
 }

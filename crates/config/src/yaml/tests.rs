@@ -277,5 +277,36 @@ fn anchors_around_anchors_are_copies_too() {
 fn a_text_that_is_too_long_is_refused_before_it_is_read() {
     let text = format!("a: [{}]", vec!["0"; MAX_TEXT_BYTES].join(","));
     let told = failure(&text);
-    assert!(told.contains("at most 4194304 are allowed"), "{told}");
+    assert!(told.contains("at most 1048576 are allowed"), "{told}");
+}
+
+#[test]
+fn the_memory_of_a_tree_is_limited_before_it_is_built() {
+    for text in [
+        format!("a: [{}]", vec!["0"; 200_000].join(",")),
+        format!("a: [{}]", vec!["{}"; 20_000].join(",")),
+        format!("a: [{}]", vec!["[]"; 40_000].join(",")),
+        format!("[{}]", vec!["{\"a\":\t[]}"; 20_000].join(",\t")),
+        format!("b: &b {{c: 0}}\na: [{}]", vec!["*b"; 20_000].join(",")),
+    ] {
+        let message = failure(&text);
+        assert!(
+            message.contains("has too many values: read up to here they take the 8388608 bytes"),
+            "{message}"
+        );
+    }
+    let text = format!("a: [{}]", vec!["0"; 200_000].join(","));
+    assert!(parse_within(&text, Limits::OWN_FILE).is_ok());
+    let full = format!("a: [{}]", vec!["0"; 65_536].join(","));
+    assert!(
+        parse(&full).is_ok(),
+        "as much as tasks can be given is read"
+    );
+}
+
+/// The count of [`MAX_TREE_BYTES`] is never below the true size of a tree.
+#[test]
+fn a_tree_is_not_larger_than_it_is_counted() {
+    assert!(node::MAP_BYTES >= 11 * (size_of::<Node>() + size_of::<String>()) + 16);
+    assert!(node::LIST_BYTES >= 4 * size_of::<Node>());
 }

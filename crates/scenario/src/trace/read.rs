@@ -24,7 +24,7 @@ pub fn read_trace(text: &str) -> Result<Trace, Mistakes> {
 
 /// The path of the configuration's file that a trace names, whatever else is wrong with it.
 pub fn config_file_of(text: &str) -> Option<String> {
-    let root = yaml::parse(text).ok()?;
+    let root = yaml::parse_within(text, yaml::Limits::OWN_FILE).ok()?;
     let path = root.get("config")?.text()?;
     (!path.is_empty()).then(|| path.to_owned())
 }
