@@ -1,5 +1,6 @@
 //! The log of a long-running half, whose level can change while it runs.
 
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use det_server::hub::Hub;
@@ -97,11 +98,16 @@ pub(crate) fn start(
             registry.with(stderr).try_init()
         }
         LogTarget::File(path) => {
+            let failed = |e: std::io::Error| CliError::file("write the log", path, &e);
             let file = std::fs::OpenOptions::new()
                 .create(true)
                 .append(true)
+                .mode(0o600)
                 .open(path)
-                .map_err(|e| CliError::file("write the log", path, &e))?;
+                .map_err(failed)?;
+            // One from before this was so may be open to others.
+            file.set_permissions(std::fs::Permissions::from_mode(0o600))
+                .map_err(failed)?;
             let to_file = tracing_subscriber::fmt::layer()
                 .with_writer(std::sync::Mutex::new(file))
                 .with_ansi(false)

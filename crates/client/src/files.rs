@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -105,6 +105,8 @@ pub(crate) fn replace(path: &Path, value: &impl Serialize) -> Result<(), StoreEr
             .write(true)
             .mode(0o600)
             .open(&temporary)?;
+        // One that was left behind keeps the mode it was made with.
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
         file.write_all(&text)?;
         file.sync_all()?;
         fs::rename(&temporary, path)

@@ -219,6 +219,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         shutdown: CancellationToken::new(),
         scheduling: CancellationToken::new(),
         tls: tls.is_some(),
+        loopback: address.ip().is_loopback(),
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(until_shutdown(master.clone(), run_folding(master.clone())));
@@ -382,14 +383,19 @@ fn agent_token(config: &MasterConfig, data_dir: &std::path::Path) -> Result<Stri
         return Ok(token);
     }
     use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let path = data_dir.join(AGENT_TOKEN_FILE);
     let failed = |source| StartError::File {
         path: path.clone(),
         source,
     };
+    let owner_only = || std::fs::Permissions::from_mode(0o600);
     match std::fs::read_to_string(&path) {
-        Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
+        Ok(token) if !token.trim().is_empty() => {
+            // One that an administrator wrote may be open to others.
+            std::fs::set_permissions(&path, owner_only()).map_err(failed)?;
+            return Ok(token.trim().to_owned());
+        }
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
@@ -403,6 +409,7 @@ fn agent_token(config: &MasterConfig, data_dir: &std::path::Path) -> Result<Stri
         .mode(0o600)
         .open(&path)
         .map_err(failed)?;
+    file.set_permissions(owner_only()).map_err(failed)?;
     writeln!(file, "{token}")
         .and_then(|()| file.sync_all())
         .map_err(failed)?;

@@ -1,6 +1,7 @@
 //! Connections to either database, and the macros that let one SQL text serve both.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -543,7 +544,10 @@ impl Store {
             Err(std::fs::TryLockError::Error(source)) => return Err(directory_error(source)),
         }
         // The file holds hashes of passwords and tokens. SQLite gives its companion files the same permissions.
-        private_file_options().open(path).map_err(directory_error)?;
+        let file = private_file_options().open(path).map_err(directory_error)?;
+        // One that was copied here may be open to others.
+        file.set_permissions(std::fs::Permissions::from_mode(0o600))
+            .map_err(directory_error)?;
         let options = LiteOptions::new(path);
         let mut first = OwnedConn::Lite(options.open_writer().map_err(StoreError::Unavailable)?);
         migrate::run(&mut first.conn()).await?;

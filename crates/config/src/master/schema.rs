@@ -261,6 +261,13 @@ static SECURITY: Section = section(&[
         "What an agent must present to join; without it one is made and kept in `data_dir`",
     )
     .secret(),
+    field(
+        "host_names",
+        Kind::List(&Kind::Special(&NOT_EMPTY)),
+        "Names by which clients reach a master that listens on loopback, as behind a proxy on its machine, beside \
+         `localhost`, loopback addresses and the machine's own name; requests to other names are refused",
+    )
+    .or("[]"),
 ]);
 
 static DEFAULT_TASK: Section = section(&[

@@ -155,6 +155,9 @@ pub struct Security {
     pub token: TokenLifespan,
     /// What an agent must present to join; `None` = anything goes.
     pub agent_token: Option<String>,
+    /// Names by which clients reach a master that listens on loopback, beside those of loopback and of its machine.
+    #[serde(default)]
+    pub host_names: Vec<String>,
     /// Type and size of SSH keys, as given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<Value>,

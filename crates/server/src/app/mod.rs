@@ -125,6 +125,8 @@ pub struct Inner {
     pub shutdown: CancellationToken,
     /// Whether the master serves TLS.
     pub tls: bool,
+    /// Whether it listens on loopback only.
+    pub loopback: bool,
 }
 
 impl Master {

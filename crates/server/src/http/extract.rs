@@ -119,13 +119,17 @@ fn bearer(value: &str) -> Option<String> {
         .then(|| token.trim().to_owned())
 }
 
-/// The token of a person's session: header, else cookie.
-pub fn session_token(headers: &HeaderMap) -> Option<String> {
-    if let Some(token) = headers
+/// The token in the `Authorization` header.
+pub(crate) fn header_token(headers: &HeaderMap) -> Option<String> {
+    headers
         .get(AUTHORIZATION)
         .and_then(|v| v.to_str().ok())
         .and_then(bearer)
-    {
+}
+
+/// The token of a person's session: header, else cookie.
+pub fn session_token(headers: &HeaderMap) -> Option<String> {
+    if let Some(token) = header_token(headers) {
         return Some(token);
     }
     headers

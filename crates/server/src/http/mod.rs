@@ -22,6 +22,7 @@ pub mod master;
 pub mod metrics;
 pub mod model_definition;
 pub mod openapi;
+pub(crate) mod origin;
 pub mod page;
 pub mod preview;
 pub mod projects;
@@ -96,6 +97,10 @@ fn router(master: Master) -> Router {
         .layer(axum::middleware::from_fn_with_state(
             master.clone(),
             cors::let_in,
+        ))
+        .layer(axum::middleware::from_fn_with_state(
+            origin::Checked::new(master.clone()),
+            origin::check,
         ))
         .layer(CatchPanicLayer::custom(error::on_panic))
         .with_state(master)

@@ -20,6 +20,7 @@ mod log_policies;
 mod log_retention;
 mod logs;
 mod master;
+mod origin;
 mod pools;
 mod projects;
 mod recovery;

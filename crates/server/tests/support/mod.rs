@@ -148,6 +148,8 @@ pub(crate) struct Client {
     http: reqwest::Client,
     base: String,
     credential: Option<(&'static str, String)>,
+    /// Sent beside the credential.
+    headers: Vec<(&'static str, String)>,
 }
 
 impl Client {
@@ -160,6 +162,9 @@ impl Client {
     ) -> reqwest::Response {
         let mut request = self.http.request(method, format!("{}{path}", self.base));
         if let Some((name, value)) = &self.credential {
+            request = request.header(*name, value);
+        }
+        for (name, value) in &self.headers {
             request = request.header(*name, value);
         }
         if let Some(body) = body {
@@ -226,6 +231,16 @@ impl Client {
     pub(crate) fn with(&self, name: &'static str, value: impl Into<String>) -> Self {
         Self {
             credential: Some((name, value.into())),
+            ..self.clone()
+        }
+    }
+
+    /// The same service, asked with one header more.
+    pub(crate) fn and(&self, name: &'static str, value: impl Into<String>) -> Self {
+        let mut headers = self.headers.clone();
+        headers.push((name, value.into()));
+        Self {
+            headers,
             ..self.clone()
         }
     }
@@ -359,6 +374,7 @@ impl Cluster {
             http: self.http.clone(),
             base: format!("http://{}", self.running.address),
             credential: None,
+            headers: Vec::new(),
         }
     }
 
