@@ -276,6 +276,8 @@ pub struct MasterLogsQuery {
     pub limit: i64,
     /// Keep the stream open.
     pub follow: bool,
+    /// Only records that concern this trial, its experiment or its tasks; 0 = all. An addition of ours.
+    pub trial_id: i64,
 }
 
 /// A record of the master's own log.

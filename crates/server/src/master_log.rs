@@ -16,6 +16,8 @@ use crate::hub::{Hub, Topic};
 
 /// Lines kept.
 pub const CAPACITY: usize = 2_000;
+/// Characters kept of a task's id.
+const LONGEST_ID: usize = 128;
 /// Bytes kept of one line.
 const LONGEST_LINE: usize = 4_096;
 
@@ -30,6 +32,37 @@ pub struct Entry {
     pub level: &'static str,
     /// The message and its fields.
     pub message: String,
+    /// What of users' work the line is about.
+    pub about: About,
+}
+
+/// What of users' work a line is about, by the fields that name it. `None` = the line does not say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct About {
+    /// `experiment.id`.
+    pub experiment: Option<i64>,
+    /// `trial.id`.
+    pub trial: Option<i64>,
+    /// `task.id`, or `allocation.id`, which begins with the task's.
+    pub task: Option<String>,
+}
+
+impl About {
+    /// Whether the line concerns the work of users at all.
+    pub fn is_work(&self) -> bool {
+        *self != Self::default()
+    }
+
+    fn note(&mut self, field: &str, value: &str) {
+        match field {
+            "experiment.id" => self.experiment = value.parse().ok(),
+            "trial.id" => self.trial = value.parse().ok(),
+            "task.id" | "allocation.id" => {
+                self.task = Some(value.trim_matches('"').chars().take(LONGEST_ID).collect());
+            }
+            _ => {}
+        }
+    }
 }
 
 /// The recent lines. Cheap to clone.
@@ -92,7 +125,7 @@ impl MasterLog {
             .next_id
     }
 
-    fn push(&self, level: &'static str, message: String) {
+    fn push(&self, level: &'static str, message: String, about: About) {
         {
             let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
             let id = lines.next_id;
@@ -105,6 +138,7 @@ impl MasterLog {
                 at: det_store::now(),
                 level,
                 message,
+                about,
             });
         }
         self.hub.notify(&Topic::MasterLog);
@@ -117,8 +151,9 @@ impl<S: Subscriber> Layer<S> for Recorder {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let mut text = Text::default();
         event.record(&mut text);
+        let about = std::mem::take(&mut text.about);
         self.0
-            .push(level_name(*event.metadata().level()), text.finish());
+            .push(level_name(*event.metadata().level()), text.finish(), about);
     }
 }
 
@@ -137,6 +172,7 @@ fn level_name(level: Level) -> &'static str {
 struct Text {
     message: String,
     fields: String,
+    about: About,
 }
 
 impl Text {
@@ -177,8 +213,11 @@ impl Visit for Text {
         if field.name() == "message" {
             self.add_message(format_args!("{value:?}"));
         } else {
+            let start = self.fields.len();
             // Writing to a string cannot fail.
             let _ = write!(self.fields, " {}={value:?}", field.name());
+            let written = start + field.name().len() + 2;
+            self.about.note(field.name(), &self.fields[written..]);
         }
     }
 }
@@ -208,6 +247,29 @@ mod tests {
         );
         assert_eq!(lines[1].level, "LOG_LEVEL_WARNING");
         assert_eq!(lines[1].message, "agent 7 is slow agent.id=\"a1\" slots=4");
+        assert!(lines.iter().all(|line| !line.about.is_work()));
+        recorded(&log, || {
+            tracing::info!(
+                experiment.id = 3,
+                trial.id = 4_i64,
+                task.id = "3.a",
+                "of a trial"
+            );
+            tracing::info!(allocation.id = %"3.a.1", "of an allocation");
+        });
+        let about: Vec<About> = log.tail(2).into_iter().map(|line| line.about).collect();
+        assert_eq!(
+            (
+                about[0].experiment,
+                about[0].trial,
+                about[0].task.as_deref()
+            ),
+            (Some(3), Some(4), Some("3.a"))
+        );
+        assert_eq!(about[1].task.as_deref(), Some("3.a.1"));
+        let log = MasterLog::new(Hub::default());
+        recorded(&log, || tracing::info!("one"));
+        recorded(&log, || tracing::info!("two"));
         recorded(&log, || tracing::info!(message = "the cause", "it failed"));
         assert_eq!(log.tail(1)[0].message, "it failed: the cause");
         assert_eq!(
@@ -220,7 +282,7 @@ mod tests {
     fn old_lines_give_way_and_numbers_go_on() {
         let log = MasterLog::new(Hub::default());
         for n in 0..CAPACITY + 5 {
-            log.push("LOG_LEVEL_INFO", n.to_string());
+            log.push("LOG_LEVEL_INFO", n.to_string(), About::default());
         }
         let all = log.from(0);
         assert_eq!(all.len(), CAPACITY);
@@ -231,7 +293,7 @@ mod tests {
     fn a_long_line_is_cut_between_characters() {
         let text = Text {
             message: "ä".repeat(LONGEST_LINE),
-            fields: String::new(),
+            ..Text::default()
         };
         let line = text.finish();
         assert!(line.len() <= LONGEST_LINE + '…'.len_utf8());
@@ -243,7 +305,7 @@ mod tests {
         let hub = Hub::default();
         let log = MasterLog::new(hub.clone());
         let mut changes = hub.subscribe(Topic::MasterLog);
-        log.push("LOG_LEVEL_INFO", "hello".into());
+        log.push("LOG_LEVEL_INFO", "hello".into(), About::default());
         changes.changed().await;
         assert_eq!(log.tail(1)[0].message, "hello");
     }

@@ -16,6 +16,7 @@ use det_api_types::wire::{self, Object, Timestamp};
 use det_config::ConfigWarning;
 use det_config::explain::ExplainedKey;
 use det_config::master::Change;
+use det_store::allocations;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -25,12 +26,13 @@ use utoipa_axum::routes;
 
 use crate::app::reload::{Asking, Mode};
 use crate::app::{API_VERSION, Master};
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, line, message, stream};
 use crate::hub::Topic;
-use crate::master_log::{CAPACITY, Entry};
+use crate::master_log::{About, CAPACITY, Entry};
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -265,7 +267,8 @@ async fn get_cluster_message(_caller: Caller) -> Answer {
     message(&GetClusterMessageResponse::default())
 }
 
-/// The master's own recent log, with names of users and addresses of machines in it. For administrators.
+/// The master's own recent log. The whole, with names of users and addresses of machines in it, is for administrators; other
+/// people get the lines that concern experiments, trials and their tasks: clients put them into a trial's support bundle.
 #[utoipa::path(get, path = "/api/v1/master/logs", operation_id = "MasterLogs", tag = "master",
     params(MasterLogsQuery), responses((status = 200, body = MasterLogsResponse, content_type = "application/json")))]
 async fn master_logs(
@@ -273,9 +276,10 @@ async fn master_logs(
     Caller(actor): Caller,
     WireQuery(query): WireQuery<MasterLogsQuery>,
 ) -> Response {
-    if let Err(refused) = actor.require_admin("read the master's log") {
-        return before_stream(refused);
-    }
+    let selection = match Selection::of(&master, &actor, query.trial_id).await {
+        Ok(selection) => selection,
+        Err(refused) => return before_stream(refused),
+    };
     if query.follow && query.limit > 0 {
         return before_stream(AppError::new(
             ErrorKind::Invalid,
@@ -285,13 +289,68 @@ async fn master_logs(
     let (out, messages) = mpsc::channel(16);
     let shutdown = master.shutdown.clone();
     // Ends when the log has been sent, or when the stream is dropped.
-    tokio::spawn(send_log(master, query, out));
+    tokio::spawn(send_log(master, query, selection, out));
     stream(messages, shutdown).await
+}
+
+/// Which lines of the master's log a reader gets.
+enum Selection {
+    All,
+    /// Those that concern the work of users.
+    Work,
+    /// Those that concern a trial.
+    Trial {
+        trial: i64,
+        experiment: i64,
+        tasks: Vec<String>,
+    },
+}
+
+impl Selection {
+    /// Of an actor who asks for a trial, or for none with 0. Tasks may not read the log.
+    async fn of(master: &Master, actor: &Actor, trial: i64) -> AppResult<Self> {
+        let user = actor.require_person("read the master's log")?;
+        if trial == 0 {
+            return Ok(if user.admin { Self::All } else { Self::Work });
+        }
+        let experiment = super::trials::find(master, trial).await?.experiment_id;
+        let mut conn = master.store.read().await?;
+        let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial).await?;
+        Ok(Self::Trial {
+            trial,
+            experiment,
+            tasks: tasks.into_iter().map(|task| task.id).collect(),
+        })
+    }
+
+    fn holds(&self, about: &About) -> bool {
+        match self {
+            Self::All => true,
+            Self::Work => about.is_work(),
+            Self::Trial {
+                trial,
+                experiment,
+                tasks,
+            } => {
+                // A line of another trial may name the experiment too.
+                let of_trial = about.trial.map(|id| id == *trial);
+                let of_task = about.task.as_deref().map(|id| {
+                    // An allocation's id is its task's with a number.
+                    let task = id.rsplit_once('.').map_or(id, |(task, _)| task);
+                    tasks.iter().any(|own| own == id || own == task)
+                });
+                of_trial
+                    .or(of_task)
+                    .unwrap_or(about.experiment == Some(*experiment))
+            }
+        }
+    }
 }
 
 async fn send_log(
     master: Master,
     query: MasterLogsQuery,
+    selection: Selection,
     out: mpsc::Sender<AppResult<axum::body::Bytes>>,
 ) {
     let mut changes = master.hub.subscribe(Topic::MasterLog);
@@ -314,8 +373,11 @@ async fn send_log(
             if left == 0 {
                 return;
             }
-            left -= 1;
             next = entry.id + 1;
+            if !selection.holds(&entry.about) {
+                continue;
+            }
+            left -= 1;
             let encoded = line(&MasterLogsResponse {
                 log_entry: log_entry(entry),
             });
