@@ -9,6 +9,7 @@ mod checks;
 mod layers;
 mod legacy;
 mod overrides;
+mod renewal;
 pub(crate) mod schema;
 mod searcher;
 mod stored;
@@ -25,7 +26,7 @@ use crate::origin::Source;
 use crate::policies::Policies;
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, mask_all};
-use crate::secrets::{mask_addresses, mask_all_variables, mask_members};
+use crate::secrets::{hide_variables, mask_addresses, mask_all_variables, mask_members};
 use crate::yaml::{Node, Tree};
 
 pub use layers::Explained;
@@ -359,10 +360,17 @@ pub fn mask_with_variables(document: &Value) -> Value {
     masked
 }
 
-/// [`mask_document`] for one member of a document's top level.
-pub fn mask_member(name: &str, member: &Value) -> Value {
+/// [`mask_with_variables`], and the values of all variables: for those to whom the work does not belong.
+pub fn mask_for_others(document: &Value) -> Value {
+    let mut masked = mask_with_variables(document);
+    hide_variables(&mut masked);
+    masked
+}
+
+/// A masking function for one member of a document's top level.
+pub fn mask_member(name: &str, member: &Value, mask: impl Fn(&Value) -> Value) -> Value {
     let mut document = Value::Object([(name.to_owned(), member.clone())].into_iter().collect());
-    document = mask_document(&document);
+    document = mask(&document);
     document.get_mut(name).map(Value::take).unwrap_or_default()
 }
 

@@ -238,6 +238,21 @@ pub fn is_masked(text: &str) -> bool {
         || (text.contains("://") && has("=", ""))
 }
 
+/// Whether `shown` is how `text` is shown where it is hidden as a whole, as a variable, or in its addresses.
+pub fn is_shown_as(text: &str, shown: &str) -> bool {
+    let named = |name: &str| text.split_once('=').is_some_and(|(own, _)| own == name);
+    shown == MASK
+        || shown
+            .strip_suffix(MASK)
+            .and_then(|before| before.strip_suffix('='))
+            .is_some_and(named)
+        || without_passwords(text) == shown
+        || shown_text("proxy", text) == shown
+        || text
+            .split_once('=')
+            .is_some_and(|(name, value)| format!("{name}={}", shown_variable(name, value)) == shown)
+}
+
 /// Hides the passwords of addresses in every text of a value; the members of maps are looked at by their names.
 pub(crate) fn mask_addresses(value: &mut Value) {
     mask_named_addresses("", value);
@@ -298,6 +313,59 @@ pub(crate) fn mask_all_variables(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(mask_all_variables),
         _ => {}
+    }
+}
+
+/// Hides the values of all variables wherever they are in a configuration, as [`mask_all_variables`] does of some. Names
+/// stay, and so does what is empty.
+pub(crate) fn hide_variables(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members.iter_mut() {
+                match (key.as_str(), &mut *member) {
+                    ("environment_variables", _) => hide_values(member),
+                    ("env", Value::Array(variables)) => {
+                        for variable in variables {
+                            hide_value(variable.get_mut("value"));
+                        }
+                    }
+                    _ => hide_variables(member),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(hide_variables),
+        _ => {}
+    }
+}
+
+fn hide_values(value: &mut Value) {
+    match value {
+        Value::String(variable) => {
+            if let Some((name, given)) = variable.split_once('=')
+                && !given.is_empty()
+            {
+                *variable = format!("{name}={MASK}");
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(hide_values),
+        Value::Object(members) => {
+            for member in members.values_mut() {
+                match member {
+                    Value::Array(_) | Value::Object(_) => hide_values(member),
+                    other => hide_value(Some(other)),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn hide_value(value: Option<&mut Value>) {
+    if let Some(value) = value
+        && !value.is_null()
+        && value != ""
+    {
+        *value = MASK.into();
     }
 }
 

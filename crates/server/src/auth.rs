@@ -38,7 +38,7 @@ pub enum Actor {
     Task(TaskActor),
 }
 
-/// A running task that asks with its own token.
+/// A task that asks with its own token.
 #[derive(Debug, Clone)]
 pub struct TaskActor {
     /// Its owner.
@@ -51,6 +51,8 @@ pub struct TaskActor {
     pub trial_id: Option<i64>,
     /// Which run of the trial its allocation is; 0 without a trial.
     pub run_id: i64,
+    /// Whether its allocation has ended. For a short time it may still report what happened before.
+    pub ended: bool,
 }
 
 impl Actor {
@@ -67,6 +69,21 @@ impl Actor {
         match self {
             Self::User(user) => format!("user:{}", user.username),
             Self::Task(task) => format!("task:{}", task.task_id),
+        }
+    }
+
+    /// A task whose allocation has ended may only report, which other extractors than the usual one allow.
+    pub fn require_running(&self) -> AppResult<()> {
+        match self {
+            Self::Task(task) if task.ended => Err(AppError::new(
+                ErrorKind::Forbidden,
+                format!(
+                    "allocation \"{}\" has ended: its token may only report late logs, metrics and checkpoints of its \
+                     own",
+                    task.allocation_id
+                ),
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -209,6 +226,8 @@ struct Cache {
     tasks: HashMap<Vec<u8>, TaskIdentity>,
     /// The cached tokens of each allocation.
     tokens_of: HashMap<String, Vec<Vec<u8>>>,
+    /// Counts ended allocations: a token that was read before one of them ended is not cached afterwards.
+    ends: u64,
 }
 
 #[derive(Clone)]
@@ -295,7 +314,7 @@ impl Auth {
     pub async fn by_allocation_token(&self, token: &str) -> AppResult<Option<Actor>> {
         let hash = token_hash(token);
         let now = det_store::now();
-        let known = self.read(|c| c.tasks.get(&hash).cloned());
+        let (known, ends) = self.read(|c| (c.tasks.get(&hash).cloned(), c.ends));
         let (identity, expires_at) = match known {
             Some(known) => (known, None),
             None => {
@@ -313,6 +332,9 @@ impl Auth {
                 // Tokens that are about to expire are few and short-lived: not worth remembering.
                 if owner.expires_at.is_none() {
                     self.change(|c| {
+                        if c.ends != ends {
+                            return;
+                        }
                         let tokens = c
                             .tokens_of
                             .entry(identity.allocation_id.clone())
@@ -337,6 +359,7 @@ impl Auth {
                     task_id: identity.task_id,
                     trial_id: identity.trial_id,
                     run_id: identity.run_id,
+                    ended: expires_at.is_some(),
                 })
             }))
     }
@@ -344,6 +367,7 @@ impl Auth {
     /// Forgets cached tokens of an allocation whose expiry has changed.
     pub fn forget_allocation(&self, allocation_id: &str) {
         self.change(|c| {
+            c.ends += 1;
             for hash in c.tokens_of.remove(allocation_id).unwrap_or_default() {
                 c.tasks.remove(&hash);
             }

@@ -52,11 +52,16 @@ pub enum ErrorKind {
 pub type AppResult<T> = Result<T, AppError>;
 
 impl AppError {
-    /// An error of `kind` with its sentence.
+    /// An error of `kind` with its sentence. Scripts search refusals of rights for the word "forbidden"; the sentence of
+    /// such a refusal begins with it.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if kind == ErrorKind::Forbidden && !message.contains("forbidden") {
+            message.insert_str(0, "forbidden: ");
+        }
         Self {
             kind,
-            message: message.into(),
+            message,
             hint: None,
             details: Vec::new(),
             cause: None,

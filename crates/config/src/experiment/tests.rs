@@ -538,7 +538,11 @@ hyperparameters: {at: 'http://u:p@h'}",
     let whole = complete(&text).to_json();
     for (name, member) in whole.as_object().unwrap() {
         let expected = &shown[name];
-        assert_eq!(&mask_member(name, member), expected, "{name}");
+        assert_eq!(
+            &mask_member(name, member, mask_document),
+            expected,
+            "{name}"
+        );
         assert!(
             may_hold_secrets(name, &member.to_string()) || member == expected,
             "{name}"

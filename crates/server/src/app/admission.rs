@@ -31,7 +31,7 @@ impl Findings {
     }
 
     /// What can never run: a mistake, with `launch_error: false` a warning.
-    fn too_large(&mut self, refused: bool, mistake: ConfigError) {
+    pub(super) fn too_large(&mut self, refused: bool, mistake: ConfigError) {
         if refused {
             self.mistakes.push(mistake);
         } else {

@@ -187,7 +187,7 @@ impl Master {
             JobChange::Move(..) => return Ok(()),
         };
         let policies = self.require_unfixed(workspace_id, path, &value).await?;
-        let refused = |scope: &str, why: String| forbidden(path, &value, scope, &why);
+        let refused = |scope: &str, why: String| locked(path, &value, scope, &why);
         // The last policy that has a limit has it.
         let limits = || policies.iter().rev();
         match change {
@@ -231,7 +231,7 @@ impl Master {
         let fixing = |policies: &Policies| {
             let fixed = policies.fixes_otherwise(path, value)?;
             let why = format!("fix it to {fixed}");
-            Some(forbidden(path, value, &policies.scope, &why))
+            Some(locked(path, value, &policies.scope, &why))
         };
         match policies.iter().rev().find_map(fixing) {
             Some(refusal) => Err(refusal),
@@ -250,7 +250,8 @@ impl Master {
     }
 }
 
-fn forbidden(path: &str, value: &Value, scope: &str, why: &str) -> AppError {
+/// The refusal of a value that policies do not allow.
+pub(crate) fn locked(path: &str, value: &Value, scope: &str, why: &str) -> AppError {
     AppError::new(
         ErrorKind::Forbidden,
         format!("{path} cannot be {value}: the policies of {scope} {why}"),

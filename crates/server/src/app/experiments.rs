@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
+use det_config::errors::ConfigErrors;
+use det_config::experiment::{ExperimentConfig, Submitted, mask_for_others};
 use det_config::hyperparameters::SearchMethod;
+use det_config::policies::Workload;
 use det_failpoints::failpoint;
 use det_ids::JobId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
@@ -16,11 +18,12 @@ use det_store::{WriteTx, experiments, trials};
 use serde_json::{Value, json};
 
 use crate::app::Master;
+use crate::app::config_policies::locked;
 use crate::app::job_changes::{JobChange, require_live};
 use crate::app::lifecycle::{Cause, experiment_state, machine_text, trial_state};
-use crate::app::log_retention::configured_days;
 use crate::app::model_archive::{self, ContextFile};
-use crate::app::submission::config_error;
+use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
+use crate::app::submission::{config_error, known_documents, require_storable};
 use crate::app::workspaces::Places;
 use crate::auth::Actor;
 use crate::background::fallback::{DEFAULT_WAIT, Fallback};
@@ -85,8 +88,20 @@ pub struct ExperimentPatch {
     pub save_trial_latest: Option<i64>,
 }
 
+impl ExperimentPatch {
+    fn changes_checkpoint_policy(&self) -> bool {
+        [
+            self.save_experiment_best,
+            self.save_trial_best,
+            self.save_trial_latest,
+        ]
+        .iter()
+        .any(Option::is_some)
+    }
+}
+
 /// The other pools that requests of an experiment may go on to, as its job's row has them.
-fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>> {
+pub(crate) fn fallback_of(config: &ExperimentConfig) -> AppResult<Option<String>> {
     let pools = &config.resources.resource_pools;
     if pools.len() < 2 {
         return Ok(None);
@@ -119,8 +134,12 @@ impl Master {
                 "experiments that run outside the cluster are not built in this version",
             ));
         }
-        let checked = self.check(&request).await?;
-        let shown = checked.config.masked_json();
+        let checked = self.check(actor, &request).await?;
+        let shown = match actor {
+            Actor::User(_) => checked.config.masked_json(),
+            // What templates and policies add is not the task's to see.
+            Actor::Task(_) => mask_for_others(&checked.config.to_json()),
+        };
         if request.validate_only {
             return Ok(CreatedExperiment {
                 id: None,
@@ -173,7 +192,7 @@ impl Master {
             state: state.stored_name().to_owned(),
             machine: machine_text(&state)?,
             config: config.to_json().to_string(),
-            original_config: request.config,
+            original_config: checked.original.unwrap_or(request.config),
             searcher_name: method_name(&config.searcher.method).to_owned(),
             searcher_metric: config.searcher.metric.clone(),
             smaller_is_better: config.searcher.smaller_is_better,
@@ -288,11 +307,64 @@ impl Master {
             _ => self.require_steering(actor, id).await?,
         }
         let (master, cause) = (self.clone(), Cause::actor(actor.name()));
+        if matches!(event, ExperimentEvent::Activate) {
+            return self.activate(id, &cause).await;
+        }
         self.store
             .write(move |tx| {
                 Box::pin(async move { master.experiment_event(tx, id, event, &cause).await })
             })
             .await
+    }
+
+    /// What was paused goes on with its configuration under today's policies, in pools that can run it.
+    async fn activate(&self, id: i64, cause: &Cause) -> AppResult<()> {
+        for _ in 0..ATTEMPTS {
+            let row = self.experiment_row(id).await?;
+            let renewed = match experiment_state(&row)? {
+                ExperimentState::Paused => {
+                    let places = self.places.get();
+                    let (_, workspace) = places.project(row.project_id)?;
+                    let renewed = self.renew(&row, None, workspace, Renewal::Activate).await?;
+                    Some(renewed)
+                }
+                _ => None,
+            };
+            let (master, cause) = (self.clone(), cause.clone());
+            let done = self
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let row = experiments::find(&mut tx.conn(), id)
+                            .await?
+                            .ok_or_else(|| AppError::not_found("experiment", id))?;
+                        let is_paused = experiment_state(&row)? == ExperimentState::Paused;
+                        match renewed.filter(|renewed| renewed.is_about(&row)) {
+                            Some(renewed) if is_paused => {
+                                master.store_renewed(tx, &row, &renewed, &cause).await?;
+                            }
+                            None if is_paused => return Ok(false),
+                            _ => {}
+                        }
+                        master
+                            .experiment_event(tx, id, ExperimentEvent::Activate, &cause)
+                            .await?;
+                        Ok::<_, AppError>(true)
+                    })
+                })
+                .await?;
+            if done {
+                return Ok(());
+            }
+        }
+        Err(overtaken(id))
+    }
+
+    pub(crate) async fn experiment_row(&self, id: i64) -> AppResult<ExperimentRow> {
+        let mut conn = self.store.read().await?;
+        experiments::find(&mut conn.conn(), id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", id))
     }
 
     /// Its trials save, give their slots back, and wait.
@@ -370,66 +442,60 @@ impl Master {
         id: i64,
         override_config: &str,
     ) -> AppResult<()> {
-        self.require_steering(actor, id).await?;
-        let change = parse_override(override_config)?;
-        let (master, cause) = (self.clone(), Cause::actor(actor.name()));
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let row = experiments::find(&mut tx.conn(), id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("experiment", id))?;
-                    master.continue_in(tx, row, change, &cause).await
+        let over = parse_override(override_config)?;
+        if over.is_some() {
+            // What runs would be the caller's, with the owner's identity, secrets and files.
+            let to_do = format!("continue experiment {id} with another configuration");
+            self.require_owner(actor, id, &to_do).await?;
+        } else {
+            self.require_steering(actor, id).await?;
+        }
+        let cause = Cause::actor(actor.name());
+        for _ in 0..ATTEMPTS {
+            let row = self.experiment_row(id).await?;
+            let config = self.config_for(&row)?;
+            require_continuable(&row, &config, over.is_some())?;
+            let over = revealed_override(over.clone(), &row)?;
+            let places = self.places.get();
+            let (_, workspace) = places.require_open(row.project_id)?;
+            let renewed = self.renew(&row, over, workspace, Renewal::Continue).await?;
+            let (master, cause) = (self.clone(), cause.clone());
+            let done = self
+                .store
+                .write(move |tx| {
+                    Box::pin(async move {
+                        let row = experiments::find(&mut tx.conn(), id)
+                            .await?
+                            .ok_or_else(|| AppError::not_found("experiment", id))?;
+                        if !renewed.is_about(&row) {
+                            return Ok(false);
+                        }
+                        master.continue_in(tx, row, renewed, &cause).await?;
+                        Ok::<_, AppError>(true)
+                    })
                 })
-            })
-            .await
+                .await?;
+            if done {
+                return Ok(());
+            }
+        }
+        Err(overtaken(id))
     }
 
     async fn continue_in(
         &self,
         tx: &mut WriteTx,
         row: ExperimentRow,
-        change: Value,
+        renewed: Renewed,
         cause: &Cause,
     ) -> AppResult<()> {
         let id = row.id;
-        let mut config = self.config_for(&row)?.as_ref().clone();
+        self.store_renewed(tx, &row, &renewed, cause).await?;
+        let config = &renewed.config;
         let single = matches!(config.searcher.method, SearchMethod::Single);
-        if !matches!(
-            config.searcher.method,
-            SearchMethod::Single | SearchMethod::Random { .. } | SearchMethod::Grid { .. }
-        ) {
-            return Err(AppError::precondition(format!(
-                "experiment {id} cannot be continued: only single, random and grid searches can, and its search is {}",
-                row.searcher_name
-            )));
-        }
-        let changed = change.as_object().is_some_and(|c| !c.is_empty());
-        if changed && !single {
-            return Err(AppError::invalid(
-                "only experiments with a single search can be continued with another configuration",
-            )
-            .hint("leave the override out, or fork the experiment"));
-        }
-        if changed {
-            let over = Submitted::from_value(&change).map_err(config_error)?;
-            let under = Submitted::from_value(&config.to_json()).map_err(config_error)?;
-            let defaults = CompletionDefaults {
-                name: config.name.clone(),
-                experiment_seed: config.reproducibility.experiment_seed,
-                checkpoint_storage: None,
-                task_container_defaults: &self.container_defaults(&config.resources.resource_pool),
-                default_priority: config.resources.priority,
-                managed: true,
-            };
-            let before = configured_days(&config);
-            config = over.over(under).complete(&defaults).map_err(config_error)?;
-            experiments::set_config(&mut tx.conn(), id, &config.to_json().to_string()).await?;
-            let days = configured_days(&config);
-            if days != before {
-                trials::set_log_retention_of_experiment(&mut tx.conn(), id, days).await?;
-            }
-        }
+        let row = experiments::find(&mut tx.conn(), id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", id))?;
         // Nothing kept it there since the experiment ended.
         self.require_pool(&row.resource_pool)?;
         self.experiment_event(tx, id, ExperimentEvent::Continue, cause)
@@ -479,7 +545,8 @@ impl Master {
             )));
         }
         self.store_new_search(tx, id, search).await?;
-        self.carry_out(tx, &row, new).await
+        self.carry_out(tx, &row, new).await?;
+        self.log_warnings(tx, id, &renewed.warnings).await
     }
 
     /// Changes texts, labels, resources and checkpoint policy.
@@ -489,11 +556,54 @@ impl Master {
         id: i64,
         patch: ExperimentPatch,
     ) -> AppResult<()> {
-        self.require_steering(actor, id).await?;
+        if patch.changes_checkpoint_policy() {
+            // The policy deletes checkpoints.
+            let to_do = format!("change the checkpoint policy of experiment {id}");
+            self.require_owner(actor, id, &to_do).await?;
+        } else {
+            self.require_steering(actor, id).await?;
+        }
         let (master, actor) = (self.clone(), actor.name());
         self.store
             .write(move |tx| Box::pin(async move { master.patch_in(tx, id, patch, &actor).await }))
             .await
+    }
+
+    /// Refuses texts other than those that policies fix, and labels without those that they add.
+    async fn require_texts_unfixed(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        patch: &ExperimentPatch,
+    ) -> AppResult<()> {
+        let texts = [("name", &patch.name), ("description", &patch.description)];
+        if texts.iter().all(|(_, text)| text.is_none()) && patch.labels.is_none() {
+            return Ok(());
+        }
+        let job = experiments::job(&mut tx.conn(), &row.job_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+        for (path, text) in texts {
+            if let Some(text) = text {
+                self.require_unfixed(job.workspace_id, path, &json!(text))
+                    .await?;
+            }
+        }
+        let Some(labels) = &patch.labels else {
+            return Ok(());
+        };
+        let policies = self
+            .policies_over(job.workspace_id, Workload::Experiment)
+            .await?;
+        for policy in &policies {
+            let fixed = policy.invariant_config().unwrap_or_default();
+            let missing = missing_labels(&fixed["labels"], labels);
+            if !missing.is_empty() {
+                let why = format!("add {}", missing.join(", "));
+                return Err(locked("labels", &json!(labels), &policy.scope, &why));
+            }
+        }
+        Ok(())
     }
 
     async fn patch_in(
@@ -515,6 +625,7 @@ impl Master {
                 None => Ok(old.to_owned()),
             }
         };
+        self.require_texts_unfixed(tx, &row, &patch).await?;
         let name = text("name", &patch.name, &row.name)?;
         if name.trim().is_empty() {
             return Err(AppError::invalid("field \"name\" must not be blank"));
@@ -561,8 +672,14 @@ impl Master {
                 .await?
                 .map_or(row.config, |r| r.config);
             let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
+            let job = experiments::job(&mut tx.conn(), &row.job_id)
+                .await?
+                .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
             for (key, value) in policy {
                 if let Some(value) = value {
+                    let path = format!("checkpoint_storage.{key}");
+                    self.require_unfixed(job.workspace_id, &path, &json!(value))
+                        .await?;
                     let value = u32::try_from(value).map_err(|_| {
                         AppError::invalid(format!(
                             "field \"checkpointStorage.{key}\" must be 0 or more, found {value}"
@@ -571,7 +688,9 @@ impl Master {
                     config["checkpoint_storage"][key] = json!(value);
                 }
             }
-            experiments::set_config(&mut tx.conn(), id, &config.to_string()).await?;
+            let config = config.to_string();
+            require_storable(&config)?;
+            experiments::set_config(&mut tx.conn(), id, &config).await?;
             experiments::set_collected(&mut tx.conn(), id, false).await?;
             let hub = self.hub.clone();
             tx.after_commit(move || hub.notify(&crate::hub::Topic::CleanUp));
@@ -591,11 +710,24 @@ impl Master {
     }
 }
 
-fn parse_override(text: &str) -> AppResult<Value> {
+/// The labels that a change leaves out although policies fix them.
+fn missing_labels(fixed: &Value, labels: &[String]) -> Vec<String> {
+    let fixed = fixed.as_array().map_or(&[][..], Vec::as_slice);
+    fixed
+        .iter()
+        .filter_map(Value::as_str)
+        .filter(|fixed| !labels.iter().any(|label| label == fixed))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The document that lies over the configuration of a continued experiment; `None` when it says nothing.
+fn parse_override(text: &str) -> AppResult<Option<Submitted>> {
     if text.trim().is_empty() {
-        return Ok(json!({}));
+        return Ok(None);
     }
-    let value = Submitted::parse(text).map_err(config_error)?.to_value();
+    let over = Submitted::parse(text).map_err(config_error)?;
+    let value = over.own_value();
     for key in ["workspace", "project"] {
         if value.get(key).is_some_and(|v| !v.is_null()) {
             return Err(AppError::invalid(format!(
@@ -603,7 +735,49 @@ fn parse_override(text: &str) -> AppResult<Value> {
             )));
         }
     }
-    Ok(value)
+    let says_something = value.as_object().is_some_and(|keys| !keys.is_empty());
+    Ok(says_something.then_some(over))
+}
+
+/// An override with the experiment's own secrets in place of what hid them when its configuration was shown.
+fn revealed_override(over: Option<Submitted>, row: &ExperimentRow) -> AppResult<Option<Submitted>> {
+    let Some(mut over) = over else {
+        return Ok(None);
+    };
+    let mut hidden = Vec::new();
+    for document in known_documents(row)? {
+        (hidden, _) = over.reveal(&[document]);
+    }
+    if hidden.is_empty() {
+        Ok(Some(over))
+    } else {
+        Err(config_error(ConfigErrors::together(hidden)))
+    }
+}
+
+/// Refuses to continue what cannot be: only single, random and grid searches can begin again, and only a single one with
+/// another configuration.
+fn require_continuable(
+    row: &ExperimentRow,
+    config: &ExperimentConfig,
+    is_changed: bool,
+) -> AppResult<()> {
+    match config.searcher.method {
+        SearchMethod::Single => Ok(()),
+        SearchMethod::Random { .. } | SearchMethod::Grid { .. } if is_changed => {
+            Err(AppError::invalid(
+                "only experiments with a single search can be continued with another configuration",
+            )
+            .hint("leave the override out, or fork the experiment"))
+        }
+        SearchMethod::Random { .. } | SearchMethod::Grid { .. } => Ok(()),
+        SearchMethod::AsyncHalving { .. } | SearchMethod::AdaptiveAsha { .. } => {
+            Err(AppError::precondition(format!(
+                "experiment {} cannot be continued: only single, random and grid searches can, and its search is {}",
+                row.id, row.searcher_name
+            )))
+        }
+    }
 }
 
 fn method_name(method: &SearchMethod) -> &'static str {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::app::Master;
 use crate::app::jobs::standing;
 use crate::app::lifecycle::{Cause, experiment_state};
+use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -148,7 +149,9 @@ impl Master {
             }
         }
         experiments::update_job(&mut tx.conn(), &job).await?;
-        experiments::set_config(&mut tx.conn(), row.id, &config.to_string()).await?;
+        let config = config.to_string();
+        require_storable(&config)?;
+        experiments::set_config(&mut tx.conn(), row.id, &config).await?;
         if matches!(change, JobChange::ResourcePool(_)) {
             self.move_trials(
                 tx,
@@ -237,7 +240,7 @@ impl Master {
     }
 
     /// Running trials save, exit and ask again in the pool that the job is in now; waiting ones ask again at once.
-    async fn move_trials(
+    pub(crate) async fn move_trials(
         &self,
         tx: &mut WriteTx,
         row: &ExperimentRow,

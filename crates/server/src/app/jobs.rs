@@ -3,14 +3,18 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
+use det_config::errors::ConfigErrors;
+use det_config::experiment::{Placement, TrialSize};
 use det_ids::{JobId, Micros};
 use det_scheduler::{Policy, Side, Standing};
 use det_store::allocations::{self, AllocationRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 
 use crate::app::Master;
+use crate::app::admission::Findings;
 use crate::app::backfill::HeldUp;
 use crate::app::job_changes::JobChange;
+use crate::app::submission::document_error;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -222,10 +226,53 @@ impl Master {
             .enumerate()
             .map(|(index, change)| change.check(index))
             .collect::<AppResult<_>>()?;
-        for (job_id, _) in &checked {
-            self.require_steering_of_job(actor, job_id).await?;
+        for (job_id, change) in &checked {
+            if let JobChange::ResourcePool(pool) = change {
+                // Other machines, and what containers are given there.
+                let to_do = format!("move job \"{job_id}\" to resource pool \"{pool}\"");
+                self.require_owner_of_job(actor, job_id, &to_do).await?;
+                self.require_fit(job_id, pool).await?;
+            } else {
+                self.require_steering_of_job(actor, job_id).await?;
+            }
         }
         self.update_jobs(actor, checked).await
+    }
+
+    /// Refuses a pool that could never run the trials of a job.
+    async fn require_fit(&self, job_id: &str, pool: &str) -> AppResult<()> {
+        let row = {
+            let mut conn = self.store.read().await?;
+            experiments::find_by_job(&mut conn.conn(), job_id).await?
+        };
+        let Some(row) = row.filter(|row| row.ended_at.is_none()) else {
+            return Ok(());
+        };
+        self.require_pool(pool)?;
+        let config = self.config_for(&row)?;
+        let places = self.places.get();
+        let (_, workspace) = places.project(row.project_id)?;
+        let placement = Placement {
+            workspace: None,
+            project: None,
+            resource_pool: Some(pool.to_owned()),
+            resource_pools: Vec::new(),
+        };
+        let size = TrialSize {
+            slots: config.resources.slots_per_trial,
+            is_single_node: config.resources.is_single_node.unwrap_or(false),
+        };
+        let mut findings = Findings::default();
+        self.admit(&placement, workspace, Some(size), &mut findings)
+            .await?;
+        if findings.mistakes.is_empty() {
+            return Ok(());
+        }
+        let what = format!("resource pool \"{pool}\" for job \"{job_id}\"");
+        Err(document_error(
+            &what,
+            &ConfigErrors::together(findings.mistakes),
+        ))
     }
 
     /// The pool that a listing is about: the one named, else the default one for work with slots.

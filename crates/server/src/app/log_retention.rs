@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::app::Master;
 use crate::app::log_retention::due::{Counted, Kept};
+use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -63,7 +64,9 @@ struct Swept {
 impl Master {
     /// Says how long the logs of all trials of an experiment are kept, of those to come too.
     pub async fn keep_experiment_logs(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
-        self.require_steering(actor, id).await?;
+        // Few days delete what was logged.
+        let to_do = format!("say how long the logs of experiment {id} are kept");
+        self.require_owner(actor, id, &to_do).await?;
         let (master, actor, days) = (self.clone(), actor.name(), i64::from(days));
         self.store
             .write(move |tx| {
@@ -75,7 +78,9 @@ impl Master {
                     let mut config: Value =
                         serde_json::from_str(&row.config).map_err(AppError::internal)?;
                     config["retention_policy"] = json!({"log_retention_days": days});
-                    experiments::set_config(&mut tx.conn(), id, &config.to_string()).await?;
+                    let config = config.to_string();
+                    require_storable(&config)?;
+                    experiments::set_config(&mut tx.conn(), id, &config).await?;
                     trials::set_log_retention_of_experiment(&mut tx.conn(), id, Some(days)).await?;
                     let reason =
                         format!("logs of its trials are kept {}", Kept::of(Some(days), None));
@@ -89,7 +94,8 @@ impl Master {
 
     /// Says how long the logs of a trial are kept.
     pub async fn keep_trial_logs(&self, actor: &Actor, id: i64, days: i16) -> AppResult<()> {
-        self.require_steering_of_trial(actor, id).await?;
+        let to_do = format!("say how long the log of trial {id} is kept");
+        self.require_owner_of_trial(actor, id, &to_do).await?;
         let (master, actor, days) = (self.clone(), actor.name(), i64::from(days));
         self.store
             .write(move |tx| {

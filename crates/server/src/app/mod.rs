@@ -25,6 +25,7 @@ pub mod pools;
 pub mod preview;
 pub mod projects;
 pub mod reload;
+pub(crate) mod renewal;
 mod runs;
 pub mod searches;
 pub mod series;

@@ -4,10 +4,14 @@
 //!
 //! - *Reports* (metrics, progress, log lines, checkpoints, meetings of containers) come from the task they are about.
 //!   Of trials that run outside the cluster they come from the owner; an administrator may help out.
-//! - *Steering* (pause, activate, cancel, kill, archive, settings, places in the queue) is open to all people, who are
-//!   named in the events that it leaves. A task steers only what belongs to its owner: a pipeline may drive its own
-//!   experiments, code from elsewhere may not touch those of others.
+//! - *Steering* (pause, activate, cancel, kill, continue as it is, archive, texts, priority, places in the queue) is open
+//!   to all people, who are named in the events that it leaves. A task steers only what belongs to its owner: a pipeline
+//!   may drive its own experiments, code from elsewhere may not touch those of others.
+//! - *Redirecting* changes what runs in the owner's name, with whose identity, where, or which of the owner's files are
+//!   kept: continuing with an override, moves to projects and pools, checkpoint policy, how long logs are kept. It is for
+//!   the owner, the owner's tasks and administrators: [`Master::require_owner`]. Others fork.
 //! - *Deleting* cannot be undone. It takes a person: the owner, or an administrator.
+//! - *Templates* are used by everybody, and changed, renamed and deleted by their owners and administrators in person.
 //! - *Workspaces and projects* are added by everybody, and changed, put away and deleted by their owners and
 //!   administrators, in person: `Master::require_own`. Limits of slots and Unix identities are for administrators.
 //! - *The cluster itself* (agents, users, the master's configuration and log) is for administrators, and never for
@@ -161,6 +165,63 @@ impl Master {
         }
     }
 
+    /// What changes the work that runs in an owner's name, its place or its files is for the owner, the owner's tasks and
+    /// administrators in person. `to_do` completes "may not …".
+    pub(crate) async fn require_owner(
+        &self,
+        actor: &Actor,
+        experiment_id: i64,
+        to_do: &str,
+    ) -> AppResult<()> {
+        match actor {
+            Actor::Task(_) => self.require_steering(actor, experiment_id).await,
+            Actor::User(user) if user.admin => Ok(()),
+            Actor::User(user) => {
+                let owner = self.experiment_owner(experiment_id).await?;
+                if owner == user.id {
+                    return Ok(());
+                }
+                let name = self.name_of(owner);
+                Err(self.not_yours(actor, to_do, owner).hint(format!(
+                    "ask {name} or an administrator to do it, or create an experiment of your own from it: \
+                     `det experiment create` with its configuration and files"
+                )))
+            }
+        }
+    }
+
+    /// [`Master::require_owner`] of a trial's experiment.
+    pub(crate) async fn require_owner_of_trial(
+        &self,
+        actor: &Actor,
+        trial_id: i64,
+        to_do: &str,
+    ) -> AppResult<()> {
+        let trial = {
+            let mut conn = self.store.read().await?;
+            trials::find(&mut conn.conn(), trial_id).await?
+        };
+        let trial = trial.ok_or_else(|| AppError::not_found("trial", trial_id))?;
+        self.require_owner(actor, trial.experiment_id, to_do).await
+    }
+
+    /// [`Master::require_owner`] of a job's experiment; a job that does not exist is left to the use case.
+    pub(crate) async fn require_owner_of_job(
+        &self,
+        actor: &Actor,
+        job_id: &str,
+        to_do: &str,
+    ) -> AppResult<()> {
+        let row = {
+            let mut conn = self.store.read().await?;
+            experiments::find_by_job(&mut conn.conn(), job_id).await?
+        };
+        match row {
+            Some(row) => self.require_owner(actor, row.id, to_do).await,
+            None => Ok(()),
+        }
+    }
+
     /// What cannot be undone takes the owner or an administrator, in person. `what` completes "may not delete …".
     pub(crate) async fn require_deletion(
         &self,
@@ -187,7 +248,7 @@ impl Master {
             .ok_or_else(|| AppError::not_found("experiment", id))
     }
 
-    fn name_of(&self, user_id: i64) -> String {
+    pub(crate) fn name_of(&self, user_id: i64) -> String {
         self.auth.user(user_id).map_or_else(
             || format!("user {user_id}"),
             |user| format!("user \"{}\"", user.username),

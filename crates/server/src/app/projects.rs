@@ -1,18 +1,17 @@
 //! Projects: adding, changing, moving, putting away, deleting them; moving experiments between them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use det_api_types::workspaces::Note;
-use det_config::errors::ConfigErrors;
 use det_store::WriteTx;
 use det_store::events::NewEvent;
-use det_store::experiments::{self, ExperimentRow};
+use det_store::experiments::{self, ExperimentRow, Member};
 use det_store::workspaces::{self, DELETING, ProjectRow, WorkspaceRow};
 use serde_json::{Value, json};
 
 use crate::app::Master;
-use crate::app::admission::above_limit;
-use crate::app::submission::config_error;
+use crate::app::lifecycle::Cause;
+use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
 use crate::app::workspaces::{Mistakes, Places, path_of};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -246,8 +245,12 @@ impl Master {
     }
 
     /// Moves a project with its experiments to another workspace. What runs goes on, under the limits of the new one.
+    /// While experiments of others in it have not ended it is for administrators: what runs next of them may run with
+    /// another Unix identity.
     pub async fn move_project(&self, actor: &Actor, id: i64, to: i64) -> AppResult<()> {
         let actor = actor.clone();
+        self.owned_project(&actor, &self.places.get(), id, "move")?;
+        let decided = self.renew_members(id, to).await?;
         self.change_places(move |master, tx, places| {
             Box::pin(async move {
                 let mut row = master.owned_project(&actor, &places, id, "move")?.clone();
@@ -256,11 +259,28 @@ impl Master {
                 if row.workspace_id == to {
                     return Ok(());
                 }
+                let members = experiments::of_project(&mut tx.conn(), id).await?;
+                require_own_live(
+                    &actor,
+                    &path_of(&row, places.workspace(row.workspace_id)?),
+                    &members,
+                )?;
                 let detail = json!({"from": row.workspace_id, "to": to});
                 row.workspace_id = to;
                 require_free(&places, &row)?;
                 workspaces::update_project(&mut tx.conn(), &row).await?;
                 experiments::follow_project(&mut tx.conn(), id, to).await?;
+                let cause = Cause::actor(actor.name());
+                for member in members.iter().filter(|member| member.is_live()) {
+                    let row = experiments::find(&mut tx.conn(), member.id)
+                        .await?
+                        .ok_or_else(|| AppError::not_found("experiment", member.id))?;
+                    let renewed = decided
+                        .get(&member.id)
+                        .filter(|renewed| renewed.is_about(&row));
+                    let renewed = renewed.ok_or_else(|| overtaken(member.id))?;
+                    master.store_renewed(tx, &row, renewed, &cause).await?;
+                }
                 master
                     .record_project(tx, &actor.name(), "moved", &row, Some(detail))
                     .await?;
@@ -271,48 +291,96 @@ impl Master {
         .await
     }
 
+    /// Decides about the live experiments of a project that is to be moved.
+    async fn renew_members(&self, id: i64, to: i64) -> AppResult<BTreeMap<i64, Renewed>> {
+        let places = self.places.get();
+        let workspace = places.workspace(to)?;
+        let rows: Vec<ExperimentRow> = {
+            let mut conn = self.store.read().await?;
+            let live = experiments::live(&mut conn.conn()).await?;
+            live.into_iter()
+                .filter(|row| row.project_id == id)
+                .collect()
+        };
+        let mut decided = BTreeMap::new();
+        for row in rows {
+            let renewed = self.renew(&row, None, workspace, Renewal::Move).await?;
+            decided.insert(row.id, renewed);
+        }
+        Ok(decided)
+    }
+
     /// Moves an experiment to another project. What runs goes on, under the limits of the new workspace.
     pub async fn move_experiment(&self, actor: &Actor, id: i64, to: i64) -> AppResult<()> {
-        self.require_steering(actor, id).await?;
-        let (master, actor) = (self.clone(), actor.name());
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let row = experiments::find(&mut tx.conn(), id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("experiment", id))?;
-                    let places = Places::load(&mut tx.conn()).await?;
-                    let (project, workspace) = places.require_open(to)?;
-                    if row.project_id == to {
-                        return Ok(());
-                    }
-                    if row.state == DELETING {
-                        return Err(AppError::precondition(format!(
-                            "experiment {id} is being deleted and cannot be moved"
-                        )));
-                    }
-                    if row.ended_at.is_none()
-                        && master.config().launch_error
-                        && let Some(mistake) = above_limit(workspace, slots_per_trial(&row)?)
-                    {
-                        return Err(config_error(ConfigErrors::one(mistake)));
-                    }
-                    experiments::set_project(&mut tx.conn(), id, project.id, workspace.id).await?;
-                    let detail = json!({"from": row.project_id, "to": to});
-                    let event = NewEvent {
-                        actor: &actor,
-                        subject_kind: "experiment",
-                        subject_id: id.to_string(),
-                        kind: "moved",
-                        detail: Some(detail.to_string()),
-                        ..Default::default()
-                    };
-                    master.record(tx, event).await?;
-                    master.wake_scheduler(tx);
-                    Ok(())
+        // Another workspace may mean another Unix identity, other policies and other limits.
+        let to_do = format!("move experiment {id}");
+        self.require_owner(actor, id, &to_do).await?;
+        for _ in 0..ATTEMPTS {
+            let row = self.experiment_row(id).await?;
+            let places = self.places.get();
+            let (_, workspace) = places.require_open(to)?;
+            let renewed = if row.ended_at.is_none() && row.project_id != to {
+                Some(self.renew(&row, None, workspace, Renewal::Move).await?)
+            } else {
+                None
+            };
+            let (master, actor) = (self.clone(), actor.name());
+            let done = self
+                .store
+                .write(move |tx| {
+                    Box::pin(async move { master.move_in(tx, &actor, id, to, renewed).await })
                 })
-            })
-            .await
+                .await?;
+            if done {
+                return Ok(());
+            }
+        }
+        Err(overtaken(id))
+    }
+
+    /// Moves an experiment, unless it is another one by now than the one that was decided about.
+    async fn move_in(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        id: i64,
+        to: i64,
+        renewed: Option<Renewed>,
+    ) -> AppResult<bool> {
+        let row = experiments::find(&mut tx.conn(), id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", id))?;
+        let places = Places::load(&mut tx.conn()).await?;
+        let (project, workspace) = places.require_open(to)?;
+        if row.project_id == to {
+            return Ok(true);
+        }
+        if row.state == DELETING {
+            return Err(AppError::precondition(format!(
+                "experiment {id} is being deleted and cannot be moved"
+            )));
+        }
+        let renewed = renewed.filter(|renewed| renewed.is_about(&row));
+        if row.ended_at.is_none() && renewed.is_none() {
+            return Ok(false);
+        }
+        experiments::set_project(&mut tx.conn(), id, project.id, workspace.id).await?;
+        if let Some(renewed) = renewed {
+            let cause = Cause::actor(actor.to_owned());
+            self.store_renewed(tx, &row, &renewed, &cause).await?;
+        }
+        let detail = json!({"from": row.project_id, "to": to});
+        let event = NewEvent {
+            actor,
+            subject_kind: "experiment",
+            subject_id: id.to_string(),
+            kind: "moved",
+            detail: Some(detail.to_string()),
+            ..Default::default()
+        };
+        self.record(tx, event).await?;
+        self.wake_scheduler(tx);
+        Ok(true)
     }
 
     /// A project that the actor may change.
@@ -351,11 +419,26 @@ impl Master {
     }
 }
 
-/// What each trial of an experiment asks for.
-fn slots_per_trial(row: &ExperimentRow) -> AppResult<u32> {
-    let config: Value = serde_json::from_str(&row.config).map_err(AppError::internal)?;
-    let slots = config["resources"]["slots_per_trial"].as_u64().unwrap_or(0);
-    Ok(u32::try_from(slots).unwrap_or(u32::MAX))
+/// Refuses to move live experiments of others along with their project.
+fn require_own_live(actor: &Actor, path: &str, members: &[Member]) -> AppResult<()> {
+    let user = actor.user();
+    let foreign: Vec<String> = members
+        .iter()
+        .filter(|member| member.is_live() && member.owner_id != user.id)
+        .map(|member| member.id.to_string())
+        .collect();
+    if user.admin || foreign.is_empty() {
+        return Ok(());
+    }
+    Err(AppError::new(
+        ErrorKind::Forbidden,
+        format!(
+            "user \"{}\" may not move project {path}: experiments of others in it have not ended ({})",
+            user.username,
+            foreign.join(", ")
+        ),
+    )
+    .hint("ask an administrator to do it, or wait until they have ended"))
 }
 
 /// A project's notes.

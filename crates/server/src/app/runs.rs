@@ -20,7 +20,7 @@ use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
 /// Tokens of a task work this long after its end, so that late lines still arrive.
-const TOKEN_GRACE_MICROS: i64 = 10 * 60 * 1_000_000;
+const TOKEN_GRACE_MICROS: i64 = 60 * 1_000_000;
 
 impl Master {
     /// Requests the trial's next run.

@@ -6,13 +6,15 @@ use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::secrets::MASK;
 use det_searcher::Search;
+use det_store::experiments::{self, ExperimentRow};
 use det_store::workspaces::{ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
+use serde_json::{Value, json};
 
 use crate::app::admission::Findings;
 use crate::app::experiments::NewExperimentRequest;
-use crate::app::templates::hidden_secret;
 use crate::app::workspaces::Places;
 use crate::app::{Master, beside};
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Bytes of a configuration from which on it is read beside the runtime's other work.
@@ -24,6 +26,8 @@ pub(crate) struct Checked {
     pub(crate) warnings: Vec<String>,
     pub(crate) slots_exceeded: bool,
     pub(crate) search: Search,
+    /// The document to keep as the original, where it is not the text that came.
+    pub(crate) original: Option<String>,
     /// Project it goes into.
     pub(crate) project_id: i64,
     /// Workspace of that project.
@@ -76,6 +80,24 @@ fn home_of<'p>(
     places.project(UNCATEGORIZED_ID)
 }
 
+/// Whether an actor may have the secrets of an experiment of this owner put into another configuration. A task acts for its
+/// owner, but not with an administrator's powers.
+pub(crate) fn may_use_secrets(actor: &Actor, owner_id: i64) -> bool {
+    match actor {
+        Actor::User(user) => user.admin || user.id == owner_id,
+        Actor::Task(task) => task.owner.id == owner_id,
+    }
+}
+
+/// The configurations of an experiment with its secrets: the effective one, and the one that was submitted.
+pub(crate) fn known_documents(row: &ExperimentRow) -> AppResult<Vec<Value>> {
+    let effective = serde_json::from_str(&row.config).map_err(AppError::internal)?;
+    let original = Submitted::parse(&row.original_config).ok();
+    Ok(std::iter::once(effective)
+        .chain(original.map(|original| original.own_value()))
+        .collect())
+}
+
 /// A document over the checkpoint storage of its workspace.
 fn over_workspace(submitted: Submitted, workspace: &WorkspaceRow) -> AppResult<Submitted> {
     let Some(storage) = &workspace.checkpoint_storage else {
@@ -89,13 +111,17 @@ fn over_workspace(submitted: Submitted, workspace: &WorkspaceRow) -> AppResult<S
 
 impl Master {
     /// Parses, completes and checks a submission against the cluster.
-    pub(crate) async fn check(&self, request: &NewExperimentRequest) -> AppResult<Checked> {
+    pub(crate) async fn check(
+        &self,
+        actor: &Actor,
+        request: &NewExperimentRequest,
+    ) -> AppResult<Checked> {
         let (text, long) = (request.config.clone(), request.config.len() >= LONG_CONFIG);
         // Mistakes are told all at once, together with those that show when the layers have come together.
         let submitted = beside(long, move || Submitted::read(&text))
             .await?
             .map_err(config_error)?;
-        let submitted = self.over_known_templates(submitted, request).await?;
+        let mut submitted = self.over_known_templates(submitted, request).await?;
         let placement = submitted.placement(&[]);
         let places = self.places.get();
         // Said together with what is wrong in the rest.
@@ -103,14 +129,12 @@ impl Master {
             warnings: submitted.warnings.iter().map(ToString::to_string).collect(),
             ..Findings::default()
         };
-        if request.config.contains(MASK)
-            && let Some(path) = hidden_secret(&submitted.to_value(), "")
-        {
-            findings.warnings.push(format!(
-                "{path}: \"{MASK}\" is shown in place of a secret, and is all that the trials get; give the secret itself"
-            ));
-        }
         let (project, workspace) = home_of(&places, request.project_id, &placement, &mut findings)?;
+        let revealed = request.config.contains(MASK)
+            && self
+                .reveal(actor, request, project.id, &mut submitted, &mut findings)
+                .await?;
+        let original = revealed.then(|| format!("{:#}\n", submitted.own_value()));
         let policies = self
             .policies_over(workspace.id, Workload::Experiment)
             .await?;
@@ -157,9 +181,58 @@ impl Master {
             warnings: findings.warnings,
             slots_exceeded: admitted.slots_exceeded,
             search,
+            original,
             project_id: project.id,
             workspace_id: workspace.id,
         })
+    }
+
+    /// Puts the secrets of the parent in place of what hid them when its configuration was shown, for a caller whose own
+    /// they are, and credentials that the cluster gives everybody's experiments. What stays hidden is added to `findings`.
+    /// Whether something was put in.
+    async fn reveal(
+        &self,
+        actor: &Actor,
+        request: &NewExperimentRequest,
+        project_id: i64,
+        submitted: &mut Submitted,
+        findings: &mut Findings,
+    ) -> AppResult<bool> {
+        let mut known = Vec::new();
+        let mut hint =
+            "give the secret itself, or create the experiment as a fork of the one that has it"
+                .to_owned();
+        if let Some(parent) = request.parent_id {
+            let row = {
+                let mut conn = self.store.read().await?;
+                experiments::find(&mut conn.conn(), parent).await?
+            };
+            let row = row.ok_or_else(|| AppError::not_found("experiment", parent))?;
+            if may_use_secrets(actor, row.owner_id) {
+                known = known_documents(&row)?;
+                "give the secret itself: the parent has none there".clone_into(&mut hint);
+            } else {
+                hint = format!(
+                    "give a value of your own: those of experiment {parent} are for {} and administrators",
+                    self.name_of(row.owner_id)
+                );
+            }
+        }
+        for storage in self.storage_of_everybody(project_id)? {
+            known.push(json!({ "checkpoint_storage": storage }));
+        }
+        let mut any = false;
+        let (mut hidden, _) = submitted.clone().reveal(&[]);
+        for document in known {
+            let (left, revealed) = submitted.reveal(&[document]);
+            (hidden, any) = (left, any | revealed);
+        }
+        findings.mistakes.extend(
+            hidden
+                .into_iter()
+                .map(|mistake| mistake.with_hint(hint.clone())),
+        );
+        Ok(any)
     }
 
     /// A submission over its templates. Where one does not exist, that is told together with what is wrong in the document
@@ -226,8 +299,14 @@ impl Master {
 /// one than 128 KiB, name included.
 const CONFIG_LIMIT_BYTES: usize = 128 * 1024 - 64;
 
-fn check_size(config: &ExperimentConfig) -> AppResult<()> {
-    let size = config.to_json().to_string().len();
+/// Refuses a configuration that tasks could not be given.
+pub(crate) fn check_size(config: &ExperimentConfig) -> AppResult<()> {
+    require_storable(&config.to_json().to_string())
+}
+
+/// Refuses the JSON text of an effective configuration that tasks could not be given.
+pub(crate) fn require_storable(config: &str) -> AppResult<()> {
+    let size = config.len();
     if size <= CONFIG_LIMIT_BYTES {
         return Ok(());
     }

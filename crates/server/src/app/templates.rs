@@ -80,22 +80,30 @@ impl Master {
         .await
     }
 
-    /// Adds a template, or gives the one of this name another content.
+    /// Adds a template, or gives the one of this name another content, which is for its owner and administrators.
     pub async fn put_template(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
+        // Rights go before what is wrong with the content.
+        match self.template(&new.name).await {
+            Ok(known) => self.require_own_template(actor, &known, "change")?,
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
         let row = checked(actor, new).await?;
-        let actor = actor.name();
+        let actor = actor.clone();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
                 require_workspace(&mut tx.conn(), row.workspace_id).await?;
                 let kind = if templates::insert(&mut tx.conn(), &row).await? {
                     "created"
                 } else {
+                    let known = find(&mut tx.conn(), &row.name).await?;
+                    master.require_own_template(&actor, &known, "change")?;
                     templates::set_config(&mut tx.conn(), &row.name, &row.config, row.modified_at)
                         .await?;
                     "changed"
                 };
                 master
-                    .record_template(tx, &actor, kind, &row.name, None)
+                    .record_template(tx, &actor.name(), kind, &row.name, None)
                     .await?;
                 find(&mut tx.conn(), &row.name).await
             })
@@ -103,13 +111,15 @@ impl Master {
         .await
     }
 
-    /// Gives a template another content.
+    /// Gives a template another content. For its owner and administrators.
     pub async fn change_template(
         &self,
         actor: &Actor,
         name: String,
         config: Map<String, Value>,
     ) -> AppResult<TemplateRow> {
+        let known = self.template(&name).await?;
+        self.require_own_template(actor, &known, "change")?;
         let row = checked(
             actor,
             NewTemplate {
@@ -119,15 +129,15 @@ impl Master {
             },
         )
         .await?;
-        let actor = actor.name();
+        let actor = actor.clone();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
                 let (name, config) = (row.name.as_str(), row.config.as_str());
-                if !templates::set_config(&mut tx.conn(), name, config, row.modified_at).await? {
-                    return Err(AppError::not_found("template", name));
-                }
+                let known = find(&mut tx.conn(), name).await?;
+                master.require_own_template(&actor, &known, "change")?;
+                templates::set_config(&mut tx.conn(), name, config, row.modified_at).await?;
                 master
-                    .record_template(tx, &actor, "changed", name, None)
+                    .record_template(tx, &actor.name(), "changed", name, None)
                     .await?;
                 find(&mut tx.conn(), name).await
             })
@@ -135,7 +145,7 @@ impl Master {
         .await
     }
 
-    /// Gives a template another name, which must be free.
+    /// Gives a template another name, which must be free. For its owner and administrators.
     pub async fn rename_template(
         &self,
         actor: &Actor,
@@ -144,18 +154,18 @@ impl Master {
     ) -> AppResult<TemplateRow> {
         actor.require_person("rename templates")?;
         check_name(&to)?;
-        let actor = actor.name();
+        let actor = actor.clone();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
+                let known = find(&mut tx.conn(), &from).await?;
+                master.require_own_template(&actor, &known, "rename")?;
                 if from != to && templates::find(&mut tx.conn(), &to).await?.is_some() {
                     return Err(taken(&to));
                 }
-                if !templates::rename(&mut tx.conn(), &from, &to).await? {
-                    return Err(AppError::not_found("template", from.escape_debug()));
-                }
+                templates::rename(&mut tx.conn(), &from, &to).await?;
                 let detail = json!({"from": from}).to_string();
                 master
-                    .record_template(tx, &actor, "renamed", &to, Some(detail))
+                    .record_template(tx, &actor.name(), "renamed", &to, Some(detail))
                     .await?;
                 find(&mut tx.conn(), &to).await
             })
@@ -165,15 +175,12 @@ impl Master {
 
     /// Removes a template. What was made of it stays as it is. For its owner and administrators.
     pub async fn delete_template(&self, actor: &Actor, name: String) -> AppResult<()> {
-        let user = actor.require_person("delete templates")?.clone();
+        actor.require_person("delete templates")?;
         let actor = actor.clone();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
                 let row = find(&mut tx.conn(), &name).await?;
-                if !user.admin && row.owner_id != user.id {
-                    let what = format!("delete template \"{name}\"");
-                    return Err(master.not_yours(&actor, &what, row.owner_id));
-                }
+                master.require_own_template(&actor, &row, "delete")?;
                 // Everybody reads events.
                 let config = serde_json::from_str(&row.config).map_err(AppError::internal)?;
                 let detail = mask_with_variables(&config).to_string();
@@ -185,6 +192,13 @@ impl Master {
             })
         })
         .await
+    }
+
+    /// A template runs in the name of everybody who names it: it is changed by its owner and administrators only. `verb`
+    /// completes "may not …".
+    fn require_own_template(&self, actor: &Actor, row: &TemplateRow, verb: &str) -> AppResult<()> {
+        let to_do = format!("{verb} template \"{}\"", row.name);
+        self.require_own(actor, &to_do, Some(row.owner_id))
     }
 
     async fn change_templates<T, F>(&self, change: F) -> AppResult<T>

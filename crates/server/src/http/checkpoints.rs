@@ -28,11 +28,15 @@ use crate::app::checkpoints::policy::to_delete;
 use crate::app::checkpoints::reports::at_steps;
 use crate::app::checkpoints::{CheckpointReport, resources};
 use crate::app::metrics::TRAINING;
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::experiments;
-use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
-use crate::http::views::checkpoints::{Training, checkpoint, download_config, sort, sort_key};
+use crate::http::views::checkpoints::{
+    Training, checkpoint, download_config, has_only_keys_of, sort, sort_key,
+};
+use crate::http::views::experiments::Sight;
 use crate::http::views::paging;
 
 /// Routes of this file.
@@ -53,6 +57,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 /// One page of the checkpoints of an experiment, or of one of its trials.
 pub(crate) async fn page(
     master: &Master,
+    reader: &Actor,
     experiment: &ExperimentRow,
     mut rows: Vec<CheckpointRow>,
     query: &GetCheckpointsQuery,
@@ -89,16 +94,22 @@ pub(crate) async fn page(
         let rows = bare.into_iter().map(|joined| joined.row).collect();
         (with_validations(&master.store, rows).await?, pagination)
     };
-    Ok((show_all(master, experiment, &joined).await?, pagination))
+    Ok((
+        show_all(master, reader, experiment, &joined).await?,
+        pagination,
+    ))
 }
 
 /// Checkpoints of one experiment with the training that they come from.
 async fn show_all(
     master: &Master,
+    reader: &Actor,
     experiment: &ExperimentRow,
     checkpoints: &[Joined],
 ) -> AppResult<Vec<Checkpoint>> {
-    let config = download_config(experiment)?;
+    let sight = Sight::of(reader, experiment.owner_id);
+    let with_keys = sees_storage_keys(master, reader, experiment)?;
+    let config = download_config(experiment, sight, with_keys)?;
     let mut steps: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
     for joined in checkpoints {
         if let Some(trial_id) = joined.row.trial_id {
@@ -128,8 +139,27 @@ async fn show_all(
     Ok(checkpoints.iter().map(show).collect::<Result<_, _>>()?)
 }
 
+/// Whether a reader is shown the credentials of an experiment's checkpoint storage, to download with them: the owner's own
+/// tasks are too, and everybody is where they are those that the cluster or the workspace gives everybody's experiments.
+fn sees_storage_keys(
+    master: &Master,
+    reader: &Actor,
+    experiment: &ExperimentRow,
+) -> AppResult<bool> {
+    if reader.user().id == experiment.owner_id
+        || Sight::of(reader, experiment.owner_id) == Sight::Own
+    {
+        return Ok(true);
+    }
+    let config = serde_json::from_str(&experiment.config).map_err(AppError::internal)?;
+    let common = master.storage_of_everybody(experiment.project_id)?;
+    Ok(common
+        .iter()
+        .any(|common| has_only_keys_of(&config, common)))
+}
+
 /// One checkpoint as it is shown.
-async fn show(master: &Master, row: CheckpointRow) -> AppResult<Checkpoint> {
+async fn show(master: &Master, reader: &Actor, row: CheckpointRow) -> AppResult<Checkpoint> {
     let (Some(experiment_id), Some(trial_id)) = (row.experiment_id, row.trial_id) else {
         return Ok(checkpoint(
             &Joined {
@@ -143,7 +173,7 @@ async fn show(master: &Master, row: CheckpointRow) -> AppResult<Checkpoint> {
     crate::http::trials::find(master, trial_id).await?;
     master.settle_metrics().await?;
     let joined = with_validations(&master.store, vec![row]).await?;
-    let shown = show_all(master, &experiment, &joined).await?;
+    let shown = show_all(master, reader, &experiment, &joined).await?;
     shown
         .into_iter()
         .next()
@@ -155,7 +185,7 @@ async fn show(master: &Master, row: CheckpointRow) -> AppResult<Checkpoint> {
     request_body = Checkpoint, responses((status = 200, body = Empty)))]
 async fn report_checkpoint(
     State(master): State<Master>,
-    Caller(actor): Caller,
+    Reporter(actor): Reporter,
     WireBody(body): WireBody<Checkpoint>,
 ) -> Answer {
     master.report_checkpoint(&actor, report(body)?).await?;
@@ -195,12 +225,12 @@ fn sizes(resources: BTreeMap<String, Int64>) -> BTreeMap<String, i64> {
     responses((status = 200, body = GetCheckpointResponse)))]
 async fn get_checkpoint(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(uuid): Path<String>,
 ) -> Answer {
     let row = master.checkpoint(&uuid).await?;
     message(&GetCheckpointResponse {
-        checkpoint: show(&master, row).await?,
+        checkpoint: show(&master, &actor, row).await?,
     })
 }
 
@@ -218,7 +248,7 @@ async fn post_checkpoint_metadata(
         .set_checkpoint_metadata(&actor, &uuid, body.checkpoint.metadata.0)
         .await?;
     message(&PostCheckpointMetadataResponse {
-        checkpoint: show(&master, row).await?,
+        checkpoint: show(&master, &actor, row).await?,
     })
 }
 

@@ -29,10 +29,11 @@ use crate::app::checkpoints::reports::{Outdating, Pages};
 use crate::app::experiments::{ExperimentPatch, NewExperimentRequest};
 use crate::app::metrics::{VALIDATION, is_better};
 use crate::app::model_archive::{ContextFile, FileKind};
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
-use crate::http::views::experiments::{Home, Phase};
+use crate::http::views::experiments::{Home, Phase, Sight};
 use crate::http::{checkpoints as checkpoint_routes, trials as trial_routes, views};
 
 /// The tar flags of the file list.
@@ -70,6 +71,7 @@ pub(crate) async fn find(master: &Master, id: i64) -> AppResult<ExperimentRow> {
 /// Experiments with their reported states.
 pub(crate) async fn show_all(
     master: &Master,
+    reader: &Actor,
     rows: &[ExperimentRow],
 ) -> AppResult<Vec<Experiment>> {
     let active: Vec<i64> = rows
@@ -94,15 +96,16 @@ pub(crate) async fn show_all(
             phases.get(&row.id).copied().unwrap_or_default(),
             home,
             now,
+            Sight::of(reader, row.owner_id),
         )
     };
     Ok(rows.iter().map(show).collect::<Result<_, _>>()?)
 }
 
 /// An experiment as it is now.
-async fn show(master: &Master, id: i64) -> AppResult<Experiment> {
+async fn show(master: &Master, reader: &Actor, id: i64) -> AppResult<Experiment> {
     let row = find(master, id).await?;
-    let shown = show_all(master, std::slice::from_ref(&row)).await?;
+    let shown = show_all(master, reader, std::slice::from_ref(&row)).await?;
     shown
         .into_iter()
         .next()
@@ -143,13 +146,13 @@ async fn job_summary(master: &Master, row: &ExperimentRow) -> AppResult<Option<J
     params(GetExperimentsQuery), responses((status = 200, body = GetExperimentsResponse)))]
 async fn get_experiments(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetExperimentsQuery>,
 ) -> Answer {
     let _turn = master.listings.acquire().await;
     let (rows, pagination) = listing::page(&master, &query).await?;
     message(&GetExperimentsResponse {
-        experiments: show_all(&master, &rows).await?,
+        experiments: show_all(&master, &actor, &rows).await?,
         pagination,
     })
 }
@@ -159,12 +162,12 @@ async fn get_experiments(
     params(("experimentId" = i64, Path)), responses((status = 200, body = GetExperimentResponse)))]
 async fn get_experiment(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
     let row = find(&master, id).await?;
     let job_summary = job_summary(&master, &row).await?;
-    let shown = show_all(&master, std::slice::from_ref(&row)).await?;
+    let shown = show_all(&master, &actor, std::slice::from_ref(&row)).await?;
     let experiment = shown
         .into_iter()
         .next()
@@ -213,7 +216,7 @@ async fn create_experiment(
     };
     let created = master.create_experiment(&actor, request).await?;
     let experiment = match created.id {
-        Some(id) => show(&master, id).await?,
+        Some(id) => show(&master, &actor, id).await?,
         None => Experiment::default(),
     };
     let config = match created.config {
@@ -355,7 +358,7 @@ async fn continue_experiment(
         .continue_experiment(&actor, body.id, &body.override_config)
         .await?;
     message(&ContinueExperimentResponse {
-        experiment: show(&master, body.id).await?,
+        experiment: show(&master, &actor, body.id).await?,
         warnings: Vec::new(),
     })
 }
@@ -390,7 +393,7 @@ async fn patch_experiment(
     };
     master.patch_experiment(&actor, id, patch).await?;
     message(&PatchExperimentResponse {
-        experiment: show(&master, id).await?,
+        experiment: show(&master, &actor, id).await?,
     })
 }
 
@@ -431,7 +434,7 @@ async fn get_experiment_trials(
     responses((status = 200, body = GetExperimentCheckpointsResponse)))]
 async fn get_experiment_checkpoints(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
@@ -441,7 +444,7 @@ async fn get_experiment_checkpoints(
         checkpoints::of_experiment(&mut conn.conn(), id).await?
     };
     let (checkpoints, pagination) =
-        checkpoint_routes::page(&master, &experiment, rows, &query).await?;
+        checkpoint_routes::page(&master, &actor, &experiment, rows, &query).await?;
     message(&GetExperimentCheckpointsResponse {
         checkpoints,
         pagination,

@@ -78,11 +78,25 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequestParts<S> for Wire
     }
 }
 
-/// Who asks; a request without a valid token is refused.
+/// Who asks; a request without a valid token is refused, and so is that of a task that has ended.
 #[derive(Debug)]
 pub struct Caller(pub Actor);
 
 impl FromRequestParts<Master> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, master: &Master) -> Result<Self, ApiError> {
+        let Reporter(actor) = Reporter::from_request_parts(parts, master).await?;
+        actor.require_running()?;
+        Ok(Self(actor))
+    }
+}
+
+/// As [`Caller`], also a task that ended a short time ago: for its late logs, reports and checkpoints.
+#[derive(Debug)]
+pub struct Reporter(pub Actor);
+
+impl FromRequestParts<Master> for Reporter {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, master: &Master) -> Result<Self, ApiError> {

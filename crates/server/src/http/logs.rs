@@ -26,7 +26,7 @@ use crate::app::logs::{LogFields, Outage, SpoolBatch};
 use crate::app::ownership::Reported;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
-use crate::http::extract::{Caller, PathId, RawBody, WireBody, WireQuery};
+use crate::http::extract::{Caller, PathId, RawBody, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, line, message, stream};
 use crate::http::tasks::find_task;
 use crate::http::views;
@@ -94,7 +94,7 @@ fn stored_line(record: TaskLog, now: i64) -> LogLine {
     request_body = PostTaskLogsRequest, responses((status = 200, body = Empty)))]
 async fn post_task_logs(
     State(master): State<Master>,
-    Caller(actor): Caller,
+    Reporter(actor): Reporter,
     body: RawBody,
 ) -> Answer {
     let read = body.decode(|body| {
@@ -263,7 +263,7 @@ struct UnmanagedLogsTaken {
     request_body = Vec<UnmanagedLog>, responses((status = 200, body = UnmanagedLogsTaken)))]
 async fn post_unmanaged_logs(
     State(master): State<Master>,
-    Caller(actor): Caller,
+    Reporter(actor): Reporter,
     WireBody(records): WireBody<Vec<Salvaged<UnmanagedLog>>>,
 ) -> Answer {
     let all = records.len();

@@ -18,7 +18,7 @@ use crate::app::metrics::{Report, TRAINING, VALIDATION};
 use crate::app::ownership::Reported;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
-use crate::http::extract::{Caller, PathId, RawBody, WireQuery};
+use crate::http::extract::{Caller, PathId, RawBody, Reporter, WireQuery};
 use crate::http::respond::{self, Answer, empty};
 
 /// Messages that wait to be sent.
@@ -39,7 +39,7 @@ pub fn routes() -> OpenApiRouter<Master> {
     responses((status = 200, body = Empty)))]
 async fn report_trial_metrics(
     State(master): State<Master>,
-    Caller(actor): Caller,
+    Reporter(actor): Reporter,
     PathId(trial_id): PathId,
     body: RawBody,
 ) -> Answer {

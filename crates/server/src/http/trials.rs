@@ -30,7 +30,7 @@ use crate::app::Master;
 use crate::app::log_retention::retention_days;
 use crate::error::{AppError, AppResult};
 use crate::http::experiments::{self, listing};
-use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
 use crate::http::views;
 use crate::http::views::experiments::{Phase, StateFilter, object};
@@ -275,7 +275,7 @@ async fn get_trial_workloads(
     params(("id" = i64, Path), GetCheckpointsQuery), responses((status = 200, body = GetTrialCheckpointsResponse)))]
 async fn get_trial_checkpoints(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
@@ -286,7 +286,7 @@ async fn get_trial_checkpoints(
         checkpoints::of_trial(&mut conn.conn(), id).await?
     };
     let (checkpoints, pagination) =
-        crate::http::checkpoints::page(&master, &experiment, rows, &query).await?;
+        crate::http::checkpoints::page(&master, &actor, &experiment, rows, &query).await?;
     message(&GetTrialCheckpointsResponse {
         checkpoints,
         pagination,
@@ -340,7 +340,7 @@ async fn get_trial_remaining_log_retention_days(
     responses((status = 200, body = Empty)))]
 async fn report_trial_progress(
     State(master): State<Master>,
-    Caller(actor): Caller,
+    Reporter(actor): Reporter,
     PathId(id): PathId,
     WireBody(body): WireBody<ReportTrialProgressRequest>,
 ) -> Answer {
@@ -356,7 +356,7 @@ async fn report_trial_progress(
     responses((status = 200, body = Empty)))]
 async fn report_trial_searcher_early_exit(
     State(master): State<Master>,
-    Caller(actor): Caller,
+    Reporter(actor): Reporter,
     PathId(id): PathId,
     WireBody(body): WireBody<TrialEarlyExit>,
 ) -> Answer {

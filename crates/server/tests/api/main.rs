@@ -25,6 +25,8 @@ mod pools;
 mod projects;
 mod recovery;
 mod reload;
+mod renewal;
+mod rights;
 mod tasks;
 mod templates;
 mod trials;

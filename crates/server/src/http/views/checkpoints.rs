@@ -12,12 +12,14 @@ use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::StoredReport;
 use det_store::trials::TrialRow;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::app::checkpoints::joined::Joined;
 use crate::app::checkpoints::resources;
-use crate::http::views::experiments::{document, object};
+use crate::http::views::experiments::{Sight, document, object};
 use crate::http::views::trials::{BatchMetrics, metrics};
+
+const STORAGE: &str = "checkpoint_storage";
 
 /// The training that a checkpoint comes from.
 #[derive(Debug, Clone)]
@@ -32,13 +34,16 @@ pub struct Training<'a> {
     pub training: Option<StoredReport>,
 }
 
-/// The effective configuration with its secrets hidden, except for the checkpoint storage: clients download with that
+/// The effective configuration as it is seen. With `with_keys` the checkpoint storage is whole: clients download with that
 /// (`wire-contract` reference §12.2).
-pub fn download_config(row: &ExperimentRow) -> Result<Object, StoreError> {
-    const STORAGE: &str = "checkpoint_storage";
+pub fn download_config(
+    row: &ExperimentRow,
+    sight: Sight,
+    with_keys: bool,
+) -> Result<Object, StoreError> {
     let config = document("configuration of experiment", row.id, &row.config)?;
-    let mut masked = mask_document(&config);
-    if let Some(storage) = config.get(STORAGE) {
+    let mut masked = sight.mask(&config);
+    if let Some(storage) = config.get(STORAGE).filter(|_| with_keys) {
         masked[STORAGE] = storage.clone();
     }
     match masked {
@@ -48,6 +53,18 @@ pub fn download_config(row: &ExperimentRow) -> Result<Object, StoreError> {
             message: "not an object".into(),
         }),
     }
+}
+
+/// Whether all credentials of the checkpoint storage of a configuration are those of `common`, a storage that everybody's
+/// experiments are given.
+pub fn has_only_keys_of(config: &Value, common: &Value) -> bool {
+    let storage = &config[STORAGE];
+    let shown = &mask_document(&json!({ STORAGE: storage }))[STORAGE];
+    storage.as_object().is_none_or(|members| {
+        members
+            .iter()
+            .all(|(key, value)| shown[key] == *value || common[key] == *value)
+    })
 }
 
 /// A checkpoint; without `training` when it comes from none.
@@ -222,11 +239,35 @@ mod tests {
 
     #[test]
     fn only_the_storage_is_shown_with_its_keys() {
-        let config = download_config(&experiments::tests::row())
-            .unwrap()
-            .into_value();
+        let row = experiments::tests::row();
+        let shown = |with_keys| {
+            let config = download_config(&row, Sight::Others, with_keys).unwrap();
+            config.into_value()
+        };
+        let config = shown(true);
         assert_eq!(config["checkpoint_storage"]["secret_key"], "SK");
         assert_eq!(config["data"]["secrets"]["token"], "********");
+        let config = shown(false);
+        assert_eq!(config["checkpoint_storage"]["secret_key"], "********");
+    }
+
+    #[test]
+    fn keys_that_everybody_is_given_are_known_from_others() {
+        let storage = json!({"type": "s3", "bucket": "mine", "access_key": "AK", "secret_key": "SK",
+            "save_trial_best": 1});
+        let config = json!({ "checkpoint_storage": storage });
+        assert!(has_only_keys_of(&config, &storage));
+        let common = json!({"type": "s3", "bucket": "all", "access_key": "AK", "secret_key": "SK"});
+        assert!(has_only_keys_of(&config, &common));
+        for other in [
+            json!({"access_key": "AK"}),
+            json!({"secret_key": "no", "access_key": "AK"}),
+            Value::Null,
+        ] {
+            assert!(!has_only_keys_of(&config, &other), "{other}");
+        }
+        let plain = json!({"checkpoint_storage": {"type": "shared_fs", "host_path": "/x"}});
+        assert!(has_only_keys_of(&plain, &Value::Null));
     }
 
     #[test]

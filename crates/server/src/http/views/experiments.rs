@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 use det_api_types::experiments::{Experiment, ExperimentState};
 use det_api_types::trials::TrialState;
 use det_api_types::wire::{Float, Int64, Object, RawObject, Timestamp};
-use det_config::experiment::{Submitted, mask_document, mask_member, may_hold_secrets};
+use det_config::experiment::{
+    Submitted, mask_document, mask_for_others, mask_member, may_hold_secrets,
+};
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+
+use crate::auth::Actor;
 
 /// Words one of which stands in every configuration with a secret. A text without them needs no closer look.
 const SECRET_WORDS: [&str; 6] = [
@@ -21,6 +25,33 @@ const SECRET_WORDS: [&str; 6] = [
     "credential",
     "auth",
 ];
+
+/// What a reader sees of the configuration of an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    /// Everything but what the schema says is secret: for the owner and administrators.
+    Own,
+    /// No variables, and nothing that looks secret: for everybody else, tasks too.
+    Others,
+}
+
+impl Sight {
+    /// Of an actor on what belongs to a user.
+    pub fn of(actor: &Actor, owner_id: i64) -> Self {
+        match actor {
+            Actor::User(user) if user.admin || user.id == owner_id => Self::Own,
+            Actor::User(_) | Actor::Task(_) => Self::Others,
+        }
+    }
+
+    /// A document as it is seen.
+    pub fn mask(self, document: &Value) -> Value {
+        match self {
+            Self::Own => mask_document(document),
+            Self::Others => mask_for_others(document),
+        }
+    }
+}
 
 /// How far something active is: its most advanced live allocation (`wire-contract` reference §15.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -169,7 +200,7 @@ struct ShownConfig {
 impl ShownConfig {
     /// Of the stored text. Only members that may hold secrets are read; a list has many experiments, and of each the rest
     /// is copied as it stands.
-    fn of(row: &ExperimentRow) -> Result<Self, StoreError> {
+    fn of(row: &ExperimentRow, sight: Sight) -> Result<Self, StoreError> {
         let corrupt = |e: serde_json::Error| StoreError::Corrupt {
             what: format!("configuration of experiment {}", row.id),
             message: e.to_string(),
@@ -181,9 +212,12 @@ impl ShownConfig {
                 .map(|(name, text)| (name, Cow::Borrowed(text)))
                 .collect();
         for (name, text) in &mut members {
-            if may_hold_secrets(name, text.get()) {
+            let holds_more =
+                || sight == Sight::Others && (name == "environment" || text.get().contains("://"));
+            if may_hold_secrets(name, text.get()) || holds_more() {
                 let member = serde_json::from_str(text.get()).map_err(corrupt)?;
-                let masked = to_raw_value(&mask_member(name, &member)).map_err(corrupt)?;
+                let masked = mask_member(name, &member, |document| sight.mask(document));
+                let masked = to_raw_value(&masked).map_err(corrupt)?;
                 *text = Cow::Owned(masked);
             }
         }
@@ -207,15 +241,19 @@ impl ShownConfig {
 
 /// The configuration as submitted, with its secrets hidden. A text without secrets is shown letter by letter; one with
 /// secrets as JSON, which is YAML too.
-pub fn masked_original(text: &str) -> String {
+pub fn masked_original(text: &str, sight: Sight) -> String {
     let lower = text.to_ascii_lowercase();
+    let has_more = sight == Sight::Others
+        && (lower.contains("environment") || lower.contains("data") || lower.contains("://"));
     // A name can be hidden from this look only behind escapes and tags; an address with a password has an `@`.
-    if !lower.contains(['\\', '!', '@']) && !SECRET_WORDS.iter().any(|word| lower.contains(word)) {
+    let has_secrets =
+        lower.contains(['\\', '!', '@']) || SECRET_WORDS.iter().any(|word| lower.contains(word));
+    if !has_secrets && !has_more {
         return text.to_owned();
     }
     let shown = Submitted::parse(text).map(|submitted| {
         let document = submitted.to_value();
-        let masked = mask_document(&document);
+        let masked = sight.mask(&document);
         if masked == document {
             text.to_owned()
         } else {
@@ -248,8 +286,9 @@ pub fn experiment(
     phase: Phase,
     home: Home<'_>,
     now: i64,
+    sight: Sight,
 ) -> Result<Experiment, StoreError> {
-    let config = ShownConfig::of(row)?;
+    let config = ShownConfig::of(row, sight)?;
     let labels = document("labels of experiment", row.id, &row.labels)?;
     let labels = serde_json::from_value(labels).map_err(|e| StoreError::Corrupt {
         what: format!("labels of experiment {}", row.id),
@@ -281,7 +320,7 @@ pub fn experiment(
         workspace_id: home.workspace_id,
         workspace_name: home.workspace.to_owned(),
         parent_archived: home.archived,
-        original_config: masked_original(&row.original_config),
+        original_config: masked_original(&row.original_config, sight),
         project_owner_id: home.owner_id,
         checkpoint_size: Int64(row.checkpoint_bytes),
         checkpoint_count: row.checkpoint_count,
@@ -296,6 +335,8 @@ pub fn experiment(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use serde_json::json;
+
     use super::*;
 
     pub(crate) fn row() -> ExperimentRow {
@@ -347,7 +388,9 @@ pub(crate) mod tests {
             (Phase::Running, ExperimentState::Running),
         ] {
             assert_eq!(
-                experiment(&row(), phase, Home::default(), 0).unwrap().state,
+                experiment(&row(), phase, Home::default(), 0, Sight::Own)
+                    .unwrap()
+                    .state,
                 expected
             );
             assert_eq!(state("PAUSED", phase), ExperimentState::Paused);
@@ -391,7 +434,14 @@ pub(crate) mod tests {
     #[test]
     fn secrets_are_hidden_and_sizes_are_text() {
         let shown = serde_json::to_value(
-            experiment(&row(), Phase::Running, Home::default(), 61_500_000).unwrap(),
+            experiment(
+                &row(),
+                Phase::Running,
+                Home::default(),
+                61_500_000,
+                Sight::Others,
+            )
+            .unwrap(),
         )
         .unwrap();
         assert_eq!(shown["config"]["data"]["secrets"]["token"], "********");
@@ -408,18 +458,38 @@ pub(crate) mod tests {
     #[test]
     fn the_submitted_text_is_shown_as_it_is_unless_it_holds_secrets() {
         let plain = "name: x # my first\nmax_restarts: 1\n";
-        assert_eq!(masked_original(plain), plain);
+        assert_eq!(masked_original(plain, Sight::Own), plain);
         let harmless = "description: the key to it all\n";
-        assert_eq!(masked_original(harmless), harmless);
+        assert_eq!(masked_original(harmless, Sight::Own), harmless);
         let secret = "name: x\ndata:\n  secrets:\n    token: hunter2\n";
-        let shown = masked_original(secret);
+        let shown = masked_original(secret, Sight::Own);
         assert!(
             !shown.contains("hunter2") && shown.contains("********"),
             "{shown}"
         );
         let address = "checkpoint_storage: {endpoint_url: 'http://u:hunter2@h'}\n";
-        assert!(!masked_original(address).contains("hunter2"));
-        assert!(!masked_original("data: {secrets: {a: hunter2}\n").contains("hunter2"));
+        assert!(!masked_original(address, Sight::Own).contains("hunter2"));
+        assert!(!masked_original("data: {secrets: {a: hunter2}\n", Sight::Own).contains("hunter2"));
+    }
+
+    #[test]
+    fn variables_are_for_the_owner() {
+        let mut row = row();
+        row.config =
+            json!({"name": "n", "environment": {"environment_variables": {"cpu": ["A=hunter2"]}},
+            "bind_mounts": [{"host_path": "http://h?password=hunter2"}]})
+            .to_string();
+        row.original_config = "environment:\n  environment_variables: [A=hunter2]\n".into();
+        let show = |sight| {
+            let shown = experiment(&row, Phase::Queued, Home::default(), 0, sight).unwrap();
+            serde_json::to_value(shown).unwrap()
+        };
+        let (own, others) = (show(Sight::Own), show(Sight::Others));
+        assert_eq!(own["originalConfig"], row.original_config.as_str());
+        let variables = |shown: &Value| shown["config"]["environment"].to_string();
+        assert!(variables(&own).contains("A=hunter2"), "{own}");
+        assert!(variables(&others).contains("A=********"), "{others}");
+        assert!(!others.to_string().contains("hunter2"), "{others}");
     }
 
     #[test]

@@ -1,0 +1,281 @@
+//! Configurations of experiments that exist, as they become effective again: when an experiment is continued, activated
+//! after a pause, or moved. What holds of a submission holds of them too: policies, pools, sizes.
+//!
+//! The decision needs rows that no transaction changes at the same time (policies, pools), so it is made before the
+//! transaction that stores it; one that was made of another configuration than the stored one is not stored but made anew.
+
+use det_config::errors::ConfigErrors;
+use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted, TrialSize};
+use det_config::policies::{Policies, Workload};
+use det_store::events::NewEvent;
+use det_store::experiments::{self, ExperimentRow};
+use det_store::workspaces::WorkspaceRow;
+use det_store::{WriteTx, trials};
+use serde_json::Value;
+
+use crate::app::Master;
+use crate::app::admission::{Findings, above_limit};
+use crate::app::experiments::fallback_of;
+use crate::app::lifecycle::Cause;
+use crate::app::log_retention::configured_days;
+use crate::app::submission::{check_size, document_error};
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// How often a decision is made anew that others have overtaken.
+pub(crate) const ATTEMPTS: usize = 4;
+
+/// For what a configuration becomes effective again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// An ended experiment begins its search again.
+    Continue,
+    /// A paused experiment goes on.
+    Activate,
+    /// An experiment goes into another project, whatever it does there.
+    Move,
+}
+
+/// A decision about the configuration of an experiment.
+#[derive(Debug, Clone)]
+pub(crate) struct Renewed {
+    /// Text of the stored configuration that was decided about.
+    from: String,
+    /// Project that the experiment was in.
+    project_id: i64,
+    before: ExperimentConfig,
+    /// The configuration from now on.
+    pub(crate) config: ExperimentConfig,
+    /// What policies replaced, and what else is remarkable.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Renewed {
+    /// Whether this was decided about an experiment as it is now.
+    pub(crate) fn is_about(&self, row: &ExperimentRow) -> bool {
+        self.from == row.config && self.project_id == row.project_id
+    }
+}
+
+impl Master {
+    /// Decides about the configuration of an experiment that is to be in this workspace, with `over` over it.
+    pub(crate) async fn renew(
+        &self,
+        row: &ExperimentRow,
+        over: Option<Submitted>,
+        workspace: &WorkspaceRow,
+        renewal: Renewal,
+    ) -> AppResult<Renewed> {
+        let what = format!("the configuration of experiment {}", row.id);
+        let refused = |errors: &ConfigErrors| document_error(&what, errors);
+        let before = self.config_for(row)?.as_ref().clone();
+        let policies = self
+            .policies_over(workspace.id, Workload::Experiment)
+            .await?;
+        let stored = Submitted::renewed(&before, &policies).map_err(|e| refused(&e))?;
+        let (placed, is_changed) = (stored.placement(&[]), over.is_some());
+        let submitted = match over {
+            Some(over) => over.over(stored),
+            None => stored,
+        };
+        let mut findings = Findings::default();
+        let replaced = submitted.replaced_by(&policies);
+        findings
+            .warnings
+            .extend(replaced.iter().map(ToString::to_string));
+        let placement = submitted.placement(&policies);
+        let goes_elsewhere = placement != placed;
+        let size = submitted.trial_size(&policies);
+        let pools = if renewal == Renewal::Move && !goes_elsewhere {
+            self.require_below_limit(workspace, size, &mut findings);
+            Vec::new()
+        } else {
+            self.admit(&placement, workspace, size, &mut findings)
+                .await?
+                .pools
+        };
+        let mistakes = submitted.placed(std::mem::take(&mut findings.mistakes), &policies);
+        let mut config = match complete(submitted, &before, &policies) {
+            Ok(config) if mistakes.is_empty() => config,
+            completed => {
+                let mut errors = completed.err().map_or_else(Vec::new, |errors| errors.0);
+                errors.extend(mistakes);
+                return Err(refused(&ConfigErrors::together(errors)));
+            }
+        };
+        if goes_elsewhere && let Some(first) = pools.first() {
+            config.resources.resource_pool.clone_from(first);
+            if !config.resources.resource_pools.is_empty() {
+                config.resources.resource_pools = pools;
+            }
+        } else {
+            let (kept, resources) = (&before.resources, &mut config.resources);
+            resources.resource_pool.clone_from(&kept.resource_pool);
+            resources.resource_pools.clone_from(&kept.resource_pools);
+        }
+        if renewal != Renewal::Continue {
+            keep_begun(&before, &mut config);
+        }
+        if is_changed || config != before {
+            check_size(&config)?;
+        }
+        Ok(Renewed {
+            from: row.config.clone(),
+            project_id: row.project_id,
+            before,
+            config,
+            warnings: findings.warnings,
+        })
+    }
+
+    fn require_below_limit(
+        &self,
+        workspace: &WorkspaceRow,
+        size: Option<TrialSize>,
+        findings: &mut Findings,
+    ) {
+        if let Some(mistake) = size.and_then(|size| above_limit(workspace, size.slots)) {
+            findings.too_large(self.config().launch_error, mistake);
+        }
+    }
+
+    /// Stores a decision with all that follows from it. The caller has made sure that it is about the row as it is.
+    pub(crate) async fn store_renewed(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        renewed: &Renewed,
+        cause: &Cause,
+    ) -> AppResult<()> {
+        let (before, config) = (&renewed.before, &renewed.config);
+        if before == config {
+            return Ok(());
+        }
+        let id = row.id;
+        experiments::set_config(&mut tx.conn(), id, &config.to_json().to_string()).await?;
+        if (&before.name, &before.description, &before.labels)
+            != (&config.name, &config.description, &config.labels)
+        {
+            let labels = serde_json::to_string(&config.labels).map_err(AppError::internal)?;
+            let description = config.description.clone().unwrap_or_default();
+            experiments::set_texts(
+                &mut tx.conn(),
+                id,
+                &config.name,
+                &description,
+                &labels,
+                &row.notes,
+            )
+            .await?;
+        }
+        let days = configured_days(config);
+        if days != configured_days(before) {
+            trials::set_log_retention_of_experiment(&mut tx.conn(), id, days).await?;
+        }
+        self.renew_job(tx, row, before, config, cause).await?;
+        let reason = renewed.warnings.join("; ");
+        let event = NewEvent {
+            actor: &cause.actor,
+            subject_kind: "experiment",
+            subject_id: id.to_string(),
+            kind: "changed",
+            reason: Some(reason.as_str()).filter(|reason| !reason.is_empty()),
+            ..Default::default()
+        };
+        self.record(tx, event).await?;
+        self.wake_scheduler(tx);
+        Ok(())
+    }
+
+    /// The job's place and share follow the configuration.
+    async fn renew_job(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        before: &ExperimentConfig,
+        config: &ExperimentConfig,
+        cause: &Cause,
+    ) -> AppResult<()> {
+        let (old, new) = (&before.resources, &config.resources);
+        let mut job = experiments::job(&mut tx.conn(), &row.job_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+        let mut moved = false;
+        if old.priority != new.priority
+            && let Some(priority) = new.priority
+        {
+            job.priority = i64::from(priority);
+            (job.position, job.moved) = (None, false);
+        }
+        if (old.weight - new.weight).abs() > f64::EPSILON {
+            job.weight = new.weight;
+        }
+        if old.max_slots != new.max_slots {
+            job.max_slots = new.max_slots.map(i64::from);
+        }
+        if (&old.resource_pool, &old.resource_pools) != (&new.resource_pool, &new.resource_pools) {
+            job.resource_pool.clone_from(&new.resource_pool);
+            job.fallback = fallback_of(config)?;
+            (job.position, job.moved) = (None, false);
+            moved = true;
+        }
+        experiments::update_job(&mut tx.conn(), &job).await?;
+        if moved {
+            self.move_trials(tx, row, &job.resource_pool, cause).await?;
+        }
+        Ok(())
+    }
+
+    /// The checkpoint storages, as configurations have them, that experiments in a project get without asking: the
+    /// cluster's, and its workspace's.
+    pub(crate) fn storage_of_everybody(&self, project_id: i64) -> AppResult<Vec<Value>> {
+        let mut all = Vec::new();
+        if let Some(storage) = &self.config().checkpoint_storage {
+            all.push(serde_json::to_value(storage).map_err(AppError::internal)?);
+        }
+        let places = self.places.get();
+        if let Some((_, workspace)) = places.home(project_id)
+            && let Some(storage) = &workspace.checkpoint_storage
+        {
+            all.push(serde_json::from_str(storage).map_err(AppError::internal)?);
+        }
+        Ok(all)
+    }
+}
+
+/// The refusal of a change that others have overtaken again and again.
+pub(crate) fn overtaken(id: i64) -> AppError {
+    AppError::new(
+        ErrorKind::Conflict,
+        format!("experiment {id} was changed by others at the same time"),
+    )
+    .hint("look at it, and try again")
+}
+
+/// A stored configuration, changed or not, under policies. What the cluster gives where a document is silent it was given
+/// when it was submitted.
+fn complete(
+    submitted: Submitted,
+    before: &ExperimentConfig,
+    policies: &[Policies],
+) -> Result<ExperimentConfig, ConfigErrors> {
+    let defaults = CompletionDefaults {
+        name: before.name.clone(),
+        experiment_seed: before.reproducibility.experiment_seed,
+        checkpoint_storage: None,
+        task_container_defaults: &det_config::container::TaskContainerDefaults::default(),
+        default_priority: before.resources.priority,
+        managed: true,
+    };
+    submitted.complete_under(&defaults, policies)
+}
+
+/// Keeps what a search that has begun depends on, and the place where its checkpoints are.
+fn keep_begun(before: &ExperimentConfig, config: &mut ExperimentConfig) {
+    config.searcher.clone_from(&before.searcher);
+    config.hyperparameters.clone_from(&before.hyperparameters);
+    config.reproducibility.clone_from(&before.reproducibility);
+    config
+        .checkpoint_storage
+        .location
+        .clone_from(&before.checkpoint_storage.location);
+}
