@@ -1,4 +1,4 @@
-"""TLS with an authority of our own: master, agent, tasks, our client and the PyPI one."""
+"""TLS with an authority of our own, and with a self-signed certificate: master, agent, tasks, both clients."""
 
 from __future__ import annotations
 
@@ -17,32 +17,43 @@ from harness import Cluster, Missing, Tls
 pytestmark = pytest.mark.client
 
 
-def make_certificates(directory: pathlib.Path) -> Tls:
-    """A new authority, and a certificate of it for this machine's loopback address."""
+KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+
+
+def openssl(directory: pathlib.Path, *args: str) -> None:
     if shutil.which("openssl") is None:
         raise Missing("there is no openssl on PATH")
+    done = subprocess.run(["openssl", *args], cwd=directory, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
-    def openssl(*args: str) -> None:
-        done = subprocess.run(["openssl", *args], cwd=directory, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
 
+def self_signed(directory: pathlib.Path) -> Tls:
+    """What `openssl req -x509` makes: a certificate that vouches for itself and calls itself an authority."""
+    names = ["-subj", "/CN=master", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    openssl(directory, "req", "-x509", *KEY, "-keyout", "master.key", "-out", "master.crt", "-days", "2", *names)
+    return Tls(directory / "master.crt", directory / "master.crt", directory / "master.key")
+
+
+def make_certificates(directory: pathlib.Path) -> Tls:
+    """A new authority, and a certificate of it for this machine's loopback address."""
     (directory / "san.cnf").write_text(
         "subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n"
     )
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj", "/CN=e2e authority")
-    openssl("req", *key, "-keyout", "master.key", "-out", "master.csr", "-subj", "/CN=master")
+    name = ["-subj", "/CN=e2e authority"]
+    openssl(directory, "req", "-x509", *KEY, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", *name)
+    openssl(directory, "req", *KEY, "-keyout", "master.key", "-out", "master.csr", "-subj", "/CN=master")
     signed = ["-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "san.cnf"]
-    openssl("x509", "-req", "-in", "master.csr", *signed, "-out", "master.crt")
+    openssl(directory, "x509", "-req", "-in", "master.csr", *signed, "-out", "master.crt")
     return Tls(directory / "ca.crt", directory / "master.crt", directory / "master.key")
 
 
-@pytest.fixture(scope="module", params=["ours", "wheel"])
+@pytest.fixture(scope="module", params=["ours", "wheel", "self-signed"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster with TLS whose tasks run with our package, and one with the PyPI package."""
+    """Clusters with TLS: tasks with our package, tasks with the PyPI package, a self-signed certificate."""
     with equipment():
-        tls = make_certificates(tmp_path_factory.mktemp("tls"))
-        python = harness.task_python() if request.param == "ours" else harness.wheel_python()
+        make = self_signed if request.param == "self-signed" else make_certificates
+        tls = make(tmp_path_factory.mktemp("tls"))
+        python = harness.wheel_python() if request.param == "wheel" else harness.task_python()
     with flavoured("core", tls=tls, python=python) as cluster:
         yield cluster
 

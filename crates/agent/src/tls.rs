@@ -4,15 +4,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use det_tls::{MasterVerifier, Unverified};
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 
 use crate::options::{ClientIdentity, TlsOptions};
+
+/// What a file of certificates to trust holds.
+const MASTER_CERT: &str = "the master's certificate";
 
 /// The TLS options cannot be used.
 #[derive(Debug, Error)]
@@ -53,24 +57,9 @@ pub(crate) fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, T
     }
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = if options.skip_verify {
-        Arc::new(Unverified(provider.clone()))
+        Arc::new(Unverified::new(provider.clone()))
     } else {
-        let roots = match &options.master_cert {
-            Some(path) => roots_of_file(path)?,
-            None => roots_of_host()?,
-        };
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-                .build()
-                .map_err(|error| TlsError::Setup(rustls::Error::General(error.to_string())))?;
-        match &options.master_cert_name {
-            None => verifier,
-            Some(name) => Arc::new(Renamed {
-                name: ServerName::try_from(name.clone())
-                    .map_err(|_| TlsError::Name { name: name.clone() })?,
-                verifier,
-            }),
-        }
+        Arc::new(verifier(options, &provider)?)
     };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -108,15 +97,26 @@ fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
     Ok(list)
 }
 
-fn roots_of_file(path: &Path) -> Result<RootCertStore, TlsError> {
-    const WHAT: &str = "the master's certificate";
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(WHAT, path)? {
-        roots
-            .add(certificate)
-            .map_err(|error| pem_error(WHAT, path, error))?;
-    }
-    Ok(roots)
+/// Accepts what the file of certificates says, or without one what the host's authorities issued.
+fn verifier(
+    options: &TlsOptions,
+    provider: &Arc<CryptoProvider>,
+) -> Result<MasterVerifier, TlsError> {
+    let name = |name: &String| {
+        ServerName::try_from(name.clone()).map_err(|_| TlsError::Name { name: name.clone() })
+    };
+    let name = options.master_cert_name.as_ref().map(name).transpose()?;
+    let Some(path) = &options.master_cert else {
+        let roots = Arc::new(roots_of_host()?);
+        let authorities = WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
+            .build()
+            .map_err(|error| TlsError::Setup(rustls::Error::General(error.to_string())))?;
+        return MasterVerifier::new(provider.clone(), Vec::new(), Some(authorities), name)
+            .map_err(TlsError::Setup);
+    };
+    let given = certificates(MASTER_CERT, path)?;
+    MasterVerifier::new(provider.clone(), given, None, name)
+        .map_err(|error| pem_error(MASTER_CERT, path, error))
 }
 
 fn roots_of_host() -> Result<RootCertStore, TlsError> {
@@ -136,98 +136,6 @@ fn read_identity(identity: &ClientIdentity) -> Result<Identity, TlsError> {
     let key = PrivateKeyDer::from_pem_file(&identity.key)
         .map_err(|error| pem_error("the agent's key", &identity.key, error))?;
     Ok((chain, key))
-}
-
-/// Checks the certificate against a name of our own instead of the host in the address.
-#[derive(Debug)]
-struct Renamed {
-    name: ServerName<'static>,
-    verifier: Arc<WebPkiServerVerifier>,
-}
-
-impl ServerCertVerifier for Renamed {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verifier
-            .verify_server_cert(end_entity, intermediates, &self.name, ocsp_response, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
-}
-
-/// Takes any certificate, but still only from someone who holds its key.
-#[derive(Debug)]
-struct Unverified(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unverified {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            cert,
-            dss,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]
@@ -272,19 +180,28 @@ mod tests {
         assert!(client_config(&options).is_ok());
     }
 
-    /// Tries to connect to a server whose certificate is for `det.example`.
+    /// Tries to connect to a server whose self-signed certificate is for `det.example`.
     async fn handshake(options: impl FnOnce(&Path) -> TlsOptions) -> Result<(), String> {
+        let names = vec!["det.example".to_owned()];
+        handshake_with(&rcgen::CertificateParams::new(names).unwrap(), options).await
+    }
+
+    async fn handshake_with(
+        certificate: &rcgen::CertificateParams,
+        options: impl FnOnce(&Path) -> TlsOptions,
+    ) -> Result<(), String> {
         let root = tempfile::tempdir().unwrap();
-        let certified = rcgen::generate_simple_self_signed(["det.example".to_owned()]).unwrap();
+        let signing_key = rcgen::KeyPair::generate().unwrap();
+        let certificate = certificate.self_signed(&signing_key).unwrap();
         let ca = root.path().join("ca.pem");
-        std::fs::write(&ca, certified.cert.pem()).unwrap();
-        let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
+        std::fs::write(&ca, certificate.pem()).unwrap();
+        let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
         let server =
             rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
                 .with_safe_default_protocol_versions()
                 .unwrap()
                 .with_no_client_auth()
-                .with_single_cert(vec![certified.cert.der().clone()], key)
+                .with_single_cert(vec![certificate.der().clone()], key)
                 .unwrap();
         let client = client_config(&options(&ca)).map_err(|error| error.to_string())?;
         let (near, far) = tokio::io::duplex(1 << 16);
@@ -313,6 +230,28 @@ mod tests {
             ..TlsOptions::default()
         });
         assert_eq!(unchecked.await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_master_whose_certificate_calls_itself_an_authority_is_trusted() {
+        // What `openssl req -x509` makes.
+        let mut certificate =
+            rcgen::CertificateParams::new(vec!["det.example".to_owned()]).unwrap();
+        certificate.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let trusted = handshake_with(&certificate, |ca| TlsOptions {
+            master_cert: Some(ca.to_owned()),
+            master_cert_name: Some("det.example".into()),
+            ..TlsOptions::default()
+        });
+        assert_eq!(trusted.await, Ok(()));
+        certificate.not_before = rcgen::date_time_ymd(2001, 1, 1);
+        certificate.not_after = rcgen::date_time_ymd(2002, 1, 1);
+        let expired = handshake_with(&certificate, |ca| TlsOptions {
+            master_cert: Some(ca.to_owned()),
+            master_cert_name: Some("det.example".into()),
+            ..TlsOptions::default()
+        });
+        assert!(expired.await.unwrap_err().contains("expired"));
     }
 
     #[tokio::test]

@@ -130,7 +130,7 @@ impl ClientError {
             Some(rustls::Error::InvalidCertificate(problem)) => {
                 return Self::Untrusted {
                     master,
-                    reason: certificate_problem(problem),
+                    reason: det_tls::explain(problem, "DET_MASTER_CERT_NAME"),
                 };
             }
             Some(rustls::Error::InvalidMessage(_)) => {
@@ -255,23 +255,6 @@ fn connection_problem(error: &reqwest::Error) -> String {
             "the network does not lead there".to_owned()
         }
         _ => innermost(error),
-    }
-}
-
-fn certificate_problem(problem: &rustls::CertificateError) -> String {
-    use rustls::CertificateError as Problem;
-    match problem {
-        Problem::UnknownIssuer => "its issuer is not known on this machine".to_owned(),
-        Problem::Expired | Problem::ExpiredContext { .. } => "it has expired".to_owned(),
-        Problem::NotValidYet | Problem::NotValidYetContext { .. } => {
-            "it is not valid yet".to_owned()
-        }
-        Problem::NotValidForName | Problem::NotValidForNameContext { .. } => {
-            "it was made for another host name (see DET_MASTER_CERT_NAME)".to_owned()
-        }
-        // A certificate that vouches for itself ends here, among other oddities.
-        Problem::Other(_) => "no authority known on this machine vouches for it".to_owned(),
-        other => other.to_string(),
     }
 }
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine;
+use det_tls::{MasterVerifier, Unverified};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 
@@ -87,20 +87,16 @@ impl Trust {
             .transpose()
             .map_err(|error| format!("DET_MASTER_CERT_NAME is not a host name ({error})"))?;
         let verifier: Arc<dyn ServerCertVerifier> = if self.anybody {
-            Arc::new(Recorder::new(provider))
+            Arc::new(Unverified::new(provider))
         } else {
             let pinned = parse_pem(self.certificates.as_deref().unwrap_or_default())?;
-            let authorities = rustls_platform_verifier::Verifier::new_with_extra_roots(
-                pinned.iter().cloned(),
-                provider.clone(),
-            );
-            Arc::new(NamedVerifier {
-                // A machine without any authorities knows nobody; a person may still accept a certificate.
-                authorities: authorities.ok(),
-                pinned,
-                name,
-                provider,
-            })
+            // A machine without any authorities trusts none; a user may still accept a certificate.
+            let authorities = rustls_platform_verifier::Verifier::new(provider.clone())
+                .ok()
+                .map(|system| Arc::new(system) as Arc<dyn ServerCertVerifier>);
+            let verifier = MasterVerifier::new(provider, pinned, authorities, name)
+                .map_err(|error| format!("the trusted certificates cannot be used ({error})"))?;
+            Arc::new(verifier)
         };
         Ok(config_with(verifier))
     }
@@ -143,68 +139,6 @@ fn parse_pem(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
         return Err("the file of trusted certificates holds no certificate".to_owned());
     }
     Ok(certificates)
-}
-
-/// Trusts what the system and the pinned certificates vouch for, under a name that may differ from the host's.
-#[derive(Debug)]
-struct NamedVerifier {
-    /// `None` when this machine knows no authority at all.
-    authorities: Option<rustls_platform_verifier::Verifier>,
-    pinned: Vec<CertificateDer<'static>>,
-    name: Option<ServerName<'static>>,
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for NamedVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let name = self.name.as_ref().unwrap_or(server_name);
-        if self.pinned.iter().any(|pinned| pinned == end_entity) {
-            // Exactly this certificate was accepted by a person. A self-signed one may call itself an authority,
-            // which the usual path would refuse as a server's.
-            let certificate = ParsedCertificate::try_from(end_entity)?;
-            rustls::client::verify_server_name(&certificate, name)?;
-            return Ok(ServerCertVerified::assertion());
-        }
-        match &self.authorities {
-            Some(authorities) => {
-                authorities.verify_server_cert(end_entity, intermediates, name, ocsp_response, now)
-            }
-            None => Err(rustls::CertificateError::UnknownIssuer.into()),
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
 }
 
 /// Accepts any certificate and remembers the chain it was shown.

@@ -5,21 +5,15 @@
 //! makes and what most masters therefore have.
 
 use std::fmt;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::verify_server_name;
-use rustls::crypto::CryptoProvider;
+use det_tls::{MasterVerifier, Unverified};
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
-use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore,
-    SignatureScheme, StreamOwned,
-};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport,
     TransportAdapter,
@@ -40,18 +34,19 @@ impl TlsConnector {
         let file = cert_file.filter(|file| !file.is_empty()).ok_or(
             "the master's address begins with https, but no certificate to trust is given (DET_MASTER_CERT_FILE)",
         )?;
-        let trusted = if file.eq_ignore_ascii_case("noverify") {
-            None
+        let verifier: Arc<dyn ServerCertVerifier> = if file.eq_ignore_ascii_case("noverify") {
+            Arc::new(Unverified::new(Arc::clone(&provider)))
         } else {
-            Some(read_certificates(Path::new(file))?)
+            let certificates = read_certificates(Path::new(file))?;
+            let verifier = MasterVerifier::new(Arc::clone(&provider), certificates, None, None)
+                .map_err(|error| format!("could not use the certificates in {file:?}: {error}"))?;
+            Arc::new(verifier)
         };
-        let verifier = Verifier::new(trusted, Arc::clone(&provider))
-            .map_err(|error| format!("could not use the certificates in {file:?}: {error}"))?;
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("could not prepare TLS: {error}"))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();
         let name = cert_name.filter(|name| !name.is_empty()).map(|name| {
             ServerName::try_from(name.to_owned())
@@ -99,7 +94,7 @@ impl<In: Transport> Connector<In> for TlsConnector {
             details.current_time.clone(),
         );
         socket.set_timeout(details.timeout);
-        connection.complete_io(&mut socket)?;
+        connection.complete_io(&mut socket).map_err(explained)?;
         Ok(Some(Either::B(TlsTransport {
             buffers: LazyBuffers::new(
                 details.config.input_buffer_size(),
@@ -108,6 +103,20 @@ impl<In: Transport> Connector<In> for TlsConnector {
             stream: StreamOwned::new(connection, socket),
         })))
     }
+}
+
+/// The error of a handshake, in words where it is about the certificate.
+fn explained(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let Some(rustls::Error::InvalidCertificate(problem)) = inner else {
+        return error;
+    };
+    let why = det_tls::explain(problem, "DET_MASTER_CERT_NAME");
+    let kind = error.kind();
+    io::Error::new(
+        kind,
+        format!("the master's certificate is not trusted: {why}"),
+    )
 }
 
 fn host_name(details: &ConnectionDetails<'_>) -> Option<ServerName<'static>> {
@@ -152,111 +161,6 @@ impl Transport for TlsTransport {
 
     fn is_tls(&self) -> bool {
         true
-    }
-}
-
-/// Decides whether the master is the master.
-#[derive(Debug)]
-struct Verifier {
-    trust: Trust,
-    provider: Arc<CryptoProvider>,
-}
-
-#[derive(Debug)]
-enum Trust {
-    /// Somebody has said `noverify`.
-    Anybody,
-    /// Those with one of these certificates, or with one issued by one of these.
-    Certificates {
-        certificates: Vec<CertificateDer<'static>>,
-        issued: Arc<WebPkiServerVerifier>,
-    },
-}
-
-impl Verifier {
-    fn new(
-        trusted: Option<Vec<CertificateDer<'static>>>,
-        provider: Arc<CryptoProvider>,
-    ) -> Result<Self, String> {
-        let trust = match trusted {
-            None => Trust::Anybody,
-            Some(certificates) => {
-                let mut roots = RootCertStore::empty();
-                for certificate in &certificates {
-                    roots
-                        .add(certificate.clone())
-                        .map_err(|error| error.to_string())?;
-                }
-                let issued = WebPkiServerVerifier::builder_with_provider(
-                    Arc::new(roots),
-                    Arc::clone(&provider),
-                )
-                .build()
-                .map_err(|error| error.to_string())?;
-                Trust::Certificates {
-                    certificates,
-                    issued,
-                }
-            }
-        };
-        Ok(Self { trust, provider })
-    }
-}
-
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let (certificates, issued) = match &self.trust {
-            Trust::Anybody => return Ok(ServerCertVerified::assertion()),
-            Trust::Certificates {
-                certificates,
-                issued,
-            } => (certificates, issued),
-        };
-        match issued.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-        {
-            // What is left to complain about, after the time, is that an authority stands in for a server. Where it is
-            // the very certificate that was given to trust, there is nothing wrong with that.
-            Err(Error::InvalidCertificate(CertificateError::Other(_)))
-                if certificates.iter().any(|trusted| trusted == end_entity) =>
-            {
-                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
-                Ok(ServerCertVerified::assertion())
-            }
-            other => other,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
     }
 }
 
