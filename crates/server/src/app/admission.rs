@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use det_config::errors::ConfigError;
 use det_config::experiment::{Placement, TrialSize};
 use det_ids::{AllocationId, JobId, Micros, TaskId};
-use det_scheduler::{Request, can_ever_fit};
+use det_scheduler::{Request, WaitReason, can_ever_fit};
 use det_store::workspaces::WorkspaceRow;
 
 use crate::app::Master;
@@ -141,7 +141,7 @@ impl Master {
         findings: &mut Findings,
     ) -> AppResult<Admitted> {
         let (known, refuse) = (self.pool_names(), self.config().launch_error);
-        let (mut usable, mut too_small) = (Vec::new(), Vec::new());
+        let (mut usable, mut too_small, mut unfulfillable) = (Vec::new(), Vec::new(), Vec::new());
         let mut slots_exceeded = true;
         // A name that stands there twice is told elsewhere, and there may be very many.
         let mut earlier = BTreeSet::new();
@@ -152,6 +152,10 @@ impl Master {
             match self.could_hold(pool, size, findings).await? {
                 Fits::Yes => slots_exceeded = false,
                 Fits::Perhaps => slots_exceeded &= size.slots > 0,
+                Fits::OnNoAgent(mistake) => {
+                    unfulfillable.push(mistake);
+                    continue;
+                }
                 Fits::Never(mistake) => {
                     too_small.push(mistake);
                     if refuse {
@@ -161,13 +165,15 @@ impl Master {
             }
             usable.push(pool.clone());
         }
-        for mistake in too_small {
-            if refuse && !usable.is_empty() {
+        let always = unfulfillable.into_iter().map(|mistake| (true, mistake));
+        let configurable = too_small.into_iter().map(|mistake| (refuse, mistake));
+        for (refused, mistake) in always.chain(configurable) {
+            if refused && !usable.is_empty() {
                 let ConfigError { path, message, .. } = mistake;
                 let left_out = format!("{path}: {message}; this pool is left out");
                 findings.warnings.push(left_out);
             } else {
-                findings.too_large(refuse, mistake);
+                findings.too_large(refused, mistake);
             }
         }
         Ok(Admitted {
@@ -204,14 +210,26 @@ impl Master {
         let Err(never) = can_ever_fit(&snapshot, &request) else {
             return Ok(Fits::Yes);
         };
-        let message = format!("resource pool \"{pool}\": {never}");
+        // Clients match these two words. More agents may be added to a pool, but none that is larger than its kind.
+        let on_no_agent = matches!(never.reason, WaitReason::NoAgentLargeEnough { .. });
+        let unfulfillable = if on_no_agent {
+            "request unfulfillable: "
+        } else {
+            ""
+        };
+        let message = format!("resource pool \"{pool}\": {unfulfillable}{never}");
         let mistake = ConfigError::new(SIZE, None, message);
         let sizes: Vec<String> = never.nearest.iter().map(u32::to_string).collect();
-        Ok(Fits::Never(if sizes.is_empty() {
+        let mistake = if sizes.is_empty() {
             mistake
         } else {
             mistake.with_hint(format!("nearest sizes that fit: {}", sizes.join(", ")))
-        }))
+        };
+        Ok(if on_no_agent {
+            Fits::OnNoAgent(mistake)
+        } else {
+            Fits::Never(mistake)
+        })
     }
 }
 
@@ -221,6 +239,8 @@ enum Fits {
     /// It has no agents yet.
     Perhaps,
     Never(ConfigError),
+    /// It must run on one agent, and none is that large: refused whatever `launch_error` says.
+    OnNoAgent(ConfigError),
 }
 
 /// The mistake of trials that are larger than all that their workspace may use at a time.

@@ -227,3 +227,42 @@ async fn pools_that_do_not_exist_or_could_never_run_it_are_told() {
     assert!(sentence.contains("cannot be combined"), "{sentence}");
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn what_no_agent_can_hold_is_refused_whatever_launch_error_says() {
+    for launch_error in ["true", "false"] {
+        let cluster = Cluster::start_with(&[POOLS, ("launch_error", launch_error)]).await;
+        let client = cluster.determined().await;
+        let _first = cluster.agent_in("default", "first", 1).await;
+        let _second = cluster.agent_in("default", "second", 1).await;
+        let _spare = cluster.agent_in("spare", "spare", 2).await;
+        let asked = async |resources: Value| {
+            let config = json!({
+                "name": "large",
+                "entrypoint": "true",
+                "searcher": {"name": "single", "metric": "loss"},
+                "resources": resources,
+            });
+            let body = json!({"config": config.to_string(), "activate": true});
+            client.post("/api/v1/experiments", body).await
+        };
+        let one_node = asked(json!({"slots_per_trial": 2, "is_single_node": true})).await;
+        let refused = one_node.refused(400);
+        assert!(refused.contains("request unfulfillable"), "{refused}");
+        assert!(refused.contains("resources.slots_per_trial"), "{refused}");
+        // Another pool can.
+        let several = json!({"slots_per_trial": 2, "is_single_node": true,
+            "resource_pools": ["default", "spare"]});
+        let made = asked(several).await.ok();
+        assert_eq!(made["config"]["resources"]["resource_pool"], "spare");
+        // Any other size follows the setting.
+        let too_many = asked(json!({"slots_per_trial": 64})).await;
+        if launch_error == "true" {
+            let refused = too_many.refused(400);
+            assert!(!refused.contains("unfulfillable"), "{refused}");
+        } else {
+            too_many.ok();
+        }
+        cluster.stop().await;
+    }
+}
