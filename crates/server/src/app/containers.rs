@@ -352,6 +352,42 @@ impl Master {
             .await
     }
 
+    /// Ends a container whose specification cannot be made, and with it its run: other containers of the same agent have
+    /// nothing to do with it.
+    pub(crate) async fn container_cannot_start(
+        &self,
+        container_id: &str,
+        error: &AppError,
+    ) -> AppResult<()> {
+        tracing::error!(
+            container.id = container_id,
+            %error,
+            cause = ?error.cause,
+            "a container cannot be started"
+        );
+        // What the rows hold is its owner's own; other causes are for the log only.
+        let cause = error.cause.as_ref().and_then(|c| c.downcast_ref());
+        let why = match cause {
+            Some(corrupt @ StoreError::Corrupt { .. }) => corrupt.to_string(),
+            _ => error.to_string(),
+        };
+        let message = format!("the container's specification cannot be made: {why}");
+        let (master, container_id) = (self.clone(), container_id.to_owned());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let found = allocations::find_container(&mut tx.conn(), &container_id).await?;
+                    let Some(row) = found.filter(|row| row.ended_at.is_none()) else {
+                        return Ok(());
+                    };
+                    let exit = ContainerExit::StartFailed { message };
+                    let state = ContainerState::Terminated { exit };
+                    master.container_ended(tx, row, state).await
+                })
+            })
+            .await
+    }
+
     /// Ends an allocation because the platform cannot go on with it; its trial starts again elsewhere, uncharged.
     pub(crate) async fn end_for_infrastructure(
         &self,

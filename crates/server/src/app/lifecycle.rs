@@ -206,20 +206,23 @@ impl Master {
             let experiment = experiments::find(&mut tx.conn(), row.experiment_id)
                 .await?
                 .ok_or_else(|| AppError::not_found("experiment", row.experiment_id))?;
-            let config = self.config_for(&experiment)?;
             let before = trial_state(&row)?;
             let restarts = u32::try_from(row.restarts).unwrap_or(u32::MAX);
-            let no_restart = match &event {
-                TrialEvent::AllocationEnded(_) => {
-                    self.no_restart_because(&experiment, &row).await?
-                }
-                _ => None,
+            let (allowed, no_restart) = match (self.config_for(&experiment), &event) {
+                (Ok(config), TrialEvent::AllocationEnded(_)) => (
+                    config.max_restarts,
+                    self.no_restart_because(&experiment, &row).await?,
+                ),
+                (Ok(config), _) => (config.max_restarts, None),
+                // What it is to do is not known any more; it can still end.
+                (Err(error @ StoreError::Corrupt { .. }), _) => (u32::MAX, Some(error.to_string())),
+                (Err(error), _) => return Err(error.into()),
             };
             let history = History {
                 restarts,
                 max_restarts: match &no_restart {
-                    Some(_) => restarts.min(config.max_restarts),
-                    None => config.max_restarts,
+                    Some(_) => restarts.min(allowed),
+                    None => allowed,
                 },
                 experiment_stops: matches!(
                     experiment_state(&experiment)?,
@@ -230,7 +233,7 @@ impl Master {
                 .on(event, history)
                 .map_err(|refused| AppError::precondition(refused.message))?;
             if let Some(why) = &no_restart
-                && restarts < config.max_restarts
+                && restarts < allowed
                 && step.effects.contains(&TrialEffect::TellErrored)
             {
                 let text = format!("Not started again after {restarts} restarts: {why}");

@@ -8,12 +8,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use det_config::experiment::ExperimentConfig;
-use det_searcher::{Action, Event, Search};
+use det_lifecycle::experiment::ExperimentState;
+use det_searcher::{Action, Event, Outcome, Search};
 use det_store::experiments::ExperimentRow;
 use det_store::searches::StoredSearch;
 use det_store::{StoreError, WriteTx, searches};
 
 use crate::app::Master;
+use crate::app::lifecycle::experiment_state;
 use crate::error::{AppError, AppResult};
 
 /// Events after which a new snapshot replaces them. A restart replays at most this many.
@@ -67,6 +69,12 @@ fn corrupt(experiment_id: i64, message: impl std::fmt::Display) -> StoreError {
         what: format!("the search of experiment {experiment_id}"),
         message: message.to_string(),
     }
+}
+
+/// Whether what is stored cannot be read.
+fn is_corrupt(error: &AppError) -> bool {
+    let cause = error.cause.as_ref().and_then(|c| c.downcast_ref());
+    matches!(cause, Some(StoreError::Corrupt { .. }))
 }
 
 /// The stored effective configuration of an experiment.
@@ -156,7 +164,26 @@ impl Master {
         experiment: &ExperimentRow,
         event: Event,
     ) -> AppResult<(Vec<Action>, f64)> {
-        let mut loaded = self.load_search(tx, experiment).await?;
+        let mut loaded = match self.load_search(tx, experiment).await {
+            Ok(loaded) => loaded,
+            // Without its search an experiment can only end.
+            Err(error) if is_corrupt(&error) => {
+                tracing::error!(
+                    experiment.id = experiment.id,
+                    %error,
+                    cause = ?error.cause,
+                    "the search of an experiment cannot be restored; the experiment fails"
+                );
+                let failing = matches!(experiment_state(experiment)?, ExperimentState::Stopping(_));
+                let actions = if failing {
+                    Vec::new()
+                } else {
+                    vec![Action::Shutdown(Outcome::Failed)]
+                };
+                return Ok((actions, experiment.progress));
+            }
+            Err(error) => return Err(error),
+        };
         let text = serde_json::to_string(&event).map_err(AppError::internal)?;
         loaded.through += 1;
         searches::append_event(&mut tx.conn(), experiment.id, loaded.through, &text).await?;
