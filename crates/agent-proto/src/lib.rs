@@ -136,6 +136,10 @@ pub enum ToAgent {
         reason: String,
         /// Whether trying again can help.
         retry: bool,
+        /// Whether it is because the agent came back with other devices or for another pool than the master knew. The
+        /// master has removed what it knew and given up the agent's tasks; the next [`Hello`] joins as a new agent.
+        #[serde(default)]
+        changed: bool,
     },
     /// Start this container unless it is known already (by container id).
     Start(Box<ContainerSpec>),

@@ -44,8 +44,8 @@ enum LinkError {
         address: String,
         source: std::io::Error,
     },
-    #[error("cannot agree on TLS with the master: {0}")]
-    Tls(std::io::Error),
+    #[error("{0}")]
+    Tls(String),
     #[error("the master's address cannot be used: {0}")]
     Address(String),
     #[error("the master answered \"{status}\" instead of opening the connection")]
@@ -64,7 +64,11 @@ enum LinkError {
     #[error("the master closed the connection")]
     Closed,
     #[error("the master refused this agent: {reason}")]
-    Refused { reason: String, retry: bool },
+    Refused {
+        reason: String,
+        retry: bool,
+        changed: bool,
+    },
     #[error("the master sent what is not understood: {0}")]
     Nonsense(String),
 }
@@ -78,7 +82,10 @@ pub(crate) async fn keep(
     tls: Arc<rustls::ClientConfig>,
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
-    let mut attempts = 0;
+    let mut attempts: u32 = 0;
+    // Those after full pauses: the short ones at first must not use up the patience that was configured.
+    let mut counted = 0;
+    let longest = shared.options.reconnect_backoff.max(FIRST_PAUSE);
     let mut pause = FIRST_PAUSE;
     // What people were told last, so that they are told once.
     let mut told = String::new();
@@ -108,22 +115,33 @@ pub(crate) async fn keep(
         if let LinkError::Refused {
             reason,
             retry: false,
+            changed,
         } = error
         {
-            return Err(AgentError::Refused { reason });
+            if changed && shared.options.rejoin_when_changed {
+                tracing::warn!("this agent joins the master anew: {reason}");
+                tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    () = sleep(FIRST_PAUSE) => continue,
+                }
+            }
+            return Err(AgentError::Refused { reason, changed });
         }
         ever_connected |= was_connected;
         if let (LinkError::WrongToken, false) = (&error, ever_connected) {
             return Err(AgentError::Refused {
                 reason: error.to_string(),
+                changed: false,
             });
         }
         if was_connected {
             attempts = 0;
+            counted = 0;
             pause = FIRST_PAUSE;
             told.clear();
         }
         attempts += 1;
+        counted += u32::from(pause >= longest);
         let reason = error.to_string();
         if told == reason {
             tracing::debug!(attempts, "still no connection to the master: {reason}");
@@ -142,7 +160,7 @@ pub(crate) async fn keep(
         if shared
             .options
             .reconnect_attempts
-            .is_some_and(|most| attempts > most)
+            .is_some_and(|most| counted > most)
         {
             return Err(AgentError::GaveUp {
                 master: shared.master.url(),
@@ -156,7 +174,7 @@ pub(crate) async fn keep(
             () = stop.cancelled() => return Ok(()),
             () = sleep(jittered) => {}
         }
-        pause = (pause * 2).min(shared.options.reconnect_backoff.max(FIRST_PAUSE));
+        pause = (pause * 2).min(longest);
     }
 }
 
@@ -187,7 +205,7 @@ async fn connect(
         Box::new(
             within(connector.connect(name, stream))
                 .await?
-                .map_err(LinkError::Tls)?,
+                .map_err(|error| LinkError::Tls(tls_problem(&error)))?,
         )
     } else {
         Box::new(stream)
@@ -218,6 +236,18 @@ async fn connect(
             other => LinkError::WebSocket(other.to_string()),
         })?;
     Ok((socket, host_address))
+}
+
+/// Why the TLS handshake failed.
+fn tls_problem(error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(problem)) => format!(
+            "its certificate is not trusted: {}",
+            det_tls::explain(problem, "security.tls.master_cert_name")
+        ),
+        _ => format!("the TLS handshake failed: {error}"),
+    }
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> Result<T, LinkError> {
@@ -335,6 +365,7 @@ fn follow(
                         welcome.protocol
                     ),
                     retry: true,
+                    changed: false,
                 });
             }
             tracing::info!(
@@ -348,7 +379,17 @@ fn follow(
                 host_address: host_address.to_owned(),
             }));
         }
-        ToAgent::Refused { reason, retry } => return Err(LinkError::Refused { reason, retry }),
+        ToAgent::Refused {
+            reason,
+            retry,
+            changed,
+        } => {
+            return Err(LinkError::Refused {
+                reason,
+                retry,
+                changed,
+            });
+        }
         ToAgent::Start(spec) => manager.start(*spec),
         ToAgent::Kill {
             container_id,

@@ -93,6 +93,9 @@ pub enum AgentError {
     Refused {
         /// The master's words.
         reason: String,
+        /// Whether it is because this agent's devices or pool are others than the master knew: its tasks have been
+        /// ended, and a start after this joins as a new agent.
+        changed: bool,
     },
     /// The number of attempts is used up.
     #[error("gave up on the master at {master} after {attempts} attempts: {reason}")]
@@ -114,8 +117,8 @@ pub enum AgentError {
 /// # Errors
 ///
 /// When it cannot start, when the master refuses it for good, and when
-/// [`AgentOptions::reconnect_attempts`] are used up; then [`AgentOptions::on_connection_lost`] has been run. Tasks run on
-/// in all of these.
+/// [`AgentOptions::reconnect_attempts`] are used up. In the last two cases [`AgentOptions::on_connection_lost`] has been
+/// run, also where no connection ever succeeded. Tasks run on in all of these, except where the devices or the pool of this agent have changed ([`AgentError::Refused`]).
 pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(), AgentError> {
     let master = MasterAddress::parse(&options.master_url)
         .map_err(|error| AgentError::MasterAddress(error.to_string()))?;
@@ -172,8 +175,13 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
     manager.recover();
     remove_strays(&shared, &manager).await;
     let result = serve_until(&shared, &manager, tls, shutdown).await;
-    if let Err(AgentError::GaveUp { .. }) = &result {
-        connection_lost_hook(&shared.options.on_connection_lost).await;
+    match &result {
+        Err(AgentError::GaveUp { .. } | AgentError::Refused { changed: false, .. }) => {
+            connection_lost_hook(&shared.options.on_connection_lost).await;
+        }
+        // The master has given these tasks up and starts them elsewhere.
+        Err(AgentError::Refused { changed: true, .. }) => end_tasks(&shared, &manager).await,
+        _ => {}
     }
     result
 }

@@ -41,14 +41,18 @@ pub struct AgentOptions {
     pub python_package_dir: Option<PathBuf>,
     /// The supervisor's executable.
     pub supervisor_path: PathBuf,
-    /// How often a lost connection is tried again before the agent gives up; `None` = for ever.
+    /// How often a connection that is lost, or never succeeded, is tried again after a full
+    /// [`AgentOptions::reconnect_backoff`] before the agent gives up; `None` = for ever.
     pub reconnect_attempts: Option<u32>,
     /// Longest pause between two attempts; the real pauses grow up to it, with jitter.
     pub reconnect_backoff: Duration,
+    /// Whether an agent whose devices or pool are others than its master knew joins as a new agent by itself. `false`: it
+    /// ends its tasks and itself, and the next start joins.
+    pub rejoin_when_changed: bool,
     /// Whether tasks go on when the agent is asked to end. `false`: they are killed first.
     pub keep_tasks_on_shutdown: bool,
     /// Command, with its arguments, run when the connection is given up (see
-    /// [`AgentOptions::reconnect_attempts`]); empty = none.
+    /// [`AgentOptions::reconnect_attempts`]) or refused for good; empty = none.
     pub on_connection_lost: Vec<String>,
     /// Socket of the container engine; `None` = `DOCKER_HOST` if it names a socket, else the engine's usual place.
     pub engine_socket: Option<PathBuf>,
@@ -81,6 +85,7 @@ impl AgentOptions {
             supervisor_path: supervisor_path.into(),
             reconnect_attempts: None,
             reconnect_backoff: Duration::from_secs(5),
+            rejoin_when_changed: false,
             keep_tasks_on_shutdown: true,
             on_connection_lost: Vec::new(),
             engine_socket: None,

@@ -133,8 +133,10 @@ pub struct Agent {
     pub enabled: bool,
     /// Whether it takes no new work and lets the present one finish.
     pub draining: bool,
-    /// Version of the agent program.
+    /// Version of the API that the agent speaks, such as `0.38.1`; clients compare it with the master's.
     pub version: String,
+    /// Version of the agent program.
+    pub agent_version: String,
     /// Counts over its slots.
     pub slot_stats: SlotStats,
 }

@@ -129,6 +129,8 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         options.python.clone_from(&args.python);
         options.python_package_dir = Some(python_package.clone());
         options.keep_tasks_on_shutdown = args.keep_tasks;
+        // `det up --slots 4` after `--slots 2` means what it says.
+        options.rejoin_when_changed = true;
         options.tls.skip_verify = master.master().tls;
         agents.spawn(det_agent::run(options, shutdown.clone()));
     }

@@ -139,6 +139,11 @@ impl FakeMaster {
         self.server = Self::serve(listener, self.shared.clone());
     }
 
+    /// Answers the next agents that connect with this.
+    pub(crate) fn answer(&self, answer: ToAgent) {
+        *self.shared.answer.lock().unwrap() = answer;
+    }
+
     pub(crate) fn answer_logs_with(&self, status: StatusCode) {
         *self.shared.log_status.lock().unwrap() = status;
     }

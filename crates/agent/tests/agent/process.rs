@@ -1,10 +1,10 @@
 //! The agent against a fake master, with tasks as processes and a stand-in for the supervisor.
 
 use crate::common::{
-    Agent, FakeMaster, options, processes_of, spec, start, stub_supervisor, until,
+    Agent, FakeMaster, options, processes_of, spec, start, stub_supervisor, until, welcome,
 };
 use axum::http::StatusCode;
-use det_agent::AgentError;
+use det_agent::{AgentError, AgentOptions};
 use det_agent_proto::{ContainerState, PROTOCOL_VERSION, ToAgent};
 use det_spool::{Record, Stdtype, Writer};
 use det_taskspec::{ContainerExit, SPOOL_DIR};
@@ -533,26 +533,33 @@ async fn an_agent_that_is_refused_for_good_ends_and_says_why() {
     let master = FakeMaster::start_with(ToAgent::Refused {
         reason: "resource pool \"default\" does not exist".into(),
         retry: false,
+        changed: false,
     })
     .await;
     let agent = Agent::start(options(&master, root.path(), &stub_supervisor(root.path())));
     let error = agent.ended().await.unwrap_err();
     assert!(
-        matches!(&error, AgentError::Refused { reason } if reason.contains("does not exist")),
+        matches!(&error, AgentError::Refused { reason, .. } if reason.contains("does not exist")),
         "{error:?}"
     );
     assert_eq!(master.heard().hellos[0].protocol, PROTOCOL_VERSION);
+}
+
+/// Options of an agent that runs a hook when it gives up, and the file that the hook makes.
+fn with_hook(master: &FakeMaster, root: &std::path::Path) -> (AgentOptions, std::path::PathBuf) {
+    let mut options = options(master, root, &stub_supervisor(root));
+    options.reconnect_attempts = Some(2);
+    options.reconnect_backoff = std::time::Duration::from_millis(1);
+    let marker = root.join("lost");
+    options.on_connection_lost = vec!["touch".into(), marker.to_string_lossy().into_owned()];
+    (options, marker)
 }
 
 #[tokio::test]
 async fn an_agent_that_may_not_try_for_ever_runs_its_hook_and_ends() {
     let root = tempfile::tempdir().unwrap();
     let mut master = FakeMaster::start().await;
-    let mut options = options(&master, root.path(), &stub_supervisor(root.path()));
-    options.reconnect_attempts = Some(2);
-    options.reconnect_backoff = std::time::Duration::from_millis(1);
-    let marker = root.path().join("lost");
-    options.on_connection_lost = vec!["touch".into(), marker.to_string_lossy().into_owned()];
+    let (options, marker) = with_hook(&master, root.path());
     let agent = Agent::start(options);
     master.connected().await;
     master.stop().await;
@@ -562,4 +569,91 @@ async fn an_agent_that_may_not_try_for_ever_runs_its_hook_and_ends() {
         "{error:?}"
     );
     assert!(marker.exists());
+}
+
+#[tokio::test]
+async fn the_hook_runs_where_no_connection_ever_succeeded() {
+    let root = tempfile::tempdir().unwrap();
+    let mut master = FakeMaster::start().await;
+    let (options, marker) = with_hook(&master, root.path());
+    master.stop().await;
+    let error = Agent::start(options).ended().await.unwrap_err();
+    assert!(
+        matches!(error, AgentError::GaveUp { attempts: 3, .. }),
+        "{error:?}"
+    );
+    assert!(marker.exists());
+}
+
+#[tokio::test]
+async fn the_hook_runs_where_the_master_refuses_the_agent_for_good() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start_with(ToAgent::Refused {
+        reason: "no such pool".into(),
+        retry: false,
+        changed: false,
+    })
+    .await;
+    let (options, marker) = with_hook(&master, root.path());
+    let error = Agent::start(options).ended().await.unwrap_err();
+    assert!(matches!(error, AgentError::Refused { .. }), "{error:?}");
+    assert!(marker.exists());
+}
+
+#[tokio::test]
+async fn short_pauses_do_not_use_up_the_attempts() {
+    let root = tempfile::tempdir().unwrap();
+    let mut master = FakeMaster::start().await;
+    let (mut options, _) = with_hook(&master, root.path());
+    options.reconnect_attempts = Some(0);
+    // 100 and 200 ms come first.
+    options.reconnect_backoff = std::time::Duration::from_millis(250);
+    master.stop().await;
+    let error = Agent::start(options).ended().await.unwrap_err();
+    assert!(
+        matches!(error, AgentError::GaveUp { attempts: 3, .. }),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_agent_that_has_changed_ends_its_tasks_and_joins_anew_at_its_next_start() {
+    let world = World::new().await;
+    let id = "c1";
+    world.master.say(start(spec(id, "sleep 600")));
+    let running = world.master.running(id).await;
+    let process = std::path::Path::new("/proc").join(&running);
+    let options = world.options();
+    let World {
+        root,
+        master,
+        agent,
+    } = world;
+    agent.shut_down().await.unwrap();
+    assert!(process.exists());
+    master.answer(ToAgent::Refused {
+        reason: "it had 1 devices and comes back with 2".into(),
+        retry: false,
+        changed: true,
+    });
+    let error = Agent::start(options.clone()).ended().await.unwrap_err();
+    assert!(
+        matches!(error, AgentError::Refused { changed: true, .. }),
+        "{error:?}"
+    );
+    assert!(!process.exists());
+    master.answer(welcome());
+    let agent = Agent::start(options);
+    master
+        .wait("the agent again", |heard| {
+            (heard.hellos.len() == 3).then_some(())
+        })
+        .await;
+    World {
+        root,
+        master,
+        agent,
+    }
+    .end(&[id])
+    .await;
 }

@@ -76,6 +76,7 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
     let columns = [
         ("id", "Agent ID"),
         ("version", "Version"),
+        ("agent_version", "Agent Version"),
         ("registered_time", "Registered Time"),
         ("num_slots", "Slots"),
         ("num_containers", "Containers"),
@@ -91,6 +92,7 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
         let cells = [
             json!(last_part(&id)),
             agent["version"].clone(),
+            agent["agentVersion"].clone(),
             json!(time(&agent, "registeredTime")),
             json!(members(&agent["slots"]).count()),
             json!(members(&agent["containers"]).count()),

@@ -8,7 +8,7 @@ use det_store::agents::{self, AgentRow};
 use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, WriteTx, allocations};
-use det_taskspec::Device;
+use det_taskspec::{Device, DeviceKind};
 
 use crate::app::Master;
 use crate::auth::Actor;
@@ -47,6 +47,32 @@ fn slot_text(slots: &BTreeSet<u32>) -> String {
     format!("[{}]", numbers.join(","))
 }
 
+/// How an agent that says hello differs from what is known of it, as a sentence; `None` if it does not. The order of
+/// devices and the names of products do not count: they come from drivers and may change with them.
+fn changes(known: &AgentRow, hello: &Hello) -> Result<Option<String>, StoreError> {
+    let identities = |devices: &[Device]| -> BTreeSet<(u32, String, DeviceKind)> {
+        let identity = |d: &Device| (d.id.0, d.uuid.clone(), d.kind);
+        devices.iter().map(identity).collect()
+    };
+    let before = devices(known)?;
+    let mut changes = Vec::new();
+    if known.resource_pool != hello.resource_pool {
+        changes.push(format!(
+            "it was in resource pool \"{}\" and comes back for \"{}\"",
+            known.resource_pool, hello.resource_pool
+        ));
+    }
+    if identities(&before) != identities(&hello.devices) {
+        changes.push(if before.len() == hello.devices.len() {
+            format!("its {} devices are others than before", before.len())
+        } else {
+            let (before, now) = (before.len(), hello.devices.len());
+            format!("it had {before} devices and comes back with {now}")
+        });
+    }
+    Ok((!changes.is_empty()).then(|| changes.join(", and ")))
+}
+
 impl Master {
     /// Whether an agent that says hello may join; else the reason.
     pub(crate) fn check_agent(&self, hello: &Hello) -> Result<(), String> {
@@ -78,6 +104,61 @@ impl Master {
                 pools.join(", ")
             ));
         }
+        Ok(())
+    }
+
+    /// Removes what is known of an agent that comes back with other devices or for another pool, together with its
+    /// containers, and returns why it may not go on as the same agent; `None` if it is unknown or as it was.
+    ///
+    /// What runs on its slots was placed on devices that may not exist any more.
+    pub(crate) async fn remove_changed_agent(&self, hello: &Hello) -> AppResult<Option<String>> {
+        let known = {
+            let mut conn = self.store.read().await?;
+            agents::find(&mut conn.conn(), hello.agent_id.as_str()).await?
+        };
+        let Some(known) = known else {
+            return Ok(None);
+        };
+        if changes(&known, hello)?.is_none() {
+            return Ok(None);
+        }
+        let (master, hello) = (self.clone(), hello.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let found = agents::find(&mut tx.conn(), hello.agent_id.as_str()).await?;
+                    let Some(row) = found else {
+                        return Ok(None);
+                    };
+                    let Some(changes) = changes(&row, &hello)? else {
+                        return Ok(None);
+                    };
+                    let message = format!("agent \"{}\" came back changed: {changes}", row.id);
+                    master.remove_agent(tx, &row.id, &message).await?;
+                    Ok::<_, AppError>(Some(format!(
+                        "{changes}; what the master knew of agent \"{}\" is removed and its tasks are given up: start it \
+                         again to join as a new agent",
+                        row.id
+                    )))
+                })
+            })
+            .await
+    }
+
+    /// Removes an agent and gives up its containers.
+    async fn remove_agent(&self, tx: &mut WriteTx, id: &str, reason: &str) -> AppResult<()> {
+        self.lose_containers(tx, id, reason).await?;
+        agents::delete(&mut tx.conn(), id).await?;
+        let event = NewEvent {
+            actor: "master",
+            subject_kind: "agent",
+            subject_id: id.to_owned(),
+            kind: "removed",
+            reason: Some(reason),
+            ..Default::default()
+        };
+        self.record(tx, event).await?;
+        self.wake_scheduler(tx);
         Ok(())
     }
 
@@ -420,22 +501,7 @@ impl Master {
                             return Ok(());
                         }
                         let message = format!("agent \"{}\" was away for too long", row.id);
-                        master.lose_containers(tx, &row.id, &message).await?;
-                        agents::delete(&mut tx.conn(), &row.id).await?;
-                        master
-                            .record(
-                                tx,
-                                NewEvent {
-                                    actor: "master",
-                                    subject_kind: "agent",
-                                    subject_id: row.id.clone(),
-                                    kind: "removed",
-                                    reason: Some("it was away for too long"),
-                                    ..Default::default()
-                                },
-                            )
-                            .await?;
-                        master.wake_scheduler(tx);
+                        master.remove_agent(tx, &row.id, &message).await?;
                         Ok::<_, AppError>(())
                     })
                 })

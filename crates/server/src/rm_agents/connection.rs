@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Registration;
 use super::reconcile::{Desired, Heard, Order, reconcile};
 use crate::app::Master;
-use crate::error::AppResult;
+use crate::error::{AppResult, ErrorKind};
 use crate::hub::Topic;
 
 /// Most reports stored in one transaction.
@@ -30,14 +30,14 @@ pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
         Ok(hello) => hello,
         Err(reason) => {
             tracing::warn!(reason, "a connection to the agents' port was refused");
-            refuse(&mut socket, reason, false).await;
+            refuse(&mut socket, refusal(reason)).await;
             return;
         }
     };
     let agent_id = hello.agent_id.0.clone();
     if let Err(reason) = master.check_agent(&hello) {
         tracing::warn!(agent.id = agent_id, reason, "an agent was refused");
-        refuse(&mut socket, reason, false).await;
+        refuse(&mut socket, refusal(reason)).await;
         return;
     }
     let (serial, replaced) = match master.connections.register(&agent_id, &hello.instance_id) {
@@ -46,10 +46,39 @@ pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
             let reason = format!(
                 "another agent with the id \"{agent_id}\" is connected; give this one another with --agent-id"
             );
-            refuse(&mut socket, reason, true).await;
+            let taken = ToAgent::Refused {
+                reason,
+                retry: true,
+                changed: false,
+            };
+            refuse(&mut socket, taken).await;
             return;
         }
     };
+    // Registered first: whoever is not this agent must not remove what is known of it.
+    match master.remove_changed_agent(&hello).await {
+        Ok(None) => {}
+        Ok(Some(reason)) => {
+            tracing::warn!(
+                agent.id = agent_id,
+                reason,
+                "an agent that has changed was refused"
+            );
+            master.connections.unregister(&agent_id, serial);
+            let changed = ToAgent::Refused {
+                reason,
+                retry: false,
+                changed: true,
+            };
+            refuse(&mut socket, changed).await;
+            return;
+        }
+        Err(error) => {
+            tracing::warn!(agent.id = agent_id, %error, "what is known of an agent cannot be read");
+            master.connections.unregister(&agent_id, serial);
+            return;
+        }
+    }
     let mut connection = Connection {
         master: master.clone(),
         agent_id: agent_id.clone(),
@@ -96,8 +125,17 @@ async fn first_message(socket: &mut WebSocket) -> Result<Hello, String> {
     }
 }
 
-async fn refuse(socket: &mut WebSocket, reason: String, retry: bool) {
-    if let Ok(text) = serde_json::to_string(&ToAgent::Refused { reason, retry }) {
+/// A refusal after which the agent is to end.
+fn refusal(reason: String) -> ToAgent {
+    ToAgent::Refused {
+        reason,
+        retry: false,
+        changed: false,
+    }
+}
+
+async fn refuse(socket: &mut WebSocket, refusal: ToAgent) {
+    if let Ok(text) = serde_json::to_string(&refusal) {
         // The agent may be gone already; nothing is lost by that.
         let _ = socket.send(Message::Text(text.into())).await;
         let _ = socket.send(Message::Close(None)).await;
@@ -257,8 +295,15 @@ impl Connection {
             let message = match order {
                 Order::Start(id) => {
                     // The row may have changed since it was read; then there is nothing to start any more.
-                    let Some(spec) = self.master.container_spec(&self.agent_id, &id).await? else {
-                        continue;
+                    let spec = match self.master.container_spec(&self.agent_id, &id).await {
+                        Ok(Some(spec)) => spec,
+                        Ok(None) => continue,
+                        // The database is away: later it is the same container as any other.
+                        Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
+                        Err(error) => {
+                            self.master.container_cannot_start(&id, &error).await?;
+                            continue;
+                        }
                     };
                     self.heard.entry(id).or_default().start_sent = true;
                     failpoint!("server::connection::start::before_send");

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
+use det_store::{StoreError, experiments};
+
 use crate::support::{Cluster, within};
 
 fn ids(answer: &Value) -> Vec<&str> {
@@ -355,5 +357,160 @@ async fn a_token_is_needed() {
             .assert_needs_token(Method::POST, &format!("/api/v1{path}"))
             .await;
     }
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_away_is_listed_as_drained_until_it_is_back_as_it_was() {
+    let cluster = Cluster::start().await;
+    let agent = cluster.agent("a1", 2).await;
+    let (client, admin) = (cluster.determined().await, cluster.admin().await);
+    admin
+        .post("/api/v1/agents/a1/slots/1/disable", json!({}))
+        .await
+        .ok();
+    let shown = |answer: &Value| {
+        let agent = &answer["agent"];
+        let of = |thing: &Value| (thing["enabled"] == true, thing["draining"] == true);
+        (
+            of(agent),
+            of(&agent["slots"]["0"]),
+            of(&agent["slots"]["1"]),
+        )
+    };
+    let here = ((true, false), (true, false), (false, false));
+    assert_eq!(shown(&client.get("/api/v1/agents/a1").await.ok()), here);
+    drop(agent);
+    let away = ((false, true), (false, true), (false, true));
+    let path = "/api/v1/agents/a1";
+    cluster
+        .until(&client, path, |a| a["agent"]["enabled"] == false)
+        .await;
+    assert_eq!(shown(&client.get(path).await.ok()), away);
+    let _agent = cluster.agent("a1", 2).await;
+    assert_eq!(shown(&client.get(path).await.ok()), here);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_comes_back_changed_is_told_and_joins_as_new_afterwards() {
+    let pools = "[{pool_name: default}, {pool_name: spare}]";
+    let cluster = Cluster::start_with(&[("resource_pools", pools)]).await;
+    let (client, admin) = (cluster.determined().await, cluster.admin().await);
+    let (agent, spec) = cluster.running_task().await;
+    admin
+        .post("/api/v1/agents/a1/disable", json!({"drain": true}))
+        .await
+        .ok();
+    drop(agent);
+    let (reason, changed) = cluster.refused_agent("default", "a1", 2).await;
+    assert!(changed && reason.contains("1 devices"), "{reason}");
+    assert!(reason.contains("start it again"), "{reason}");
+    assert_eq!(
+        ids(&client.get("/api/v1/agents").await.ok()),
+        [] as [&str; 0]
+    );
+    let (task, _) = spec.allocation_id.split().unwrap();
+    let log = client
+        .get(&format!("/api/v1/tasks/{task}/logs"))
+        .await
+        .lines();
+    assert!(
+        log.iter()
+            .any(|l| l["log"].as_str().unwrap().contains("came back changed")),
+        "{log:?}"
+    );
+    // As new: what was asked of the old one is gone with it, and its trial starts again.
+    let mut agent = cluster.agent("a1", 2).await;
+    let again = agent.next_start().await;
+    assert_eq!(again.task_id, spec.task_id);
+    let shown = client.get("/api/v1/agents/a1").await.ok();
+    assert_eq!(shown["agent"]["draining"], false);
+
+    drop(agent);
+    let (reason, changed) = cluster.refused_agent("spare", "a1", 2).await;
+    assert!(
+        changed && reason.contains("\"default\"") && reason.contains("\"spare\""),
+        "{reason}"
+    );
+    let _agent = cluster.agent_in("spare", "a1", 2).await;
+    let shown = client.get("/api/v1/agents/a1").await.ok();
+    assert_eq!(shown["agent"]["resourcePools"], json!(["spare"]));
+    // One that comes back as it was is welcome, also before the end of its last connection has been noticed.
+    let _agent = cluster.agent_in("spare", "a1", 2).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_be_specified_ends_its_own_run_only() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let broken = cluster.experiment("broken", 1).await;
+    let gone = cluster.experiment("gone", 1).await;
+    let good = cluster.experiment("good", 1).await;
+    // As nothing that the master writes: the first cannot be read at all, the second has nothing to start.
+    let master = cluster.master();
+    let found = {
+        let mut conn = master.store.read().await.unwrap();
+        experiments::find(&mut conn.conn(), gone).await.unwrap()
+    };
+    let mut config: Value = serde_json::from_str(&found.unwrap().config).unwrap();
+    config["entrypoint"] = Value::Null;
+    let config = config.to_string();
+    master
+        .store
+        .write(move |tx| {
+            Box::pin(async move {
+                experiments::set_config(&mut tx.conn(), broken, "{}").await?;
+                experiments::set_config(&mut tx.conn(), gone, &config).await?;
+                Ok::<_, StoreError>(())
+            })
+        })
+        .await
+        .unwrap();
+    let mut agent = cluster.agent("a1", 3).await;
+    // The connection serves the others.
+    let spec = agent.next_start().await;
+    assert!(
+        spec.description.contains(&format!("experiment {good}")),
+        "{}",
+        spec.description
+    );
+    agent.runs(&spec).await;
+    for (id, why) in [
+        (broken, "configuration of experiment"),
+        (gone, "entrypoint"),
+    ] {
+        let failed = |answer: &Value| answer["experiment"]["state"] == "STATE_ERROR";
+        cluster
+            .until(&client, &format!("/api/v1/experiments/{id}"), failed)
+            .await;
+        let (task, allocation) = cluster.task_of(id).await;
+        let reason = allocation.exit_reason.unwrap();
+        assert!(
+            reason.contains("specification cannot be made") && reason.contains(why),
+            "{reason}"
+        );
+        let log = client
+            .get(&format!("/api/v1/tasks/{}/logs", task.id))
+            .await
+            .lines();
+        assert!(
+            log.iter()
+                .any(|line| line["log"].as_str().unwrap().contains(&reason)),
+            "{log:?}"
+        );
+        let events = client
+            .get(&format!(
+                "/api/v1/events?subjectKind=allocation&subjectId={}",
+                allocation.id
+            ))
+            .await
+            .ok();
+        assert!(events.to_string().contains(why), "{events}");
+    }
+    let shown = client.get("/api/v1/agents/a1").await.ok();
+    assert_eq!(shown["agent"]["enabled"], true);
+    agent.exits(&spec, 0).await;
     cluster.stop().await;
 }

@@ -504,6 +504,18 @@ impl Cluster {
         FakeAgent::connect(self, id, slots, pool).await
     }
 
+    /// What the master answers to an agent that it does not welcome: the reason, and whether the agent has changed.
+    pub(crate) async fn refused_agent(&self, pool: &str, id: &str, slots: u32) -> (String, bool) {
+        match FakeAgent::say_hello(self, id, slots, pool).await.1 {
+            ToAgent::Refused {
+                reason,
+                retry: false,
+                changed,
+            } => (reason, changed),
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
     /// A running container of a fresh experiment on a fresh agent with one slot.
     pub(crate) async fn running_task(&self) -> (FakeAgent, ContainerSpec) {
         let mut agent = self.agent("a1", 1).await;
@@ -583,6 +595,15 @@ pub(crate) struct FakeAgent {
 
 impl FakeAgent {
     async fn connect(cluster: &Cluster, id: &str, slots: u32, pool: &str) -> Self {
+        let (agent, answer) = Self::say_hello(cluster, id, slots, pool).await;
+        match answer {
+            ToAgent::Welcome(_) => agent,
+            other => panic!("not welcomed: {other:?}"),
+        }
+    }
+
+    /// Connects; gives the master's answer.
+    async fn say_hello(cluster: &Cluster, id: &str, slots: u32, pool: &str) -> (Self, ToAgent) {
         let mut request = format!("ws://{}{PATH}", cluster.running.address)
             .into_client_request()
             .unwrap();
@@ -618,10 +639,8 @@ impl FakeAgent {
                 containers: Vec::new(),
             }))
             .await;
-        match agent.hear().await {
-            ToAgent::Welcome(_) => agent,
-            other => panic!("not welcomed: {other:?}"),
-        }
+        let answer = agent.hear().await;
+        (agent, answer)
     }
 
     async fn say(&mut self, message: &ToMaster) {

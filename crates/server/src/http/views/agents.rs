@@ -12,6 +12,7 @@ use det_store::agents::AgentRow;
 use det_store::allocations::ContainerRow;
 use det_taskspec::{Device as OwnDevice, DeviceKind};
 
+use crate::app::API_VERSION;
 use crate::app::agents::{devices, slot_set};
 use crate::app::containers::observed;
 
@@ -79,8 +80,10 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         slot_set(&row.disabled_slots)?,
         slot_set(&row.draining_slots)?,
     );
-    // An agent that is away gets no work either, whatever a person asked of it.
-    let takes_work = row.enabled && row.disconnected_at.is_none();
+    // An agent without a connection takes no work and keeps what it has until it is back or given up, whatever was asked
+    // of it: clients know that as an agent that is drained. What was asked stays in the row.
+    let away = row.disconnected_at.is_some();
+    let takes_work = row.enabled && !away;
     let mut containers = BTreeMap::new();
     let mut holder: BTreeMap<u32, Container> = BTreeMap::new();
     for container in live {
@@ -110,7 +113,7 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
                 device: device(own),
                 enabled: takes_work && !disabled.contains(&number) && !draining.contains(&number),
                 container: holder.remove(&number),
-                draining: row.draining || draining.contains(&number),
+                draining: away || row.draining || draining.contains(&number),
             };
             (number.to_string(), slot)
         })
@@ -124,8 +127,10 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         resource_pools: vec![row.resource_pool.clone()],
         addresses: texts(row)?,
         enabled: takes_work,
-        draining: row.draining,
-        version: row.version.clone(),
+        draining: away || row.draining,
+        // An agent of another protocol is refused, so that all of them speak the master's version of the API.
+        version: API_VERSION.to_owned(),
+        agent_version: row.version.clone(),
     })
 }
 
@@ -227,14 +232,25 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_away_takes_no_work() {
+    fn an_agent_that_is_away_is_shown_as_drained_with_its_slots() {
         let away = AgentRow {
             disconnected_at: Some(5),
             ..row()
         };
         let agent = agent(&away, &[]).unwrap();
-        assert!(!agent.enabled && !agent.draining);
-        assert!(agent.slots.values().all(|s| !s.enabled));
+        assert!(!agent.enabled && agent.draining);
+        assert!(agent.slots.values().all(|s| !s.enabled && s.draining));
+        let stats = &agent.slot_stats.type_stats["TYPE_CPU"];
+        assert_eq!((stats.total, stats.disabled, stats.draining), (2, 0, 2));
+    }
+
+    #[test]
+    fn the_version_of_the_api_is_beside_that_of_the_program() {
+        let agent = agent(&row(), &[]).unwrap();
+        assert_eq!(
+            (agent.version.as_str(), agent.agent_version.as_str()),
+            (API_VERSION, "1")
+        );
     }
 
     #[test]
