@@ -108,6 +108,75 @@ const CONTAINER_KEYS: &[&str] = &[
     "workingDir",
 ];
 
+/// All keys of a container.
+const ALL_CONTAINER_KEYS: &[&str] = &[
+    "args",
+    "command",
+    "env",
+    "envFrom",
+    "image",
+    "imagePullPolicy",
+    "lifecycle",
+    "livenessProbe",
+    "name",
+    "ports",
+    "readinessProbe",
+    "resizePolicy",
+    "resources",
+    "restartPolicy",
+    "restartPolicyRules",
+    "securityContext",
+    "startupProbe",
+    "stdin",
+    "stdinOnce",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "tty",
+    "volumeDevices",
+    "volumeMounts",
+    "workingDir",
+];
+
+/// Keys of a pod, its metadata, its spec and its containers whose values are maps. No key is a map in one of them and
+/// something else in another.
+const MAPS: &[&str] = &[
+    "affinity",
+    "annotations",
+    "dnsConfig",
+    "labels",
+    "lifecycle",
+    "limits",
+    "livenessProbe",
+    "nodeSelector",
+    "os",
+    "overhead",
+    "readinessProbe",
+    "requests",
+    "resources",
+    "securityContext",
+    "startupProbe",
+];
+
+/// The same for lists. `containers`, `initContainers` and `volumes` are looked at element by element.
+const LISTS: &[&str] = &[
+    "args",
+    "command",
+    "env",
+    "envFrom",
+    "ephemeralContainers",
+    "hostAliases",
+    "imagePullSecrets",
+    "ports",
+    "readinessGates",
+    "resizePolicy",
+    "resourceClaims",
+    "schedulingGates",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumeDevices",
+    "volumeMounts",
+];
+
 /// Sources of a volume whose settings have no name of their own: a `name` in there is the volume's.
 const NAMELESS_SOURCES: &[&str] = &["emptyDir", "hostPath", "nfs"];
 
@@ -145,6 +214,7 @@ fn check(checker: &mut Checker, node: &mut Node) {
     pod_keys(checker, node);
     if let Some(metadata) = map_at(checker, node, "metadata") {
         checker.within("metadata", |checker| {
+            shapes(checker, metadata);
             forbid(checker, metadata, "name", "the system names its pods");
             forbid(
                 checker,
@@ -156,6 +226,23 @@ fn check(checker: &mut Checker, node: &mut Node) {
     }
     if let Some(spec) = map_at(checker, node, "spec") {
         checker.within("spec", |checker| check_spec(checker, spec));
+    }
+}
+
+/// Members that must be maps or lists and are something else. Absent and null are no mistake: a later layer fills them.
+fn shapes(checker: &mut Checker, node: &Node) {
+    for (key, member) in node.members().into_iter().flatten() {
+        let is = |known: &&&str| **known == key.as_str() || snake(known) == *key;
+        let expected = match &member.tree {
+            Tree::Null => continue,
+            Tree::Map(_) if LISTS.iter().any(|known| is(&known)) => "a list",
+            Tree::List(_) if MAPS.iter().any(|known| is(&known)) => "a map",
+            Tree::Map(_) | Tree::List(_) => continue,
+            _ if LISTS.iter().any(|known| is(&known)) => "a list",
+            _ if MAPS.iter().any(|known| is(&known)) => "a map",
+            _ => continue,
+        };
+        checker.within(key, |checker| checker.mismatch(member, expected));
     }
 }
 
@@ -228,6 +315,7 @@ fn check_spec(checker: &mut Checker, spec: &Node) {
         );
     }
     spec_keys(checker, spec);
+    shapes(checker, spec);
     if let Some(terms) = spec.find("affinity.nodeSelectorTerms") {
         checker.within("affinity", |checker| {
             checker.error_hint_in(
@@ -311,6 +399,36 @@ fn spec_keys(checker: &mut Checker, spec: &Node) {
     }
 }
 
+fn container_keys(checker: &mut Checker, node: &Node) {
+    for (key, member) in node.members().into_iter().flatten() {
+        let name = key.as_str();
+        let known = ALL_CONTAINER_KEYS.contains(&name) || name.starts_with('$');
+        if known || matches!(member.tree, Tree::Null) {
+            continue;
+        }
+        if let Some(camel) = ALL_CONTAINER_KEYS.iter().find(|known| snake(known) == name) {
+            // Those that nobody may set are refused under either name.
+            if !OWNED.iter().any(|(owned, _)| owned == camel) {
+                let message = format!("is written \"{camel}\" by Kubernetes");
+                checker.warn_in(name, member.at.as_ref(), message);
+            }
+        } else if SPEC_KEYS.contains(&name) {
+            checker.error_hint_in(
+                name,
+                member.at.as_ref(),
+                "is a key of a pod's spec, not of a container",
+                format!("put it beside \"containers\", as \"spec.{name}\""),
+            );
+        } else {
+            checker.warn_in(
+                name,
+                member.at.as_ref(),
+                "is not a key of a container that is known here; Kubernetes may refuse it",
+            );
+        }
+    }
+}
+
 /// A name that slipped into the volume's source.
 fn volume(checker: &mut Checker, node: &Node) {
     for source in NAMELESS_SOURCES {
@@ -329,6 +447,11 @@ fn volume(checker: &mut Checker, node: &Node) {
 }
 
 fn container(checker: &mut Checker, node: &Node, list: &str) {
+    container_keys(checker, node);
+    shapes(checker, node);
+    if let Some(resources) = node.get("resources") {
+        checker.within("resources", |checker| shapes(checker, resources));
+    }
     let name = node.get("name").and_then(Node::text);
     let reserved = match name {
         Some(INIT_CONTAINER) => true,

@@ -462,6 +462,10 @@ static TELEMETRY: Section = section(&[
         Kind::Text,
         "Identity of the cluster on its first start; made then unless given",
     ),
+])
+.aliases(&[
+    ("otel-enabled", "otel_enabled", true),
+    ("otel-endpoint", "otel_endpoint", true),
 ]);
 
 static OBSERVABILITY: Section = section(&[field(

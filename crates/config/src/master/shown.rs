@@ -40,15 +40,22 @@ impl MasterConfig {
         value
     }
 
-    /// As [`Self::to_masked_json`], with what is in force where nothing was written: every key of a scheduler that has a
-    /// block, and of the cluster's; a pool without a block follows the cluster's and stays null. What says nothing at all
-    /// (no `config_file`) is left out.
+    /// As [`Self::to_masked_json`], with what is in force where nothing was written: the port, the default pools, every
+    /// key of a scheduler that has a block, and of the cluster's; a pool without a block follows the cluster's and stays
+    /// null. What says nothing at all (no `config_file`) is left out.
     pub fn to_shown_json(&self) -> Value {
         let mut value = self.to_masked_json();
         if value["config_file"] == "" {
             value
                 .as_object_mut()
                 .map(|members| members.remove("config_file"));
+        }
+        value["port"] = self.effective_port().into();
+        // Managers of other kinds have a default partition of their own.
+        if matches!(self.resource_manager.kind.as_str(), "agent" | "kubernetes") {
+            let manager = &mut value["resource_manager"];
+            manager["default_aux_resource_pool"] = self.default_aux_pool().into();
+            manager["default_compute_resource_pool"] = self.default_compute_pool().into();
         }
         let of_cluster = self.resource_manager.scheduler.as_ref();
         if of_cluster.is_some() || self.resource_manager.kind == "agent" {
@@ -120,6 +127,37 @@ mod tests {
 
     fn shown(text: &str) -> Value {
         super::super::tests::config(text).to_shown_json()
+    }
+
+    #[test]
+    fn values_in_force_are_shown_for_what_nobody_wrote() {
+        for (text, port, aux, compute) in [
+            ("{}", 8080, json!("default"), json!("default")),
+            (
+                "{security: {tls: {cert: /c, key: /k}}, resource_pools: [{pool_name: only}]}",
+                8443,
+                json!("only"),
+                json!("only"),
+            ),
+            (
+                "{port: 9, resource_manager: {default_aux_resource_pool: b}, resource_pools: [{pool_name: default}, {pool_name: b}]}",
+                9,
+                json!("b"),
+                json!("default"),
+            ),
+            (
+                "{resource_manager: {no_default_resource_pools: true}}",
+                8080,
+                Value::Null,
+                Value::Null,
+            ),
+        ] {
+            let shown = shown(text);
+            let manager = &shown["resource_manager"];
+            assert_eq!(shown["port"], port, "{text}");
+            assert_eq!(manager["default_aux_resource_pool"], aux, "{text}");
+            assert_eq!(manager["default_compute_resource_pool"], compute, "{text}");
+        }
     }
 
     #[test]

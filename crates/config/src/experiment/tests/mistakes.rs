@@ -405,6 +405,49 @@ fn mistakes_name_their_path_line_and_remedy() {
             "containers[0].image: cannot be set in a pod spec",
         ),
         (
+            "a security context of a pod that is no map",
+            with("environment: {pod_spec: {spec: {securityContext: 5}}}"),
+            "<config>.environment.pod_spec.spec.securityContext: must be a map, not the number 5 (line 3)",
+        ),
+        (
+            "a security context of a container that is no map",
+            with(
+                "environment: {pod_spec: {spec: {containers: [{name: determined-container, securityContext: [privileged]}]}}}",
+            ),
+            "containers[0].securityContext: must be a map, not a list",
+        ),
+        (
+            "a list of a container of another name that is none",
+            with(
+                "environment: {pod_spec: {spec: {initContainers: [{name: x, volumeMounts: {a: b}}]}}}",
+            ),
+            "initContainers[0].volumeMounts: must be a list, not a map",
+        ),
+        (
+            "tolerations that are no list",
+            with("environment: {pod_spec: {spec: {tolerations: {key: x}}}}"),
+            "pod_spec.spec.tolerations: must be a list, not a map",
+        ),
+        (
+            "limits of a container that are no map",
+            with(
+                "environment: {pod_spec: {spec: {containers: [{name: x, resources: {limits: 4Gi}}]}}}",
+            ),
+            "containers[0].resources.limits: must be a map, not",
+        ),
+        (
+            "labels of a pod that are no map",
+            with("environment: {pod_spec: {metadata: {labels: [a]}}}"),
+            "pod_spec.metadata.labels: must be a map, not a list",
+        ),
+        (
+            "a key of the spec in a container",
+            with(
+                "environment: {pod_spec: {spec: {containers: [{name: x, nodeSelector: {a: b}}]}}}",
+            ),
+            "containers[0].nodeSelector: is a key of a pod's spec, not of a container (line 3); hint: put it beside \"containers\"",
+        ),
+        (
             "tensorboard storage with counts",
             with("tensorboard_storage: {type: s3, save_trial_best: 1}"),
             "is not a key of TensorBoard storage",
@@ -570,4 +613,23 @@ fn what_no_search_can_do_is_told_with_its_place() {
         log.contains("hyperparameters.lr: cannot be drawn from: base 10 to the power of"),
         "{log}"
     );
+}
+
+#[test]
+fn keys_that_a_container_does_not_have_are_reported_with_their_place() {
+    let text = with(
+        "environment: {pod_spec: {spec: {containers: [{name: a, tty: true}, {name: b, enviroment: [], volume_mounts: [], $patch: delete, securityContext: null}]}}}",
+    );
+    let checked = Submitted::parse(&text).unwrap().warnings;
+    let warnings: Vec<String> = checked.iter().map(ToString::to_string).collect();
+    let unknown = "containers[1].enviroment: is not a key of a container that is known here";
+    let snake = "containers[1].volume_mounts: is written \"volumeMounts\"";
+    for expected in [unknown, snake] {
+        assert!(
+            warnings.iter().any(|w| w.contains(expected)),
+            "{warnings:?}"
+        );
+    }
+    let of_keys = warnings.iter().filter(|w| w.contains("containers"));
+    assert_eq!(of_keys.count(), 2, "{warnings:?}");
 }

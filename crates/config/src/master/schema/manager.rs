@@ -43,6 +43,7 @@ pub(super) static SCHEDULER: Section = section(&[
     .built_in("42"),
 ])
 .named("scheduler")
+.aliases(&[("fit", "fitting_policy", true)])
 .check(scheduler);
 
 fn scheduler(checker: &mut Checker, node: &Node) {
@@ -133,6 +134,9 @@ pub(super) static RESOURCE_MANAGER: Union = union(
 .aliases(ALIASES)
 .check(manager);
 
+const SECRET_OF_CHART: &str =
+    "is ignored; the chart mounts that secret, and `kubeconfig_path` names the file";
+
 const KUBERNETES: &[Field] = &[
     field(
         "default_namespace",
@@ -196,6 +200,8 @@ const KUBERNETES: &[Field] = &[
         "Gateway by which tasks of another cluster are reached",
     ),
     field("fluent", Kind::Any, "Older key").warn(IGNORED),
+    field("kubeconfig_secret_name", Kind::Any, "Older key").warn(SECRET_OF_CHART),
+    field("kubeconfig_secret_value", Kind::Any, "Older key").warn(SECRET_OF_CHART),
 ];
 
 static SLOT_TYPE: Special = text_by(

@@ -44,6 +44,10 @@ static POOL: Section = section(&[
     .or("\"10m\""),
     field("agent_reattach_enabled", Kind::Any, "Older key")
         .warn("is ignored; agents always find their tasks again"),
+    field("max_slots", Kind::Any, "Older key").warn(
+        "is ignored; a pool has the slots of its agents. To limit what is used, give a workspace a limit (`det workspace \
+         edit --max-slots`) or the pool's provider `max_instances`",
+    ),
     field(
         "kubernetes_namespace",
         Kind::Text,

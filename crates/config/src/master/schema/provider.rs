@@ -8,7 +8,7 @@ use crate::schema::{
     union, variant,
 };
 use crate::units::parse_duration;
-use crate::yaml::Node;
+use crate::yaml::{Node, Tree};
 
 const EMPTY: &str = "\"\"";
 
@@ -394,6 +394,11 @@ fn master_url(checker: &mut Checker, node: &mut Node) {
     let Some(text) = node.text() else {
         return checker.value(node, Kind::Text);
     };
+    // Blank is what shipped files have where the master's own address is to be found out.
+    if text.is_empty() {
+        node.tree = Tree::Null;
+        return;
+    }
     let host = text
         .strip_prefix("http://")
         .or_else(|| text.strip_prefix("https://"));
