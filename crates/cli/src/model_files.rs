@@ -125,6 +125,11 @@ impl ModelFiles {
         &self.paths
     }
 
+    /// Whether there is nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// How much it is, for people.
     pub(crate) fn summary(&self) -> String {
         #[expect(

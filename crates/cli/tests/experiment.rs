@@ -56,6 +56,16 @@ fn the_configuration_is_sent_byte_for_byte() {
 }
 
 #[test]
+fn nothing_is_said_of_files_where_there_are_none() {
+    let stub = StubMaster::start();
+    stub.on("POST /api/v1/experiments", created("single"));
+    let person = person(&stub);
+    let run = person.det(&["experiment", "create", "c.yaml"]);
+    assert!(!run.err.contains("sending"), "{run:?}");
+    assert_eq!(run.ok(), "Created experiment 7\n");
+}
+
+#[test]
 fn overrides_templates_and_projects_are_sent() {
     let stub = StubMaster::start();
     stub.on(

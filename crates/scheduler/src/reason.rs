@@ -538,19 +538,22 @@ fn share_sentence(
 ) -> fmt::Result {
     write!(
         f,
-        "needs {}, and its job's fair share is {share} of {capacity} (it asks for {demand}) with {in_use} in use",
-        count(needed, "slot")
+        "needs {}, and fair share gives its job {share} of the pool's {} for now: they are divided among the jobs that \
+         have work, by weight and by what each asks for (this job asks for {demand}); it uses {in_use}",
+        count(needed, "slot"),
+        count(capacity, "slot")
     )?;
     if reserved > 0 {
-        write!(f, " and {reserved} on the way")?;
+        let are = if reserved == 1 { "is" } else { "are" };
+        write!(f, ", and {reserved} more {are} being freed for it")?;
     }
     f.write_str(if in_use > 0 || reserved > 0 {
-        "; it starts when the job's other tasks end, when other jobs ask for less, or with more weight (which leaves \
-         every job one slot)"
+        "; it starts when other tasks of its job end or when other jobs ask for less, or give its job a higher weight"
     } else {
-        "; the others go to jobs with more weight or demand, or that came before; it starts when these end or ask for \
-         less, or with more weight (which leaves every job one slot)"
-    })
+        "; the other slots go to jobs that have a higher weight, ask for more or came before; it starts when these end or \
+         ask for less, or give its job a higher weight"
+    })?;
+    f.write_str(" (every job keeps at least one slot)")
 }
 
 fn behind_sentence(
@@ -656,5 +659,29 @@ mod tests {
             "its slots are being freed: waits for trial 7 of experiment 3, 'other.1' to save and stop"
         );
         assert!(reason.to_string().contains("waits for '3.a.1', 'other.1'"));
+    }
+
+    #[test]
+    fn fair_share_is_explained_in_sentences_with_the_numbers_named() {
+        let reason = |in_use, reserved| WaitReason::OverFairShare {
+            needed: 4,
+            share: 2,
+            in_use,
+            reserved,
+            demand: 10,
+            capacity: 8,
+        };
+        assert_eq!(
+            reason(2, 1).to_string(),
+            "needs 4 slots, and fair share gives its job 2 of the pool's 8 slots for now: they are divided among the jobs \
+             that have work, by weight and by what each asks for (this job asks for 10); it uses 2, and 1 more is being \
+             freed for it; it starts when other tasks of its job end or when other jobs ask for less, or give its job a \
+             higher weight (every job keeps at least one slot)"
+        );
+        let unused = reason(0, 0).to_string();
+        assert!(
+            unused.contains("it uses 0; the other slots go to jobs that"),
+            "{unused}"
+        );
     }
 }

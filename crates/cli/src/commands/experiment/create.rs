@@ -211,7 +211,9 @@ fn announce(files: &ModelFiles, verbose: bool) {
             output::note(format_args!("  {path}"));
         }
     }
-    output::note(format_args!("sending {} to the master", files.summary()));
+    if !files.is_empty() {
+        output::note(format_args!("sending {} to the master", files.summary()));
+    }
 }
 
 /// Passes on what the master thinks of the request.
