@@ -5,21 +5,25 @@ use std::io;
 use std::path::Path;
 
 use crate::SpoolError;
+use crate::plain::read_plain;
 
 const ACK_FILE: &str = "ack";
+/// More than any number has digits.
+const MOST_BYTES: u64 = 64;
 
 /// The highest sequence number that the master has, 0 for none.
 ///
 /// An unreadable note counts as none: sending again is harmless, losing lines is not.
 pub fn acknowledged(dir: &Path) -> Result<u64, SpoolError> {
     let path = dir.join(ACK_FILE);
-    match fs::symlink_metadata(&path) {
-        Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => return Ok(0),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        Err(source) => return Err(SpoolError::Read { path, source }),
-    }
-    let bytes = fs::read(&path).map_err(|source| SpoolError::Read { path, source })?;
+    let bytes = match read_plain(&path, MOST_BYTES) {
+        Ok(bytes) => bytes,
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(SpoolError::Read { path, source });
+        }
+        // The task may have put anything there.
+        Err(_) => return Ok(0),
+    };
     let number = std::str::from_utf8(&bytes).ok().map(str::trim_ascii);
     Ok(number.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
@@ -39,4 +43,22 @@ pub fn acknowledge(dir: &Path, sequence: u64) -> Result<(), SpoolError> {
     written
         .and_then(|()| fs::rename(&temporary, &path))
         .map_err(|source| SpoolError::Write { path, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_that_a_task_has_replaced_counts_as_none() {
+        let dir = tempfile::tempdir().unwrap();
+        acknowledge(dir.path(), 7).unwrap();
+        assert_eq!(acknowledged(dir.path()).unwrap(), 7);
+        let note = dir.path().join(ACK_FILE);
+        fs::File::create(&note).unwrap().set_len(3 << 40).unwrap();
+        assert_eq!(acknowledged(dir.path()).unwrap(), 0);
+        fs::remove_file(&note).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &note).unwrap();
+        assert_eq!(acknowledged(dir.path()).unwrap(), 0);
+    }
 }

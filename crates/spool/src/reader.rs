@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::frame::{self, Decoded, HEADER_BYTES, MAX_PAYLOAD_BYTES};
+use crate::plain::open_plain;
 use crate::{Batch, Record, SpoolError, ack, segment};
 
 /// Bytes read at once. Holds the largest frame.
@@ -137,7 +138,7 @@ impl Reader {
     /// `None` when the segment has been removed, that is, acknowledged by another reader.
     fn open_segment(&self, first: u64) -> Result<Option<Open>, SpoolError> {
         let path = segment::path(&self.dir, first);
-        match File::open(&path) {
+        match open_plain(&path) {
             Ok(file) => Ok(Some(Open {
                 first,
                 path,

@@ -8,12 +8,15 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::frame::{self, Decoded};
+use crate::plain::read_plain;
 use crate::{Batch, Record, SpoolError, ack, segment};
 
 /// Bytes on disk at which [`Writer::is_full`] says so, unless told otherwise: 1 GiB.
 pub const DEFAULT_CAPACITY_BYTES: u64 = 1 << 30;
 /// Bytes of a segment at which the next one is begun. Small against the capacity, so that acknowledging frees space.
 const SEGMENT_BYTES: u64 = 8 << 20;
+/// A longer one was not written by a writer.
+const MAX_SEGMENT_BYTES: u64 = 8 * SEGMENT_BYTES;
 /// Bytes gathered in memory before they are written unasked.
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -253,7 +256,7 @@ fn create(dir: &Path, first: u64) -> Result<Segment, SpoolError> {
 /// Opens an existing segment, cuts a torn tail off, and gives the next sequence number.
 fn resume(dir: &Path, first: u64) -> Result<(Segment, u64), SpoolError> {
     let path = segment::path(dir, first);
-    let bytes = fs::read(&path).map_err(|source| SpoolError::Read {
+    let bytes = read_plain(&path, MAX_SEGMENT_BYTES).map_err(|source| SpoolError::Read {
         path: path.clone(),
         source,
     })?;

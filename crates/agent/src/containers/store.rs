@@ -8,9 +8,7 @@
 //!
 //! The rest is what agent and supervisor leave for each other: [`det_taskspec::sandbox`].
 
-use std::fs::OpenOptions;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use det_agent_proto::ContainerState;
@@ -236,7 +234,8 @@ impl ContainerDir {
         let text = [self.run().join(DIAGNOSTICS_FILE), self.sandbox_log()]
             .iter()
             .find_map(|path| {
-                let text = read_task_file(path, 1 << 20).ok()?;
+                // A supervisor writes no more than this.
+                let text = det_spool::read_plain(path, 2 << 20).ok()?;
                 let text = String::from_utf8_lossy(&text).trim().to_owned();
                 (!text.is_empty()).then_some(text)
             })
@@ -311,7 +310,7 @@ impl ContainerDir {
     /// The supervisor's exit report, if it wrote one.
     pub(crate) fn exit_report(&self) -> Option<ContainerExit> {
         let path = self.run().join(EXIT_FILE);
-        let text = match read_task_file(&path, 64 << 10) {
+        let text = match det_spool::read_plain(&path, 64 << 10) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
@@ -356,24 +355,6 @@ impl ContainerDir {
             source,
         }
     }
-}
-
-/// Reads at most `most` bytes of a file that the task could have replaced: no link is followed and nothing but a plain
-/// file is read, so that a task cannot make the agent read another file or wait for a pipe.
-fn read_task_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
-        .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "it is not a plain file",
-        ));
-    }
-    let mut text = Vec::new();
-    file.take(most).read_to_end(&mut text)?;
-    Ok(text)
 }
 
 /// Deletes what an earlier agent was deleting.
