@@ -176,6 +176,10 @@ class Cluster:
     image: str | None = None
     tls: Tls | None = None
     up_args: Sequence[str] = ()
+    # Number of an account that runs `det up` in place of the tests' own, which has to be root.
+    account: int | None = None
+    # Words before the command line of `det up`.
+    up_prefix: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.det = det_executable()
@@ -189,6 +193,9 @@ class Cluster:
             (self.root / name).mkdir()
         self.parts: dict[str, Part] = {}
         self.expected_alarms: list[str] = list(EXPECTED_ALARMS)
+        if self.account is not None:
+            for path in (self.root, *self.root.iterdir()):
+                os.chown(path, self.account, self.account)
         self._cluster_id = ""
         self._tokens: dict[str, str] = {}
         if self.shape == "up":
@@ -375,7 +382,10 @@ class Cluster:
 
     def _up_argv(self) -> list[str]:
         first = self.agents[0]
-        argv = [str(self.det), "up", "--port", str(self.port), "--data-dir", str(self.data_dir), "--no-open"]
+        argv = list(self.up_prefix)
+        if self.account is not None:
+            argv += ["setpriv", f"--reuid={self.account}", f"--regid={self.account}", "--clear-groups"]
+        argv += [str(self.det), "up", "--port", str(self.port), "--data-dir", str(self.data_dir), "--no-open"]
         argv += ["--agents", str(len(self.agents)), "--slots", str(first.slots), "--runtime", first.runtime]
         if self.python is not None:
             argv += ["--python", str(self.python)]

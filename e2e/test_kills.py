@@ -51,10 +51,14 @@ class Ledger:
     def start(cls, cluster: Cluster, name: str, max_restarts: int = 2) -> Ledger:
         shared = cluster.shared_dir()
         config = experiment(name, "python3 ledger.py", max_restarts=max_restarts, **share(shared))
+        storage = cluster.root / "all-checkpoints"
+        # Agents create no directory where a user's configuration points.
+        storage.mkdir(exist_ok=True)
+        storage.chmod(0o1777)
         # All checkpoints are kept: the test counts them.
         config["checkpoint_storage"] = {
             "type": "shared_fs",
-            "host_path": str(cluster.root / "all-checkpoints"),
+            "host_path": str(storage),
             "save_trial_latest": 10_000,
         }
         experiment_id = cluster.submit(config, "ledger")

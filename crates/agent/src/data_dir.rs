@@ -99,6 +99,11 @@ impl DataDir {
         &self.instance_id
     }
 
+    /// The directory, without links.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Where the containers' directories are.
     pub(crate) fn containers(&self) -> PathBuf {
         self.path.join("containers")

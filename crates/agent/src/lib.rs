@@ -12,6 +12,7 @@ mod containers;
 mod data_dir;
 mod devices;
 mod env;
+mod isolation;
 mod master;
 mod mounts;
 mod options;
@@ -32,6 +33,8 @@ use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use data_dir::DataDirError;
+pub use det_taskspec::sandbox::{Isolation, IsolationRow};
+pub use isolation::check_isolation;
 pub use options::{
     AgentOptions, ClientIdentity, ProxyOptions, RuntimeChoice, Secret, SlotType, TlsOptions,
 };
@@ -159,10 +162,12 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
             local.device.brand
         );
     }
+    let guard = runtime::guard::of_host(&options, data_dir.path());
     let shared = Arc::new(Shared {
         options,
         master,
         data_dir,
+        guard,
         devices,
         runtimes,
         outbox: outbox::Outbox::default(),
@@ -171,6 +176,9 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         live: watch::Sender::new(BTreeSet::new()),
         python,
     });
+    if shared.runtimes.kind == RuntimeKind::Process {
+        look_at_isolation(&shared).await;
+    }
     let manager = Manager::new(shared.clone());
     manager.recover();
     remove_strays(&shared, &manager).await;
@@ -184,6 +192,30 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         _ => {}
     }
     result
+}
+
+/// Asks what process tasks can reach on this host, and says so where that is more than it should be.
+async fn look_at_isolation(shared: &Arc<Shared>) {
+    let python = shared.task_python().await.clone();
+    let of_task = shared.clone();
+    let checked = tokio::task::spawn_blocking(move || {
+        isolation::remove_leftovers(of_task.data_dir.path());
+        isolation::run(&isolation::Check {
+            supervisor: &of_task.options.supervisor_path,
+            data_dir: of_task.data_dir.path(),
+            guard: &of_task.guard,
+            devices: &of_task.devices,
+            python: &python,
+            root_tasks: of_task.options.root_tasks,
+        })
+    });
+    let checked = checked.await.unwrap_or_else(|error| Err(error.to_string()));
+    if let Some(notice) = isolation::notice(&checked) {
+        // Another agent of this program may have said it already.
+        if shared.options.isolation_notice.set(notice.clone()).is_ok() {
+            tracing::warn!("{notice}");
+        }
+    }
 }
 
 /// The TLS configuration. Without `https` none is used, but the HTTP client wants one: one that trusts nobody.

@@ -2,6 +2,7 @@
 //! configuration reference for the keys.
 
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use det_ids::AgentId;
@@ -54,6 +55,17 @@ pub struct AgentOptions {
     /// Command, with its arguments, run when the connection is given up (see
     /// [`AgentOptions::reconnect_attempts`]) or refused for good; empty = none.
     pub on_connection_lost: Vec<String>,
+    /// Directories of this host below which users' configurations may name paths that the agent creates or gives to tasks,
+    /// beside what the master's configuration names; see `det_taskspec::guard`.
+    pub allowed_host_paths: Vec<PathBuf>,
+    /// Files and directories that no task may reach, beside [`AgentOptions::data_dir`]: a master's data directory on the
+    /// same host, configuration files, tokens.
+    pub private_paths: Vec<PathBuf>,
+    /// Whether process tasks of users without a mapping run as root of this host. `false`: as
+    /// `det_taskspec::UNPRIVILEGED_ID`.
+    pub root_tasks: bool,
+    /// Filled when the sandbox of process tasks does not keep them from this host as it should: one sentence for people.
+    pub isolation_notice: Arc<OnceLock<String>>,
     /// Socket of the container engine; `None` = `DOCKER_HOST` if it names a socket, else the engine's usual place.
     pub engine_socket: Option<PathBuf>,
 }
@@ -88,6 +100,10 @@ impl AgentOptions {
             rejoin_when_changed: false,
             keep_tasks_on_shutdown: true,
             on_connection_lost: Vec::new(),
+            allowed_host_paths: Vec::new(),
+            private_paths: Vec::new(),
+            root_tasks: false,
+            isolation_notice: Arc::default(),
             engine_socket: None,
         }
     }

@@ -19,8 +19,8 @@ pub(crate) struct TaskPython {
     pub(crate) dir: Option<String>,
     /// Directory to append to `PYTHONPATH`; `None` = the interpreter has what it needs, or we have nothing to give.
     pub(crate) package_path: Option<String>,
-    /// Whether interpreter or package lie below `/tmp`, which then cannot be hidden from tasks.
-    pub(crate) needs_tmp: bool,
+    /// Directories that the interpreter uses, wherever they are; see `SandboxSpec::exposed`.
+    pub(crate) exposed: Vec<PathBuf>,
 }
 
 /// The interpreter cannot be used.
@@ -58,25 +58,42 @@ pub(crate) async fn prepare(
         Some(interpreter) => Some(interpreter.to_owned()),
         None => on_path("python3"),
     };
+    let about = match &interpreter {
+        Some(interpreter) => ask(interpreter).await,
+        None => About::default(),
+    };
     let package_path = match (package_dir, &interpreter) {
-        (Some(package), Some(interpreter)) if !has_determined(interpreter).await => {
-            Some(absolute(package))
-        }
+        (Some(package), Some(_)) if !about.has_determined => Some(absolute(package)),
         _ => None,
     };
-    let below_tmp = |path: &Path| {
-        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        path.starts_with("/tmp") || real.starts_with("/tmp")
-    };
-    let needs_tmp = interpreter.as_deref().is_some_and(below_tmp)
-        || package_path
-            .as_deref()
-            .is_some_and(|path| below_tmp(Path::new(path)));
+    let mut exposed = about.directories;
+    if let Some(interpreter) = &interpreter {
+        exposed.extend(directories_of_links(interpreter));
+    }
     Ok(TaskPython {
         dir: dir.map(|dir| dir.to_string_lossy().into_owned()),
         package_path: package_path.map(|path| path.to_string_lossy().into_owned()),
-        needs_tmp,
+        exposed,
     })
+}
+
+/// The directories in which the interpreter's file is found, link by link.
+fn directories_of_links(interpreter: &Path) -> Vec<PathBuf> {
+    // More links than this the kernel does not follow either.
+    const MOST_LINKS: usize = 40;
+    let mut directories = Vec::new();
+    let mut path = absolute(interpreter);
+    for _ in 0..MOST_LINKS {
+        let Some(directory) = path.parent().map(Path::to_owned) else {
+            break;
+        };
+        directories.push(directory.clone());
+        match std::fs::read_link(&path) {
+            Ok(target) => path = directory.join(target),
+            Err(_) => break,
+        }
+    }
+    directories
 }
 
 /// A directory in which `python3` is this interpreter: its own, else one with a stand-in.
@@ -129,28 +146,47 @@ fn on_path(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Whether `import determined` would find something. An interpreter that does not answer is taken as having none: a
-/// second copy on the path does no harm, none at all does.
-async fn has_determined(interpreter: &Path) -> bool {
-    const ASK: &str = "import importlib.util, sys; \
+/// What an interpreter says about itself.
+#[derive(Debug, Default)]
+struct About {
+    /// Whether `import determined` would find something.
+    has_determined: bool,
+    /// Where it and its libraries are.
+    directories: Vec<PathBuf>,
+}
+
+/// Asks the interpreter. One that does not answer is taken as having no package: a second copy on the path does no harm,
+/// none at all does.
+async fn ask(interpreter: &Path) -> About {
+    const ASK: &str = "import importlib.util, os, sys; \
+                       paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path[1:]}; \
+                       print('\\n'.join(sorted(p for p in paths if os.path.isabs(p) and os.path.isdir(p)))); \
                        sys.exit(0 if importlib.util.find_spec('determined') else 3)";
     let mut command = Command::new(interpreter);
     command
         .args(["-c", ASK])
+        // Tasks do not have it either.
+        .env_remove("PYTHONPATH")
         .current_dir("/")
         .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .kill_on_drop(true);
-    match tokio::time::timeout(PATIENCE, command.status()).await {
-        Ok(Ok(status)) => status.success(),
+    match tokio::time::timeout(PATIENCE, command.output()).await {
+        Ok(Ok(output)) => About {
+            has_determined: output.status.success(),
+            directories: String::from_utf8_lossy(&output.stdout)
+                .lines()
+                .filter(|line| line.starts_with('/'))
+                .map(PathBuf::from)
+                .collect(),
+        },
         Ok(Err(error)) => {
             tracing::warn!(interpreter = %interpreter.display(), %error, "cannot ask the Python interpreter for its packages");
-            false
+            About::default()
         }
         Err(_) => {
             tracing::warn!(interpreter = %interpreter.display(), "the Python interpreter did not say whether it has our package");
-            false
+            About::default()
         }
     }
 }

@@ -5,8 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use det_agent::{AgentOptions, ClientIdentity, ProxyOptions, RuntimeChoice, Secret, TlsOptions};
-use det_config::agent::{AgentConfig, Runtime, SlotType};
+use det_agent::{
+    AgentOptions, ClientIdentity, Isolation, ProxyOptions, RuntimeChoice, Secret, TlsOptions,
+};
+use det_config::ConfigWarning;
+use det_config::agent::{AgentConfig, RootTasks, Runtime, SlotType};
 use det_ids::AgentId;
 use det_server::hub::Hub;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +19,7 @@ use crate::error::CliError;
 use crate::key_flags::{AgentKeys, KeyFlags};
 use crate::process_log::{self, LogTarget};
 use crate::serve;
+use crate::table::{Format, Listing};
 
 /// Where the configuration lies unless told otherwise.
 const DEFAULT_CONFIG: &str = "/etc/determined/agent.yaml";
@@ -74,14 +78,15 @@ pub(crate) struct AgentArgs {
     pub(crate) keys: KeyFlags<AgentKeys>,
 }
 
-/// Runs an agent until it is told to stop.
-pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
-    let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
+/// Reads the configuration: files, environment and these flags.
+fn load(
+    files: &[(String, String)],
+    flags: &[(String, String)],
+) -> Result<(AgentConfig, Vec<ConfigWarning>), CliError> {
     let environment =
         serve::config_environment(&AgentConfig::value_names(), AgentConfig::file_variables)?;
-    let flags = flags(&args)?;
     let (config, mut warnings) =
-        AgentConfig::load(&files, &environment.values, &flags).map_err(|errors| {
+        AgentConfig::load(files, &environment.values, flags).map_err(|errors| {
             let errors = errors.variables_named(&environment.names);
             CliError::usage(format!(
                 "the agent's configuration cannot be used:\n{errors}"
@@ -90,6 +95,60 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     for warning in &mut warnings {
         warning.variable_named(&environment.names);
     }
+    Ok((config, warnings))
+}
+
+/// The files of the agent's configuration, which tasks must not see.
+fn private_files(files: &[(String, String)], config: &AgentConfig) -> Vec<PathBuf> {
+    let tls = &config.security.tls;
+    let token = config.agent_token_file.iter().map(String::as_str);
+    let named = files.iter().map(|(path, _)| path.as_str());
+    named
+        .chain(token)
+        .chain([tls.client_key.as_str(), DEFAULT_TOKEN_FILE])
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// Carries out `det agent check-isolation`: an error when something is open that should not be.
+pub(crate) async fn check_isolation(args: AgentArgs, format: Format) -> Result<(), CliError> {
+    let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
+    let mut flags = flags(&args)?;
+    // Nothing is said to any master.
+    flags.push(("master_host".to_owned(), "localhost".to_owned()));
+    let (config, _) = load(&files, &flags)?;
+    let mut options = options(&config)?;
+    options.private_paths.extend(private_files(&files, &config));
+    let rows = det_agent::check_isolation(&options)
+        .await
+        .map_err(|reason| {
+            CliError::request(format!("tasks cannot run as processes here: {reason}"))
+        })?;
+    let mut listing = Listing::new(["What", "Isolated", "Seen"]);
+    for row in &rows {
+        let outcome = match row.outcome {
+            Isolation::Isolated => "yes",
+            Isolation::Shared => "no, by design",
+            Isolation::Open => "NO",
+        };
+        listing.push([row.what.clone(), outcome.to_owned(), row.detail.clone()]);
+    }
+    listing.print(format, &rows)?;
+    let open = rows.iter().filter(|row| row.outcome == Isolation::Open);
+    match open.count() {
+        0 => Ok(()),
+        count => Err(CliError::request(format!(
+            "{count} of {} rows are not isolated; docs/security.md says what each means",
+            rows.len()
+        ))),
+    }
+}
+
+/// Runs an agent until it is told to stop.
+pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
+    let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
+    let (config, warnings) = load(&files, &flags(&args)?)?;
     process_log::start(
         &config.log.level,
         config.log.color,
@@ -101,6 +160,8 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     }
     tracing::info!(config = %config.to_masked_json(), "starting");
     let mut options = options(&config)?;
+    options.token = token(&config)?;
+    options.private_paths.extend(private_files(&files, &config));
     options.keep_tasks_on_shutdown = !args.stop_tasks;
     let shutdown = CancellationToken::new();
     let stop = shutdown.clone();
@@ -205,7 +266,6 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
         .container_master_host
         .clone_from(&config.container_master_host);
     options.container_master_port = config.container_master_port;
-    options.token = token(config)?;
     options.tls = TlsOptions {
         skip_verify: tls.skip_verify,
         master_cert: path(&tls.master_cert),
@@ -220,6 +280,12 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
         ftp: filled(&config.ftp_proxy),
         no_proxy: filled(&config.no_proxy),
     };
+    options.allowed_host_paths = config
+        .allowed_host_paths
+        .iter()
+        .map(PathBuf::from)
+        .collect();
+    options.root_tasks = config.root_tasks == RootTasks::Root;
     options.python = config.python.as_ref().map(PathBuf::from);
     options.python_package_dir = Some(serve::python_package(&data_dir)?);
     options.reconnect_backoff =

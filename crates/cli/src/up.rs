@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use clap::Args;
 use det_agent::{AgentOptions, RuntimeChoice, Secret};
@@ -82,6 +82,10 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         tracing::warn!("{}", warning.for_log());
     }
     let supervisor = serve::supervisor_path()?;
+    // Tasks of this machine may run as the same account as the master.
+    let mut private = vec![data_dir.clone()];
+    let files = serve::config_files(&args.config_file, "")?;
+    private.extend(files.into_iter().map(|(path, _)| PathBuf::from(path)));
     let options = MasterOptions {
         config: loaded,
         surroundings: Arc::new(Process {
@@ -100,6 +104,8 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let shutdown = CancellationToken::new();
     let mut agents = JoinSet::new();
     let python_package = serve::python_package(&data_dir)?;
+    // Said once for this machine, not by each agent.
+    let isolation = Arc::new(OnceLock::new());
     let mut names = Vec::new();
     for n in 1..=args.agents {
         let name = if args.agents == 1 {
@@ -131,6 +137,8 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         options.keep_tasks_on_shutdown = args.keep_tasks;
         // `det up --slots 4` after `--slots 2` means what it says.
         options.rejoin_when_changed = true;
+        options.private_paths.clone_from(&private);
+        options.isolation_notice = isolation.clone();
         options.tls.skip_verify = master.master().tls;
         agents.spawn(det_agent::run(options, shutdown.clone()));
     }

@@ -89,6 +89,10 @@ pub struct AgentConfig {
     pub python: Option<String>,
     /// Directory of everything the agent keeps; `None` = the caller's choice.
     pub data_dir: Option<String>,
+    /// Directories of this host below which users' configurations may name paths that the agent creates or gives to tasks.
+    pub allowed_host_paths: Vec<String>,
+    /// Who process tasks of users without a mapping are.
+    pub root_tasks: RootTasks,
 }
 
 impl fmt::Debug for AgentConfig {
@@ -126,6 +130,16 @@ pub enum Runtime {
     Podman,
     /// Sandboxed processes, without images.
     Process,
+}
+
+/// Who process tasks of users without a mapping are, where the agent is root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RootTasks {
+    /// `nobody`.
+    Unprivileged,
+    /// Root of the host.
+    Root,
 }
 
 /// TLS towards the master.
@@ -314,6 +328,18 @@ pub(crate) static AGENT: Section = section(&[
         Kind::Text,
         "Directory of everything the agent keeps",
     ),
+    field(
+        "allowed_host_paths",
+        Kind::List(&Kind::Text),
+        "Directories of this host below which users' configurations may name paths that the program itself creates, reads or deletes (checkpoint storage, mount points), beside the configured checkpoint storage; also directories of the system, home directories and devices that tasks may be given",
+    )
+    .or("[]"),
+    field(
+        "root_tasks",
+        Kind::Choice(&["unprivileged", "root"]),
+        "Who process tasks of users without a mapping are on this host: `nobody`, or root. As root a task can read whatever root owns on the host, and change it where it is mounted for writing",
+    )
+    .or("\"unprivileged\""),
 ])
 .aliases(&[("runtime", "container_runtime", false)])
 .check(check_document);
@@ -417,6 +443,21 @@ fn check_document(checker: &mut Checker, root: &Node) {
             if given(root, key).is_none() {
                 let at = root.get("tls").and_then(|node| node.at.clone());
                 checker.error_in(key, at.as_ref(), "is required for TLS on the debug server");
+            }
+        }
+    }
+    if let Some(crate::yaml::Tree::List(paths)) =
+        root.get("allowed_host_paths").map(|node| &node.tree)
+    {
+        for (index, path) in paths.iter().enumerate() {
+            let text = path.text().unwrap_or_default();
+            let plain = text.starts_with('/') && !text.split('/').any(|part| part == "..");
+            if !plain {
+                checker.error_in(
+                    &format!("allowed_host_paths[{index}]"),
+                    path.at.as_ref(),
+                    "must be an absolute path without \"..\"",
+                );
             }
         }
     }

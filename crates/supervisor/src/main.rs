@@ -19,10 +19,12 @@ mod accelerators;
 mod cgroup;
 mod clock;
 mod collect;
+mod confine;
 mod context;
 mod environment;
 mod failure;
 mod info;
+mod isolation;
 mod launch;
 mod lines;
 mod log;
@@ -34,6 +36,7 @@ mod run;
 mod sandbox;
 mod setup;
 mod ship;
+mod signals;
 mod tls;
 
 use std::io::Write as _;
@@ -44,17 +47,18 @@ use det_taskspec::sandbox::Stages;
 
 const USAGE: &str = "usage: det-supervisor run
        det-supervisor sandbox <container directory>
+       det-supervisor check <container directory>
 
 `run` works in a container whose /run/determined/task.json is the task's script.
 `sandbox` builds the container first, as <container directory>/sandbox.json says.
+`check` builds it too, and prints as JSON what a task in it could reach.
 ";
 
 fn main() -> ExitCode {
     let start = clock::now_micros();
-    // Before there is a second thread: all threads inherit it.
-    if let Err(error) = run::handled_signals().thread_block() {
+    if let Err(error) = signals::take_over() {
         return complain(
-            &format!("det-supervisor: could not block signals: {error}\n"),
+            &format!("det-supervisor: could not take over signals: {error}\n"),
             1,
         );
     }
@@ -74,8 +78,10 @@ fn main() -> ExitCode {
             },
         }),
         ["sandbox", dir] => sandbox::outside(Path::new(dir), start),
-        // Only `sandbox` calls this.
+        ["check", dir] => sandbox::check(Path::new(dir), start),
+        // Only `sandbox` and `check` call these.
         ["inside", arguments @ ..] => sandbox::inside(arguments),
+        ["probes"] => isolation::answer(),
         ["--version"] => {
             let line = format!("det-supervisor {}\n", env!("CARGO_PKG_VERSION"));
             match std::io::stdout().write_all(line.as_bytes()) {

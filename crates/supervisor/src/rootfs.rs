@@ -1,29 +1,42 @@
 //! The file system of a sandbox: the host's, with some places changed.
 //!
 //! A fresh root, a small tmpfs, gets every entry of the host's root bound into it, so that mount points can be made in
-//! `/` and `/run` without leaving traces on the host, and without being root there. All is put together beside the old
-//! root, which then goes away: sources are always paths of the host, targets always below the stage.
+//! `/` without leaving traces on the host, and without being root there. `/dev`, `/run`, `/tmp` and `/var/tmp` are the
+//! task's own ([`host`]). All is put together beside the old root, which then goes away: sources are always paths of the
+//! host, targets always below the stage.
 
-use std::fs::{self, DirBuilder, File, FileType};
+mod host;
+mod points;
+
+use std::fs::{self, File, FileType};
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{
-    DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown, symlink,
+    FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown,
 };
 use std::path::{Component, Path, PathBuf};
 
 use det_taskspec::sandbox::{RUN_SUBDIR, SandboxSpec};
 use det_taskspec::{Mount, RUN_DIR, TaskFile};
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::{chdir, chroot, pivot_root};
+use nix::sys::stat::Mode;
+use nix::unistd::{Gid, Uid, chdir, chroot, pivot_root, setfsgid, setfsuid};
 
 use crate::failure::SetupError;
 use crate::report::Diagnostics;
+use points::{
+    Mounts, bind, inside, make_directories, make_directory, make_read_only, mount_new,
+    of_descriptor, set_mount, show,
+};
 
 const TMP: &str = "/tmp";
+const VAR_TMP: &str = "/var/tmp";
 /// Where the old root stands for a moment.
 const OLD_ROOT: &str = ".host";
+/// Entries of a directory of the host that are shown one by one, so that a mount point can be added beside them.
+const MOST_ENTRIES: usize = 2000;
 
 /// Whether the sandbox places this file, because the task's user could not, or would write to the host.
 pub(crate) fn places(file: &TaskFile) -> bool {
@@ -54,31 +67,12 @@ impl RootFs<'_> {
             set_mount("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)
         })?;
         attempt("create the new root", &stage, || make_stage(&stage))?;
-        bind_host(Path::new("/"), &stage, &["run", "proc"])?;
-        bind_run(&stage)?;
-        let proc = stage.join("proc");
-        attempt("mount /proc", &proc, || {
-            make_directory(&proc)?;
-            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-            Ok(mount(
-                Some("proc"),
-                &proc,
-                Some("proc"),
-                flags,
-                None::<&str>,
-            )?)
-        })?;
+        self.show_host(&stage)?;
         let run_dir = inside(&stage, Path::new(RUN_DIR));
         attempt("mount the run directory", &run_dir, || {
             make_directory(&run_dir)?;
             bind(&self.dir.join(RUN_SUBDIR), &run_dir)
         })?;
-        if self.spec.shm_size_bytes > 0 {
-            self.mount_shm(&stage)?;
-        }
-        if self.spec.private_tmp {
-            self.mount_tmp(&stage)?;
-        }
         for mount in &self.spec.mounts {
             self.mount(&stage, mount)?;
         }
@@ -100,70 +94,77 @@ impl RootFs<'_> {
         })
     }
 
-    fn mount_shm(&self, stage: &Path) -> Result<(), SetupError> {
-        let shm = Path::new("/dev/shm");
-        // Some hosts lead it to /run/shm.
-        let shm = inside(stage, &shm.canonicalize().unwrap_or(shm.to_owned()));
-        let options = format!("size={},mode=1777", self.spec.shm_size_bytes);
-        attempt("mount shared memory", &shm, || {
-            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-            Ok(mount(
-                Some("shm"),
-                &shm,
-                Some("tmpfs"),
-                flags,
-                Some(options.as_str()),
-            )?)
-        })
-    }
-
-    fn mount_tmp(&self, stage: &Path) -> Result<(), SetupError> {
-        let (source, target) = (self.dir.join("tmp"), inside(stage, Path::new(TMP)));
-        attempt("mount the task's own /tmp", &target, || {
-            make_directory(&source)?;
-            fs::set_permissions(&source, fs::Permissions::from_mode(0o1777))?;
-            bind(&source, &target)
-        })
-    }
-
     fn mount(&self, stage: &Path, wanted: &Mount) -> Result<(), SetupError> {
-        let source = Path::new(&wanted.host_path);
-        if wanted.create && !source.exists() {
-            attempt("create the host directory", source, || {
-                DirBuilder::new()
-                    .recursive(true)
-                    .mode(0o755)
-                    .create(source)?;
-                match self.owner {
-                    Some((uid, gid)) => lchown(source, Some(uid), Some(gid)),
-                    None => Ok(()),
-                }
-            })?;
+        let place = &wanted.container_path;
+        let named = Path::new(&wanted.host_path);
+        let source = self.source(wanted)?;
+        let kind = fs::metadata(of_descriptor(source.as_fd()))
+            .map_err(|error| unusable(named, place, &error))?;
+        let target = without_dots(&self.work_dir.join(place));
+        if target == Path::new("/") {
+            return Err(SetupError::task(format!(
+                "could not mount {named:?} at {place:?}: that is the root of the task's file system; name a directory below it"
+            )));
         }
-        // The task's configuration names it: on this host it would go wrong every time.
-        let kind = fs::metadata(source).map_err(|error| {
-            SetupError::task(format!(
-                "could not mount {source:?} at {:?}: there is no such path on this agent's host that it can use ({error})",
-                wanted.container_path
-            ))
-        })?;
-        let target = self.work_dir.join(&wanted.container_path);
         let point = self
             .mount_point(stage, &target, kind.file_type())
             .map_err(|error| {
                 SetupError::host(format!(
-                    "could not mount {source:?} at {target:?}: that mount point does not exist on this host and could not be \
+                    "could not mount {named:?} at {target:?}: that mount point does not exist on this host and could not be \
                      created: {error}"
                 ))
             })?;
-        attempt("mount", source, || {
-            bind(source, &point)?;
+        attempt("mount", named, || {
+            bind(&of_descriptor(source.as_fd()), &point)?;
             if wanted.read_only {
                 make_read_only(&point)
             } else {
                 Ok(())
             }
         })
+    }
+
+    /// Opens what is to be mounted. What a user's configuration names is reached with the rights of the task, and
+    /// judged by where it really is: its path may hold links, which may change at any moment.
+    fn source(&self, wanted: &Mount) -> Result<OwnedFd, SetupError> {
+        let path = Path::new(&wanted.host_path);
+        // The task's configuration names it: on this host it would go wrong every time.
+        let failed = |error: io::Error| unusable(path, &wanted.container_path, &error);
+        let opened = || open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
+        if wanted.trusted {
+            return opened().map_err(|error| failed(error.into()));
+        }
+        let source = self
+            .as_the_task(opened)
+            .map_err(|error| failed(error.into()))?;
+        let real = fs::read_link(of_descriptor(source.as_fd())).map_err(failed)?;
+        let is_device = fs::metadata(of_descriptor(source.as_fd())).is_ok_and(|found| {
+            found.file_type().is_char_device() || found.file_type().is_block_device()
+        });
+        let refusal = if is_device {
+            Some("it is a device; name it in \"resources.devices\"".to_owned())
+        } else {
+            self.spec.guard.refusal(&real, wanted.read_only)
+        };
+        match refusal {
+            None => Ok(source),
+            Some(reason) => Err(SetupError::task(format!(
+                "could not mount {path:?} at {:?}: {reason}",
+                wanted.container_path
+            ))),
+        }
+    }
+
+    /// Does something on the file system with the identity of the task.
+    fn as_the_task<T>(&self, act: impl FnOnce() -> T) -> T {
+        let Some((uid, gid)) = self.owner else {
+            return act();
+        };
+        let before = (setfsuid(Uid::from_raw(uid)), setfsgid(Gid::from_raw(gid)));
+        let result = act();
+        setfsgid(before.1);
+        setfsuid(before.0);
+        result
     }
 
     /// Writes one of the task's files to the container directory and shows it in its place.
@@ -193,25 +194,93 @@ impl RootFs<'_> {
         })
     }
 
-    /// The path below the stage for a path of the sandbox, made to exist.
+    /// The path below the stage for a path of the sandbox, made to exist in the task's own tree. Nothing is made on the
+    /// host.
     fn mount_point(&self, stage: &Path, target: &Path, kind: FileType) -> io::Result<PathBuf> {
-        let target = without_dots(target);
-        let own = target.starts_with(RUN_DIR) || (self.spec.private_tmp && target.starts_with(TMP));
+        let tasks =
+            target.starts_with(RUN_DIR) || target.starts_with(TMP) || target.starts_with(VAR_TMP);
+        let own = tasks || target.starts_with("/run") || target.starts_with("/dev");
         // Links of the host are followed as the task will follow them, and never out of the stage.
-        let target = if own { target } else { follow_links(&target) };
-        let owner = self.owner.filter(|_| own);
+        let target = if own {
+            target.to_owned()
+        } else {
+            follow_links(target)
+        };
         let point = inside(stage, &target);
+        if point
+            .symlink_metadata()
+            .is_ok_and(|found| found.is_symlink())
+        {
+            return Err(io::Error::other("it is a link"));
+        }
+        if point.exists() {
+            return Ok(point);
+        }
+        self.make_room(stage, &point)?;
         let directory = if kind.is_dir() {
             Some(point.as_path())
         } else {
             point.parent()
         };
+        let owner = self.owner.filter(|_| tasks);
         make_directories(stage, directory.unwrap_or(stage), owner)?;
-        if !kind.is_dir() && !point.exists() {
+        if !kind.is_dir() {
             File::create_new(&point)?;
         }
         Ok(point)
     }
+
+    /// Makes sure that the first missing part of `point` is made in the sandbox: a directory of the host gives way to a
+    /// new one with the same entries.
+    fn make_room(&self, stage: &Path, point: &Path) -> io::Result<()> {
+        let Some(existing) = point.ancestors().skip(1).find(|above| above.exists()) else {
+            return Ok(());
+        };
+        let found = fs::metadata(existing)?;
+        let own = ["/", "/dev", RUN_DIR, TMP, VAR_TMP].map(|path| inside(stage, Path::new(path)));
+        let mounts = Mounts::read()?;
+        if mounts
+            .of(existing)
+            .is_some_and(|top| own.iter().any(|own| own == top))
+        {
+            return Ok(());
+        }
+        let before = open(existing, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+        let names: Vec<_> = fs::read_dir(existing)?
+            .take(MOST_ENTRIES + 1)
+            .map(|entry| entry.map(|entry| entry.file_name()))
+            .collect::<Result<_, _>>()?;
+        if names.len() > MOST_ENTRIES {
+            return Err(io::Error::other(format!(
+                "the directory above it has more than {MOST_ENTRIES} entries; choose a place in another directory"
+            )));
+        }
+        let options = format!("size=4m,mode={:o}", found.mode() & 0o7777);
+        mount_new(
+            "tmpfs",
+            existing,
+            MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+            &options,
+        )?;
+        lchown(existing, Some(found.uid()), Some(found.gid())).or_else(|error| {
+            // In a user namespace most owners cannot be named; the task's own can.
+            self.owner.map_or(Ok(()), |_| Err(error))
+        })?;
+        for name in names {
+            // As in the root: an entry that cannot be shown is left out.
+            drop(show(
+                &of_descriptor(before.as_fd()).join(&name),
+                &existing.join(&name),
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn unusable(source: &Path, place: &str, error: &io::Error) -> SetupError {
+    SetupError::task(format!(
+        "could not mount {source:?} at {place:?}: there is no such path on this agent's host that it can use ({error})"
+    ))
 }
 
 fn attempt(
@@ -226,11 +295,6 @@ fn attempt(
     })
 }
 
-/// A path of the sandbox below the stage.
-fn inside(stage: &Path, path: &Path) -> PathBuf {
-    stage.join(path.strip_prefix("/").unwrap_or(path))
-}
-
 fn make_stage(stage: &Path) -> io::Result<()> {
     make_directory(stage)?;
     mount(
@@ -242,114 +306,6 @@ fn make_stage(stage: &Path) -> io::Result<()> {
     )?;
     // Not copied when the directory that it lies in is bound into it.
     set_mount(stage, MsFlags::MS_UNBINDABLE)
-}
-
-fn set_mount<P: ?Sized + nix::NixPath>(path: &P, flags: MsFlags) -> io::Result<()> {
-    Ok(mount(
-        None::<&str>,
-        path,
-        None::<&str>,
-        flags,
-        None::<&str>,
-    )?)
-}
-
-fn bind(source: &Path, target: &Path) -> io::Result<()> {
-    let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-    Ok(mount(
-        Some(source),
-        target,
-        None::<&str>,
-        flags,
-        None::<&str>,
-    )?)
-}
-
-/// The flags that a mount has must be named again: an unprivileged process may not take them away.
-/// Those about access times stay as they are when none is named.
-fn make_read_only(target: &Path) -> io::Result<()> {
-    let has = statvfs(target)?.flags();
-    let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
-    for (present, flag) in [
-        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
-        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
-        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
-    ] {
-        if has.contains(present) {
-            flags |= flag;
-        }
-    }
-    set_mount(target, flags)
-}
-
-/// Shows the entries of a host directory in `target`, except those to `skip`.
-///
-/// An entry that cannot be shown is left out: it may be another user's FUSE mount, or have gone a moment ago.
-fn bind_host(source: &Path, target: &Path, skip: &[&str]) -> Result<(), SetupError> {
-    let mut entries = Vec::new();
-    attempt("list", source, || {
-        for entry in fs::read_dir(source)? {
-            entries.push(entry?);
-        }
-        Ok(())
-    })?;
-    for entry in entries {
-        let name = entry.file_name();
-        if skip.iter().any(|skipped| name == *skipped) {
-            continue;
-        }
-        let (from, to) = (entry.path(), target.join(&name));
-        // An absence says enough; the task will meet it by name.
-        drop(show(&from, &to));
-    }
-    Ok(())
-}
-
-fn show(from: &Path, to: &Path) -> io::Result<()> {
-    let kind = fs::symlink_metadata(from)?.file_type();
-    if kind.is_symlink() {
-        return symlink(fs::read_link(from)?, to);
-    }
-    if kind.is_dir() {
-        fs::create_dir(to)?;
-    } else {
-        File::create_new(to)?;
-    }
-    bind(from, to)
-}
-
-/// `/run` is taken apart, because the run directory goes into it.
-fn bind_run(stage: &Path) -> Result<(), SetupError> {
-    let run = Path::new("/run");
-    let target = inside(stage, run);
-    attempt("create", &target, || make_directory(&target))?;
-    if !run.is_dir() {
-        return Ok(());
-    }
-    bind_host(run, &target, &["determined"])
-}
-
-fn make_directory(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    DirBuilder::new().recursive(true).mode(0o755).create(path)
-}
-
-/// Makes `path` and its parents below `stage`, the new ones owned by `owner`.
-fn make_directories(stage: &Path, path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
-    let mut current = stage.to_owned();
-    for component in path.strip_prefix(stage).unwrap_or(path).components() {
-        current.push(component);
-        if current.is_dir() {
-            continue;
-        }
-        fs::create_dir(&current)?;
-        if let Some((uid, gid)) = owner {
-            lchown(&current, Some(uid), Some(gid))?;
-        }
-    }
-    Ok(())
 }
 
 /// Gives a tree to its owner; follows no link.
@@ -412,6 +368,8 @@ fn change_root(stage: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]

@@ -219,6 +219,10 @@ impl Task {
             diagnostics.clone(),
         )
         .map_err(|error| SetupError::host(chain(&error)))?;
+        let notice = surroundings.sandbox.as_ref();
+        if let Some(notice) = notice.and_then(|spec| spec.notice.as_deref()) {
+            log.say(Level::Warning, notice);
+        }
         let text = |name: &str| env.text(name).map(str::to_owned);
         let address = Address {
             url: text("DET_MASTER").unwrap_or_default(),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -20,14 +21,17 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{
-    Gid, Uid, User, getegid, geteuid, initgroups, setgroups, setresgid, setresuid, setsid,
+    Gid, Uid, User, getegid, geteuid, getgroups, initgroups, setgroups, setresgid, setresuid,
+    setsid,
 };
 use serde::de::DeserializeOwned;
 
 use crate::cgroup::{Limits, oom_kills};
 use crate::clock::now_micros;
+use crate::confine;
 use crate::environment::{Facts, TaskEnv};
 use crate::failure::SetupError;
+use crate::isolation;
 use crate::report::{self, Diagnostics};
 use crate::rootfs::RootFs;
 use crate::run::{self, Surroundings, handled_signals};
@@ -90,7 +94,7 @@ fn host(dir: &Path, start: i64, notes: &Diagnostics) -> Result<Option<ContainerE
     let limits = limit(&dir, &spec, notes);
     let oom_before = oom_kills();
     let ended = make_namespaces(&spec.user).and_then(|rights| {
-        let mut child = start_inside(&dir, start, rights)?;
+        let mut child = start_inside(&dir, start, rights, TASK)?;
         let status = attend(&mut child)?;
         Ok((status, last_words(&mut child)))
     });
@@ -115,9 +119,14 @@ fn host(dir: &Path, start: i64, notes: &Diagnostics) -> Result<Option<ContainerE
     })))
 }
 
+/// Longest file that is read: a task's script with all that its configuration may hold.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Reads a plain file. The task may have put something else in its place.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, SetupError> {
     let failed = |cause: String| SetupError::host(format!("could not read {path:?}: {cause}"));
-    let bytes = fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let bytes =
+        det_spool::read_plain(path, MOST_BYTES).map_err(|error| failed(error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
 }
 
@@ -177,7 +186,12 @@ fn make_namespaces(user: &TaskUser) -> Result<Rights, SetupError> {
     Ok(Rights::UserNamespace)
 }
 
-fn start_inside(dir: &Path, start: i64, rights: Rights) -> Result<Child, SetupError> {
+fn start_inside(
+    dir: &Path,
+    start: i64,
+    rights: Rights,
+    purpose: &str,
+) -> Result<Child, SetupError> {
     let failed = |error: io::Error| {
         SetupError::host(format!(
             "could not start the supervisor inside the sandbox: {error}"
@@ -189,7 +203,7 @@ fn start_inside(dir: &Path, start: i64, rights: Rights) -> Result<Child, SetupEr
         .open(dir.join(SANDBOX_LOG_FILE))
         .map_err(failed)?;
     Command::new("/proc/self/exe")
-        .args(["inside", rights.name(), &start.to_string()])
+        .args(["inside", purpose, rights.name(), &start.to_string()])
         .arg(dir)
         .env_clear()
         .current_dir("/")
@@ -230,10 +244,43 @@ fn last_words(child: &mut Child) -> Option<ContainerExit> {
     serde_json::from_slice(&text).ok()
 }
 
+/// What the process inside is for.
+const TASK: &str = "task";
+const CHECK: &str = "check";
+
+/// Builds the sandbox and prints what a task in it could reach, or why there is no sandbox.
+pub(crate) fn check(dir: &Path, start: i64) -> ExitCode {
+    let checked = read_json::<SandboxSpec>(&dir.join(SANDBOX_FILE)).and_then(|spec| {
+        isolation::prepare(&dir.join(RUN_SUBDIR), &spec)?;
+        let rights = make_namespaces(&spec.user)?;
+        let child = start_inside(dir, start, rights, CHECK)?;
+        child
+            .wait_with_output()
+            .map_err(|error| SetupError::host(format!("could not wait for the sandbox: {error}")))
+    });
+    let (words, status) = match checked {
+        Ok(output) => (output.stdout, u8::from(!output.status.success())),
+        Err(error) => (
+            serde_json::to_vec(&error.into_exit()).unwrap_or_default(),
+            1,
+        ),
+    };
+    // If nobody reads it, nobody is left to care.
+    drop(io::stdout().write_all(&words));
+    ExitCode::from(status)
+}
+
 /// The process inside.
 pub(crate) fn inside(arguments: &[&str]) -> ExitCode {
-    match build(arguments) {
-        Ok(surroundings) => run::run(surroundings),
+    let built = match arguments {
+        [purpose, arguments @ ..] => {
+            build(arguments).map(|surroundings| (*purpose == CHECK, surroundings))
+        }
+        [] => build(arguments).map(|surroundings| (false, surroundings)),
+    };
+    match built {
+        Ok((true, _)) => isolation::ask(),
+        Ok((false, surroundings)) => run::run(surroundings),
         Err(error) => {
             let exit = error.into_exit();
             let status = report::exit_status(&exit);
@@ -275,6 +322,9 @@ fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
     let work_dir = TaskEnv::new(env.clone(), &script, &facts).work_dir;
     let owner = (rights == Rights::Root).then_some((spec.user.uid, spec.user.gid));
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
+    if rights == Rights::Root {
+        take_groups(&spec)?;
+    }
     RootFs {
         dir,
         spec: &spec,
@@ -284,11 +334,13 @@ fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
         notes: &notes,
     }
     .enter()?;
+    confine::drop_bounding_set()?;
     if rights == Rights::Root {
         become_user(&spec.user)?;
-        // Changing the user has cleared it.
-        die_with_parent()?;
     }
+    confine::confine()?;
+    // Changing the user has cleared it.
+    die_with_parent()?;
     Ok(Surroundings {
         env,
         sandbox: Some(spec),
@@ -308,25 +360,50 @@ fn die_with_parent() -> Result<(), SetupError> {
     })
 }
 
-/// Takes on the identity of the task for good.
-fn become_user(user: &TaskUser) -> Result<(), SetupError> {
-    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-    let known = User::from_uid(uid).ok().flatten();
+/// Takes on the groups of the task's user, and with them those that own the devices it was given.
+fn take_groups(spec: &SandboxSpec) -> Result<(), SetupError> {
+    let user = &spec.user;
+    let known = User::from_uid(Uid::from_raw(user.uid)).ok().flatten();
     let name = known
         .filter(|known| known.name == user.user)
         .and_then(|known| CString::new(known.name).ok());
+    let gid = Gid::from_raw(user.gid);
     let groups = match name {
         // A user of this host has the groups that this host gives.
         Some(name) => initgroups(&name, gid),
         None => setgroups(&[gid]),
     };
+    let with_devices = || {
+        let mut groups: Vec<Gid> = getgroups()?;
+        for device in &spec.devices {
+            // One that is missing is named when it is to be shown.
+            let Ok(found) = fs::metadata(&device.host_path) else {
+                continue;
+            };
+            let owner = Gid::from_raw(found.gid());
+            let is_for_group = found.mode() & 0o060 != 0 && found.mode() & 0o006 != 0o006;
+            if is_for_group && found.gid() != 0 && !groups.contains(&owner) {
+                groups.push(owner);
+            }
+        }
+        setgroups(&groups)
+    };
     groups
-        .and_then(|()| setresgid(gid, gid, gid))
+        .and_then(|()| with_devices())
+        .map_err(|error| not_the_user(user, error))
+}
+
+/// Takes on the identity of the task for good.
+fn become_user(user: &TaskUser) -> Result<(), SetupError> {
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    setresgid(gid, gid, gid)
         .and_then(|()| setresuid(uid, uid, uid))
-        .map_err(|error: Errno| {
-            SetupError::host(format!(
-                "could not become {:?} (uid {uid}, gid {gid}): {error}",
-                user.user
-            ))
-        })
+        .map_err(|error| not_the_user(user, error))
+}
+
+fn not_the_user(user: &TaskUser, error: Errno) -> SetupError {
+    SetupError::host(format!(
+        "could not become {:?} (uid {}, gid {}): {error}",
+        user.user, user.uid, user.gid
+    ))
 }

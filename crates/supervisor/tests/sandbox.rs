@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "sandbox/attacks.rs"]
+mod attacks;
 mod support;
 
 use std::fs;
@@ -487,7 +489,6 @@ fn the_sandbox_shows_the_host_with_the_tasks_own_places() {
     .mount(host.path(), "/data/ro", true)
     .mount(host.path(), "data", false);
     task.spec.shm_size_bytes = 3 << 20;
-    task.spec.private_tmp = true;
     task.spec.env = vec![("LANG".into(), "C.UTF-8".into())];
     // Where the agent's directory lies below /tmp, it is hidden from the task and still there for the supervisor.
     let ended = task.run();
@@ -655,7 +656,6 @@ fn accelerators_of_a_trial_are_reported() {
     .env("DET_TRIAL_RUN_ID", "1");
     task.script.task_type = "TRIAL".into();
     // Trials link /tmp/tensorboard, which is not this machine's to have.
-    task.spec.private_tmp = true;
     let task = task.start();
     let path = "/api/v1/allocations/task.1/acceleratorData";
     let report = wait_for("the report", || master.request(path));

@@ -4,6 +4,7 @@
 //! runtime; inside, the supervisor follows the [`Script`]. The room says *what* runs, never *how*: it knows no engine,
 //! no socket and no file system. Read [`ContainerSpec`] first, then [`Script`], then [`ContainerExit`].
 
+pub mod guard;
 pub mod sandbox;
 
 use std::collections::BTreeMap;
@@ -132,6 +133,10 @@ pub struct TaskUser {
     pub gid: u32,
 }
 
+/// User and group id that tasks of unmapped users have in the process runtime, `nobody`, unless the agent's configuration
+/// lets them be root.
+pub const UNPRIVILEGED_ID: u32 = 65534;
+
 impl Default for TaskUser {
     fn default() -> Self {
         Self {
@@ -156,6 +161,10 @@ pub struct Mount {
     pub propagation: String,
     /// Whether the agent creates the host directory when it is missing (checkpoint storage) or refuses (user mounts).
     pub create: bool,
+    /// Whether an administrator chose the host path, in the master's configuration: the agent then creates and opens it
+    /// with its own rights. What a user names is judged by [`guard::HostGuard`] and reached with the task's rights.
+    #[serde(default)]
+    pub trusted: bool,
 }
 
 /// A host device in the container.

@@ -16,9 +16,12 @@
 //! The task's user owns the run directory, so whatever an agent reads there may have been altered by the task: it must
 //! not be followed as a link, and it decides about nothing but that task.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{ContainerExit, Mount, TaskUser};
+use crate::guard::HostGuard;
+use crate::{ContainerExit, DeviceMapping, Mount, TaskUser};
 
 /// The [`SandboxSpec`], relative to the container directory.
 pub const SANDBOX_FILE: &str = "sandbox.json";
@@ -33,8 +36,9 @@ pub const DIAGNOSTICS_FILE: &str = "supervisor.log";
 
 /// The sandbox of the process runtime: `det-supervisor sandbox <container directory>` builds it and runs the task in it.
 ///
-/// The task sees the host's file system in a mount namespace of its own, where only the paths named here differ, and
-/// only the processes of the task. The supervisor ends when the task has ended; when it is killed, the whole task dies.
+/// The task sees the host's file system in a mount namespace of its own: system directories read-only, `/dev`, `/tmp`,
+/// `/var/tmp` and `/run` of its own, without what [`HostGuard`] names. It sees only its own processes, has no
+/// capabilities and gains none. The supervisor ends when the task has ended; when it is killed, the whole task dies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     /// Identity of the task's processes. An agent that is not root can only start tasks as itself; the task then sees
@@ -43,10 +47,8 @@ pub struct SandboxSpec {
     /// Host directories to show in the sandbox, in order, the `shared_fs` one included. Relative container paths are
     /// below the script's work directory.
     pub mounts: Vec<Mount>,
-    /// Size of the task's own `/dev/shm` in bytes; 0 leaves the host's in place.
+    /// Upper bound of the task's own `/dev/shm` in bytes; 0 = the kernel's, half of the memory.
     pub shm_size_bytes: u64,
-    /// Whether the task gets a `/tmp` of its own, which lies in the container directory.
-    pub private_tmp: bool,
     /// Upper bound of the task's memory in bytes, where control groups can be used; `None` = no bound.
     #[serde(default)]
     pub memory_limit_bytes: Option<u64>,
@@ -64,6 +66,42 @@ pub struct SandboxSpec {
     /// nothing else of the agent's own environment reaches the task.
     #[serde(default)]
     pub env: Vec<(String, String)>,
+    /// Device files of the host that this task is given, beside those that every program expects.
+    #[serde(default)]
+    pub devices: Vec<DeviceMapping>,
+    /// What of the host the task is kept from.
+    #[serde(default)]
+    pub guard: HostGuard,
+    /// Directories of the host with interpreter and libraries, shown read-only also where they are in a directory that
+    /// the task does not see otherwise: a home directory, `/tmp`.
+    #[serde(default)]
+    pub exposed: Vec<PathBuf>,
+    /// What the task's log says first about the limits of this sandbox; `None` = nothing.
+    #[serde(default)]
+    pub notice: Option<String>,
+}
+
+/// One question about a sandbox that was asked from within, and the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IsolationRow {
+    /// What was tried, in a few words.
+    pub what: String,
+    /// The answer.
+    pub outcome: Isolation,
+    /// What was seen.
+    pub detail: String,
+}
+
+/// Whether a sandbox keeps a task from something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// It does.
+    Isolated,
+    /// It does not, by design.
+    Shared,
+    /// It does not, and should.
+    Open,
 }
 
 /// How the task ended, as the supervisor saw it.
@@ -133,8 +171,7 @@ mod tests {
     #[test]
     fn a_sandbox_spec_needs_no_optional_member() {
         let spec: SandboxSpec = serde_json::from_str(
-            r#"{"user": {"user": "ada", "uid": 7, "group": "ada", "gid": 8}, "mounts": [], "shm_size_bytes": 0,
-                "private_tmp": false}"#,
+            r#"{"user": {"user": "ada", "uid": 7, "group": "ada", "gid": 8}, "mounts": [], "shm_size_bytes": 0}"#,
         )
         .unwrap();
         assert_eq!(spec.user.uid, 7);

@@ -14,7 +14,6 @@
 //! There are never two copies: a container that cannot be proven absent is not started again.
 
 use std::future::Future;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,7 +86,9 @@ impl From<EngineError> for LaunchError {
 impl From<PrepareError> for LaunchError {
     fn from(error: PrepareError) -> Self {
         match error {
-            PrepareError::Mount { .. } => Self::Task(error.to_string()),
+            PrepareError::Mount { .. } | PrepareError::Device { .. } => {
+                Self::Task(error.to_string())
+            }
             PrepareError::Access { .. } => Self::Host(error.to_string()),
         }
     }
@@ -362,6 +363,7 @@ impl Actor {
         };
         let (shared, dir, spec) = (self.shared.clone(), self.dir.clone(), self.spec.clone());
         let (runtime, welcome) = (self.record.runtime, session.welcome.clone());
+        let own_devices = self.own_devices();
         let prepared = blocking(move || {
             prepare::prepare(
                 &dir,
@@ -377,6 +379,10 @@ impl Actor {
                     bin: shared.data_dir.bin(),
                     python: &python,
                     runtime,
+                    own_devices: &own_devices,
+                    guard: &shared.guard,
+                    root_tasks: shared.options.root_tasks,
+                    notice: shared.options.isolation_notice.get().map(String::as_str),
                 },
             )
         })
@@ -405,6 +411,14 @@ impl Actor {
         })
     }
 
+    /// The devices of this container's slots.
+    fn own_devices(&self) -> Vec<LocalDevice> {
+        let all = self.shared.devices.iter();
+        all.filter(|local| self.spec.slots.contains(&local.device.id))
+            .cloned()
+            .collect()
+    }
+
     /// Ports of a container in the host's network.
     fn same_ports(&self) -> Vec<(u16, u16)> {
         self.spec.ports.iter().map(|port| (*port, *port)).collect()
@@ -430,13 +444,7 @@ impl Actor {
             .into_iter()
             .filter(|(name, _)| name.starts_with("NVIDIA_") || name == "DET_CONTAINER_ID")
             .collect();
-        let devices: Vec<LocalDevice> = self
-            .shared
-            .devices
-            .iter()
-            .filter(|local| self.spec.slots.contains(&local.device.id))
-            .cloned()
-            .collect();
+        let devices = self.own_devices();
         let engine = self.shared.runtimes.engine(self.record.runtime).await;
         let id = engine
             .create(
@@ -730,9 +738,7 @@ impl Actor {
             engine.remove(id).await.map_err(|error| error.to_string())?;
         }
         let (shared, dir, id) = (self.shared.clone(), self.dir.clone(), id.clone());
-        let allocation = self.spec.allocation_id.clone();
         let removed = blocking(move || {
-            remove_tensorboard_files(Path::new("/tmp"), allocation.as_str());
             shared
                 .runtimes
                 .process
@@ -768,20 +774,4 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| LaunchError::Host(format!("work on a container broke off: {error}")))
-}
-
-/// Removes what the harness of a process task leaves in a `/tmp` that is not its own: `tensorboard-<allocation>-0`, and
-/// the link `tensorboard` to it. What cannot be removed is left: it is only in the way of tidiness.
-fn remove_tensorboard_files(tmp: &Path, allocation_id: &str) {
-    let directory = tmp.join(format!("tensorboard-{allocation_id}-0"));
-    let link = tmp.join("tensorboard");
-    if std::fs::read_link(&link).is_ok_and(|target| target == directory) {
-        let _ = std::fs::remove_file(&link);
-    }
-    match std::fs::remove_dir_all(&directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::debug!(directory = %directory.display(), %error, "a task's TensorBoard files stay");
-        }
-        Ok(()) | Err(_) => {}
-    }
 }

@@ -3,7 +3,7 @@
 mod actor;
 mod exit;
 mod handover;
-mod prepare;
+pub(crate) mod prepare;
 pub(crate) mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_agent_proto::{AgentLog, ContainerReport, ContainerState, Welcome};
 use det_ids::ContainerId;
+use det_taskspec::guard::HostGuard;
 use det_taskspec::{ContainerExit, ContainerSpec, Device};
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::task::JoinSet;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) session: watch::Sender<Option<Session>>,
     /// Containers of which something may run.
     pub(crate) live: watch::Sender<BTreeSet<ContainerId>>,
+    /// What of this host tasks are kept from.
+    pub(crate) guard: HostGuard,
     /// Asked for once, when the first process task starts.
     pub(crate) python: OnceCell<TaskPython>,
 }
@@ -70,7 +73,7 @@ impl Shared {
     }
 
     /// What process tasks are told about Python.
-    async fn task_python(&self) -> &TaskPython {
+    pub(crate) async fn task_python(&self) -> &TaskPython {
         self.python
             .get_or_init(|| async {
                 let prepared = python::prepare(

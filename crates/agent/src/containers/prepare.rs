@@ -1,21 +1,27 @@
 //! Making a container's directory ready for its supervisor.
 
+use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use det_agent_proto::Welcome;
+use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
-use det_taskspec::{ContainerSpec, Device, SCRIPT_FILE, TaskUser};
+use det_taskspec::{
+    ContainerSpec, Device, DeviceKind, DeviceMapping, SCRIPT_FILE, TaskUser, UNPRIVILEGED_ID,
+};
 use thiserror::Error;
 
 use super::store::{ContainerDir, RuntimeKind};
 use crate::data_dir::write_atomically;
+use crate::devices::LocalDevice;
 use crate::env::{self, AgentFacts, CERT_FILE, CertCheck, TaskPlace};
 use crate::master::MasterAddress;
 use crate::options::{ProxyOptions, TlsOptions};
 use crate::python::TaskPython;
+use crate::runtime::guard::create_below;
 use crate::runtime::process::place_supervisor;
 
 /// What of the agent goes into a container's directory.
@@ -30,6 +36,13 @@ pub(crate) struct Ingredients<'a> {
     pub(crate) bin: PathBuf,
     pub(crate) python: &'a TaskPython,
     pub(crate) runtime: RuntimeKind,
+    /// The devices of this container's slots.
+    pub(crate) own_devices: &'a [LocalDevice],
+    pub(crate) guard: &'a HostGuard,
+    /// Whether process tasks of users without a mapping run as root.
+    pub(crate) root_tasks: bool,
+    /// What is wrong with this host's sandboxes; `None` = nothing.
+    pub(crate) notice: Option<&'a str>,
 }
 
 /// A container that cannot be made ready.
@@ -42,6 +55,9 @@ pub(crate) enum PrepareError {
         container_path: String,
         reason: String,
     },
+    /// The task asks for a device that it may not have.
+    #[error("cannot give the task the device \"{path}\": {reason}")]
+    Device { path: String, reason: String },
     #[error("cannot {action} \"{}\": {source}", path.display())]
     Access {
         action: &'static str,
@@ -56,11 +72,15 @@ pub(crate) fn prepare(
     spec: &ContainerSpec,
     ingredients: &Ingredients<'_>,
 ) -> Result<Vec<(String, String)>, PrepareError> {
+    let user = &identity(&spec.user, ingredients);
     for mount in &spec.mounts {
-        host_directory(mount)?;
+        host_directory(mount, user, ingredients.guard)?;
+    }
+    for device in &spec.devices {
+        check_device(device, ingredients)?;
     }
     let run = dir.run();
-    owned_directory(&run, 0o700, &spec.user)?;
+    owned_directory(&run, 0o700, user)?;
     let tls = ingredients.tls;
     let cert = match tls
         .master_cert
@@ -72,7 +92,7 @@ pub(crate) fn prepare(
         Some(file) => {
             let to = run.join(CERT_FILE);
             for parent in [run.join("etc"), run.join("etc/ssl")] {
-                owned_directory(&parent, 0o755, &spec.user)?;
+                owned_directory(&parent, 0o755, user)?;
             }
             let text = std::fs::read(file).map_err(access("read", file))?;
             write_atomically(&to, &text, 0o644).map_err(access("write", &to))?;
@@ -99,32 +119,134 @@ pub(crate) fn prepare(
     script.env.clone_from(&env);
     let to = run.join(SCRIPT_FILE);
     write_json(&to, &script)?;
-    give(&to, &spec.user)?;
+    give(&to, user)?;
 
     let to = dir.supervisor();
     place_supervisor(ingredients.supervisor, &ingredients.bin, &to)
         .map_err(access("place the supervisor at", &to))?;
     if ingredients.runtime == RuntimeKind::Process {
-        write_json(&dir.sandbox(), &sandbox(spec, ingredients.python))?;
+        write_json(&dir.sandbox(), &sandbox(spec, user, ingredients))?;
     }
     Ok(env)
 }
 
+/// Who the task is on this host. Root is given to no process task unless the agent's configuration says so; in a
+/// container it is the root of the image.
+fn identity(user: &TaskUser, ingredients: &Ingredients<'_>) -> TaskUser {
+    match ingredients.runtime {
+        RuntimeKind::Process => process_user(user, ingredients.root_tasks),
+        RuntimeKind::Docker | RuntimeKind::Podman => user.clone(),
+    }
+}
+
+/// Who a process task of `user` is.
+pub(crate) fn process_user(user: &TaskUser, root_tasks: bool) -> TaskUser {
+    if user.uid != 0 || root_tasks || !nix::unistd::geteuid().is_root() {
+        return user.clone();
+    }
+    TaskUser {
+        user: "nobody".to_owned(),
+        uid: UNPRIVILEGED_ID,
+        group: "nogroup".to_owned(),
+        gid: UNPRIVILEGED_ID,
+    }
+}
+
 /// The sandbox of a process task.
-///
-/// `/tmp` is the task's own, as in a container: two trials of the unmodified harness would fight over
-/// `/tmp/tensorboard`. Except where the interpreter itself lies below `/tmp`.
-fn sandbox(spec: &ContainerSpec, python: &TaskPython) -> SandboxSpec {
+fn sandbox(spec: &ContainerSpec, user: &TaskUser, ingredients: &Ingredients<'_>) -> SandboxSpec {
+    let python = ingredients.python;
+    let devices = device_mappings(ingredients.own_devices);
     SandboxSpec {
-        user: spec.user.clone(),
+        user: user.clone(),
         mounts: spec.mounts.clone(),
         shm_size_bytes: spec.shm_size_bytes,
-        private_tmp: !python.needs_tmp,
         memory_limit_bytes: None,
         cpu_limit_millis: None,
         python_dir: python.dir.clone(),
         python_path: python.package_path.clone(),
-        env: base_env(&spec.user, |name| std::env::var(name).ok()),
+        env: base_env(user, |name| std::env::var(name).ok()),
+        devices: devices.chain(spec.devices.iter().cloned()).collect(),
+        guard: ingredients.guard.clone(),
+        exposed: exposed(python),
+        notice: notice(user, ingredients),
+    }
+}
+
+/// What interpreters and libraries of the host need to be seen.
+pub(crate) fn exposed(python: &TaskPython) -> Vec<PathBuf> {
+    let mut exposed = python.exposed.clone();
+    if let Some(libraries) = std::env::var_os("LD_LIBRARY_PATH") {
+        exposed.extend(std::env::split_paths(&libraries).filter(|path| path.is_absolute()));
+    }
+    exposed
+}
+
+/// What the task's log says first about its sandbox.
+fn notice(user: &TaskUser, ingredients: &Ingredients<'_>) -> Option<String> {
+    const ROOT: &str = "this task runs as root of the agent's host, because the agent's configuration says \
+                        \"root_tasks: root\": it can read whatever root owns there";
+    let is_root = user.uid == 0 && nix::unistd::geteuid().is_root();
+    let parts: Vec<&str> = ingredients
+        .notice
+        .into_iter()
+        .chain(is_root.then_some(ROOT))
+        .collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// The device files that a container's GPUs need.
+pub(crate) fn device_mappings(devices: &[LocalDevice]) -> impl Iterator<Item = DeviceMapping> {
+    const NVIDIA: [&str; 4] = [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+    ];
+    const AMD: [&str; 1] = ["/dev/kfd"];
+    let has = |kind| devices.iter().any(|device| device.device.kind == kind);
+    let mut nodes: BTreeSet<PathBuf> = BTreeSet::new();
+    for (kind, common) in [
+        (DeviceKind::Cuda, &NVIDIA[..]),
+        (DeviceKind::Rocm, &AMD[..]),
+    ] {
+        if has(kind) {
+            nodes.extend(common.iter().map(PathBuf::from));
+        }
+    }
+    nodes.extend(
+        devices
+            .iter()
+            .flat_map(|device| device.nodes.iter().cloned()),
+    );
+    // Not every driver has all of them.
+    nodes.into_iter().filter(|node| node.exists()).map(|node| {
+        let node = node.to_string_lossy().into_owned();
+        DeviceMapping {
+            host_path: node.clone(),
+            container_path: node,
+            mode: "rw".to_owned(),
+        }
+    })
+}
+
+/// Refuses a device that the task's configuration names and that is not the task's to have.
+fn check_device(device: &DeviceMapping, ingredients: &Ingredients<'_>) -> Result<(), PrepareError> {
+    // With these, anybody is root of the host, also within a container.
+    const OF_THE_KERNEL: [&str; 4] = ["/dev/kmem", "/dev/kmsg", "/dev/mem", "/dev/port"];
+    let failed = |reason: String| PrepareError::Device {
+        path: device.host_path.clone(),
+        reason,
+    };
+    let real = std::fs::canonicalize(&device.host_path)
+        .map_err(|error| failed(format!("it is not on this agent: {error}")))?;
+    let is_disk = std::fs::metadata(&real).is_ok_and(|found| found.file_type().is_block_device());
+    let is_dangerous = is_disk || OF_THE_KERNEL.iter().any(|path| real == Path::new(path));
+    if ingredients.runtime != RuntimeKind::Process && !is_dangerous {
+        return Ok(());
+    }
+    match ingredients.guard.device_refusal(&real) {
+        Some(reason) => Err(failed(reason)),
+        None => Ok(()),
     }
 }
 
@@ -141,6 +263,8 @@ fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(Strin
         nix::unistd::User::from_uid(user.uid.into())
             .ok()
             .flatten()
+            // The directories of accounts such as `nobody` do not exist.
+            .filter(|entry| entry.dir.is_dir())
             .map(|entry| entry.dir.to_string_lossy().into_owned())
     } else {
         own("HOME")
@@ -154,8 +278,12 @@ fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(Strin
     env
 }
 
-/// Makes sure that what is to be mounted is there.
-fn host_directory(mount: &det_taskspec::Mount) -> Result<(), PrepareError> {
+/// Makes sure that what is to be mounted is there, and that the task may have it.
+fn host_directory(
+    mount: &det_taskspec::Mount,
+    user: &TaskUser,
+    guard: &HostGuard,
+) -> Result<(), PrepareError> {
     let path = Path::new(&mount.host_path);
     let failed = |reason: String| PrepareError::Mount {
         host_path: mount.host_path.clone(),
@@ -165,17 +293,36 @@ fn host_directory(mount: &det_taskspec::Mount) -> Result<(), PrepareError> {
     if !path.is_absolute() {
         return Err(failed("the host path must be absolute".to_owned()));
     }
+    let cannot = |error: io::Error| failed(format!("cannot create it on this agent: {error}"));
     match std::fs::metadata(path) {
-        Ok(_) => Ok(()),
+        Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound && mount.create => {
-            std::fs::create_dir_all(path)
-                .and_then(|()| open_to_all_tasks(path))
-                .map_err(|error| failed(format!("cannot create it on this agent: {error}")))
+            if mount.trusted {
+                std::fs::create_dir_all(path)
+                    .and_then(|()| open_to_all_tasks(path))
+                    .map_err(cannot)?;
+            } else {
+                match (guard.creation_refusal(path), guard.root_of(path)) {
+                    (None, Some(root)) => create_below(root, path, user).map_err(cannot)?,
+                    (refusal, _) => return Err(failed(refusal.unwrap_or_default())),
+                }
+            }
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(failed(
-            "it does not exist on this agent; create it there, or correct bind_mounts".to_owned(),
-        )),
-        Err(error) => Err(failed(error.to_string())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(failed(
+                "it does not exist on this agent; create it there, or correct bind_mounts"
+                    .to_owned(),
+            ));
+        }
+        Err(error) => return Err(failed(error.to_string())),
+    }
+    if mount.trusted {
+        return Ok(());
+    }
+    let real = std::fs::canonicalize(path).map_err(|error| failed(error.to_string()))?;
+    match guard.refusal(&real, mount.read_only) {
+        Some(reason) => Err(failed(reason)),
+        None => Ok(()),
     }
 }
 
@@ -234,6 +381,7 @@ mod tests {
         root: tempfile::TempDir,
         spec: ContainerSpec,
         python: TaskPython,
+        guard: HostGuard,
     }
 
     impl Scene {
@@ -245,6 +393,7 @@ mod tests {
                 root,
                 spec: container_spec("c1", "true"),
                 python: TaskPython::default(),
+                guard: HostGuard::default(),
             }
         }
 
@@ -272,6 +421,10 @@ mod tests {
                     bin: self.root.path().join("bin"),
                     python: &self.python,
                     runtime: RuntimeKind::Process,
+                    own_devices: &[],
+                    guard: &self.guard,
+                    root_tasks: false,
+                    notice: None,
                 },
             )
         }
@@ -283,6 +436,7 @@ mod tests {
                 read_only: false,
                 propagation: "rprivate".into(),
                 create,
+                trusted: false,
             });
             self
         }
@@ -309,7 +463,12 @@ mod tests {
         );
         let sandbox: SandboxSpec =
             serde_json::from_slice(&std::fs::read(scene.dir().sandbox()).unwrap()).unwrap();
-        assert!(sandbox.private_tmp);
+        let expected = if nix::unistd::geteuid().is_root() {
+            UNPRIVILEGED_ID
+        } else {
+            0
+        };
+        assert_eq!(sandbox.user.uid, expected, "nobody is root by default");
         assert!(sandbox.env.iter().any(|(name, _)| name == "PATH"));
     }
 
@@ -323,10 +482,14 @@ mod tests {
     }
 
     #[test]
-    fn checkpoint_directories_are_made_and_missing_user_mounts_refused() {
+    fn checkpoint_directories_are_made_where_an_administrator_chose_them() {
         let scene = Scene::new();
         let storage = scene.root.path().join("storage/deep");
-        let scene = scene.mount(&storage, true);
+        let mut scene = scene.mount(&storage, true);
+        let message = scene.prepare("http://m").unwrap_err().to_string();
+        assert!(message.contains("allowed_host_paths"), "{message}");
+        assert!(!storage.exists());
+        scene.spec.mounts[0].trusted = true;
         scene.prepare("http://m").unwrap();
         assert!(storage.is_dir());
         let message = scene
@@ -342,6 +505,43 @@ mod tests {
     }
 
     #[test]
+    fn no_link_leads_a_mount_to_the_data_of_the_cluster() {
+        let mut scene = Scene::new();
+        let root = scene.root.path().canonicalize().unwrap();
+        scene.guard.protected = vec![root.join("c1")];
+        scene.guard.allowed = vec![root.clone()];
+        std::os::unix::fs::symlink(root.join("c1"), root.join("link")).unwrap();
+        for source in ["link", "c1/run", "."] {
+            let mut other = Scene::new();
+            other.guard = scene.guard.clone();
+            std::fs::create_dir_all(root.join("c1/run")).unwrap();
+            let error = other
+                .mount(&root.join(source), true)
+                .prepare("http://m")
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("belongs to the cluster"),
+                "{source}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn devices_are_given_only_where_an_administrator_allowed_them() {
+        let mut scene = Scene::new();
+        scene.spec.devices.push(DeviceMapping {
+            host_path: "/dev/null".into(),
+            container_path: "/dev/extra".into(),
+            mode: "rw".into(),
+        });
+        let message = scene.prepare("http://m").unwrap_err().to_string();
+        assert!(message.contains("\"/dev/null\""), "{message}");
+        scene.guard.allowed = vec!["/dev/null".into()];
+        scene.prepare("http://m").unwrap();
+    }
+
+    #[test]
     fn nothing_of_the_agents_environment_reaches_a_task_but_where_things_are() {
         let env = base_env(&TaskUser::default(), |name| match name {
             "PATH" => Some("/x/bin".into()),
@@ -352,14 +552,5 @@ mod tests {
         let names: Vec<&str> = env.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["PATH", "HOME", "LANG"]);
         assert_eq!(env[0].1, "/x/bin");
-    }
-
-    #[test]
-    fn an_interpreter_below_tmp_keeps_the_hosts_tmp_visible() {
-        let python = TaskPython {
-            needs_tmp: true,
-            ..TaskPython::default()
-        };
-        assert!(!sandbox(&container_spec("c1", "true"), &python).private_tmp);
     }
 }

@@ -1,5 +1,7 @@
 //! NVIDIA GPUs and MIG instances: from the driver's library, else from `nvidia-smi`.
 
+use std::path::PathBuf;
+
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
@@ -36,18 +38,46 @@ fn from_library() -> Result<Vec<FoundGpu>, NvmlError> {
             }
         };
         let name = device.name()?;
+        let pci_bus_id = device.pci_info().map(|pci| pci.bus_id).unwrap_or_default();
+        let minor = device.minor_number().ok();
         gpus.push(FoundGpu {
             index,
             uuid: device.uuid()?,
-            pci_bus_id: device.pci_info().map(|pci| pci.bus_id).unwrap_or_default(),
+            nodes: nodes(minor.or_else(|| minor_of(&pci_bus_id)), index),
+            pci_bus_id,
             // Consumer boards have none.
             serial: device.serial().unwrap_or_default(),
             instances: instances(&device, &name),
-            nodes: Vec::new(),
             name,
         });
     }
     Ok(gpus)
+}
+
+/// The device files of one GPU. The files of MIG instances are not told apart: an instance gets those of all.
+fn nodes(minor: Option<u32>, index: u32) -> Vec<PathBuf> {
+    let mut nodes = vec![PathBuf::from(format!(
+        "/dev/nvidia{}",
+        minor.unwrap_or(index)
+    ))];
+    if let Ok(instances) = std::fs::read_dir("/dev/nvidia-caps") {
+        nodes.extend(instances.flatten().map(|entry| entry.path()));
+    }
+    nodes
+}
+
+/// The number of a GPU's device file, by its address on the bus.
+fn minor_of(pci_bus_id: &str) -> Option<u32> {
+    // The driver's directory has four digits for the domain, its library and tool eight.
+    let (domain, rest) = pci_bus_id.split_once(':')?;
+    let domain = domain.get(domain.len().checked_sub(4)?..)?;
+    let name = format!("{domain}:{rest}").to_ascii_lowercase();
+    let path = format!("/proc/driver/nvidia/gpus/{name}/information");
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Device Minor:"))?;
+    line.trim().parse().ok()
 }
 
 /// MIG instances of one GPU; empty where MIG is unknown or off.
@@ -110,6 +140,7 @@ fn parse_csv(csv: &str) -> Vec<FoundGpu> {
                 index,
                 name: (*name).to_owned(),
                 uuid: (*uuid).to_owned(),
+                nodes: nodes(rest.first().and_then(|id| minor_of(id)), index),
                 pci_bus_id: known(rest.first()),
                 serial: known(rest.get(1)),
                 ..FoundGpu::default()

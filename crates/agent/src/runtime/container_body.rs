@@ -378,6 +378,7 @@ mod tests {
             read_only: true,
             propagation: "rslave".into(),
             create: false,
+            trusted: false,
         }];
         let mounts = body(RuntimeKind::Docker, &spec, &[], "bridge")
             .host_config

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
@@ -170,11 +170,12 @@ impl ProcessRuntime {
     reason = "nothing else runs code between fork and exec, and only there can a session be made for the child"
 )]
 fn detach(command: &mut Command, group: Option<File>) {
-    // SAFETY: the closure only makes the system calls setsid and write, both safe after a fork
+    // SAFETY: the closure only makes the system calls setsid, sigaction, sigprocmask and write, all safe after a fork
     // (signal-safety(7)), and allocates nothing.
     unsafe {
         command.pre_exec(move || {
             nix::unistd::setsid()?;
+            ready_for_signals()?;
             if let Some(group) = &group {
                 // Outside of its group the task can still be ended by the process table.
                 let _ = nix::unistd::write(group, b"0");
@@ -182,6 +183,29 @@ fn detach(command: &mut Command, group: Option<File>) {
             Ok(())
         });
     }
+}
+
+/// Makes signals to the child wait until it takes them. An agent that a script has started in the background ignores
+/// some, and what is ignored when it comes, in the first moments of a supervisor, is gone.
+#[expect(
+    unsafe_code,
+    reason = "there is no other way to set what a signal does"
+)]
+fn ready_for_signals() -> nix::Result<()> {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    let mut waiting = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGINT] {
+        waiting.add(signal);
+    }
+    waiting.thread_set_mask()?;
+    for signal in Signal::iterator() {
+        if matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
+            continue;
+        }
+        // SAFETY: the default action is no function of ours.
+        unsafe { sigaction(signal, &default) }?;
+    }
+    Ok(())
 }
 
 /// Starts a program whose file may just have been written: while any thread of ours forks, the child holds the file open
@@ -319,6 +343,24 @@ mod tests {
         assert!(procfs::is_running(&identity));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_child_ignores_nothing_and_keeps_signals_until_it_takes_them() {
+        let mut command = Command::new("cat");
+        command.arg("/proc/self/status").stdout(Stdio::piped());
+        detach(&mut command, None);
+        // Whatever this program ignores, as one that `nohup` has started.
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let set = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+        };
+        assert_eq!(set("SigIgn:"), 0, "{text}");
+        let bit = |signal: Signal| 1_u64 << (signal as i32 - 1);
+        let waiting = bit(Signal::SIGTERM) | bit(Signal::SIGQUIT) | bit(Signal::SIGINT);
+        assert_eq!(set("SigBlk:"), waiting, "{text}");
     }
 
     #[test]

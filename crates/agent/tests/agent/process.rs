@@ -436,6 +436,7 @@ async fn a_missing_mount_is_the_tasks_fault_and_named() {
         read_only: true,
         propagation: "rprivate".into(),
         create: false,
+        trusted: false,
     });
     world.master.say(start(spec));
     let exit = world.master.exit(&id).await;

@@ -1,9 +1,10 @@
-//! `det agent list|enable|disable`: the agents of a cluster.
+//! `det agent list|enable|disable`: the agents of a cluster; `det agent check-isolation`: this machine.
 
 use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
 use serde_json::{Value, json};
 
+use crate::agent::{self, AgentArgs};
 use crate::commands::tasks;
 use crate::context::Context;
 use crate::error::CliError;
@@ -29,6 +30,13 @@ pub(crate) enum AgentQuestion {
         #[command(flatten)]
         format: FormatArgs,
     },
+    /// Show what a process task could reach on this machine, by trying it in a task's sandbox
+    CheckIsolation {
+        #[command(flatten)]
+        agent: Box<AgentArgs>,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
 }
 
 /// Which agents.
@@ -44,8 +52,12 @@ pub(crate) struct AgentChoice {
 
 /// Carries out `det agent list|enable|disable`.
 pub(crate) async fn run(question: AgentQuestion, context: &Context) -> Result<(), CliError> {
+    if let AgentQuestion::CheckIsolation { agent, format } = question {
+        return agent::check_isolation(*agent, format.format()).await;
+    }
     let client = context.session().await?.client;
     match question {
+        AgentQuestion::CheckIsolation { .. } => Ok(()),
         AgentQuestion::List(format) => list(&client, format.format()).await,
         AgentQuestion::Enable(choice) => {
             for agent in chosen(&client, choice).await? {

@@ -174,3 +174,17 @@ proptest! {
         let _ = load(&text, &[("DET_HOOKS", &text), ("DET_LOG", &text)], &[("security", &text)]);
     }
 }
+
+#[test]
+fn tasks_have_few_rights_unless_the_agent_says_otherwise() {
+    let (config, _) = load("master_host: m", &[], &[]).unwrap();
+    assert_eq!(config.root_tasks, RootTasks::Unprivileged);
+    assert!(config.allowed_host_paths.is_empty());
+    let text =
+        "master_host: m\nroot_tasks: root\nallowed_host_paths: [/data, relative, /data/../etc]";
+    let errors = load(text, &[], &[]).unwrap_err().to_string();
+    for path in ["allowed_host_paths[1]", "allowed_host_paths[2]"] {
+        assert!(errors.contains(path), "{errors}");
+    }
+    assert!(!errors.contains("allowed_host_paths[0]"), "{errors}");
+}

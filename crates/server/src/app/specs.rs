@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_config::container::TaskContainerDefaults;
 use det_config::experiment::{Entrypoint as ConfiguredEntrypoint, ExperimentConfig};
-use det_config::storage::StorageLocation;
+use det_config::storage::{CheckpointStorage, StorageLocation};
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments::{self, ExperimentRow};
@@ -207,7 +207,7 @@ impl Master {
             registry_auth: environment.registry_auth.clone(),
             user,
             slots: parts.slots.iter().copied().map(SlotId).collect(),
-            mounts: mounts(config),
+            mounts: mounts(config, self.config().checkpoint_storage.as_ref()),
             shm_size_bytes: config.resources.shm_size,
             network_mode: if parts.members > 1 {
                 "host".into()
@@ -380,7 +380,9 @@ fn entrypoint(config: &ExperimentConfig) -> AppResult<Entrypoint> {
     }
 }
 
-fn mounts(config: &ExperimentConfig) -> Vec<Mount> {
+/// The mounts of a trial's containers. `own_storage` is the storage of the master's configuration: an administrator chose
+/// its path, so agents create it.
+fn mounts(config: &ExperimentConfig, own_storage: Option<&CheckpointStorage>) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = config
         .bind_mounts
         .iter()
@@ -390,6 +392,7 @@ fn mounts(config: &ExperimentConfig) -> Vec<Mount> {
             read_only: m.read_only,
             propagation: m.propagation.clone(),
             create: false,
+            trusted: false,
         })
         .collect();
     if let StorageLocation::SharedFs {
@@ -404,6 +407,10 @@ fn mounts(config: &ExperimentConfig) -> Vec<Mount> {
             read_only: false,
             propagation: propagation.clone(),
             create: true,
+            trusted: matches!(
+                own_storage.map(|storage| &storage.location),
+                Some(StorageLocation::SharedFs { host_path: own, .. }) if own == host_path
+            ),
         });
     }
     mounts

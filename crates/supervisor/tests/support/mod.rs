@@ -11,7 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use det_taskspec::sandbox::{ExitReport, SANDBOX_FILE, SandboxSpec, Started};
+use det_taskspec::guard::HostGuard;
+use det_taskspec::sandbox::{ExitReport, IsolationRow, SANDBOX_FILE, SandboxSpec, Started};
 use det_taskspec::{ContainerExit, Entrypoint, Mount, Script, TaskUser};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -257,12 +258,15 @@ impl Task {
                 user: TaskUser::default(),
                 mounts: Vec::new(),
                 shm_size_bytes: 1 << 20,
-                private_tmp: false,
                 memory_limit_bytes: None,
                 cpu_limit_millis: None,
                 python_dir: None,
                 python_path: None,
                 env: Vec::new(),
+                devices: Vec::new(),
+                guard: HostGuard::default(),
+                exposed: Vec::new(),
+                notice: None,
             },
             script: Script {
                 task_type: "COMMAND".into(),
@@ -297,6 +301,7 @@ impl Task {
             read_only,
             propagation: "rprivate".into(),
             create: false,
+            trusted: false,
         });
         self
     }
@@ -308,6 +313,27 @@ impl Task {
         self.supervisor = path;
         self.agent = Some(uid);
         self
+    }
+
+    /// What `det-supervisor check` says of this task's sandbox.
+    pub(crate) fn check(&self, dir: &Path) -> Vec<IsolationRow> {
+        fs::create_dir(dir.join("run")).unwrap();
+        fs::write(
+            dir.join(SANDBOX_FILE),
+            serde_json::to_vec(&self.spec).unwrap(),
+        )
+        .unwrap();
+        fs::write(
+            dir.join("run/task.json"),
+            serde_json::to_vec(&self.script).unwrap(),
+        )
+        .unwrap();
+        let output = Command::new(&self.supervisor)
+            .arg("check")
+            .arg(dir)
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
     pub(crate) fn start(self) -> Running {

@@ -1,0 +1,389 @@
+//! `det-supervisor check`: asks from within a sandbox what a task in it can reach.
+//!
+//! The sandbox is built like a task's. What is asked about, files of the cluster and the namespaces of the host, is
+//! collected outside before; the questions are asked by a program that is started like an entrypoint.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use det_taskspec::RUN_DIR;
+use det_taskspec::sandbox::{Isolation, IsolationRow, SandboxSpec};
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::SetupError;
+
+/// What is known outside, relative to the run directory.
+const OUTSIDE_FILE: &str = "outside.json";
+/// Files that are looked for below each directory that tasks must not see.
+const MOST_FILES: usize = 64;
+const NAMESPACES: [&str; 3] = ["ipc", "mnt", "pid"];
+const OWN_DIRECTORIES: [&str; 4] = ["/dev", "/dev/shm", "/tmp", "/var/tmp"];
+
+/// What the outside looks like.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Outside {
+    /// Files that exist, and no task may open.
+    files: Vec<PathBuf>,
+    /// What the links of the namespaces say.
+    namespaces: Vec<Option<PathBuf>>,
+    /// Device and number of the directories that a task has its own of.
+    directories: Vec<Option<(u64, u64)>>,
+    /// Whether the task is root of the host.
+    is_root: bool,
+    /// Device files that the task was given.
+    devices: Vec<String>,
+}
+
+/// Collects what is asked about. Called outside, before there is any namespace.
+pub(crate) fn prepare(run_dir: &Path, spec: &SandboxSpec) -> Result<(), SetupError> {
+    let mut files = Vec::new();
+    for path in spec.guard.protected.iter().chain(&spec.guard.homes) {
+        let mut of_this = Vec::new();
+        collect(path, 2, &mut of_this);
+        files.extend(of_this);
+    }
+    // What is shown on purpose: the interpreter's files.
+    let shown = [&spec.python_dir, &spec.python_path];
+    let shown: Vec<&Path> = shown.into_iter().flatten().map(Path::new).collect();
+    let shown = shown
+        .into_iter()
+        .chain(spec.exposed.iter().map(PathBuf::as_path));
+    let shown: Vec<PathBuf> = shown.filter_map(|path| path.canonicalize().ok()).collect();
+    files.retain(|file| !shown.iter().any(|path| file.starts_with(path)));
+    let outside = Outside {
+        files,
+        namespaces: NAMESPACES.map(namespace).to_vec(),
+        directories: OWN_DIRECTORIES.map(number_of).to_vec(),
+        is_root: nix::unistd::geteuid().is_root() && spec.user.uid == 0,
+        devices: spec
+            .devices
+            .iter()
+            .map(|device| device.container_path.clone())
+            .collect(),
+    };
+    let path = run_dir.join(OUTSIDE_FILE);
+    serde_json::to_vec(&outside)
+        .map_err(io::Error::from)
+        .and_then(|text| fs::write(&path, text))
+        .map_err(|error| SetupError::host(format!("could not write {path:?}: {error}")))
+}
+
+/// Plain files at or below `path`.
+fn collect(path: &Path, depth: u32, files: &mut Vec<PathBuf>) {
+    let Ok(found) = fs::symlink_metadata(path) else {
+        return;
+    };
+    if found.is_file() {
+        files.push(path.to_owned());
+    }
+    if !found.is_dir() || depth == 0 {
+        return;
+    }
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if files.len() >= MOST_FILES {
+            return;
+        }
+        collect(&entry.path(), depth - 1, files);
+    }
+}
+
+fn namespace(name: &str) -> Option<PathBuf> {
+    fs::read_link(Path::new("/proc/self/ns").join(name)).ok()
+}
+
+fn number_of(path: &str) -> Option<(u64, u64)> {
+    let found = fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+/// Starts the questions as a task's entrypoint is started; they answer on standard output.
+pub(crate) fn ask() -> ExitCode {
+    let status = Command::new("/proc/self/exe")
+        .arg("probes")
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .status();
+    match status {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) | Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Answers the questions.
+pub(crate) fn answer() -> ExitCode {
+    let text = fs::read(Path::new(RUN_DIR).join(OUTSIDE_FILE)).unwrap_or_default();
+    let Ok(outside) = serde_json::from_slice::<Outside>(&text) else {
+        return ExitCode::FAILURE;
+    };
+    let answers = serde_json::to_vec(&rows(&outside)).unwrap_or_default();
+    match io::stdout().write_all(&answers) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn rows(outside: &Outside) -> Vec<IsolationRow> {
+    let mut rows = vec![
+        row("identity", !outside.is_root, identity(outside)),
+        files(outside),
+        directories(outside),
+        devices(outside),
+        processes(outside),
+    ];
+    rows.extend(from_status());
+    rows.push(refused("mounting file systems", || {
+        mount(
+            None::<&str>,
+            "/tmp",
+            Some("tmpfs"),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+    }));
+    rows.push(refused("making namespaces", || {
+        unshare(CloneFlags::CLONE_NEWUSER)
+    }));
+    rows.push(unwritable(
+        "writing to /etc and to programs",
+        &["/etc/det-probe", "/usr/det-probe", "/usr/bin/det-probe"],
+        true,
+    ));
+    rows.push(unwritable(
+        "settings of the kernel",
+        &[
+            "/proc/sys/kernel/core_pattern",
+            "/proc/sys/vm/overcommit_memory",
+            "/proc/sysrq-trigger",
+            "/sys/power/state",
+        ],
+        false,
+    ));
+    rows.push(empty(
+        "what the kernel says about itself",
+        &[
+            "/proc/kcore",
+            "/proc/keys",
+            "/proc/timer_list",
+            "/sys/firmware",
+            "/sys/kernel/debug",
+            "/sys/kernel/tracing",
+        ],
+    ));
+    rows.push(IsolationRow {
+        what: "network".into(),
+        outcome: Isolation::Shared,
+        detail: "tasks use the host's network, with its local services".into(),
+    });
+    rows
+}
+
+fn row(what: &str, is_isolated: bool, detail: impl Into<String>) -> IsolationRow {
+    IsolationRow {
+        what: what.to_owned(),
+        outcome: if is_isolated {
+            Isolation::Isolated
+        } else {
+            Isolation::Open
+        },
+        detail: detail.into(),
+    }
+}
+
+fn identity(outside: &Outside) -> String {
+    let uid = nix::unistd::geteuid();
+    if outside.is_root {
+        "tasks of users without a mapping run as root of this host (root_tasks: root)".into()
+    } else if uid.is_root() {
+        "tasks run as the agent's own account, in a user namespace".into()
+    } else {
+        format!("tasks of users without a mapping run as uid {uid}")
+    }
+}
+
+fn listed(paths: &[String]) -> String {
+    const MOST: usize = 5;
+    let shown = paths.iter().take(MOST).cloned().collect::<Vec<_>>();
+    let more = paths.len().saturating_sub(MOST);
+    match more {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+fn files(outside: &Outside) -> IsolationRow {
+    let open = |path: &&PathBuf| {
+        File::open(path).is_ok() || File::options().append(true).open(path).is_ok()
+    };
+    let reached: Vec<String> = outside
+        .files
+        .iter()
+        .filter(open)
+        .map(|path| path.display().to_string())
+        .collect();
+    let detail = if reached.is_empty() {
+        format!(
+            "none of {} files of master, agent and the agent's account can be opened",
+            outside.files.len()
+        )
+    } else {
+        format!("can be opened: {}", listed(&reached))
+    };
+    row("files of the cluster", reached.is_empty(), detail)
+}
+
+fn directories(outside: &Outside) -> IsolationRow {
+    let pairs = OWN_DIRECTORIES.iter().zip(&outside.directories);
+    let shared: Vec<String> = pairs
+        .filter(|(path, number)| number.is_some() && number_of(path) == **number)
+        .map(|(path, _)| (*path).to_owned())
+        .collect();
+    let detail = if shared.is_empty() {
+        format!("the task's own: {}", OWN_DIRECTORIES.join(", "))
+    } else {
+        format!("the host's: {}", listed(&shared))
+    };
+    row("directories for scratch files", shared.is_empty(), detail)
+}
+
+fn devices(outside: &Outside) -> IsolationRow {
+    const USUAL: [&str; 14] = [
+        "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin",
+        "stdout", "tty", "urandom", "zero",
+    ];
+    let given = |name: &str| {
+        let path = format!("/dev/{name}");
+        outside
+            .devices
+            .iter()
+            .any(|device| *device == path || device.starts_with(&format!("{path}/")))
+    };
+    let extra: Vec<String> = fs::read_dir("/dev")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| !USUAL.contains(&name.as_str()) && !given(name))
+        .collect();
+    let detail = if extra.is_empty() {
+        "only those that every program expects, and those of the task's slots".into()
+    } else {
+        format!("/dev has more than it should: {}", listed(&extra))
+    };
+    row("devices", extra.is_empty(), detail)
+}
+
+fn processes(outside: &Outside) -> IsolationRow {
+    let pairs = NAMESPACES.iter().zip(&outside.namespaces);
+    let shared: Vec<String> = pairs
+        .filter(|(name, before)| namespace(name) == **before)
+        .map(|(name, _)| (*name).to_owned())
+        .collect();
+    let others = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let others = others.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    // The supervisor and this program.
+    let others = others.filter(|pid| *pid != 1 && *pid != std::process::id());
+    let others = others.count();
+    let is_isolated = shared.is_empty() && others == 0;
+    let detail = if is_isolated {
+        "only its own processes, message queues and mounts are there".into()
+    } else {
+        format!(
+            "{others} other processes are visible; namespaces of the host: {}",
+            shared.join(", ")
+        )
+    };
+    row("other processes", is_isolated, detail)
+}
+
+/// What the kernel says of this process.
+fn from_status() -> Vec<IsolationRow> {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|value| value.trim().to_owned())
+            .unwrap_or_default()
+    };
+    let held: Vec<String> = ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"]
+        .into_iter()
+        .filter(|name| value(name).is_empty() || value(name).bytes().any(|digit| digit != b'0'))
+        .map(|name| format!("{name} {}", value(name)))
+        .collect();
+    let capabilities = if held.is_empty() {
+        "none, and none can be had".to_owned()
+    } else {
+        held.join(", ")
+    };
+    vec![
+        row("capabilities", held.is_empty(), capabilities),
+        row(
+            "gaining privileges",
+            value("NoNewPrivs:") == "1",
+            format!("no_new_privs is {}", value("NoNewPrivs:")),
+        ),
+        row(
+            "system calls",
+            value("Seccomp:") == "2",
+            format!("seccomp mode {}", value("Seccomp:")),
+        ),
+    ]
+}
+
+fn refused(what: &str, act: impl FnOnce() -> nix::Result<()>) -> IsolationRow {
+    match act() {
+        Err(error @ (Errno::EPERM | Errno::EACCES | Errno::ENOSYS)) => {
+            row(what, true, format!("refused: {error}"))
+        }
+        Err(error) => row(what, false, format!("failed by chance: {error}")),
+        Ok(()) => row(what, false, "possible"),
+    }
+}
+
+/// Files that cannot be opened for writing; `create`: nor made.
+fn unwritable(what: &str, paths: &[&str], create: bool) -> IsolationRow {
+    let writable: Vec<String> = paths
+        .iter()
+        .filter(|path| {
+            let opened = File::options().append(true).create(create).open(path);
+            if create && opened.is_ok() {
+                drop(fs::remove_file(path));
+            }
+            opened.is_ok()
+        })
+        .map(|path| (*path).to_owned())
+        .collect();
+    let detail = if writable.is_empty() {
+        "refused".into()
+    } else {
+        format!("possible: {}", listed(&writable))
+    };
+    row(what, writable.is_empty(), detail)
+}
+
+fn empty(what: &str, paths: &[&str]) -> IsolationRow {
+    let says = |path: &str| {
+        let mut byte = [0];
+        let is_readable = |mut file: File| file.read(&mut byte).is_ok_and(|count| count > 0);
+        match fs::read_dir(path) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(_) => File::open(path).is_ok_and(is_readable),
+        }
+    };
+    let telling: Vec<String> = paths
+        .iter()
+        .filter(|path| says(path))
+        .map(|path| (*path).to_owned())
+        .collect();
+    let detail = if telling.is_empty() {
+        "covered".into()
+    } else {
+        format!("readable: {}", listed(&telling))
+    };
+    row(what, telling.is_empty(), detail)
+}

@@ -1,0 +1,217 @@
+//! What a task tries that must not succeed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use det_taskspec::ContainerExit;
+use det_taskspec::sandbox::Isolation;
+
+use crate::exited;
+use crate::support::{self, Master, Task, need_sandbox};
+
+/// Runs what an attacker would, as `task`'s user; the lines of its output.
+fn attack(spec: impl FnOnce(Task) -> Task, program: &str) -> Vec<String> {
+    let master = Master::start();
+    let task = spec(Task::shell(&master, program));
+    let ended = task.run();
+    assert_eq!(
+        ended.exit(),
+        exited(0),
+        "{:?} {}",
+        master.lines(),
+        ended.notes()
+    );
+    master.lines()
+}
+
+const STATUS: &str = "grep -E '^(NoNewPrivs|Seccomp|CapInh|CapPrm|CapEff|CapBnd|CapAmb):' /proc/self/status | tr -d '\\t'";
+
+#[test]
+fn no_task_has_rights_or_gains_them_whoever_starts_it() {
+    need_sandbox!();
+    for (uid, agent) in [(0, None), (54321, None), (0, Some(65534))] {
+        let lines = attack(
+            |mut task| {
+                task.spec.user.uid = uid;
+                task.spec.user.gid = uid;
+                match agent {
+                    Some(agent) => task.agent_uid(agent),
+                    None => task,
+                }
+            },
+            STATUS,
+        );
+        let none = |name: &str| format!("{name}:0000000000000000");
+        assert_eq!(
+            lines,
+            [
+                none("CapInh"),
+                none("CapPrm"),
+                none("CapEff"),
+                none("CapBnd"),
+                none("CapAmb"),
+                "NoNewPrivs:1".to_owned(),
+                "Seccomp:2".to_owned(),
+            ],
+            "uid {uid}, agent {agent:?}"
+        );
+    }
+}
+
+#[test]
+fn root_in_a_task_writes_nothing_on_the_host_and_sees_no_devices() {
+    need_sandbox!();
+    let lines = attack(
+        |task| task,
+        "for place in /etc /usr /usr/bin /var /root /home /proc/sys/kernel/core_pattern /sys/kernel; do \
+           if [ -d $place ]; then place=$place/det-attack; fi; \
+           (echo x >> $place) 2> /dev/null && echo wrote $place; done; \
+         ls -d /dev/[svx]d* /dev/nvme* /dev/kmsg /dev/mem /dev/loop* /dev/kvm /dev/fuse /run/docker.sock 2> /dev/null; \
+         mount -t tmpfs x /tmp 2> /dev/null && echo mounted; unshare -Ur true 2> /dev/null && echo unshared; \
+         chroot / true 2> /dev/null && echo chrooted; head -c1 /proc/kcore 2> /dev/null | wc -c; echo x > /dev/null; \
+         head -c1 /dev/urandom | wc -c; echo shm > /dev/shm/x; cat /dev/shm/x",
+    );
+    assert_eq!(lines, ["0", "1", "shm"]);
+    assert!(!std::path::Path::new("/etc/det-attack").exists());
+}
+
+#[test]
+fn what_belongs_to_the_cluster_is_hidden_and_never_mounted() {
+    need_sandbox!();
+    let host = tempfile::Builder::new().tempdir_in("/var/lib").unwrap();
+    let own = host.path().join("own");
+    fs::create_dir(&own).unwrap();
+    fs::write(own.join("det.db"), "secret").unwrap();
+    fs::create_dir(own.join("python")).unwrap();
+    fs::write(own.join("python/package"), "shown").unwrap();
+    let hide = |mut task: Task| {
+        task.spec.guard.protected.push(own.clone());
+        task.spec.python_path = Some(own.join("python").to_str().unwrap().into());
+        task
+    };
+    let program = format!(
+        "cd {}; ls; cat python/package; (echo x > python/x) 2> /dev/null; (echo x > new) 2> /dev/null; \
+         cat det.db 2> /dev/null; echo",
+        own.display()
+    );
+    assert_eq!(attack(hide, &program), ["python", "shown"]);
+    assert_eq!(fs::read_dir(&own).unwrap().count(), 2);
+    for (source, reason) in [
+        (own.as_path(), "belongs to the cluster"),
+        (host.path(), "contains"),
+        ("/proc".as_ref(), "allowed_host_paths"),
+        ("/etc".as_ref(), "allowed_host_paths"),
+        ("/dev/null".as_ref(), "device"),
+    ] {
+        let task = hide(Task::shell(&Master::start(), "true").mount(source, "/data", true));
+        match task.run().exit() {
+            ContainerExit::SetupFailed { message, .. } => {
+                assert!(message.contains(reason), "{source:?}: {message}");
+            }
+            other => panic!("{source:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_mount_is_reached_with_the_rights_of_the_task() {
+    need_sandbox!();
+    let host = tempfile::Builder::new().tempdir_in("/var/lib").unwrap();
+    let inner = host.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    fs::set_permissions(host.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    let mut task = Task::shell(&Master::start(), "true").mount(&inner, "/data", false);
+    task.spec.user.uid = 54321;
+    task.spec.user.gid = 54321;
+    match task.run().exit() {
+        ContainerExit::SetupFailed { message, .. } => {
+            assert!(message.contains("Permission denied"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn mount_points_leave_no_trace_on_the_host() {
+    need_sandbox!();
+    let host = tempfile::tempdir().unwrap();
+    fs::write(host.path().join("there"), "").unwrap();
+    let base = tempfile::Builder::new().tempdir_in("/var/lib").unwrap();
+    fs::write(base.path().join("before"), "before\n").unwrap();
+    let file = host.path().join("there");
+    let lines = attack(
+        |task| {
+            task.mount(host.path(), "/etc/det-attack", false)
+                .mount(&file, "/etc/nologin-det-attack", false)
+                .mount(
+                    host.path(),
+                    base.path().join("a/b").to_str().unwrap(),
+                    false,
+                )
+                .mount(host.path(), base.path().join("c").to_str().unwrap(), false)
+                .mount(host.path(), "/tmp/shared", false)
+                .mount(host.path(), "/tmp/shared/new", false)
+        },
+        &format!(
+            "ls /etc/det-attack; test -f /etc/nologin-det-attack && echo file; test -f /etc/passwd && echo passwd; \
+             cd {}; cat before; ls a/b c; ls /tmp/shared/new",
+            base.path().display()
+        ),
+    );
+    assert_eq!(
+        lines,
+        [
+            "there", "file", "passwd", "before", "a/b:", "there", "", "c:", "there", "there"
+        ]
+    );
+    for path in ["/etc/det-attack", "/etc/nologin-det-attack"] {
+        assert!(!std::path::Path::new(path).exists(), "{path}");
+    }
+    assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(host.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn interpreters_are_seen_where_the_home_directory_is_not() {
+    need_sandbox!();
+    let home = tempfile::Builder::new().tempdir_in("/var/lib").unwrap();
+    fs::create_dir_all(home.path().join("venv/bin")).unwrap();
+    fs::write(home.path().join("venv/bin/tool"), "tool\n").unwrap();
+    fs::write(home.path().join("key"), "secret\n").unwrap();
+    let lines = attack(
+        |mut task| {
+            task.spec.guard.homes.push(home.path().to_owned());
+            task.spec.exposed.push(home.path().join("venv"));
+            task
+        },
+        &format!(
+            "cd {}; ls; cat venv/bin/tool; (echo x > venv/x) 2> /dev/null; echo x > own && cat own",
+            home.path().display()
+        ),
+    );
+    assert_eq!(lines, ["venv", "tool", "x"]);
+    assert!(!home.path().join("own").exists());
+}
+
+#[test]
+fn the_check_finds_nothing_open() {
+    need_sandbox!();
+    for uid in [0, 54321] {
+        let dir = tempfile::tempdir().unwrap();
+        let own = tempfile::Builder::new().tempdir_in("/var/lib").unwrap();
+        fs::write(own.path().join("det.db"), "secret").unwrap();
+        let mut task = Task::shell(&Master::start(), "true");
+        task.spec.user.uid = uid;
+        task.spec.user.gid = uid;
+        task.spec.guard.protected.push(own.path().to_owned());
+        let rows = task.check(dir.path());
+        assert!(rows.len() > 10, "{rows:?}");
+        let open: Vec<_> = rows
+            .iter()
+            .filter(|row| row.outcome == Isolation::Open)
+            .map(|row| row.what.as_str())
+            .collect();
+        let expected: &[&str] = if uid == 0 { &["identity"] } else { &[] };
+        assert_eq!(open, expected, "{rows:?}");
+    }
+}
