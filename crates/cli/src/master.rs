@@ -42,7 +42,7 @@ pub(crate) struct MasterArgs {
     /// Database server to use in place of the embedded store
     #[arg(long, value_name = "URL")]
     pub(crate) db_url: Option<String>,
-    /// Listen on more than this machine although the administrator's password is blank
+    /// Listen on more than this machine although active users have blank passwords
     #[arg(long)]
     pub(crate) allow_blank_passwords: bool,
     /// Set any other key of the configuration: KEY=VALUE with a dotted key, `pools[0].key` or `pools[NAME].key` inside

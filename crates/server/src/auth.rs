@@ -3,28 +3,36 @@
 //! Users and sessions are served from memory, since nearly every request asks; the rows are written first. A password
 //! reaches us as the client's salted SHA-512 of it (`wire-contract` reference §4.1) and is kept under Argon2id.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+mod passwords;
+mod throttle;
 
-use argon2::{Algorithm, Argon2, Params, Version};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use det_store::users::{SessionRow, UserRow};
-use det_store::{Store, StoreError, allocations, users};
-use sha2::{Digest, Sha256, Sha512};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use det_store::users::{SessionRow, UserChange, UserRow};
+use det_store::{Conn, Store, StoreError, WriteTx, allocations, users};
+use futures::future::BoxFuture;
+use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+pub use self::passwords::client_hash;
+use self::passwords::{Comparison, comparison, decoy_hash, matches_hash, stored_hash};
+use self::throttle::{Origin, Throttle, too_many};
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// The fixed salt of the client's hash; part of the protocol, no secret.
-const CLIENT_SALT: &str = "GubPEmmotfiK9TMD6Zdw";
 /// Sessions of people live for seven days.
 const SESSION_MICROS: i64 = 7 * 24 * 3600 * 1_000_000;
-/// Argon2id: memory in KiB, passes, lanes (OWASP's first recommendation of that size).
-const ARGON_MEMORY_KIB: u32 = 19 * 1024;
-const ARGON_PASSES: u32 = 2;
 /// Passwords hashed at once: each takes 19 MiB and a core.
 const HASHERS: usize = 2;
+/// Logins under way at once, waiting ones included: more are refused.
+const LOGINS: usize = 256;
+/// How long what memory holds of a session is used before the rows are asked again. Changes made by this master take effect at
+/// once; this bounds how long a right lasts that another process took away in the database.
+const TRUSTED: Duration = Duration::from_secs(1);
 
 /// A user as the rest of the master sees it.
 pub type User = Arc<UserRow>;
@@ -196,16 +204,6 @@ pub fn token_hash(token: &str) -> Vec<u8> {
     Sha256::digest(token.as_bytes()).to_vec()
 }
 
-/// The client's salted hash of a password; a blank one stays blank.
-pub fn client_hash(password: &str) -> String {
-    if password.is_empty() {
-        return String::new();
-    }
-    hex::encode(Sha512::digest(
-        format!("{CLIENT_SALT}{password}").as_bytes(),
-    ))
-}
-
 /// Users and sessions in memory, written through to the rows.
 #[derive(Clone)]
 pub struct Auth {
@@ -216,18 +214,43 @@ struct Inner {
     store: Store,
     cache: RwLock<Cache>,
     hashers: Semaphore,
+    logins: Semaphore,
+    throttle: Throttle,
 }
 
 #[derive(Default)]
 struct Cache {
     users: HashMap<i64, User>,
     by_name: HashMap<String, i64>,
-    sessions: HashMap<Vec<u8>, (i64, i64)>,
+    sessions: HashMap<Vec<u8>, Session>,
     tasks: HashMap<Vec<u8>, TaskIdentity>,
     /// The cached tokens of each allocation.
     tokens_of: HashMap<String, Vec<Vec<u8>>>,
     /// Counts ended allocations: a token that was read before one of them ended is not cached afterwards.
     ends: u64,
+    /// Grows with every change of a user or session by this master: rows that were read before it are older than the
+    /// memory, and must not replace it.
+    generation: u64,
+}
+
+/// A session in memory.
+#[derive(Clone, Copy)]
+struct Session {
+    user_id: i64,
+    /// Microseconds since 1970.
+    expires_at: i64,
+    /// When the rows were asked last.
+    checked: Instant,
+}
+
+impl Session {
+    fn new(row: &SessionRow) -> Self {
+        Self {
+            user_id: row.user_id,
+            expires_at: row.expires_at,
+            checked: Instant::now(),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -237,7 +260,21 @@ struct TaskIdentity {
     trial_id: Option<i64>,
     run_id: i64,
     owner_id: i64,
+    /// When the rows were asked last.
+    checked: Instant,
 }
+
+/// A change of one user, with what else its transaction has to check and write.
+pub(crate) struct UserEdit {
+    /// Columns to set.
+    pub change: UserChange,
+    /// Whether all sessions of the user end.
+    pub end_sessions: bool,
+}
+
+/// Decides a change of a user in the transaction that makes it: given all users as they are there.
+pub(crate) type DecideUser =
+    Box<dyn for<'u> FnOnce(&'u [UserRow]) -> AppResult<UserEdit> + Send + 'static>;
 
 impl Auth {
     /// Loads users and sessions.
@@ -248,9 +285,8 @@ impl Auth {
             cache.put_user(user);
         }
         for session in users::sessions(&mut conn.conn(), det_store::now()).await? {
-            cache
-                .sessions
-                .insert(session.token_hash, (session.user_id, session.expires_at));
+            let known = Session::new(&session);
+            cache.sessions.insert(session.token_hash, known);
         }
         drop(conn);
         Ok(Self {
@@ -258,6 +294,8 @@ impl Auth {
                 store,
                 cache: RwLock::new(cache),
                 hashers: Semaphore::new(HASHERS),
+                logins: Semaphore::new(LOGINS),
+                throttle: Throttle::new(),
             }),
         })
     }
@@ -299,15 +337,68 @@ impl Auth {
         self.read(|c| c.by_name.get(name).and_then(|id| c.users.get(id)).cloned())
     }
 
-    /// Who holds this session token.
-    pub fn by_session(&self, token: &str) -> Option<Actor> {
+    /// Who holds this session token. What memory holds is checked against the rows once in a second.
+    pub async fn by_session(&self, token: &str) -> AppResult<Option<Actor>> {
         let hash = token_hash(token);
+        let Some(session) = self.read(|c| c.sessions.get(&hash).copied()) else {
+            return Ok(None);
+        };
+        if session.checked.elapsed() >= TRUSTED {
+            self.check_session(&hash).await?;
+        }
         let now = det_store::now();
-        self.read(|c| {
-            let (user_id, expires_at) = c.sessions.get(&hash)?;
-            let user = c.users.get(user_id)?;
-            (*expires_at > now && user.active).then(|| Actor::User(user.clone()))
-        })
+        Ok(self.read(|c| {
+            let session = c.sessions.get(&hash)?;
+            let user = c.users.get(&session.user_id)?;
+            (session.expires_at > now && user.active).then(|| Actor::User(user.clone()))
+        }))
+    }
+
+    /// Brings a session and its user in memory up to the rows, which another process may have changed.
+    async fn check_session(&self, hash: &[u8]) -> AppResult<()> {
+        let generation = self.read(|c| c.generation);
+        let (session, user) = {
+            let mut conn = self.inner.store.read().await?;
+            match users::find_session(&mut conn.conn(), hash).await? {
+                Some(session) => {
+                    let user = users::find(&mut conn.conn(), session.user_id).await?;
+                    (Some(session), user)
+                }
+                None => (None, None),
+            }
+        };
+        self.change(|c| {
+            // This master changed something meanwhile: what was read may be older than that. The next request asks again.
+            if c.generation != generation {
+                return;
+            }
+            match (session, user) {
+                (Some(session), Some(user)) => {
+                    let known = Session::new(&session);
+                    c.sessions.insert(session.token_hash, known);
+                    c.put_user(user);
+                }
+                _ => {
+                    c.sessions.remove(hash);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Brings a user in memory up to the row, which another process may have changed.
+    async fn check_user(&self, id: i64) -> AppResult<()> {
+        let generation = self.read(|c| c.generation);
+        let user = {
+            let mut conn = self.inner.store.read().await?;
+            users::find(&mut conn.conn(), id).await?
+        };
+        self.change(|c| match user {
+            Some(user) if c.generation == generation => c.put_user(user),
+            None if c.generation == generation => c.drop_user(id),
+            _ => {}
+        });
+        Ok(())
     }
 
     /// Which task holds this allocation token.
@@ -315,19 +406,26 @@ impl Auth {
         let hash = token_hash(token);
         let now = det_store::now();
         let (known, ends) = self.read(|c| (c.tasks.get(&hash).cloned(), c.ends));
+        // Like a session's, a task's right is asked of the rows again once in a while.
+        let known = known.filter(|known| known.checked.elapsed() < TRUSTED);
         let (identity, expires_at) = match known {
             Some(known) => (known, None),
             None => {
                 let mut conn = self.inner.store.read().await?;
                 let Some(owner) = allocations::find_token(&mut conn.conn(), &hash).await? else {
+                    drop(conn);
+                    self.change(|c| c.tasks.remove(&hash));
                     return Ok(None);
                 };
+                drop(conn);
+                self.check_user(owner.owner_id).await?;
                 let identity = TaskIdentity {
                     allocation_id: owner.allocation_id,
                     task_id: owner.task_id,
                     trial_id: owner.trial_id,
                     run_id: owner.run_id,
                     owner_id: owner.owner_id,
+                    checked: Instant::now(),
                 };
                 // Tokens that are about to expire are few and short-lived: not worth remembering.
                 if owner.expires_at.is_none() {
@@ -339,7 +437,9 @@ impl Auth {
                             .tokens_of
                             .entry(identity.allocation_id.clone())
                             .or_default();
-                        tokens.push(hash.clone());
+                        if !tokens.contains(&hash) {
+                            tokens.push(hash.clone());
+                        }
                         c.tasks.insert(hash, identity.clone());
                     });
                 }
@@ -374,74 +474,146 @@ impl Auth {
         });
     }
 
-    /// Logs a person in: the token, and who it is. `password` is the client's hash, or plain when `hashed` is false.
+    /// Logs a person in: the token, and who it is. `password` is the client's hash, or plain when `hashed` is false;
+    /// `address` is where the request comes from, for slowing down after wrong passwords.
     pub async fn login(
         &self,
         username: &str,
         password: &str,
         hashed: bool,
+        address: Option<IpAddr>,
     ) -> AppResult<(String, User)> {
-        let wrong = || {
-            // Word for word what clients look for (wire-contract reference §4.1): no hint.
-            AppError::new(ErrorKind::Unauthenticated, "invalid credentials")
-        };
         let given = if hashed {
             password.to_owned()
         } else {
             client_hash(password)
         };
-        let Some(user) = self.user_by_name(username) else {
-            // As slow as a wrong password: how long it takes must not tell who has an account.
-            self.verify(Some(decoy_hash()), given).await?;
-            return Err(wrong());
+        let origin = Origin::new(username, address);
+        let _place = self.inner.logins.try_acquire().map_err(|_| too_many())?;
+        let known = {
+            let mut conn = self.inner.store.read().await?;
+            users::find_by_name(&mut conn.conn(), username).await?
         };
-        if !self.verify(user.password_hash.clone(), given).await? {
-            return Err(wrong());
-        }
-        if !user.active {
+        // An unknown user's password is compared as well: how long it takes must not show who has an account.
+        let stored = match &known {
+            Some(user) => user.password_hash.clone(),
+            None => Some(decoy_hash()),
+        };
+        let right = self.verify_slowed(stored, given, &origin).await?;
+        let Some(user) = known.filter(|_| right) else {
+            self.inner.throttle.failed(&origin, Instant::now());
+            // Word for word what clients look for: no hint.
             return Err(AppError::new(
-                ErrorKind::Forbidden,
-                format!("user \"{username}\" is deactivated"),
-            )
-            .hint("an administrator can activate it with: det user activate"));
-        }
-        let token = self.start_session(user.id, SESSION_MICROS).await?;
+                ErrorKind::Unauthenticated,
+                "invalid credentials",
+            ));
+        };
+        self.inner.throttle.succeeded(&origin);
+        let token = new_token();
+        let user = self
+            .insert_session(user.id, SESSION_MICROS, &token, move |now| {
+                if !now.active {
+                    return Err(inactive(&now.username));
+                }
+                // Between the comparison and this transaction the password may have been changed.
+                if now.password_hash != user.password_hash {
+                    return Err(AppError::new(
+                        ErrorKind::Unauthenticated,
+                        "invalid credentials",
+                    ));
+                }
+                Ok(())
+            })
+            .await?;
         Ok((token, user))
+    }
+
+    /// Compares a password, later when there were wrong ones before from the same origin.
+    async fn verify_slowed(
+        &self,
+        stored: Option<String>,
+        given: String,
+        origin: &Origin,
+    ) -> AppResult<bool> {
+        let throttle = &self.inner.throttle;
+        let mut has_waited = false;
+        loop {
+            let delay = throttle.delay(origin, Instant::now());
+            if !delay.is_zero() && !has_waited {
+                let _place = throttle.wait(origin).ok_or_else(too_many)?;
+                tokio::time::sleep(delay).await;
+                has_waited = true;
+            }
+            let permit = self
+                .inner
+                .hashers
+                .acquire()
+                .await
+                .map_err(AppError::internal)?;
+            // Others from there may have failed while this one waited for its turn.
+            if !has_waited && !throttle.delay(origin, Instant::now()).is_zero() {
+                drop(permit);
+                continue;
+            }
+            return match comparison(stored, &given) {
+                Comparison::Blank => Ok(true),
+                Comparison::Hash { stored, can_match } => tokio::task::spawn_blocking(move || {
+                    matches_hash(&stored, &given).map(|equal| equal && can_match)
+                })
+                .await
+                .map_err(AppError::internal)?,
+            };
+        }
     }
 
     /// Starts a session for a user that lasts for `lifetime` microseconds, and gives its token. Nothing is asked of the
     /// user; with a lifetime below 0 the session has expired from the start.
     pub async fn start_session(&self, user_id: i64, lifetime: i64) -> AppResult<String> {
         let token = new_token();
+        self.insert_session(user_id, lifetime, &token, |_| Ok(()))
+            .await?;
+        Ok(token)
+    }
+
+    /// Stores a session unless `allow` refuses the user as it is in the transaction. Returns the user after it.
+    async fn insert_session(
+        &self,
+        user_id: i64,
+        lifetime: i64,
+        token: &str,
+        allow: impl FnOnce(&UserRow) -> AppResult<()> + Send + 'static,
+    ) -> AppResult<User> {
         let now = det_store::now();
         let session = SessionRow {
-            token_hash: token_hash(&token),
+            token_hash: token_hash(token),
             user_id,
             expires_at: now.saturating_add(lifetime),
         };
         let auth = self.clone();
-        self.inner
+        let row = self
+            .inner
             .store
             .write(move |tx| {
                 Box::pin(async move {
+                    let mut user = found(&mut tx.conn(), user_id).await?;
+                    allow(&user)?;
                     users::insert_session(&mut tx.conn(), &session).await?;
                     users::note_login(&mut tx.conn(), user_id, now).await?;
+                    user.last_auth_at = Some(now);
+                    let cached = user.clone();
                     tx.once_stored(move || {
                         auth.change(|c| {
-                            c.sessions
-                                .insert(session.token_hash, (user_id, session.expires_at));
-                            if let Some(user) = c.users.get(&user_id) {
-                                let mut user = UserRow::clone(user);
-                                user.last_auth_at = Some(now);
-                                c.put_user(user);
-                            }
+                            c.generation += 1;
+                            let known = Session::new(&session);
+                            c.sessions.insert(session.token_hash, known);
+                            c.put_user(cached);
                         });
                     });
-                    Ok::<_, AppError>(())
+                    Ok::<_, AppError>(user)
                 })
             })
             .await?;
-        Ok(token)
+        Ok(Arc::new(row))
     }
 
     /// Ends the session of this token.
@@ -454,7 +626,10 @@ impl Auth {
                 Box::pin(async move {
                     users::delete_session(&mut tx.conn(), &hash).await?;
                     tx.after_commit(move || {
-                        auth.change(|c| c.sessions.remove(&hash));
+                        auth.change(|c| {
+                            c.generation += 1;
+                            c.sessions.remove(&hash);
+                        });
                     });
                     Ok::<_, AppError>(())
                 })
@@ -462,52 +637,74 @@ impl Auth {
             .await
     }
 
-    /// Adds a user (id ignored) or stores a changed one; `end_sessions` logs it out everywhere.
-    pub async fn save_user(
+    /// Adds a user (id ignored) unless `allow` refuses it, given all users as they are in the transaction.
+    pub(crate) async fn add_user(
         &self,
         user: UserRow,
-        end_sessions: bool,
         actor: &Actor,
+        allow: impl FnOnce(&UserRow, &[UserRow]) -> AppResult<()> + Send + 'static,
     ) -> AppResult<User> {
-        let auth = self.clone();
         let actor = actor.name();
-        let is_new = user.id == 0;
-        if is_new && self.user_by_name(&user.username).is_some() {
-            return Err(AppError::new(
-                ErrorKind::Conflict,
-                format!("user \"{}\" exists already", user.username),
-            ));
-        }
+        self.write_user(move |tx| {
+            Box::pin(async move {
+                let all = users::list(&mut tx.conn()).await?;
+                allow(&user, &all)?;
+                let id = users::insert(&mut tx.conn(), &user).await?;
+                let user = UserRow { id, ..user };
+                record(tx, &actor, &user.username, "created").await?;
+                Ok((user, false))
+            })
+        })
+        .await
+    }
+
+    /// Changes the columns of a user that `decide` names, given all users as they are in the transaction.
+    pub(crate) async fn change_user(
+        &self,
+        id: i64,
+        actor: &Actor,
+        decide: DecideUser,
+    ) -> AppResult<User> {
+        let actor = actor.name();
+        self.write_user(move |tx| {
+            Box::pin(async move {
+                let all = users::list(&mut tx.conn()).await?;
+                let edit = decide(&all)?;
+                let now = det_store::now();
+                let user = users::change(&mut tx.conn(), id, &edit.change, now)
+                    .await?
+                    .ok_or_else(|| AppError::not_found("user", id))?;
+                if edit.end_sessions {
+                    users::delete_sessions_of(&mut tx.conn(), id).await?;
+                }
+                record(tx, &actor, &user.username, "changed").await?;
+                Ok((user, edit.end_sessions))
+            })
+        })
+        .await
+    }
+
+    /// Writes a user in one transaction; memory follows with the commit. `write` returns the row as it then is, and whether
+    /// the user's sessions have ended.
+    async fn write_user<F>(&self, write: F) -> AppResult<User>
+    where
+        F: for<'t> FnOnce(&'t mut WriteTx) -> BoxFuture<'t, AppResult<(UserRow, bool)>>
+            + Send
+            + 'static,
+    {
+        let auth = self.clone();
         let row = self
             .inner
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let mut user = user;
-                    if is_new {
-                        user.id = users::insert(&mut tx.conn(), &user).await?;
-                    } else {
-                        users::update(&mut tx.conn(), &user).await?;
-                    }
-                    if end_sessions {
-                        users::delete_sessions_of(&mut tx.conn(), user.id).await?;
-                    }
-                    det_store::events::append(
-                        tx,
-                        det_store::events::NewEvent {
-                            actor: &actor,
-                            subject_kind: "user",
-                            subject_id: user.username.clone(),
-                            kind: if is_new { "created" } else { "changed" },
-                            ..Default::default()
-                        },
-                    )
-                    .await?;
+                    let (user, sessions_end) = write(tx).await?;
                     let cached = user.clone();
                     tx.once_stored(move || {
                         auth.change(|c| {
-                            if end_sessions {
-                                c.sessions.retain(|_, (id, _)| *id != cached.id);
+                            c.generation += 1;
+                            if sessions_end {
+                                c.sessions.retain(|_, session| session.user_id != cached.id);
                             }
                             c.put_user(cached);
                         });
@@ -530,80 +727,42 @@ impl Auth {
             .acquire()
             .await
             .map_err(AppError::internal)?;
-        tokio::task::spawn_blocking(move || {
-            let salt: [u8; 16] = rand::random();
-            let params = Params::new(ARGON_MEMORY_KIB, ARGON_PASSES, 1, None)
-                .map_err(|e| AppError::internal(anyhow::anyhow!("argon2 parameters: {e}")))?;
-            let hash = argon(params, &salt, &client_hash)?;
-            Ok(Some(format!(
-                "$argon2id$v=19$m={ARGON_MEMORY_KIB},t={ARGON_PASSES},p=1${}${}",
-                STANDARD_NO_PAD.encode(salt),
-                STANDARD_NO_PAD.encode(hash)
-            )))
-        })
-        .await
-        .map_err(AppError::internal)?
-    }
-
-    async fn verify(&self, stored: Option<String>, client_hash: String) -> AppResult<bool> {
-        let Some(stored) = stored else {
-            return Ok(client_hash.is_empty());
-        };
-        if client_hash.is_empty() {
-            return Ok(false);
-        }
-        let _permit = self
-            .inner
-            .hashers
-            .acquire()
+        tokio::task::spawn_blocking(move || stored_hash(&client_hash).map(Some))
             .await
-            .map_err(AppError::internal)?;
-        tokio::task::spawn_blocking(move || {
-            let damaged =
-                || AppError::internal(anyhow::anyhow!("a stored password hash cannot be read"));
-            let mut parts = stored.split('$').skip(3);
-            let (Some(params), Some(salt), Some(hash)) = (parts.next(), parts.next(), parts.next())
-            else {
-                return Err(damaged());
-            };
-            let number = |key: &str| -> Option<u32> {
-                params
-                    .split(',')
-                    .find_map(|p| p.strip_prefix(key))
-                    .and_then(|v| v.parse().ok())
-            };
-            let (Some(m), Some(t), Some(p)) = (number("m="), number("t="), number("p=")) else {
-                return Err(damaged());
-            };
-            let params = Params::new(m, t, p, None).map_err(|_| damaged())?;
-            let salt = STANDARD_NO_PAD.decode(salt).map_err(|_| damaged())?;
-            let hash = STANDARD_NO_PAD.decode(hash).map_err(|_| damaged())?;
-            let given = argon(params, &salt, &client_hash)?;
-            // Both sides are slow hashes of 32 bytes; the comparison takes the same time wherever they differ.
-            Ok(given.len() == hash.len()
-                && given.iter().zip(&hash).fold(0, |d, (a, b)| d | (a ^ b)) == 0)
-        })
-        .await
-        .map_err(AppError::internal)?
+            .map_err(AppError::internal)?
     }
 }
 
-/// What a stored hash looks like that no password has.
-fn decoy_hash() -> String {
-    let zeros = |length: usize| STANDARD_NO_PAD.encode(vec![0_u8; length]);
-    format!(
-        "$argon2id$v=19$m={ARGON_MEMORY_KIB},t={ARGON_PASSES},p=1${}${}",
-        zeros(16),
-        zeros(32)
-    )
+/// A user's row.
+async fn found(conn: &mut Conn<'_>, id: i64) -> AppResult<UserRow> {
+    users::find(conn, id)
+        .await?
+        .ok_or_else(|| AppError::not_found("user", id))
 }
 
-fn argon(params: Params, salt: &[u8], text: &str) -> AppResult<[u8; 32]> {
-    let mut out = [0_u8; 32];
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
-        .hash_password_into(text.as_bytes(), salt, &mut out)
-        .map_err(|e| AppError::internal(anyhow::anyhow!("argon2: {e}")))?;
-    Ok(out)
+async fn record(
+    tx: &mut WriteTx,
+    actor: &str,
+    username: &str,
+    kind: &'static str,
+) -> AppResult<()> {
+    let event = det_store::events::NewEvent {
+        actor,
+        subject_kind: "user",
+        subject_id: username.to_owned(),
+        kind,
+        ..Default::default()
+    };
+    Ok(det_store::events::append(tx, event).await?)
+}
+
+/// Scripts look for "user is not active".
+fn inactive(username: &str) -> AppError {
+    AppError::new(
+        ErrorKind::Forbidden,
+        format!("user is not active: \"{username}\" was deactivated"),
+    )
+    .hint("an administrator can activate it with: det user activate")
 }
 
 impl Cache {
@@ -614,17 +773,18 @@ impl Cache {
         self.by_name.insert(user.username.clone(), user.id);
         self.users.insert(user.id, Arc::new(user));
     }
+
+    fn drop_user(&mut self, id: i64) {
+        if let Some(old) = self.users.remove(&id) {
+            self.by_name.remove(&old.username);
+        }
+        self.sessions.retain(|_, session| session.user_id != id);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_blank_password_stays_blank_on_the_wire() {
-        assert_eq!(client_hash(""), "");
-        assert_eq!(client_hash("x").len(), 128);
-    }
 
     #[test]
     fn tokens_are_long_and_different() {

@@ -77,10 +77,16 @@ pub enum StartError {
     },
     /// A blank password on an address that others reach.
     #[error(
-        "the master would listen on {0} with a blank password for \"admin\": set security.initial_user_password (first \
-         start), change the password, or listen on 127.0.0.1"
+        "the master would listen on {address} while these active users have blank passwords: {users}; set \
+         security.initial_user_password (first start), change the passwords or deactivate the users while the master listens \
+         on 127.0.0.1, or go on listening there"
     )]
-    BlankPassword(String),
+    BlankPassword {
+        /// Address it would listen on.
+        address: String,
+        /// Names of the users, quoted.
+        users: String,
+    },
     /// Blank passwords are forbidden, and there is none for the first users.
     #[error(
         "the feature switch \"prevent_blank_password\" is on, and this first start has no password for \"admin\" and \
@@ -181,8 +187,9 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         address: config.host.clone(),
         source,
     })?;
-    if blank_password && !address.ip().is_loopback() && !allow_blank_passwords {
-        return Err(StartError::BlankPassword(address.to_string()));
+    let blank_passwords = address.ip().is_loopback() || allow_blank_passwords;
+    if !blank_passwords {
+        refuse_blank_passwords(&auth, address)?;
     }
     let agent_token = agent_token(&config, &data_dir)?;
     let places = app::workspaces::Known::load(&store).await?;
@@ -220,6 +227,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         scheduling: CancellationToken::new(),
         tls: tls.is_some(),
         loopback: address.ip().is_loopback(),
+        blank_passwords,
     });
     let mut tasks = JoinSet::new();
     tasks.spawn(until_shutdown(master.clone(), run_folding(master.clone())));
@@ -354,6 +362,30 @@ async fn create_users(store: &Store, auth: &Auth, config: &MasterConfig) -> Resu
         })
         .await?;
     Ok(())
+}
+
+/// Refuses a start at which others than this machine could log in without a password.
+fn refuse_blank_passwords(auth: &Auth, address: SocketAddr) -> Result<(), StartError> {
+    const MOST_NAMED: usize = 10;
+    let mut names: Vec<String> = auth
+        .users()
+        .iter()
+        .filter(|user| user.active && user.password_hash.is_none())
+        .map(|user| format!("\"{}\"", user.username.escape_debug()))
+        .collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let more = names.len().saturating_sub(MOST_NAMED);
+    names.truncate(MOST_NAMED);
+    let mut users = names.join(", ");
+    if more > 0 {
+        users = format!("{users} and {more} more");
+    }
+    Err(StartError::BlankPassword {
+        address: address.to_string(),
+        users,
+    })
 }
 
 async fn listen(config: &MasterConfig) -> Result<TcpListener, StartError> {

@@ -1,5 +1,6 @@
 //! Serving, with or without TLS.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,8 @@ pub(crate) async fn serve(
         stop.cancelled().await;
         stopper.graceful_shutdown(Some(DRAIN));
     });
-    let service = ServiceExt::<Request>::into_make_service(service);
+    // Logins are slowed down by the address they come from.
+    let service = ServiceExt::<Request>::into_make_service_with_connect_info::<SocketAddr>(service);
     let connections = Bounded::new();
     let outcome = match listener.into_std() {
         Ok(listener) => match tls {

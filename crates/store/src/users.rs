@@ -82,27 +82,106 @@ pub async fn insert(conn: &mut Conn<'_>, user: &UserRow) -> Result<i64, StoreErr
     Ok(id)
 }
 
-/// Stores all of `user` under its number.
-pub async fn update(conn: &mut Conn<'_>, user: &UserRow) -> Result<(), StoreError> {
-    execute!(
+/// Columns of a user to set; `None` leaves a column as it is.
+#[derive(Debug, Clone, Default)]
+pub struct UserChange {
+    /// Login name.
+    pub username: Option<String>,
+    /// Display name; empty = none.
+    pub display_name: Option<String>,
+    /// Password hash; `Some(None)` = blank password.
+    pub password_hash: Option<Option<String>>,
+    /// Whether an administrator.
+    pub admin: Option<bool>,
+    /// Whether allowed to log in.
+    pub active: Option<bool>,
+    /// Unix identity of the user's tasks, as a whole.
+    pub identity: Option<IdentityColumns>,
+}
+
+/// The columns of a user's Unix identity.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IdentityColumns {
+    /// User id.
+    pub uid: Option<i64>,
+    /// User name.
+    pub user: Option<String>,
+    /// Group id.
+    pub gid: Option<i64>,
+    /// Group name.
+    pub group: Option<String>,
+}
+
+/// Sets the columns of one user that `change` names, and no others. Returns the row after the change; `None` when there is
+/// no such user. `at` becomes the time of the last change, in microseconds.
+pub async fn change(
+    conn: &mut Conn<'_>,
+    id: i64,
+    change: &UserChange,
+    at: i64,
+) -> Result<Option<UserRow>, StoreError> {
+    let sets_password = change.password_hash.is_some();
+    let password = change.password_hash.as_ref().and_then(Option::as_deref);
+    let sets_identity = change.identity.is_some();
+    let identity = change.identity.clone().unwrap_or_default();
+    Ok(fetch_optional!(
         conn,
-        "UPDATE users SET username = $1, display_name = $2, password_hash = $3, admin = $4, active = $5, \
-         agent_uid = $6, agent_user = $7, agent_gid = $8, agent_group = $9, modified_at = $10, last_auth_at = $11 \
-         WHERE id = $12",
-        user.username.as_str(),
-        user.display_name.as_str(),
-        user.password_hash.as_deref(),
-        user.admin,
-        user.active,
-        user.agent_uid,
-        user.agent_user.as_deref(),
-        user.agent_gid,
-        user.agent_group.as_deref(),
-        user.modified_at,
-        user.last_auth_at,
-        user.id
-    )?;
-    Ok(())
+        UserRow,
+        "UPDATE users SET username = COALESCE($1, username), display_name = COALESCE($2, display_name), \
+         password_hash = CASE WHEN $3 THEN $4 ELSE password_hash END, admin = COALESCE($5, admin), \
+         active = COALESCE($6, active), agent_uid = CASE WHEN $7 THEN $8 ELSE agent_uid END, \
+         agent_user = CASE WHEN $7 THEN $9 ELSE agent_user END, agent_gid = CASE WHEN $7 THEN $10 ELSE agent_gid END, \
+         agent_group = CASE WHEN $7 THEN $11 ELSE agent_group END, modified_at = $12 WHERE id = $13 RETURNING *",
+        change.username.as_deref(),
+        change.display_name.as_deref(),
+        sets_password,
+        password,
+        change.admin,
+        change.active,
+        sets_identity,
+        identity.uid,
+        identity.user.as_deref(),
+        identity.gid,
+        identity.group.as_deref(),
+        at,
+        id
+    )?)
+}
+
+/// One user by number.
+pub async fn find(conn: &mut Conn<'_>, id: i64) -> Result<Option<UserRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        UserRow,
+        "SELECT * FROM users WHERE id = $1",
+        id
+    )?)
+}
+
+/// One user by login name.
+pub async fn find_by_name(
+    conn: &mut Conn<'_>,
+    username: &str,
+) -> Result<Option<UserRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        UserRow,
+        "SELECT * FROM users WHERE username = $1",
+        username
+    )?)
+}
+
+/// One session by the SHA-256 of its token.
+pub async fn find_session(
+    conn: &mut Conn<'_>,
+    token_hash: &[u8],
+) -> Result<Option<SessionRow>, StoreError> {
+    Ok(fetch_optional!(
+        conn,
+        SessionRow,
+        "SELECT token_hash, user_id, expires_at FROM sessions WHERE token_hash = $1",
+        token_hash
+    )?)
 }
 
 /// Notes a login.

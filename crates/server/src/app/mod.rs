@@ -128,6 +128,9 @@ pub struct Inner {
     pub tls: bool,
     /// Whether it listens on loopback only.
     pub loopback: bool,
+    /// Whether active users may have blank passwords: where the master listens on its own machine only, or was started with
+    /// the flag that allows them.
+    pub blank_passwords: bool,
 }
 
 impl Master {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use det_config::ConfigError;
-use det_store::users::UserRow;
+use det_store::users::{IdentityColumns, UserChange, UserRow};
 
 use crate::app::Master;
-use crate::auth::{Actor, User, client_hash};
+use crate::auth::{Actor, User, UserEdit, client_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Longest user or display name, in characters.
@@ -55,15 +55,6 @@ pub struct UnixIdentity {
 }
 
 impl UnixIdentity {
-    fn of(user: &UserRow) -> Self {
-        Self {
-            uid: user.agent_uid,
-            user: user.agent_user.clone(),
-            gid: user.agent_gid,
-            group: user.agent_group.clone(),
-        }
-    }
-
     /// Blank names are the same as none; ids must be ids. A mistake says which field of a request it is about.
     pub(crate) fn checked(self) -> Result<Self, ConfigError> {
         let wrong = |field: &str, message: String| {
@@ -107,11 +98,13 @@ impl UnixIdentity {
         Ok(identity)
     }
 
-    fn write_to(self, row: &mut UserRow) {
-        row.agent_uid = self.uid;
-        row.agent_user = self.user;
-        row.agent_gid = self.gid;
-        row.agent_group = self.group;
+    fn columns(self) -> IdentityColumns {
+        IdentityColumns {
+            uid: self.uid,
+            user: self.user,
+            gid: self.gid,
+            group: self.group,
+        }
     }
 }
 
@@ -239,109 +232,223 @@ impl Master {
     pub async fn create_user(&self, actor: &Actor, new: NewUser) -> AppResult<User> {
         actor.require_admin("add users")?;
         refuse_remote(new.remote)?;
-        let username = checked_username(&new.username)?;
-        let mut row = UserRow {
+        let identity = new.identity.checked().map_err(unusable)?;
+        let row = UserRow {
             id: 0,
-            username,
+            username: checked_username(&new.username)?,
             display_name: checked_display_name(&new.display_name)?,
             password_hash: self.auth.hash_password(new.password.client_hash()?).await?,
             admin: new.admin,
             active: new.active,
-            agent_uid: None,
-            agent_user: None,
-            agent_gid: None,
-            agent_group: None,
+            agent_uid: identity.uid,
+            agent_user: identity.user,
+            agent_gid: identity.gid,
+            agent_group: identity.group,
             modified_at: det_store::now(),
             last_auth_at: None,
         };
-        let identity = new.identity.checked().map_err(unusable)?;
-        identity.write_to(&mut row);
-        self.auth.save_user(row, false, actor).await
+        let (asking, blank_allowed) = (actor.user().id, self.blank_passwords);
+        let allow = move |new: &UserRow, all: &[UserRow]| {
+            require_admin_now(all, asking, "add users")?;
+            require_free_username(all, 0, &new.username)?;
+            require_free_display_name(all, 0, &new.display_name)?;
+            require_password(new, blank_allowed)
+        };
+        self.auth.add_user(row, actor, allow).await
     }
 
     /// Changes a user. People may change their own display name and password; everything else is for administrators.
-    /// A new password, and a deactivation, end the user's sessions.
+    /// A new password, and a deactivation, end the user's sessions. Who may do it, and what it changes, is decided in the
+    /// transaction, from the rows as they are there: hashing a password takes long enough for other edits to come between.
     pub async fn change_user(&self, actor: &Actor, id: i64, patch: UserPatch) -> AppResult<User> {
-        let asking = actor.require_person("change users")?.clone();
-        let before = self.user(id)?;
-        let own = asking.id == id;
-        if !own {
-            actor.require_admin(&format!("change user \"{}\"", before.username))?;
-        }
-        let mut row = UserRow::clone(&before);
-        if let Some(name) = patch.display_name {
-            row.display_name = checked_display_name(&name)?;
-        }
+        let asking = actor.require_person("change users")?.id;
         if let Some(remote) = patch.remote {
             refuse_remote(remote)?;
         }
-        let mut for_administrators = Vec::new();
-        if let Some(name) = patch.username.filter(|name| *name != before.username) {
-            for_administrators.push("user name");
-            row.username = self.free_username(&name)?;
-        }
-        if let Some(admin) = patch.admin.filter(|admin| *admin != before.admin) {
-            for_administrators.push("administrator flag");
-            row.admin = admin;
-        }
-        if let Some(active) = patch.active.filter(|active| *active != before.active) {
-            for_administrators.push("activity");
-            row.active = active;
-        }
-        if let Some(identity) = patch.identity {
-            let identity = identity.checked().map_err(unusable)?;
-            if identity != UnixIdentity::of(&before) {
-                for_administrators.push("Unix identity");
-                identity.write_to(&mut row);
-            }
-        }
-        if !for_administrators.is_empty() {
-            let what = for_administrators.join(" and ");
-            actor.require_admin(&format!(
-                "change the {what} of user \"{}\"",
-                before.username
-            ))?;
-        }
-        self.keep_an_administrator(&before, &row)?;
-        let password_changes = patch.password.is_some();
-        if let Some(password) = patch.password {
-            row.password_hash = self.auth.hash_password(password.client_hash()?).await?;
-        }
-        row.modified_at = det_store::now();
-        let end_sessions = password_changes || (before.active && !row.active);
-        self.auth.save_user(row, end_sessions, actor).await
+        let wanted = UserChange {
+            username: match patch.username {
+                // A name that this version would refuse can still be sent back as it is.
+                Some(name) if self.user(id)?.username == name => None,
+                Some(name) => Some(checked_username(&name)?),
+                None => None,
+            },
+            display_name: patch
+                .display_name
+                .map(|name| checked_display_name(&name))
+                .transpose()?,
+            password_hash: None,
+            admin: patch.admin,
+            active: patch.active,
+            identity: patch
+                .identity
+                .map(|identity| identity.checked().map_err(unusable))
+                .transpose()?
+                .map(UnixIdentity::columns),
+        };
+        // Refused before the password costs anything; the transaction decides again.
+        decide(&self.user_rows(), asking, id, wanted.clone(), true)?;
+        let password_hash = match patch.password {
+            Some(password) => Some(self.auth.hash_password(password.client_hash()?).await?),
+            None => None,
+        };
+        let wanted = UserChange {
+            password_hash,
+            ..wanted
+        };
+        let blank_allowed = self.blank_passwords;
+        let decide = move |all: &[UserRow]| decide(all, asking, id, wanted, blank_allowed);
+        self.auth.change_user(id, actor, Box::new(decide)).await
     }
 
-    fn free_username(&self, name: &str) -> AppResult<String> {
-        let name = checked_username(name)?;
-        if self.auth.user_by_name(&name).is_some() {
-            return Err(AppError::new(
-                ErrorKind::Conflict,
-                format!("user \"{name}\" exists already"),
-            ));
-        }
-        Ok(name)
+    fn user_rows(&self) -> Vec<UserRow> {
+        let users = self.auth.users();
+        users.iter().map(|user| UserRow::clone(user)).collect()
     }
+}
 
-    /// Without an administrator nobody could make one again.
-    fn keep_an_administrator(&self, before: &Arc<UserRow>, after: &UserRow) -> AppResult<()> {
-        let serves = |user: &UserRow| user.admin && user.active;
-        if !serves(before)
-            || serves(after)
-            || self
-                .auth
-                .users()
-                .iter()
-                .any(|u| u.id != after.id && serves(u))
-        {
-            return Ok(());
-        }
-        Err(AppError::precondition(format!(
-            "user \"{}\" is the last active administrator and must stay one",
-            before.username
-        ))
-        .hint("make another user an administrator first"))
+/// What a change of user `id` that user `asking` wants comes to, given all users.
+fn decide(
+    all: &[UserRow],
+    asking: i64,
+    id: i64,
+    wanted: UserChange,
+    blank_allowed: bool,
+) -> AppResult<UserEdit> {
+    let before = all
+        .iter()
+        .find(|user| user.id == id)
+        .ok_or_else(|| AppError::not_found("user", id))?;
+    if asking != id {
+        let to_do = format!("change user \"{}\"", before.username);
+        require_admin_now(all, asking, &to_do)?;
     }
+    let identity = IdentityColumns {
+        uid: before.agent_uid,
+        user: before.agent_user.clone(),
+        gid: before.agent_gid,
+        group: before.agent_group.clone(),
+    };
+    // Clients send whole objects back: what is as it was is no change, and needs no right.
+    let change = UserChange {
+        username: wanted.username.filter(|name| *name != before.username),
+        display_name: wanted
+            .display_name
+            .filter(|name| *name != before.display_name),
+        password_hash: wanted.password_hash,
+        admin: wanted.admin.filter(|admin| *admin != before.admin),
+        active: wanted.active.filter(|active| *active != before.active),
+        identity: wanted.identity.filter(|wanted| *wanted != identity),
+    };
+    let for_administrators: Vec<&str> = [
+        ("user name", change.username.is_some()),
+        ("administrator flag", change.admin.is_some()),
+        ("activity", change.active.is_some()),
+        ("Unix identity", change.identity.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(name, changes)| changes.then_some(name))
+    .collect();
+    if !for_administrators.is_empty() {
+        let what = for_administrators.join(" and ");
+        let to_do = format!("change the {what} of user \"{}\"", before.username);
+        require_admin_now(all, asking, &to_do)?;
+    }
+    let after = UserRow {
+        username: change.username.clone().unwrap_or(before.username.clone()),
+        admin: change.admin.unwrap_or(before.admin),
+        active: change.active.unwrap_or(before.active),
+        password_hash: change
+            .password_hash
+            .clone()
+            .unwrap_or(before.password_hash.clone()),
+        ..before.clone()
+    };
+    if let Some(name) = &change.username {
+        require_free_username(all, id, name)?;
+    }
+    if let Some(name) = &change.display_name {
+        require_free_display_name(all, id, name)?;
+    }
+    if change.password_hash.is_some() || change.active == Some(true) {
+        require_password(&after, blank_allowed)?;
+    }
+    keep_an_administrator(all, before, &after)?;
+    Ok(UserEdit {
+        end_sessions: change.password_hash.is_some() || (before.active && !after.active),
+        change,
+    })
+}
+
+/// Refuses what a user wants who is no active administrator in these rows, whatever the request began with.
+fn require_admin_now(all: &[UserRow], asking: i64, to_do: &str) -> AppResult<()> {
+    let user = all
+        .iter()
+        .find(|user| user.id == asking && user.active)
+        .ok_or_else(|| {
+            AppError::new(
+                ErrorKind::Unauthenticated,
+                "the user of this request's token is not active any more",
+            )
+        })?;
+    Actor::User(Arc::new(user.clone())).require_admin(to_do)
+}
+
+fn require_free_username(all: &[UserRow], id: i64, name: &str) -> AppResult<()> {
+    if all
+        .iter()
+        .any(|other| other.id != id && other.username == name)
+    {
+        return Err(AppError::new(
+            ErrorKind::Conflict,
+            format!("user \"{name}\" exists already"),
+        ));
+    }
+    Ok(())
+}
+
+/// Lists show display names: with another user's name somebody would pass for that user.
+fn require_free_display_name(all: &[UserRow], id: i64, name: &str) -> AppResult<()> {
+    let wanted = name.to_lowercase();
+    let is_taken = |other: &&UserRow| {
+        other.username.to_lowercase() == wanted || other.display_name.to_lowercase() == wanted
+    };
+    let other = all.iter().filter(|other| other.id != id).find(is_taken);
+    match other {
+        Some(other) if !wanted.is_empty() => Err(AppError::new(
+            ErrorKind::Conflict,
+            format!(
+                "display name \"{name}\" is the name or display name of user \"{}\", without regard to letter case",
+                other.username
+            ),
+        )
+        .hint("choose another display name, or an empty one for none")),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses active users with blank passwords where the master can be reached from other machines.
+fn require_password(user: &UserRow, blank_allowed: bool) -> AppResult<()> {
+    if blank_allowed || !user.active || user.password_hash.is_some() {
+        return Ok(());
+    }
+    Err(AppError::precondition(format!(
+        "user \"{}\" must have a password while active: this master listens on more than its own machine",
+        user.username
+    ))
+    .hint("give the password in the same request"))
+}
+
+/// Without an administrator nobody could make one again.
+fn keep_an_administrator(all: &[UserRow], before: &UserRow, after: &UserRow) -> AppResult<()> {
+    let serves = |user: &UserRow| user.admin && user.active;
+    if !serves(before) || serves(after) || all.iter().any(|u| u.id != after.id && serves(u)) {
+        return Ok(());
+    }
+    Err(AppError::precondition(format!(
+        "user \"{}\" is the last active administrator and must stay one",
+        before.username
+    ))
+    .hint("make another user an administrator first"))
 }
 
 /// A mistake of a Unix identity as the refusal of a request.

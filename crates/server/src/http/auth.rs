@@ -1,7 +1,10 @@
 //! Logging in and out, and who one is.
 
+use std::net::{IpAddr, SocketAddr};
+
+use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use det_api_types::auth::{CurrentUserResponse, GetMeResponse, LoginRequest, LoginResponse};
@@ -23,6 +26,13 @@ use crate::http::views;
 
 /// How long a browser keeps the cookie: as long as a session lives.
 const COOKIE_SECONDS: u32 = 7 * 24 * 3600;
+
+/// Where a request's connection comes from.
+type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
+
+fn address(peer: Peer) -> Option<IpAddr> {
+    peer.map(|Extension(ConnectInfo(peer))| peer.ip())
+}
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -54,16 +64,23 @@ fn with_cookie(mut response: Response, cookie: HeaderValue) -> Response {
 /// Starts a session.
 #[utoipa::path(post, path = "/api/v1/auth/login", operation_id = "Login", tag = "auth", security(()),
     request_body = LoginRequest, responses((status = 200, body = LoginResponse)))]
-async fn login(State(master): State<Master>, WireBody(body): WireBody<LoginRequest>) -> Answer {
+async fn login(
+    State(master): State<Master>,
+    peer: Peer,
+    WireBody(body): WireBody<LoginRequest>,
+) -> Answer {
     if body.username.is_empty() {
         return Err(AppError::invalid("field \"username\" must name a user").into());
     }
     let (token, user) = master
         .auth
-        .login(&body.username, &body.password.0, body.is_hashed)
+        .login(
+            &body.username,
+            &body.password.0,
+            body.is_hashed,
+            address(peer),
+        )
         .await?;
-    // The row that was read before the login does not know of it yet.
-    let user = master.auth.user(user.id).unwrap_or(user);
     let set = cookie(&master, Some(&token))?;
     Ok(with_cookie(
         message(&LoginResponse {
@@ -76,7 +93,7 @@ async fn login(State(master): State<Master>, WireBody(body): WireBody<LoginReque
 
 async fn end_session(master: &Master, headers: &HeaderMap) -> Result<(), ApiError> {
     match session_token(headers) {
-        Some(token) if master.auth.by_session(&token).is_some() => {
+        Some(token) if master.auth.by_session(&token).await?.is_some() => {
             Ok(master.auth.logout(&token).await?)
         }
         _ => Err(AppError::invalid(
@@ -186,6 +203,7 @@ impl From<&UserRow> for PlainUser {
     params(PlainLoginQuery), request_body = PlainLogin, responses((status = 200, body = PlainToken)))]
 async fn plain_login(
     State(master): State<Master>,
+    peer: Peer,
     WireQuery(query): WireQuery<PlainLoginQuery>,
     WireBody(body): WireBody<PlainLogin>,
 ) -> Response {
@@ -197,7 +215,7 @@ async fn plain_login(
         }
         let (token, _) = master
             .auth
-            .login(&body.username, &body.password.0, true)
+            .login(&body.username, &body.password.0, true, address(peer))
             .await
             .map_err(|mut error| {
                 if error.kind == ErrorKind::Unauthenticated {

@@ -101,9 +101,8 @@ impl FromRequestParts<Master> for Reporter {
 
     async fn from_request_parts(parts: &mut Parts, master: &Master) -> Result<Self, ApiError> {
         let session = session_token(&parts.headers);
-        if let Some(actor) = session
-            .as_ref()
-            .and_then(|token| master.auth.by_session(token))
+        if let Some(token) = &session
+            && let Some(actor) = master.auth.by_session(token).await?
         {
             return Ok(Self(actor));
         }

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::Cluster;
+use crate::support::{Client, Cluster, Reply, within};
 
 #[tokio::test]
 async fn a_person_logs_in_asks_and_logs_out() {
@@ -99,7 +99,7 @@ async fn wrong_credentials_are_refused_alike() {
             .post(login, json!({"username": "determined"}))
             .await
             .refused(403)
-            .contains("deactivated")
+            .contains("user is not active")
     );
     cluster.stop().await;
 }
@@ -183,5 +183,58 @@ async fn the_older_routes_answer_in_their_own_form() {
             .contains("username")
     );
     assert_eq!(client.post("/logout", json!(null)).await.status, 401);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn wrong_passwords_from_one_address_fill_a_short_queue_and_no_more() {
+    let cluster = Cluster::start().await;
+    let client = cluster.client();
+    let wrong = json!({"username": "admin", "password": "x", "isHashed": false});
+    let attempts = (0..40).map(|_| client.post("/api/v1/auth/login", wrong.clone()));
+    let replies = futures::future::join_all(attempts).await;
+    let with = |status: u16| {
+        replies
+            .iter()
+            .filter(|reply| reply.status == status)
+            .count()
+    };
+    assert_eq!(with(401) + with(429), 40, "{replies:?}");
+    // Five without delay, what was being compared then, and those of the queue.
+    assert!(with(401) <= 14, "{}", with(401));
+    let refused = replies.iter().find(|reply| reply.status == 429).unwrap();
+    assert!(refused.refused(429).contains("too many logins"));
+    // A right password still gets in, if later.
+    cluster.admin().await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn rights_end_that_another_process_takes_away_in_the_database() {
+    let cluster = Cluster::start().await;
+    let (admin, client) = (cluster.admin().await, cluster.determined().await);
+    let change = async |sql: &'static str| {
+        let store = &cluster.master().store;
+        store
+            .write(move |tx| Box::pin(async move { tx.run_script(sql).await }))
+            .await
+            .unwrap();
+    };
+    let until = async |client: &Client, wanted: &dyn Fn(&Reply) -> bool| {
+        within("a right to end", async {
+            while !wanted(&client.get("/api/v1/me").await) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    };
+    change("UPDATE users SET admin = NOT admin WHERE username = 'admin'").await;
+    until(&admin, &|me| me.ok()["user"]["admin"] == false).await;
+    let new = json!({"user": {"username": "x"}});
+    admin.post("/api/v1/users", new).await.refused(403);
+    change("UPDATE users SET active = NOT active WHERE username = 'determined'").await;
+    until(&client, &|me| me.status == 401).await;
+    change("DELETE FROM sessions").await;
+    until(&admin, &|me| me.status == 401).await;
     cluster.stop().await;
 }

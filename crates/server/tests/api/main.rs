@@ -23,6 +23,7 @@ mod master;
 mod origin;
 mod pools;
 mod projects;
+mod races;
 mod recovery;
 mod reload;
 mod renewal;

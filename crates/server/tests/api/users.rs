@@ -430,3 +430,29 @@ async fn a_token_is_needed() {
         .await;
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn nobody_is_displayed_with_the_name_of_another() {
+    let cluster = Cluster::start().await;
+    let (admin, client) = (cluster.admin().await, cluster.determined().await);
+    let own = format!("/api/v1/users/{}", id_of(&admin, "determined").await);
+    let ada = add(&admin, "ada").await;
+    let named = json!({"displayName": "Countess"});
+    admin
+        .patch(&format!("/api/v1/users/{ada}"), named)
+        .await
+        .ok();
+    for taken in ["Admin", "admin", " ADMIN ", "Ada", "countess"] {
+        let body = json!({"displayName": taken});
+        let refused = client.patch(&own, body).await.refused(409);
+        assert!(refused.contains("display name"), "{refused}");
+        let user = json!({"user": {"username": "new", "displayName": taken}});
+        admin.post("/api/v1/users", user).await.refused(409);
+    }
+    // Somebody's own login name, and none at all, are nobody else's.
+    for (given, kept) in [("Determined", "Determined"), ("", "")] {
+        let changed = client.patch(&own, json!({"displayName": given})).await.ok();
+        assert_eq!(changed["user"]["displayName"], kept);
+    }
+    cluster.stop().await;
+}

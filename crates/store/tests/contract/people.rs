@@ -1,6 +1,6 @@
 //! Users, sessions, settings.
 
-use det_store::users::{self, SessionRow, UserRow};
+use det_store::users::{self, IdentityColumns, SessionRow, UserChange, UserRow};
 use det_store::{StoreError, settings};
 
 use crate::World;
@@ -28,16 +28,60 @@ pub(crate) async fn users_keep_every_field(world: &World) {
         crate::shown(&vec![UserRow { id, ..row.clone() }])
     );
 
-    let plain = UserRow { id, ..user("ada") };
-    let change = plain.clone();
-    change!(world, conn => users::update(conn, &change).await);
+    // Each change sets what it names and leaves the rest, which is why two of them cannot undo each other.
+    let mut expected = UserRow { id, ..row };
+    let changes = [
+        UserChange {
+            username: Some("grace".into()),
+            display_name: Some(String::new()),
+            ..UserChange::default()
+        },
+        UserChange {
+            password_hash: Some(None),
+            ..UserChange::default()
+        },
+        UserChange {
+            admin: Some(false),
+            active: Some(true),
+            ..UserChange::default()
+        },
+        UserChange {
+            identity: Some(IdentityColumns::default()),
+            ..UserChange::default()
+        },
+    ];
+    expected.last_auth_at = Some(99);
     change!(world, conn => users::note_login(conn, id, 99).await);
+    for (at, change) in (100..).zip(changes) {
+        if let Some(name) = &change.username {
+            expected.username.clone_from(name);
+            expected.display_name.clear();
+        }
+        if let Some(hash) = &change.password_hash {
+            expected.password_hash.clone_from(hash);
+        }
+        expected.admin = change.admin.unwrap_or(expected.admin);
+        expected.active = change.active.unwrap_or(expected.active);
+        if change.identity.is_some() {
+            expected.agent_uid = None;
+            expected.agent_user = None;
+            expected.agent_gid = None;
+            expected.agent_group = None;
+        }
+        expected.modified_at = at;
+        let changed = change!(world, conn => users::change(conn, id, &change, at).await);
+        assert_eq!(
+            crate::shown(&changed),
+            crate::shown(&Some(expected.clone()))
+        );
+    }
     let stored = read!(world, conn => users::list(conn).await);
-    let expected = UserRow {
-        last_auth_at: Some(99),
-        ..plain
-    };
     assert_eq!(crate::shown(&stored), crate::shown(&vec![expected]));
+    let by_name = read!(world, conn => users::find_by_name(conn, "grace").await);
+    assert_eq!(by_name.map(|found| found.id), Some(id));
+    let none = UserChange::default();
+    let absent = change!(world, conn => users::change(conn, id + 1, &none, 1).await);
+    assert!(absent.is_none());
 }
 
 pub(crate) async fn two_users_cannot_share_a_name(world: &World) {

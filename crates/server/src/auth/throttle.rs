@@ -1,0 +1,322 @@
+//! Slows down logins after wrong passwords, for each user name and for each address, in bounded memory.
+//!
+//! Names and addresses are counted apart. A name is slowed down little, so that an attacker elsewhere cannot keep its owner
+//! out; an address is slowed down more. Names are kept as hashes of fixed size whether a user of that name exists or not.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{AppError, ErrorKind};
+
+/// Names, and addresses, that are remembered in each of the two generations.
+const ENTRIES: usize = 4096;
+/// A generation of counters is replaced after this time: failures are remembered for one to two of it.
+const GENERATION: Duration = Duration::from_secs(15 * 60);
+/// Logins that wait for their delay at once, from one address and altogether.
+const WAITING_PER_ADDRESS: usize = 4;
+const WAITING: usize = 64;
+
+/// How failures become a delay.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    /// Failures without any delay.
+    free: u32,
+    /// Delay after the next one; doubles with each further failure.
+    first: Duration,
+    /// Longest delay.
+    longest: Duration,
+}
+
+const NAME: Scale = Scale {
+    free: 5,
+    first: Duration::from_millis(125),
+    longest: Duration::from_secs(2),
+};
+const ADDRESS: Scale = Scale {
+    free: 20,
+    first: Duration::from_millis(125),
+    longest: Duration::from_secs(8),
+};
+
+impl Scale {
+    fn delay(self, failures: u32) -> Duration {
+        match failures.checked_sub(self.free) {
+            None | Some(0) => Duration::ZERO,
+            Some(beyond) => self
+                .first
+                .saturating_mul(1 << (beyond - 1).min(16))
+                .min(self.longest),
+        }
+    }
+}
+
+/// What a login is counted under.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Origin {
+    name: [u8; 16],
+    address: Option<IpAddr>,
+}
+
+impl Origin {
+    /// `address` is the connection's; `None` where there is none, as in tests of use cases.
+    pub(super) fn new(username: &str, address: Option<IpAddr>) -> Self {
+        let mut name = [0; 16];
+        name.copy_from_slice(&Sha256::digest(username.as_bytes())[..16]);
+        Self {
+            name,
+            address: address.map(network),
+        }
+    }
+}
+
+/// The address itself, of IPv6 the network of 64 bits that one host usually has for itself.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let prefix = u128::from(address) & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from(prefix))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Failures {
+    count: u32,
+    last: Instant,
+}
+
+/// Counters by key in two generations: the older one is dropped as a whole, so that there is never much to search.
+#[derive(Debug)]
+struct Counters<K> {
+    new: HashMap<K, Failures>,
+    old: HashMap<K, Failures>,
+    since: Option<Instant>,
+}
+
+impl<K: Eq + Hash> Counters<K> {
+    fn empty() -> Self {
+        Self {
+            new: HashMap::new(),
+            old: HashMap::new(),
+            since: None,
+        }
+    }
+
+    fn add(&mut self, key: K, now: Instant) {
+        let age = now.saturating_duration_since(*self.since.get_or_insert(now));
+        if age >= GENERATION || self.new.len() >= ENTRIES {
+            self.old = std::mem::take(&mut self.new);
+            self.since = Some(now);
+            if age >= GENERATION * 2 {
+                self.old.clear();
+            }
+        }
+        let before = self
+            .new
+            .get(&key)
+            .or_else(|| self.old.get(&key))
+            .map_or(0, |failures| failures.count);
+        let failures = Failures {
+            count: before.saturating_add(1),
+            last: now,
+        };
+        self.new.insert(key, failures);
+    }
+
+    fn remove(&mut self, key: &K) {
+        self.new.remove(key);
+        self.old.remove(key);
+    }
+
+    fn delay(&self, key: &K, scale: Scale, now: Instant) -> Duration {
+        let failures = self.new.get(key).or_else(|| self.old.get(key));
+        failures
+            .filter(|failures| now.saturating_duration_since(failures.last) < GENERATION * 2)
+            .map_or(Duration::ZERO, |failures| {
+                let since = now.saturating_duration_since(failures.last);
+                scale.delay(failures.count).saturating_sub(since)
+            })
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    names: Counters<[u8; 16]>,
+    addresses: Counters<IpAddr>,
+    waiting: HashMap<Option<IpAddr>, usize>,
+    waiting_count: usize,
+}
+
+/// Counts failed logins and says how long the next one has to wait.
+#[derive(Debug, Clone)]
+pub(super) struct Throttle {
+    state: Arc<Mutex<State>>,
+}
+
+/// A place among the logins that wait; given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    throttle: Throttle,
+    address: Option<IpAddr>,
+}
+
+impl Throttle {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Arc::new(Mutex::new(State {
+                names: Counters::empty(),
+                addresses: Counters::empty(),
+                waiting: HashMap::new(),
+                waiting_count: 0,
+            })),
+        }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How long a login from `origin` has to wait at `now`.
+    pub(super) fn delay(&self, origin: &Origin, now: Instant) -> Duration {
+        self.with(|state| {
+            let name = state.names.delay(&origin.name, NAME, now);
+            let address = origin.address.map_or(Duration::ZERO, |address| {
+                state.addresses.delay(&address, ADDRESS, now)
+            });
+            name.max(address)
+        })
+    }
+
+    /// Counts a wrong password.
+    pub(super) fn failed(&self, origin: &Origin, now: Instant) {
+        self.with(|state| {
+            state.names.add(origin.name, now);
+            if let Some(address) = origin.address {
+                state.addresses.add(address, now);
+            }
+        });
+    }
+
+    /// A right password clears the name. The address stays as it is: its other failures may be about other users.
+    pub(super) fn succeeded(&self, origin: &Origin) {
+        self.with(|state| state.names.remove(&origin.name));
+    }
+
+    /// A place among those that wait; `None` when as many wait as may.
+    pub(super) fn wait(&self, origin: &Origin) -> Option<Waiting> {
+        self.with(|state| {
+            let own = state.waiting.get(&origin.address).copied().unwrap_or(0);
+            if own >= WAITING_PER_ADDRESS || state.waiting_count >= WAITING {
+                return None;
+            }
+            state.waiting.insert(origin.address, own + 1);
+            state.waiting_count += 1;
+            Some(Waiting {
+                throttle: self.clone(),
+                address: origin.address,
+            })
+        })
+    }
+}
+
+/// The refusal of a login when as many are under way as may.
+pub(super) fn too_many() -> AppError {
+    AppError::new(
+        ErrorKind::TooMany,
+        "too many logins are waiting: wrong passwords slow down logins by the same user name and from the same address",
+    )
+    .hint("wait some seconds and try again")
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.throttle.with(|state| {
+            state.waiting_count = state.waiting_count.saturating_sub(1);
+            match state.waiting.get_mut(&self.address) {
+                Some(own) if *own > 1 => *own -= 1,
+                _ => {
+                    state.waiting.remove(&self.address);
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(name: &str, last: u8) -> Origin {
+        Origin::new(name, Some(IpAddr::from([192, 0, 2, last])))
+    }
+
+    #[test]
+    fn wrong_passwords_for_a_name_delay_the_next_one_from_any_address() {
+        let (throttle, start) = (Throttle::new(), Instant::now());
+        for last in 1..=5 {
+            throttle.failed(&from("ada", last), start);
+            assert_eq!(throttle.delay(&from("ada", 9), start), Duration::ZERO);
+        }
+        throttle.failed(&from("ada", 6), start);
+        assert_eq!(throttle.delay(&from("ada", 9), start), NAME.first);
+        for last in 7..=100 {
+            throttle.failed(&from("ada", last), start);
+        }
+        assert_eq!(throttle.delay(&from("ada", 9), start), NAME.longest);
+        assert_eq!(throttle.delay(&from("bob", 9), start), Duration::ZERO);
+        let later = start + NAME.longest;
+        assert_eq!(throttle.delay(&from("ada", 9), later), Duration::ZERO);
+        throttle.succeeded(&from("ada", 9));
+        assert_eq!(throttle.delay(&from("ada", 9), start), Duration::ZERO);
+    }
+
+    #[test]
+    fn wrong_passwords_from_an_address_delay_it_whatever_name_it_tries() {
+        let (throttle, start) = (Throttle::new(), Instant::now());
+        for number in 0..200 {
+            throttle.failed(&from(&format!("user{number}"), 1), start);
+        }
+        assert_eq!(throttle.delay(&from("new", 1), start), ADDRESS.longest);
+        assert_eq!(throttle.delay(&from("new", 2), start), Duration::ZERO);
+        // A right password of the attacker's own account does not clear the address.
+        throttle.succeeded(&from("mallory", 1));
+        assert_eq!(throttle.delay(&from("new", 1), start), ADDRESS.longest);
+    }
+
+    #[test]
+    fn memory_and_the_queue_are_bounded() {
+        let (throttle, start) = (Throttle::new(), Instant::now());
+        for number in 0..50_000_u32 {
+            let address = IpAddr::from(number.to_be_bytes());
+            throttle.failed(&Origin::new(&format!("user{number}"), Some(address)), start);
+        }
+        throttle.with(|state| {
+            assert!(state.names.new.len() + state.names.old.len() <= 2 * ENTRIES);
+            assert!(state.addresses.new.len() + state.addresses.old.len() <= 2 * ENTRIES);
+        });
+        let one: Vec<_> = (0..10)
+            .map_while(|_| throttle.wait(&from("ada", 1)))
+            .collect();
+        assert_eq!(one.len(), WAITING_PER_ADDRESS);
+        let all: Vec<_> = (2..=255)
+            .filter_map(|last| throttle.wait(&from("ada", last)))
+            .collect();
+        assert_eq!(one.len() + all.len(), WAITING);
+        drop((one, all));
+        throttle.with(|state| assert!(state.waiting.is_empty() && state.waiting_count == 0));
+    }
+
+    #[test]
+    fn hosts_of_one_ipv6_network_count_as_one() {
+        let at = |text: &str| Origin::new("x", Some(text.parse().unwrap())).address;
+        assert_eq!(at("2001:db8::1"), at("2001:db8::ffff:2"));
+        assert_ne!(at("2001:db8::1"), at("2001:db8:0:1::1"));
+        assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
+    }
+}
