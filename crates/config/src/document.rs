@@ -1,5 +1,7 @@
 //! Documents of every kind: checked by their kind, guessed from what they hold, described for editors and people.
 
+mod guess;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,10 +16,13 @@ use crate::layers::Sources;
 use crate::master::LoadedMaster;
 use crate::origin::{Layer, Source};
 use crate::policies::{Policies, Workload};
+use crate::repair;
 use crate::schema::{Checker, Document, Key, Stage, document_schema, keys, template_schema};
 use crate::task::{SubmittedTask, TASK_DOCUMENT, TaskDefaults, TaskKind};
 use crate::template::Template;
 use crate::yaml::{self, Node, Tree};
+
+pub use guess::{Guess, Undecided, guess};
 
 /// The kinds of document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,182 +182,6 @@ impl fmt::Display for DocumentKind {
     }
 }
 
-/// A guess at what a document is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Guess {
-    /// The kind.
-    pub kind: DocumentKind,
-    /// Why, as the end of a sentence: `it has "searcher"`.
-    pub because: String,
-}
-
-/// Words in names of files, and what they say.
-const NAMES: &[(&str, DocumentKind)] = &[
-    ("master", DocumentKind::Master),
-    ("agent", DocumentKind::Agent),
-    ("template", DocumentKind::Template),
-    ("notebook", DocumentKind::TaskOf(TaskKind::Notebook)),
-    ("jupyter", DocumentKind::TaskOf(TaskKind::Notebook)),
-    ("shell", DocumentKind::TaskOf(TaskKind::Shell)),
-    ("tensorboard", DocumentKind::TaskOf(TaskKind::TensorBoard)),
-    ("command", DocumentKind::TaskOf(TaskKind::Command)),
-    ("cmd", DocumentKind::TaskOf(TaskKind::Command)),
-    ("generic", DocumentKind::TaskOf(TaskKind::Generic)),
-    ("task", DocumentKind::Task),
-];
-
-/// Keys that only one kind of document has.
-const TELLING: &[(&str, DocumentKind)] = &[
-    (
-        "invariant_config",
-        DocumentKind::Policies(Workload::Experiment),
-    ),
-    ("constraints", DocumentKind::Policies(Workload::Experiment)),
-    ("searcher", DocumentKind::Experiment),
-    ("hyperparameters", DocumentKind::Experiment),
-    ("resources.slots_per_trial", DocumentKind::Experiment),
-    ("max_restarts", DocumentKind::Experiment),
-    ("checkpoint_policy", DocumentKind::Experiment),
-    ("resource_manager", DocumentKind::Master),
-    ("resource_pools", DocumentKind::Master),
-    ("task_container_defaults", DocumentKind::Master),
-    ("db", DocumentKind::Master),
-    ("cluster_name", DocumentKind::Master),
-    ("launch_error", DocumentKind::Master),
-    ("master_host", DocumentKind::Agent),
-    ("slot_type", DocumentKind::Agent),
-    ("artificial_slots", DocumentKind::Agent),
-    ("container_runtime", DocumentKind::Agent),
-    ("agent_id", DocumentKind::Agent),
-    (
-        "tensorboard_args",
-        DocumentKind::TaskOf(TaskKind::TensorBoard),
-    ),
-    (
-        "inherit_mounts",
-        DocumentKind::TaskOf(TaskKind::TensorBoard),
-    ),
-    (
-        "notebook_idle_type",
-        DocumentKind::TaskOf(TaskKind::Notebook),
-    ),
-    ("idle_timeout", DocumentKind::TaskOf(TaskKind::Notebook)),
-    ("resources.slots", DocumentKind::Task),
-    ("work_dir", DocumentKind::Task),
-];
-
-/// What the name of a file says for certain: the names that documentation and packages use.
-fn by_usual_name(name: &str) -> Option<(&'static str, DocumentKind)> {
-    let stem = name.split('.').next().unwrap_or(name);
-    match stem {
-        "master" => Some(("master", DocumentKind::Master)),
-        "agent" => Some(("agent", DocumentKind::Agent)),
-        stem if stem.contains("policies") => {
-            Some(("policies", DocumentKind::Policies(Workload::Experiment)))
-        }
-        _ => None,
-    }
-}
-
-/// Policies as those over experiments or over tasks: by the name, else by which of the two they suit better.
-fn policies_of(name: &str, text: &str, because: String) -> Guess {
-    let mistakes = |workload| {
-        Policies::parse(workload, "", None, text).map_or_else(|errors| errors.0.len(), |_| 0)
-    };
-    let of = |workload, because| Guess {
-        kind: DocumentKind::Policies(workload),
-        because,
-    };
-    if let Some(word) = ["task", "ntsc"].iter().find(|word| name.contains(*word)) {
-        return of(Workload::Tasks, format!("its name has \"{word}\" in it"));
-    }
-    if mistakes(Workload::Tasks) >= mistakes(Workload::Experiment) {
-        return of(Workload::Experiment, because);
-    }
-    let root = yaml::read(text).ok().map(|reading| reading.root);
-    let invariants = root.as_ref().and_then(|root| root.get("invariant_config"));
-    let of_a_task =
-        |kind: DocumentKind| matches!(kind, DocumentKind::Task | DocumentKind::TaskOf(_));
-    let telling = TELLING
-        .iter()
-        .filter(|(_, kind)| of_a_task(*kind))
-        .find(|(key, _)| invariants.is_some_and(|given| given.find(key).is_some()));
-    let because = match telling {
-        Some((key, _)) => format!("its \"invariant_config\" has \"{key}\""),
-        None => "as policies over experiments it would have more mistakes".to_owned(),
-    };
-    of(Workload::Tasks, because)
-}
-
-/// What a document most likely is: by a usual name of its file, else by its keys, else by another word in the name, else
-/// by how many of its keys each kind knows.
-pub fn guess(file: &str, text: &str) -> Guess {
-    let name = file
-        .rsplit('/')
-        .next()
-        .unwrap_or_default()
-        .to_ascii_lowercase();
-    let guess = guess_by(&name, text);
-    match guess.kind {
-        DocumentKind::Policies(_) => policies_of(&name, text, guess.because),
-        _ => guess,
-    }
-}
-
-fn guess_by(name: &str, text: &str) -> Guess {
-    let by_name = |word: &str, kind| Guess {
-        kind,
-        because: format!("its name has \"{word}\" in it"),
-    };
-    if let Some((word, kind)) = by_usual_name(name) {
-        return by_name(word, kind);
-    }
-    let root = yaml::read(text).ok().map(|reading| reading.root);
-    if let Some(root) = &root
-        && let Some((key, kind)) = TELLING.iter().find(|(key, _)| root.find(key).is_some())
-    {
-        return Guess {
-            kind: *kind,
-            because: format!("it has \"{key}\""),
-        };
-    }
-    if let Some((word, kind)) = NAMES.iter().find(|(word, _)| name.contains(word)) {
-        return by_name(word, *kind);
-    }
-    let given: Vec<&String> = root
-        .iter()
-        .filter_map(Node::members)
-        .flat_map(BTreeMap::keys)
-        .collect();
-    let known = |kind: DocumentKind| {
-        let fields = kind.document().root;
-        given
-            .iter()
-            .filter(|key| fields.field(key).is_some())
-            .count()
-    };
-    let best = [
-        DocumentKind::Experiment,
-        DocumentKind::Task,
-        DocumentKind::Master,
-        DocumentKind::Agent,
-    ]
-    .into_iter()
-    .rev()
-    .max_by_key(|kind| known(*kind))
-    .unwrap_or(DocumentKind::Experiment);
-    match known(best) {
-        0 => Guess {
-            kind: DocumentKind::Experiment,
-            because: "nothing in it says otherwise".into(),
-        },
-        known => Guess {
-            kind: best,
-            because: format!("it has {known} of the keys of {}", best.noun()),
-        },
-    }
-}
-
 /// A document without mistakes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checked {
@@ -383,13 +212,59 @@ pub fn check(
     text: &str,
     options: CheckOptions<'_>,
 ) -> Result<Checked, ConfigErrors> {
-    let mut checked =
-        check_alone(kind, file, text, options).map_err(|errors| errors.in_file(file))?;
+    let mut checked = check_alone(kind, file, text, options).map_err(|mut errors| {
+        name_left(kind, file, text, options, &mut errors);
+        errors.in_file(file)
+    })?;
     for warning in &mut checked.warnings {
         warning.name_file(file);
     }
     checked.warnings.sort_by_key(ConfigWarning::order);
     Ok(checked)
+}
+
+/// Names in the correction that errors come with, if any, those that it leaves: the corrected document is checked.
+fn name_left(
+    kind: DocumentKind,
+    file: &str,
+    text: &str,
+    options: CheckOptions<'_>,
+    errors: &mut ConfigErrors,
+) {
+    let Some(first) = errors.0.iter_mut().find(|error| error.repaired.is_some()) else {
+        return;
+    };
+    let (Some(repaired), Ok(layer)) = (&first.repaired, read_layer(text, None)) else {
+        return;
+    };
+    let Some(corrected) = repair::corrected(kind.document(), &layer.root) else {
+        return;
+    };
+    let corrected = yaml::to_yaml(&corrected.to_value());
+    let mut left = match check_alone(kind, file, &corrected, options) {
+        Ok(_) => Vec::new(),
+        Err(left) => left.0,
+    };
+    // A key that is given twice is one of two in the tree, unless the second one found its place.
+    let is_kept = |error: &&ConfigError| {
+        let place = place_of_whole_path(&layer.root, &error.path);
+        let is_this =
+            |at: &Position| error.line == Some(at.line) && error.column == Some(at.column);
+        !find_place(&layer.root, &is_this) || place.is_some_and(is_this)
+    };
+    left.extend(layer.errors.iter().filter(is_kept).cloned());
+    let left: Vec<&ConfigError> = left.iter().collect();
+    first.repaired = Some(repair::with_left(repaired, &left).into());
+}
+
+/// Whether a node of the tree is at a place.
+fn find_place(node: &Node, is_this: &impl Fn(&Position) -> bool) -> bool {
+    let below = || match &node.tree {
+        Tree::List(items) => items.iter().any(|item| find_place(item, is_this)),
+        Tree::Map(members) => members.values().any(|member| find_place(member, is_this)),
+        _ => false,
+    };
+    node.at.as_ref().is_some_and(is_this) || below()
 }
 
 /// Mistakes that a master found in a text, as they stand in the file that the text was made of. Overrides make the text
@@ -402,11 +277,13 @@ pub fn told_in_file<S: AsRef<str>>(
     mistakes: Vec<ConfigError>,
 ) -> ConfigErrors {
     let source = Arc::new(Source::document(file));
-    let written = read_layer(text, Some(&source)).ok().map(|(mut root, _)| {
-        // Overrides that are wrong were refused before anything was sent.
-        apply_all(&mut root, overrides);
-        root
-    });
+    let written = read_layer(text, Some(&source))
+        .ok()
+        .map(|LayerText { mut root, .. }| {
+            // Overrides that are wrong were refused before anything was sent.
+            apply_all(&mut root, overrides);
+            root
+        });
     let placed = |mistake: ConfigError| {
         let of_the_text = mistake.source.is_none() && mistake.line.is_some();
         match &written {
@@ -496,7 +373,11 @@ fn check_alone(
         }
         DocumentKind::Task => {
             let source = Arc::new(Source::document(file));
-            let (mut root, mut mistakes) = read_layer(text, Some(&source))?;
+            let LayerText {
+                mut root,
+                errors: mut mistakes,
+                ..
+            } = read_layer(text, Some(&source))?;
             mistakes.extend(crate::experiment::apply_all(&mut root, options.overrides));
             let written = root.clone();
             let mut checker = Checker::new(&TASK_DOCUMENT, Stage::Sane);
@@ -589,24 +470,56 @@ fn stand_in(defaults: &TaskContainerDefaults) -> CompletionDefaults<'_> {
     }
 }
 
-/// Reads a layer and names what it was read from; also gives the mistakes that do not keep the rest from being checked.
+/// A layer as it was read.
+pub(crate) struct LayerText {
+    pub(crate) root: Node,
+    /// What does not keep the rest from being checked.
+    pub(crate) errors: Vec<ConfigError>,
+    /// Values without quotes that YAML 1.1 read as something else, wherever they are.
+    ambiguous: Vec<ConfigWarning>,
+}
+
+impl LayerText {
+    /// Warnings of hyperparameters that YAML 1.1 read as something else: training code gets a text where a boolean is
+    /// meant. `around` is the key that the configuration is below, if any.
+    pub(crate) fn ambiguous_hyperparameters(&self, around: Option<&str>) -> Vec<ConfigWarning> {
+        let place = match around {
+            Some(around) => format!("{around}.hyperparameters."),
+            None => "hyperparameters.".to_owned(),
+        };
+        self.ambiguous
+            .iter()
+            .filter(|warning| warning.path.starts_with(&place))
+            .cloned()
+            .collect()
+    }
+}
+
+/// Reads a layer and names what it was read from.
 pub(crate) fn read_layer(
     text: &str,
     source: Option<&Arc<Source>>,
-) -> Result<(Node, Vec<ConfigError>), ConfigErrors> {
-    let named = |error: &mut ConfigError| {
-        error.source = source.map(|source| source.place().into());
-    };
+) -> Result<LayerText, ConfigErrors> {
+    let place: Option<Arc<str>> = source.map(|source| source.place().into());
+    let named = |error: &mut ConfigError| error.source.clone_from(&place);
     let yaml::Reading {
         mut root,
         mut mistakes,
+        mut ambiguous,
     } = yaml::read(text).map_err(|mut errors| {
         errors.0.iter_mut().for_each(named);
         errors
     })?;
     mistakes.iter_mut().for_each(named);
+    for warning in &mut ambiguous {
+        warning.source.clone_from(&place);
+    }
     if let Some(source) = source {
         root.set_source(source);
     }
-    Ok((root, mistakes))
+    Ok(LayerText {
+        root,
+        errors: mistakes,
+        ambiguous,
+    })
 }

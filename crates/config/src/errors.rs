@@ -469,23 +469,37 @@ pub(crate) fn each_once(warnings: Vec<ConfigWarning>) -> Vec<ConfigWarning> {
         .collect()
 }
 
-/// How many single-character insertions, deletions and substitutions lead from `a` to `b`, or `None` when more than `limit`.
+/// How many single-character insertions, deletions, substitutions and swaps of neighbours lead from `a` to `b`, or `None`
+/// when more than `limit`.
 pub fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
+    // A character has one to four bytes: very unlike lengths need no further look.
+    if a.len() > 4 * (b.len() + limit) || b.len() > 4 * (a.len() + limit) {
+        return None;
+    }
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     if a.len().abs_diff(b.len()) > limit {
         return None;
     }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
+    let mut two_above: Vec<usize> = vec![0; b.len() + 1];
+    let mut above: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
+        let mut row = vec![i + 1; b.len() + 1];
         for (j, y) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+            let substituted = above[j] + usize::from(x != y);
+            let mut least = substituted.min(above[j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                least = least.min(two_above[j - 1] + 1);
+            }
+            row[j + 1] = least;
         }
+        // No later row is below the least of this one and the one above it.
+        if row.iter().chain(&above).all(|distance| *distance > limit) {
+            return None;
+        }
+        two_above = above;
+        above = row;
     }
-    row.last().copied().filter(|distance| *distance <= limit)
+    above.last().copied().filter(|distance| *distance <= limit)
 }
 
 #[cfg(test)]
@@ -583,7 +597,11 @@ mod tests {
 
     #[test]
     fn edit_distances_stop_at_the_limit() {
-        assert_eq!(edit_distance("resoruces", "resources", 2), Some(2));
+        assert_eq!(edit_distance("resoruces", "resources", 2), Some(1));
+        assert_eq!(
+            edit_distance("slot_per_trail", "slots_per_trial", 3),
+            Some(2)
+        );
         assert_eq!(edit_distance("name", "name", 2), Some(0));
         assert_eq!(edit_distance("mame", "name", 2), Some(1));
         assert_eq!(edit_distance("slots", "slots_per_trial", 2), None);

@@ -146,11 +146,13 @@ impl Submitted {
         source: Option<&Arc<Source>>,
         overrides: &[S],
     ) -> Result<Self, ConfigErrors> {
-        let (mut root, mut mistakes) = crate::document::read_layer(text, source)?;
-        mistakes.extend(apply_all(&mut root, overrides));
+        let mut layer = crate::document::read_layer(text, source)?;
+        let errors = apply_all(&mut layer.root, overrides);
+        layer.errors.extend(errors);
         let mut checker = checker(Stage::Sane);
-        checker.errors = mistakes;
-        Ok(Self::from_checked(checker, root))
+        checker.warnings = layer.ambiguous_hyperparameters(None);
+        checker.errors = layer.errors;
+        Ok(Self::from_checked(checker, layer.root))
     }
 
     /// A document that stands inside another one, with its places there. Mistakes that it has by itself are told when it

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::document::read_layer;
+use crate::document::{LayerText, read_layer};
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position, each_once};
 use crate::origin::{Layer, Source};
 use crate::schema::{Checker, Document, Kind, Leaf, Mistakes, Section, Stage, env_name, leaves};
@@ -34,7 +34,11 @@ pub(crate) fn load(
     for (name, text) in sources.files {
         let source = Arc::new(Source::document(name.as_str()));
         match read_layer(text, Some(&source)) {
-            Ok((mut node, mistakes)) => {
+            Ok(LayerText {
+                root: mut node,
+                errors: mistakes,
+                ..
+            }) => {
                 if matches!(node.tree, Tree::Null) {
                     node.tree = Tree::Map(BTreeMap::new());
                 }
@@ -52,7 +56,7 @@ pub(crate) fn load(
     let mut root = Node::new(Tree::Map(BTreeMap::new()));
     let mut earlier = Mistakes {
         errors,
-        meant: Vec::new(),
+        ..Mistakes::default()
     };
     let mut inside = Inside {
         section: document.root,

@@ -119,8 +119,11 @@ impl Policies {
         text: &str,
     ) -> Result<Self, ConfigErrors> {
         let source = Source::of(Layer::Policy(scope.to_owned()), file.unwrap_or_default());
-        let (root, mistakes) = read_layer(text, Some(&Arc::new(source)))?;
-        Self::from_node(workload, scope, root, mistakes)
+        let layer = read_layer(text, Some(&Arc::new(source)))?;
+        let ambiguous = layer.ambiguous_hyperparameters(Some("invariant_config"));
+        let mut policies = Self::from_node(workload, scope, layer.root, layer.errors)?;
+        policies.warnings.extend(ambiguous);
+        Ok(policies)
     }
 
     /// Reads policies that are stored as JSON.

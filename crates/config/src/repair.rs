@@ -3,15 +3,68 @@
 //!
 //! What the checker found in the wrong place is moved, and the result is checked: only what is better than before is shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::errors::ConfigError;
-use crate::schema::{Checker, Misplaced, Segment, Stage, mask, mask_all};
+use crate::schema::{Checker, Document, Misplaced, Segment, Stage, mask, mask_all};
 use crate::secrets::mask_all_variables;
 use crate::yaml::{Node, Tree, to_yaml};
 
 /// How often what was moved is looked at again: a section in its right place may show what else is not.
 const ROUNDS: usize = 4;
+
+/// A document with what was misplaced in its right place.
+struct Correction {
+    root: Node,
+    /// Keys at the top that were changed, that went or that came.
+    touched: Vec<String>,
+    /// Errors in what was moved, which show only in its right place; some of them are corrected by a later move.
+    moved: Vec<ConfigError>,
+    /// The errors in what was moved that the corrected document still has.
+    inside: Vec<ConfigError>,
+    /// The other errors that it still has.
+    outside: Vec<ConfigError>,
+}
+
+/// Moves what is misplaced; `None` when nothing can be moved.
+fn correct(
+    document: &'static Document,
+    written: &Node,
+    mut misplaced: Vec<Misplaced>,
+) -> Option<Correction> {
+    let mut correction = Correction {
+        root: written.clone(),
+        touched: Vec::new(),
+        moved: Vec::new(),
+        inside: Vec::new(),
+        outside: Vec::new(),
+    };
+    let mut targets: Vec<String> = Vec::new();
+    for _ in 0..ROUNDS {
+        let touched = &mut correction.touched;
+        if !move_all(&mut correction.root, &misplaced, touched, &mut targets) {
+            break;
+        }
+        let mut again = Checker::new(document, Stage::Sane);
+        again.check(&mut correction.root.clone());
+        misplaced = again.misplaced;
+        let (inside, outside): (Vec<_>, Vec<_>) = again
+            .errors
+            .into_iter()
+            .partition(|error| is_inside(&targets, &error.path));
+        correction.moved.extend(inside.iter().cloned());
+        correction.inside = inside;
+        correction.outside = outside;
+    }
+    (!correction.touched.is_empty()).then_some(correction)
+}
+
+/// The document with what is misplaced in its right place, as [`propose`] shows its parts; `None` when nothing is.
+pub(crate) fn corrected(document: &'static Document, written: &Node) -> Option<Node> {
+    let mut checker = Checker::new(document, Stage::Sane);
+    checker.check(&mut written.clone());
+    correct(document, written, checker.misplaced).map(|correction| correction.root)
+}
 
 /// Adds the right form to the mistakes, when moving what is misplaced leads to one, and the mistakes in what was moved,
 /// which show only in its right place. `written` is the layer as it was before the check.
@@ -19,34 +72,18 @@ pub(crate) fn propose(checker: &mut Checker, written: &Node) {
     if checker.misplaced.is_empty() || checker.errors.is_empty() {
         return;
     }
-    let mut repaired = written.clone();
-    let mut touched: Vec<String> = Vec::new();
-    let mut targets: Vec<String> = Vec::new();
-    let mut misplaced = checker.misplaced.clone();
-    let mut moved: Vec<ConfigError> = Vec::new();
-    let mut left = 0;
-    for _ in 0..ROUNDS {
-        if !move_all(&mut repaired, &misplaced, &mut touched, &mut targets) {
-            break;
-        }
-        let mut again = Checker::new(checker.document(), Stage::Sane);
-        again.check(&mut repaired.clone());
-        misplaced = again.misplaced;
-        let (inside, outside): (Vec<_>, Vec<_>) = again
-            .errors
-            .into_iter()
-            .partition(|error| is_inside(&targets, &error.path));
-        moved.extend(inside);
-        left = outside.len();
-    }
-    if touched.is_empty() || left >= checker.errors.len() {
+    let Some(correction) = correct(checker.document(), written, checker.misplaced.clone()) else {
+        return;
+    };
+    if correction.outside.len() >= checker.errors.len() {
         return;
     }
-    let shown: BTreeMap<String, Node> = repaired
+    let shown: BTreeMap<String, Node> = correction
+        .root
         .members()
         .into_iter()
         .flatten()
-        .filter(|(key, _)| touched.contains(key))
+        .filter(|(key, _)| correction.touched.contains(key))
         .map(|(key, node)| (key.clone(), node.clone()))
         .collect();
     let mut value = Node::new(Tree::Map(shown)).to_value();
@@ -55,17 +92,52 @@ pub(crate) fn propose(checker: &mut Checker, written: &Node) {
     if let Some(secrets) = value.pointer_mut("/data/secrets") {
         mask_all(secrets);
     }
+    let left: Vec<&ConfigError> = correction
+        .inside
+        .iter()
+        .chain(&correction.outside)
+        .collect();
     if let Some(first) = checker.errors.first_mut() {
-        first.repaired = Some(to_yaml(&value).into());
+        first.repaired = Some(with_left(&to_yaml(&value), &left).into());
     }
-    checker.errors.extend(moved);
+    // What was found at the place where it is written is not said again of the place where it belongs.
+    let place = |error: &ConfigError| (error.line, error.column, error.message.clone());
+    let said: HashSet<_> = checker.errors.iter().map(place).collect();
+    let is_new = |error: &ConfigError| error.line.is_none() || !said.contains(&place(error));
+    checker
+        .errors
+        .extend(correction.moved.into_iter().filter(is_new));
 }
 
-/// Whether a path is below one of these.
+/// How a line begins that names an error which a correction leaves.
+const LEAVES: &str = "# leaves ";
+/// Most errors that are named so.
+const MAX_LEFT: usize = 20;
+
+/// A correction, with the errors that it leaves as comments in place of those that it had.
+pub(crate) fn with_left(repaired: &str, left: &[&ConfigError]) -> String {
+    let mut out: String = repaired
+        .lines()
+        .filter(|line| !line.starts_with(LEAVES))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    for error in left.iter().take(MAX_LEFT) {
+        let colon = if error.path.is_empty() { "" } else { ": " };
+        let line = format!("{LEAVES}the error {}{colon}{}", error.path, error.message);
+        out.push_str(&line.replace(['\n', '\r'], " "));
+        out.push('\n');
+    }
+    if left.len() > MAX_LEFT {
+        out.push_str(&format!("{LEAVES}{} more errors\n", left.len() - MAX_LEFT));
+    }
+    out
+}
+
+/// Whether a path is one of these or below one.
 fn is_inside(targets: &[String], path: &str) -> bool {
     targets.iter().any(|target| {
         path.strip_prefix(target.as_str())
-            .is_some_and(|rest| rest.starts_with(['.', '[']))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     })
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Number, Value, json};
 use crate::errors::{ConfigError, Position};
 use crate::hyperparameters::{Hyperparameter, Space};
 use crate::limits::{log_problem, range_problem};
-use crate::schema::{Checker, Special, cut, special};
+use crate::schema::{Checker, Special, closest, cut, snake, special};
 use crate::yaml::{Node, Tree};
 
 /// The value of `hyperparameters`.
@@ -117,11 +117,18 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
         let given = kind
             .text()
             .map_or(kind.kind().to_owned(), |text| format!("\"{}\"", cut(text)));
+        let near = kind
+            .text()
+            .and_then(|text| closest(text, TYPES.iter().map(|(name, _)| *name)));
+        let hint = match near {
+            Some(name) => format!("did you mean \"{name}\"?"),
+            None => "a group of hyperparameters cannot have a member called \"type\"".to_owned(),
+        };
         checker.within("type", |checker| {
             checker.error_hint(
                 kind.at.as_ref(),
                 format!("must be one of \"const\", \"int\", \"double\", \"log\", \"categorical\", not {given}"),
-                "a group of hyperparameters cannot have a member called \"type\"",
+                hint,
             );
         });
         return None;
@@ -130,7 +137,16 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
     for (key, member) in members {
         if key != "type" && !keys.iter().any(|(known, _)| known == key) {
             let message = format!("is not a key of a hyperparameter of type \"{name}\"");
-            checker.error_in(key, member.at.as_ref(), message);
+            match closest(
+                &snake(key).replace('_', ""),
+                keys.iter().map(|(known, _)| *known),
+            ) {
+                Some(known) => {
+                    let hint = format!("did you mean \"{known}\"?");
+                    checker.error_hint_in(key, member.at.as_ref(), message, hint);
+                }
+                None => checker.error_in(key, member.at.as_ref(), message),
+            }
         }
     }
     // A constant may be null; for everything else null is the same as nothing.

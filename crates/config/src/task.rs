@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::container::schema::complete_images;
 use crate::container::{LaidOver, TaskContainerDefaults, layer_under};
+use crate::document::{LayerText, read_layer};
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, each_once};
 use crate::explain::{ExplainedKey, rows};
 use crate::master::Underlay;
@@ -184,7 +185,11 @@ impl SubmittedTask {
         source: Option<&Arc<Source>>,
         overrides: &[S],
     ) -> Result<Self, ConfigErrors> {
-        let (mut root, mut mistakes) = crate::document::read_layer(text, source)?;
+        let LayerText {
+            mut root,
+            errors: mut mistakes,
+            ..
+        } = read_layer(text, source)?;
         if matches!(root.tree, Tree::Null) {
             // Everything has a default.
             root.tree = Tree::Map(BTreeMap::new());

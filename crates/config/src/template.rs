@@ -30,8 +30,11 @@ impl Template {
     /// # Errors
     /// Every mistake. A template fits at least one kind of work.
     pub fn parse(source: Option<Source>, text: &str) -> Result<Self, ConfigErrors> {
-        let (root, mistakes) = read_layer(text, source.map(Arc::new).as_ref())?;
-        Self::check(&root, mistakes)
+        let layer = read_layer(text, source.map(Arc::new).as_ref())?;
+        let ambiguous = layer.ambiguous_hyperparameters(None);
+        let mut template = Self::check(&layer.root, layer.errors)?;
+        template.warnings.extend(ambiguous);
+        Ok(template)
     }
 
     /// Checks a template that comes as JSON.

@@ -8,6 +8,7 @@ mod emit;
 mod json;
 mod node;
 mod scalar;
+mod unclosed;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 // The event parser beneath serde-saphyr: an untyped tree with positions is more than serde's data model can carry.
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
 
-use crate::errors::{ConfigError, ConfigErrors, Position};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position};
 use crate::schema::cut;
 
 pub use emit::to_yaml;
@@ -66,6 +67,8 @@ pub(crate) struct Reading {
     pub(crate) root: Node,
     /// Keys given twice, and values that are none.
     pub(crate) mistakes: Vec<ConfigError>,
+    /// Values without quotes that YAML 1.1 read as something else; at most [`MAX_TOLD`].
+    pub(crate) ambiguous: Vec<ConfigWarning>,
 }
 
 /// Reads one YAML or JSON document. An empty text is null.
@@ -81,7 +84,7 @@ pub fn parse(text: &str) -> Result<Node, ConfigErrors> {
 /// # Errors
 /// As [`parse`].
 pub fn parse_within(text: &str, limits: Limits) -> Result<Node, ConfigErrors> {
-    let Reading { root, mistakes } = read_within(text, limits)?;
+    let Reading { root, mistakes, .. } = read_within(text, limits)?;
     ConfigErrors::check(mistakes)?;
     Ok(root)
 }
@@ -116,7 +119,11 @@ fn read_within(text: &str, limits: Limits) -> Result<Reading, ConfigErrors> {
         // JSON allows what YAML does not (tabs as indentation); a text that is good JSON is read as JSON.
         Err(error) => match json::read(text, limits) {
             Some(read) => read?,
-            None => return Err(syntax_hint(text, error).into()),
+            None => {
+                let error =
+                    unclosed::located(text, error).unwrap_or_else(|error| syntax_hint(text, error));
+                return Err(error.into());
+            }
         },
     };
     // An escape (`"\0"`) spells what the text itself may not hold.
@@ -193,6 +200,7 @@ struct Builder<'text> {
     /// Where the node being read stands: `.key` and `[index]`.
     path: Vec<String>,
     mistakes: Vec<ConfigError>,
+    ambiguous: Vec<ConfigWarning>,
 }
 
 /// An event with the place where it starts.
@@ -208,6 +216,7 @@ impl<'text> Builder<'text> {
             limits,
             path: Vec::new(),
             mistakes: Vec::new(),
+            ambiguous: Vec::new(),
         }
     }
 
@@ -272,6 +281,7 @@ impl<'text> Builder<'text> {
                 at: Some(position(1, 1)),
             }),
             mistakes: self.mistakes,
+            ambiguous: self.ambiguous,
         })
     }
 
@@ -283,6 +293,9 @@ impl<'text> Builder<'text> {
         let (tree, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.charge(node::NODE_BYTES.saturating_add(text.len()), &at)?;
+                if matches!(style, ScalarStyle::Plain) && tag.is_none() {
+                    self.note_ambiguous(&text, &at);
+                }
                 let tree = scalar_tree(&text, style, tag.as_deref());
                 // As if nothing stood there: the rest is looked at all the same.
                 let tree = tree.unwrap_or_else(|message| {
@@ -441,6 +454,23 @@ impl<'text> Builder<'text> {
     fn note(&mut self, at: &Position, message: String) {
         let mistake = ConfigError::new(self.current_path(), Some(at), message);
         self.mistakes.push(mistake);
+    }
+
+    /// Notes a value that YAML 1.1 read as something else.
+    fn note_ambiguous(&mut self, text: &str, at: &Position) {
+        if self.ambiguous.len() < MAX_TOLD
+            && let Some(before) = scalar::in_yaml_1_1(text)
+        {
+            let now = match parse_scalar(text) {
+                Ok(Tree::Number(number)) => format!("the number {number}"),
+                _ => "text".to_owned(),
+            };
+            let message = format!(
+                "{text} without quotes is {now} here, where YAML 1.1 read {before}; write {before}, or \"{text}\" in quotes"
+            );
+            let warning = ConfigWarning::new(self.current_path(), Some(at), message);
+            self.ambiguous.push(warning);
+        }
     }
 
     fn current_path(&self) -> String {

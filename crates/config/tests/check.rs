@@ -187,10 +187,28 @@ fn lost_indentation_is_told_with_the_whole_of_what_was_lost() {
 }
 
 #[test]
-fn the_usual_name_of_a_file_counts_before_its_keys() {
+fn the_content_decides_what_a_document_is_and_the_name_where_it_is_open() {
     for (file, text, kind) in [
         ("/etc/x/agent.yaml", "resource_pools: default\n", "agent"),
-        ("master.yaml", "master_host: x\n", "master"),
+        ("master.yaml", "master_host: x\n", "agent"),
+        (
+            "master.yaml",
+            "entrypoint: a\nsearcher: {name: single, metric: l}\n",
+            "experiment",
+        ),
+        ("agent.yaml", "resource_pools: [{pool_name: a}]\n", "master"),
+        ("train.yaml", "provider: {type: aws, region: r}\n", "master"),
+        ("x.yaml", "seracher: {name: single}\n", "experiment"),
+        ("x.yaml", "resources: {slots: 2}\n", "task"),
+        ("shell.yaml", "resources: {slots: 2}\n", "shell"),
+        ("shell.yaml", "idle_timeout: 3s\n", "notebook"),
+        ("template.yaml", "searcher: {name: single}\n", "template"),
+        (
+            "x.yaml",
+            "name: \"x\nsearcher:\n  name: single\n",
+            "experiment",
+        ),
+        ("master.yaml", "", "master"),
         (
             "site-policies.yaml",
             "resources: {max_slots: 3}\n",
@@ -206,7 +224,68 @@ fn the_usual_name_of_a_file_counts_before_its_keys() {
         ("my-agent.yaml", "searcher: {name: single}\n", "experiment"),
         ("template.yaml", "environment: {image: x}\n", "template"),
     ] {
-        assert_eq!(guess(file, text).kind.name(), kind, "{file}: {text}");
+        let guess = guess(file, text).unwrap_or_else(|error| panic!("{file}: {text}: {error:?}"));
+        assert_eq!(guess.kind.name(), kind, "{file}: {text}");
+    }
+}
+
+#[test]
+fn what_is_no_document_of_ours_is_not_guessed() {
+    for (file, text, message, hint) in [
+        (
+            "values.yaml",
+            "maxSlotsPerPod: 4\ncheckpointStorage: {type: shared_fs}\ndb: {name: x}\n",
+            "looks like the values of a Helm chart, because it has \"checkpointStorage\"",
+            "helm lint",
+        ),
+        (
+            "x.yaml",
+            "postgresql: {postgresqlPassword: x}\nresources: {limits: {cpu: 1}}\n",
+            "looks like the values of a Helm chart",
+            "--kind",
+        ),
+        (
+            "docker-compose.yaml",
+            "services: {a: {image: x}}\n",
+            "has no key that any kind of document has",
+            "--kind experiment, task, notebook",
+        ),
+        ("x.yaml", "{}", "is empty", "--kind"),
+        ("x.yaml", "- a\n", "is a list, not a map", "--kind"),
+        (
+            "x.yaml",
+            "environment: {image: x}\n",
+            "may be an experiment, a task or a template",
+            "--kind experiment, template, policy, task-policy, task, notebook",
+        ),
+    ] {
+        let undecided = guess(file, text).unwrap_err();
+        assert!(undecided.message.contains(message), "{text}: {undecided:?}");
+        assert!(undecided.hint.contains(hint), "{text}: {undecided:?}");
+    }
+}
+
+#[test]
+fn no_name_is_needed_for_what_the_content_says() {
+    use det_config::document::DocumentKind;
+    // Every document of a kind is read as that kind, whatever its file is called.
+    for (text, kind) in [
+        (
+            "entrypoint: a\nsearcher: {name: single, metric: l}\n",
+            DocumentKind::Experiment,
+        ),
+        ("db: {host: h, user: u}\nport: 1\n", DocumentKind::Master),
+        ("master_host: h\nslot_type: cuda\n", DocumentKind::Agent),
+    ] {
+        for file in [
+            "master.yaml",
+            "agent.yaml",
+            "notebook.yaml",
+            "a.yaml",
+            "policies.yaml",
+        ] {
+            assert_eq!(guess(file, text).unwrap().kind, kind, "{file}: {text}");
+        }
     }
 }
 
@@ -387,7 +466,7 @@ fn a_required_key_is_not_explained_by_its_name() {
 #[test]
 fn policies_are_guessed_with_the_reason() {
     let of = |text: &str| {
-        let guess = det_config::document::guess("a.yaml", text);
+        let guess = det_config::document::guess("a.yaml", text).unwrap();
         (guess.kind.name(), guess.because)
     };
     assert_eq!(
@@ -402,4 +481,241 @@ fn policies_are_guessed_with_the_reason() {
         "policy",
         "where both can be meant"
     );
+}
+
+/// All errors of an experiment, with their places.
+fn errors_of(text: &str) -> Vec<String> {
+    told("experiment", text)
+}
+
+#[test]
+fn the_rest_of_a_misspelt_section_is_checked() {
+    let lines = errors_of(
+        "entrypoint: a\nseracher: {name: random, metrc: l, max_trials: lots}\nresourcse:\n  slots_per_trial: many\n",
+    );
+    for expected in [
+        "some.yaml:2:1: seracher: is not a known key; hint: did you mean \"searcher\"?",
+        "some.yaml:2:26: seracher.metrc: is not a known key for name \"random\"; hint: did you mean \"metric\"?",
+        "some.yaml:2:36: seracher.max_trials: must be an integer, not the string \"lots\"",
+        "some.yaml:4:3: resourcse.slots_per_trial: must be an integer, not the string \"many\"",
+    ] {
+        assert!(
+            lines.iter().any(|line| line == expected),
+            "{lines:#?} lack {expected}"
+        );
+    }
+    assert!(
+        !lines
+            .iter()
+            .any(|line| line.contains("searcher: is required")),
+        "{lines:#?}"
+    );
+    // What is in the wrong place is checked too.
+    let lines =
+        errors_of("entrypoint: a\nsearcher: {name: single, metric: l}\nslots: many\nimage: 5\n");
+    for expected in [
+        "slots: must be an integer, not the string \"many\"",
+        "image: must be",
+    ] {
+        assert!(
+            lines.iter().any(|line| line.contains(expected)),
+            "{lines:#?} lack {expected}"
+        );
+    }
+    // A secret in a misspelt place is not quoted.
+    let lines = errors_of(
+        "checkpoint_storge: {type: s3, bucket: b, secret_key: [hunter2], access_key: {a: hunter3}}\n",
+    );
+    assert!(!lines.concat().contains("hunter"), "{lines:#?}");
+}
+
+#[test]
+fn what_is_missing_in_an_empty_section_is_reported_there() {
+    let lines = errors_of("name: x\nentrypoint:\nsearcher:\nenvironment:\n  image: x\n");
+    assert_eq!(
+        lines,
+        [
+            "some.yaml:2:1: entrypoint: is required and has no value here: the command that trains; hint: for example \"python3 train.py\"",
+            "some.yaml:3:1: searcher: is required and has no value here; hint: how the space is searched",
+        ]
+    );
+    let lines = errors_of("entrypoint: a\nsearcher:\n  name:\n  metric: l\n");
+    assert!(
+        lines[0]
+            .starts_with("some.yaml:3:3: searcher.name: is required and has no value here: one of"),
+        "{lines:#?}"
+    );
+    let lines = told("agent", "slot_type: cuda\nmaster_host:\n");
+    assert!(
+        lines[0].starts_with("some.yaml:2:1: master_host: is required and has no value here"),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn names_that_are_nearly_right_are_suggested() {
+    let head = "entrypoint: a\nsearcher: {name: random, metric: l, max_trials: 3}\n";
+    for (text, meant) in [
+        ("min_validation_period: {batchs: 3}", "batches"),
+        ("min_validation_period: {epoch: 3}", "epochs"),
+        (
+            "searcher: {name: single, metric: l, max_length: {record: 3}}",
+            "records",
+        ),
+        ("resources: {slot_per_trail: 1}", "slots_per_trial"),
+        ("resources: {pool: a}", "resource_pool"),
+        (
+            "hyperparameters: {a: {type: duble, minval: 0, maxval: 1}}",
+            "double",
+        ),
+        (
+            "hyperparameters: {a: {type: int, min_val: 0, maxval: 1}}",
+            "minval",
+        ),
+        (
+            "hyperparameters: {a: {type: categorical, values: [1]}}",
+            "vals",
+        ),
+        ("checkpoint_polciy: all", "checkpoint_policy"),
+    ] {
+        let head = if text.starts_with("searcher") {
+            "entrypoint: a\n"
+        } else {
+            head
+        };
+        let lines = errors_of(&format!("{head}{text}\n"));
+        let expected = format!("did you mean \"{meant}\"?");
+        assert!(
+            lines.iter().any(|line| line.contains(&expected)),
+            "{text}: {lines:#?}"
+        );
+    }
+    let lines = told("master", "provider: {type: aws, region: r}\n");
+    assert!(
+        lines[0].contains("did you mean \"resource_pools[].provider\" or"),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn words_that_were_booleans_in_yaml_1_1_get_a_warning() {
+    let of = |space: &str| {
+        errors_of(&format!(
+            "entrypoint: a\nsearcher: {{name: random, metric: l, max_trials: 3}}\n{space}\n"
+        ))
+    };
+    assert_eq!(
+        of("hyperparameters: {a: yes, b: {type: categorical, vals: [on, \"off\"]}}\nname: no"),
+        [
+            "some.yaml:3:22: hyperparameters.a: warning: yes without quotes is text here, where YAML 1.1 read true; write true, or \"yes\" in quotes",
+            "some.yaml:3:57: hyperparameters.b.vals[0]: warning: on without quotes is text here, where YAML 1.1 read true; write true, or \"on\" in quotes",
+        ]
+    );
+    assert_eq!(
+        of(
+            "hyperparameters: {a: 010, b: 1_000, c: 0.5, d: 10, e: '010', f: x, g: 1:30, h: 0, i: -0b1}"
+        ),
+        [
+            "some.yaml:3:22: hyperparameters.a: warning: 010 without quotes is the number 10 here, where YAML 1.1 read 8; write 8, or \"010\" in quotes",
+            "some.yaml:3:30: hyperparameters.b: warning: 1_000 without quotes is text here, where YAML 1.1 read 1000; write 1000, or \"1_000\" in quotes",
+            "some.yaml:3:71: hyperparameters.g: warning: 1:30 without quotes is text here, where YAML 1.1 read 90; write 90, or \"1:30\" in quotes",
+        ]
+    );
+    assert_eq!(told("template", "hyperparameters: {a: off}\n").len(), 1);
+    assert_eq!(
+        told("policy", "invariant_config: {hyperparameters: {a: No}}\n").len(),
+        1
+    );
+}
+
+#[test]
+fn what_is_not_closed_is_reported_where_it_was_opened() {
+    for (text, expected) in [
+        (
+            "name: \"x\nentrypoint: a\n",
+            "some.yaml:1:7: is not YAML: the quote that is opened here is not closed",
+        ),
+        (
+            "name: x\nsearcher: {name: single, metric: \"l}\nhyperparameters:\n  a: \"x\"\n  b: 2\n",
+            "some.yaml:2:34: is not YAML: the quote that is opened here is not closed on this line; the next one is on line 4",
+        ),
+        (
+            "name: 'x\nentrypoint: a\ndescription: it's me\n",
+            "some.yaml:1:7: is not YAML: the quote that is opened here is not closed",
+        ),
+        (
+            "# it's a comment with \"\nname: it's x\nscript: |\n  echo \"\n  echo '\ndata: {a: \"it's\", b: 'x\nc: 1\n",
+            "some.yaml:6:22: is not YAML: the quote that is opened here is not closed",
+        ),
+        (
+            "a: \"b\\\"\nc: 1\n",
+            "some.yaml:1:4: is not YAML: the quote",
+        ),
+        ("a: 'it''s\nb: 1\n", "some.yaml:1:4: is not YAML: the quote"),
+        (
+            "{\"a\": \"b,\n\"c\": 1}\n",
+            "some.yaml:1:7: is not YAML: the quote",
+        ),
+        (
+            "name: x\nlabels: [a, b\nentrypoint: a\n",
+            "some.yaml:2:9: is not YAML: the \"[\" that is opened here is not closed",
+        ),
+        (
+            "name: x\nsearcher: {name: single\nentrypoint: a\n",
+            "some.yaml:2:11: is not YAML: the \"{\" that is opened here is not closed",
+        ),
+        // Nothing is left open: the place is where the parser noticed.
+        ("a: b: c\n", "some.yaml:1:5: is not YAML"),
+        ("a: \"b\" c\nd: 1\n", "some.yaml:1:8: is not YAML"),
+    ] {
+        let lines = errors_of(text);
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        assert!(lines[0].starts_with(expected), "{text}\n{lines:#?}");
+    }
+}
+
+#[test]
+fn a_correction_passes_the_check_or_says_what_it_leaves() {
+    let head = "entrypoint: a\nsearcher: {name: random, metric: l, max_trials: 3}\n";
+    for (text, left) in [
+        ("image: x\nslots: 2\n", &[][..]),
+        (
+            "image: x\nslots: 2\nnmae: y\n",
+            &["# leaves the error nmae: is not a known key"][..],
+        ),
+        (
+            "slots: many\n",
+            &["# leaves the error resources.slots_per_trial: must be an integer"][..],
+        ),
+        (
+            "slots: 2\nworkspace: w\n",
+            &["# leaves the error project: is required beside \"workspace\""][..],
+        ),
+        (
+            "slots: 2\nname: a\nname: b\n",
+            &["# leaves the error name: is given twice"][..],
+        ),
+    ] {
+        let text = format!("{head}{text}");
+        let errors = check(
+            DocumentKind::Experiment,
+            "a.yaml",
+            &text,
+            CheckOptions::default(),
+        )
+        .unwrap_err();
+        let repaired = errors
+            .repaired()
+            .unwrap_or_else(|| panic!("{text}: {errors}"));
+        let said: Vec<&str> = repaired
+            .lines()
+            .filter(|line| line.starts_with('#'))
+            .collect();
+        assert_eq!(said.len(), left.len(), "{repaired}");
+        for (said, expected) in said.iter().zip(left) {
+            assert!(said.starts_with(expected), "{said} is not {expected}");
+        }
+        // It is YAML with its comments, to be copied as it is.
+        assert!(det_config::yaml::parse(repaired).is_ok(), "{repaired}");
+    }
 }

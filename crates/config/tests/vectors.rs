@@ -273,7 +273,7 @@ fn the_examples_of_the_repository_are_experiments() {
             }
             let text = std::fs::read_to_string(&path).unwrap();
             let name = path.display().to_string();
-            let guess = document::guess(&name, &text);
+            let guess = document::guess(&name, &text).unwrap();
             assert_eq!(guess.kind, DocumentKind::Experiment, "{name}");
             document::check(guess.kind, &name, &text, CheckOptions::default())
                 .unwrap_or_else(|errors| panic!("{errors}"));

@@ -8,8 +8,10 @@ use std::process::ExitCode;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use det_config::container::TaskContainerDefaults;
-use det_config::document::{self, CheckOptions, DocumentKind, experiment_layers, task_layers};
-use det_config::errors::{ConfigErrors, ConfigWarning};
+use det_config::document::{
+    self, CheckOptions, DocumentKind, Undecided, experiment_layers, task_layers,
+};
+use det_config::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::{LoadedMaster, Underlay};
 use det_config::origin::{Layer, Source};
@@ -145,17 +147,27 @@ fn kind_of(name: &str) -> Result<DocumentKind, CliError> {
     })
 }
 
-/// The kind given, or a guess with a sentence about it.
+/// The kind given, or a guess with a sentence about it; the inner error when neither content nor name decide.
 fn kind_for(
     kind: &KindArg,
     file: &str,
     text: &str,
-) -> Result<(DocumentKind, Option<String>), CliError> {
+) -> Result<Result<(DocumentKind, Option<String>), Undecided>, CliError> {
     if let Some(name) = &kind.kind {
-        return Ok((kind_of(name)?, None));
+        return Ok(Ok((kind_of(name)?, None)));
     }
-    let guess = document::guess(file, text);
-    Ok((guess.kind, Some(guess.because)))
+    Ok(document::guess(file, text).map(|guess| (guess.kind, Some(guess.because))))
+}
+
+/// Why a document was not checked: it cannot be read, or it is not known what it is.
+fn not_checked(file: &str, text: &str, undecided: Undecided) -> ConfigErrors {
+    match det_config::yaml::parse(text) {
+        Err(unreadable) => unreadable.in_file(file),
+        Ok(_) => ConfigErrors::one(
+            ConfigError::new("", None, undecided.message).with_hint(undecided.hint),
+        )
+        .in_file(file),
+    }
 }
 
 fn note_guess(file: &str, kind: DocumentKind, because: &str) {
@@ -204,11 +216,23 @@ fn check(args: &CheckArgs) -> Result<ExitCode, CliError> {
                 continue;
             }
         };
-        let (kind, because) = kind_for(&args.kind, &file, &text)?;
+        let (kind, because) = match kind_for(&args.kind, &file, &text)? {
+            Ok(found) => found,
+            Err(undecided) => {
+                all_good = false;
+                let errors = not_checked(&file, &text, undecided);
+                if args.json {
+                    results.push(as_json(&file, None, None, &Err(errors)));
+                } else {
+                    output::line(&errors)?;
+                }
+                continue;
+            }
+        };
         let outcome = document::check(kind, &file, &text, options);
         all_good &= outcome.is_ok();
         if args.json {
-            results.push(as_json(&file, kind, because.as_deref(), &outcome));
+            results.push(as_json(&file, Some(kind), because.as_deref(), &outcome));
             continue;
         }
         if let Some(because) = &because {
@@ -253,14 +277,15 @@ fn print_warnings(warnings: &[ConfigWarning]) -> Result<(), CliError> {
 
 fn as_json(
     file: &str,
-    kind: DocumentKind,
+    kind: Option<DocumentKind>,
     because: Option<&str>,
     outcome: &Result<document::Checked, ConfigErrors>,
 ) -> Value {
     let warnings = |warnings: &[ConfigWarning]| -> Vec<Value> {
         warnings.iter().map(ConfigWarning::to_json).collect()
     };
-    let mut result = json!({"file": file, "kind": kind.name(), "guessed_because": because});
+    let mut result =
+        json!({"file": file, "kind": kind.map(DocumentKind::name), "guessed_because": because});
     let rest = match outcome {
         Ok(checked) => json!({
             "ok": true, "mistakes": [], "warnings": warnings(&checked.warnings), "fits": checked.fits,
@@ -268,7 +293,7 @@ fn as_json(
         }),
         Err(errors) => json!({
             "ok": false,
-            "mistakes": errors.0.iter().map(det_config::ConfigError::to_json).collect::<Vec<_>>(),
+            "mistakes": errors.0.iter().map(ConfigError::to_json).collect::<Vec<_>>(),
             "warnings": [], "fits": null, "repaired": errors.repaired(),
         }),
     };
@@ -281,7 +306,9 @@ fn as_json(
 /// `context` leads to the master, if one is asked.
 async fn explain(args: &ExplainArgs, context: Option<&Context>) -> Result<(), CliError> {
     let (file, text) = (shown_name(&args.file), read_text(&args.file)?);
-    let (kind, because) = kind_for(&args.kind, &file, &text)?;
+    let (kind, because) = kind_for(&args.kind, &file, &text)?.map_err(|undecided| {
+        CliError::usage(format!("{file} {}; {}", undecided.message, undecided.hint))
+    })?;
     if let Some(because) = &because {
         note_guess(&file, kind, because);
     }

@@ -1,5 +1,6 @@
 //! Holds a document against the schema: every mistake with its place, its path, what was found and what is allowed.
 
+mod empty;
 mod lost;
 mod unknown;
 
@@ -14,8 +15,8 @@ use crate::secrets::{found_text, is_place_of_secrets};
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
-pub(crate) use unknown::closest;
 use unknown::other_variant;
+pub(crate) use unknown::{closest, snake};
 
 /// How complete the document has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub(crate) struct Checker {
     pub(crate) misplaced: Vec<Misplaced>,
     /// Paths of keys that unknown ones most likely meant: to miss these as well would be to say it twice.
     pub(crate) meant: Vec<String>,
+    /// Keys that are written without a value, with their places.
+    empty: Vec<(String, Position)>,
     /// Above 0 below a secret: values are not quoted.
     hush: usize,
 }
@@ -74,12 +77,15 @@ pub(crate) struct Mistakes {
     pub(crate) errors: Vec<ConfigError>,
     /// See [`Checker::meant`].
     pub(crate) meant: Vec<String>,
+    /// See [`Checker::empty`].
+    pub(crate) empty: Vec<(String, Position)>,
 }
 
 impl Mistakes {
     pub(crate) fn extend(&mut self, other: Self) {
         self.errors.extend(other.errors);
         self.meant.extend(other.meant);
+        self.empty.extend(other.empty);
     }
 }
 
@@ -100,6 +106,7 @@ impl Checker {
             document,
             misplaced: Vec::new(),
             meant: Vec::new(),
+            empty: Vec::new(),
             hush: 0,
         }
     }
@@ -145,24 +152,33 @@ impl Checker {
                 && !(is_of_unknown_key(error) && told.contains(&place(error)))
         });
         self.errors.extend(earlier.errors);
-        forget_missing_of_given(&mut self.errors);
+        self.empty.extend(earlier.empty);
+        self.settle();
     }
 
     /// The mistakes and the warnings so far.
     pub(crate) fn taken(mut self) -> (Mistakes, Vec<ConfigWarning>) {
-        forget_missing_of_given(&mut self.errors);
+        self.settle();
         let mistakes = Mistakes {
             errors: self.errors,
             meant: self.meant,
+            empty: self.empty,
         };
         (mistakes, each_once(self.warnings))
     }
 
     /// The warnings, each once, unless there are mistakes.
     pub(crate) fn finish(mut self) -> Result<Vec<ConfigWarning>, ConfigErrors> {
-        forget_missing_of_given(&mut self.errors);
+        self.settle();
         ConfigErrors::check(self.errors)?;
         Ok(each_once(self.warnings))
+    }
+
+    /// Brings the errors together: what is missing is reported where its key is written without a value, and not at all
+    /// where another error is about the value.
+    fn settle(&mut self) {
+        forget_missing_of_given(&mut self.errors);
+        self.place_missing_at_empty_keys();
     }
 
     /// The path of the value being looked at.
@@ -478,7 +494,8 @@ impl Checker {
         let lost = self.lost_indentation(node, section);
         self.rename(node, section.aliases, section.fields);
         let names: Vec<&'static str> = section.fields.iter().map(|field| field.name).collect();
-        self.unknown_keys(node, &names, "", |key| {
+        let fields = |name: &str| section.field(name);
+        self.unknown_keys(node, &names, fields, "", |key| {
             let above = lost.get(key)?;
             Some(format!("indent it below \"{above}\", which has no value"))
         });
@@ -491,6 +508,7 @@ impl Checker {
     /// Gives old names their new ones and drops nulls: a null is the same as nothing, except where it takes away what a
     /// weaker layer gives.
     fn rename(&mut self, node: &mut Node, aliases: Aliases, fields: &'static [Field]) {
+        self.note_empty(node);
         let Some(members) = node.members_mut() else {
             return;
         };
@@ -586,7 +604,8 @@ impl Checker {
             } else {
                 // Which keys are allowed shows only when a lower layer has brought the tag.
                 let names = union_names(union, None);
-                self.unknown_keys(node, &names, "", |_| None);
+                let fields = |name: &str| named(union.common, name);
+                self.unknown_keys(node, &names, fields, "", |_| None);
                 self.fields(node, at.as_ref(), union.common, "");
                 self.variants_alike(node, union);
             }
@@ -609,7 +628,9 @@ impl Checker {
         let of = format!(" for {} \"{}\"", union.tag, chosen.name);
         if !chosen.open {
             let names = union_names(union, Some(chosen));
-            self.unknown_keys(node, &names, &of, |key| other_variant(union, key));
+            let fields =
+                |name: &str| named(union.common, name).or_else(|| named(chosen.fields, name));
+            self.unknown_keys(node, &names, fields, &of, |key| other_variant(union, key));
         }
         self.fields(node, at.as_ref(), union.common, "");
         self.fields(node, at.as_ref(), chosen.fields, &of);
@@ -647,7 +668,11 @@ impl Checker {
         let near = near.and_then(|word| union.variant(word));
         let is_open = near.map_or_else(|| current().any(|variant| variant.open), |near| near.open);
         if !is_open {
-            self.unknown_keys(node, &union_names(union, None), "", |_| None);
+            let fields = |name: &str| {
+                let of_near = near.and_then(|near| named(near.fields, name));
+                named(union.common, name).or(of_near)
+            };
+            self.unknown_keys(node, &union_names(union, None), fields, "", |_| None);
         }
         self.fields(node, at.as_ref(), union.common, "");
         match near {
@@ -696,6 +721,10 @@ pub(crate) fn push_key(path: &mut String, key: &str) {
         // A variable may stand where its name alone should.
         path.push_str(&format!("[{:?}]", found_text(key)));
     }
+}
+
+fn named(fields: &'static [Field], name: &str) -> Option<&'static Field> {
+    fields.iter().find(|field| field.name == name)
 }
 
 /// The keys of one variant of a union, or of all.

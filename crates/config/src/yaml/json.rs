@@ -33,6 +33,7 @@ pub(super) fn read(text: &str, limits: Limits) -> Option<Result<Reading, ConfigE
                 Err(_) => Reading {
                     root,
                     mistakes: Vec::new(),
+                    ambiguous: Vec::new(),
                 },
             }))
         }

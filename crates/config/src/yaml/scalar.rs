@@ -42,6 +42,44 @@ pub fn parse_scalar(text: &str) -> Result<Tree, String> {
         .ok_or_else(|| format!("\"{}\" is too large for a number", cut(text)))
 }
 
+/// What YAML 1.1 read where an unquoted scalar means something else now: booleans as words, integers with underscores, with
+/// a leading zero (octal) and with colons (base 60). `None` when both read the same.
+pub(super) fn in_yaml_1_1(text: &str) -> Option<String> {
+    // The longest such integer that is worth a warning has the 26 characters of 64 bits in groups of three.
+    if text.len() > 26 {
+        return None;
+    }
+    match text {
+        "yes" | "Yes" | "YES" | "on" | "On" | "ON" => return Some("true".into()),
+        "no" | "No" | "NO" | "off" | "Off" | "OFF" => return Some("false".into()),
+        _ => {}
+    }
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(rest) => ("-", rest),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    if !digits.starts_with(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let value = if digits.contains(':') {
+        digits
+            .split(':')
+            .enumerate()
+            .try_fold(0_u64, |sum, (index, part)| {
+                let part: u64 = part.parse().ok().filter(|n| index == 0 || *n < 60)?;
+                sum.checked_mul(60)?.checked_add(part)
+            })?
+    } else {
+        let plain = digits.replace('_', "");
+        let octal = plain.len() > 1 && plain.starts_with('0');
+        if !octal && plain.len() == digits.len() {
+            return None;
+        }
+        u64::from_str_radix(&plain, if octal { 8 } else { 10 }).ok()?
+    };
+    Some(format!("{sign}{value}"))
+}
+
 /// `0o17` and `0x1f`, without a sign.
 fn radix(text: &str) -> Option<Number> {
     let (digits, radix) = match (text.strip_prefix("0o"), text.strip_prefix("0x")) {

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::container::schema::NOT_EMPTY;
+use crate::errors::Position;
 use crate::limits;
 use crate::schema::{
-    Block, Checker, Field, Kind, Merge, NATURAL, OldKey, POSITIVE, Special, Union, field, special,
-    union, variant,
+    Block, Checker, Field, Kind, Merge, NATURAL, OldKey, POSITIVE, Special, Union, closest, field,
+    special, union, variant,
 };
 use crate::yaml::{Node, Tree};
 
@@ -252,6 +253,11 @@ static MAX_LENGTH_KIND: Special = special(
 
 const LENGTH_KEYS: [&str; 3] = ["batches", "records", "epochs"];
 
+/// The key of a length that a word most likely means: `batchs`, `epoch`.
+fn nearest_length(key: &str) -> Option<&'static str> {
+    closest(key, LENGTH_KEYS.into_iter())
+}
+
 /// A map with exactly one of three keys.
 fn length(checker: &mut Checker, node: &mut Node) {
     bounded_length(checker, node, NATURAL);
@@ -266,6 +272,18 @@ fn bounded_length(checker: &mut Checker, node: &mut Node, bound: Kind) {
         return checker.error(at.as_ref(), format!("{EXPECTED}, not {kind}"));
     };
     members.retain(|_, member| !matches!(member.tree, Tree::Null));
+    let misspelt: Vec<(String, &'static str, Option<Position>)> = members
+        .iter()
+        .filter(|(key, _)| !LENGTH_KEYS.contains(&key.as_str()))
+        .filter_map(|(key, member)| Some((key.clone(), nearest_length(key)?, member.at.clone())))
+        .collect();
+    if !misspelt.is_empty() {
+        for (key, meant, at) in misspelt {
+            let hint = format!("did you mean \"{meant}\"?");
+            checker.error_hint_in(&key, at.as_ref(), "is not a known key", hint);
+        }
+        return;
+    }
     if members.len() != 1
         || !members
             .keys()

@@ -102,4 +102,86 @@ proptest! {
             let _ = ExperimentConfig::from_json(&json!({key: value}));
         }
     }
+
+    #[test]
+    fn a_correction_says_exactly_what_it_leaves(
+        parts in prop::collection::btree_set(
+            prop_oneof![
+                Just("image: x"), Just("slots: 2"), Just("slots: many"), Just("max_slots: 1"), Just("priority: 300"),
+                Just("registry_auth: {username: u}"), Just("hparams: {a: 1}"), Just("seed: 3"), Just("seed: x"),
+                Just("nmae: y"), Just("max_restarts: -1"), Just("workspace: w"), Just("log_retention_days: 3"),
+                Just("resources.weight: 3"), Just("env: [A=1]"), Just("pod_spec: 3"), Just("max_length: {batchs: 3}"),
+            ],
+            1..6,
+        ),
+        searcher in prop_oneof![
+            Just("searcher: {name: single, metric: l}"), Just("searcher: {name: random, metric: l}"), Just("searcher:"),
+            Just("searcher: {name: single, metric: l, hyperparameters: {b: 1}}"), Just("searcher:\nmetric: l\nmax_trials: 3"),
+        ],
+    ) {
+        use crate::document::{CheckOptions, DocumentKind, check};
+        let lines: Vec<&str> = parts.into_iter().collect();
+        let mut keys: Vec<&str> = lines.iter().map(|line| line.split(':').next().unwrap_or("")).collect();
+        keys.dedup();
+        prop_assume!(keys.len() == lines.len());
+        let text = format!("entrypoint: x\n{searcher}\n{}\n", lines.join("\n"));
+        let options = CheckOptions::default();
+        let Err(errors) = check(DocumentKind::Experiment, "a.yaml", &text, options) else {
+            return Ok(());
+        };
+        let Some(repaired) = errors.repaired() else {
+            return Ok(());
+        };
+        let mut named: Vec<&str> = repaired
+            .lines()
+            .filter_map(|line| line.strip_prefix("# leaves the error "))
+            .collect();
+        // Applied by its reader: what it shows replaces what was there, and what it moved elsewhere goes.
+        let written = crate::yaml::parse(&text).unwrap();
+        let corrected = crate::repair::corrected(&super::super::schema::DOCUMENT, &written).unwrap();
+        let shown = crate::yaml::parse(repaired).unwrap();
+        let mut applied = written.to_value();
+        let applied = applied.as_object_mut().unwrap();
+        applied.retain(|key, _| corrected.members().unwrap().contains_key(key));
+        for (key, value) in shown.to_value().as_object().unwrap() {
+            applied.insert(key.clone(), value.clone());
+        }
+        let again = crate::yaml::to_yaml(&Value::Object(applied.clone()));
+        let left: Vec<String> = match check(DocumentKind::Experiment, "a.yaml", &again, options) {
+            Ok(_) => Vec::new(),
+            Err(left) => left.0.iter().map(|e| format!("{}: {}", e.path, e.message)).collect(),
+        };
+        let mut left: Vec<&str> = left.iter().map(String::as_str).collect();
+        named.sort_unstable();
+        left.sort_unstable();
+        prop_assert_eq!(named, left, "{}\n{}", text, again);
+    }
+
+    #[test]
+    fn a_damaged_document_is_refused_or_read_and_never_more(
+        cut in 0..600_usize,
+        at in 0..600_usize,
+        piece in prop_oneof![
+            Just("\""), Just("'"), Just("["), Just("{"), Just("}"), Just(":"), Just("\n"), Just(" "), Just("#"), Just("|"),
+            Just("*a"), Just("&a "), Just("\t"), Just("é"), Just("\u{0}"), Just(","), Just("- "),
+        ],
+    ) {
+        use crate::document::{CheckOptions, DocumentKind, check, guess};
+        let whole = "name: \"a b\"\nentrypoint: [python3, 'train.py']\nsearcher:\n  name: random\n  metric: l\n  max_trials: 3\n\
+            hyperparameters:\n  lr: {type: log, minval: -3, maxval: -1, base: 10}\n  on: yes\n\
+            environment: &e\n  image: {cpu: x, cuda: \"y\"}\n  environment_variables: [A=1, \"B=2 # c\"]\n\
+            resources: {slots_per_trial: 2, shm_size: 4 GiB}\nstartup: |\n  echo \"\n  x: [\nbind_mounts:\n  - host_path: /a\n    container_path: b\n";
+        let mut text: String = whole.chars().take(whole.chars().count() - cut.min(whole.len() / 2)).collect();
+        let place = text.char_indices().map(|(index, _)| index).nth(at % text.chars().count()).unwrap_or(0);
+        text.insert_str(place, piece);
+        let _ = guess("a.yaml", &text);
+        for name in ["experiment", "notebook", "template", "master", "policy"] {
+            let kind = DocumentKind::from_name(name).unwrap();
+            if let Err(errors) = check(kind, "a.yaml", &text, CheckOptions::default()) {
+                prop_assert!(!errors.0.is_empty());
+                let lines = u32::try_from(text.lines().count()).unwrap();
+                prop_assert!(errors.0.iter().all(|e| e.line.is_none_or(|line| line <= lines + 1)), "{}", errors);
+            }
+        }
+    }
 }

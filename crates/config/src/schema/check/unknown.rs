@@ -2,16 +2,18 @@
 
 use super::{Checker, Segment, push_key, quoted};
 use crate::errors::{MAX_TOLD, edit_distance};
-use crate::schema::{Union, leaves};
-use crate::yaml::Node;
+use crate::schema::{Field, Kind, Union, keys, leaves};
+use crate::yaml::{Node, Tree};
 
 impl Checker {
-    /// Refuses keys that are not in `names`; `of` names the variant they would have to belong to, and `elsewhere` says
-    /// where a key belongs instead.
+    /// Refuses keys that are not in `names`, and checks what is below those that most likely mean another one. `fields`
+    /// gives the field of a name, where it is certain; `of` names the variant that keys would have to belong to, and
+    /// `elsewhere` says where a key belongs instead.
     pub(super) fn unknown_keys(
         &mut self,
         node: &Node,
         names: &[&'static str],
+        fields: impl Fn(&str) -> Option<&'static Field>,
         of: &str,
         elsewhere: impl Fn(&str) -> Option<String>,
     ) {
@@ -26,7 +28,8 @@ impl Checker {
                 continue;
             }
             let hint = elsewhere(key).or_else(|| {
-                let meant = self.meaning(key, names)?;
+                let meant = self.meaning(key, member, names)?;
+                self.check_as_meant(key, member, &meant, node, &fields);
                 if let Some(place) = meant.place(key) {
                     self.belongs_at(key, &place);
                     self.meant.push(place);
@@ -49,6 +52,38 @@ impl Checker {
         }
     }
 
+    /// Checks the value of an unknown key as that of the key that it means, unless that one is given as well.
+    fn check_as_meant(
+        &mut self,
+        key: &str,
+        member: &Node,
+        meant: &Meant,
+        around: &Node,
+        fields: &impl Fn(&str) -> Option<&'static Field>,
+    ) {
+        let (kind, secret) = match meant {
+            Meant::Sibling(sibling) if around.get(sibling).is_none() => match fields(sibling) {
+                Some(field) => (field.kind, field.secret),
+                None => return,
+            },
+            Meant::Place(path) | Meant::Outside(path) => {
+                match &fields_at(Kind::Section(self.document.root), path)[..] {
+                    [field] => (field.kind, field.holds_secrets()),
+                    _ => return,
+                }
+            }
+            _ => return,
+        };
+        let misplaced = self.misplaced.len();
+        // What is found is about the value as it is written, so the value is left as it is.
+        let mut value = member.clone();
+        self.hush += usize::from(secret);
+        self.within(key, |checker| checker.value(&mut value, kind));
+        self.hush -= usize::from(secret);
+        // The section itself is in the wrong place, which moving its members does not mend.
+        self.misplaced.truncate(misplaced);
+    }
+
     /// Where a key at the current path that is not known there belongs, by what people are known to misplace.
     pub(crate) fn known_place(&self, key: &str) -> Option<&'static str> {
         let here = self.path_to(key);
@@ -63,7 +98,7 @@ impl Checker {
             .filter(|to| *to != here)
     }
 
-    fn path_to(&self, key: &str) -> String {
+    pub(super) fn path_to(&self, key: &str) -> String {
         let mut here = self.path();
         push_key(&mut here, key);
         here
@@ -86,7 +121,7 @@ impl Checker {
     }
 
     /// What an unknown key may have meant.
-    fn meaning(&self, key: &str, siblings: &[&'static str]) -> Option<Meant> {
+    fn meaning(&self, key: &str, member: &Node, siblings: &[&'static str]) -> Option<Meant> {
         if let Some(place) = self.known_place(key) {
             return Some(Meant::Place(place.to_owned()));
         }
@@ -101,6 +136,7 @@ impl Checker {
         }
         let places: Vec<String> = known
             .into_iter()
+            .filter(|leaf| may_be(member, leaf.kind))
             .map(|leaf| leaf.path)
             .filter(|path| path.rsplit('.').next() == Some(&*plain) && *path != here)
             .collect();
@@ -114,8 +150,91 @@ impl Checker {
             [place] if self.path.is_empty() => Some(Meant::Place(place.clone())),
             // A leaf name that occurs all over the schema says nothing.
             [_, ..] if places.len() <= 3 => Some(Meant::OneOf(places)),
+            [] => self.meaning_within_lists(&plain, siblings),
             _ => None,
         }
+    }
+}
+
+impl Checker {
+    /// As [`Self::meaning`], of keys that only elements of lists have, or else a sibling whose last word it is.
+    fn meaning_within_lists(&self, plain: &str, siblings: &[&'static str]) -> Option<Meant> {
+        let here = self.path_to(plain);
+        let mut places: Vec<String> = keys(self.document, false)
+            .into_iter()
+            .map(|key| key.path)
+            .filter(|path| {
+                path.contains("[].")
+                    && path.rsplit('.').next() == Some(plain)
+                    && path.replace("[]", "") != here
+            })
+            .collect();
+        places.dedup();
+        if (1..=3).contains(&places.len()) {
+            return Some(Meant::OneOf(places));
+        }
+        let mut ending = siblings.iter().filter(|sibling| {
+            sibling
+                .strip_suffix(plain)
+                .is_some_and(|before| before.ends_with('_'))
+        });
+        match (ending.next(), ending.next()) {
+            (Some(sibling), None) if plain.len() >= 3 => Some(Meant::Sibling(sibling)),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a value has the shape of a kind, as far as that shows without looking into it.
+fn may_be(node: &Node, kind: Kind) -> bool {
+    match (&node.tree, kind) {
+        (Tree::Null, _) => true,
+        (Tree::Map(_), kind) => !matches!(
+            kind,
+            Kind::Bool
+                | Kind::Int(..)
+                | Kind::Above(_)
+                | Kind::AtLeast(_)
+                | Kind::Text
+                | Kind::Choice(_)
+                | Kind::Duration
+                | Kind::List(_)
+        ),
+        (Tree::List(_), kind) => matches!(kind, Kind::List(_) | Kind::Any | Kind::Special(_)),
+        (_, kind) => !matches!(
+            kind,
+            Kind::List(_) | Kind::Map(_) | Kind::AnyMap | Kind::Section(_) | Kind::Union(_)
+        ),
+    }
+}
+
+/// The fields at a dotted path; several where variants of a union have one each.
+fn fields_at(kind: Kind, path: &str) -> Vec<&'static Field> {
+    let (name, rest) = match path.split_once('.') {
+        Some((name, rest)) => (name, Some(rest)),
+        None => (path, None),
+    };
+    let here: Vec<&'static Field> = match kind {
+        Kind::Section(section) => section.field(name).into_iter().collect(),
+        Kind::Union(union) => union
+            .common
+            .iter()
+            .chain(union.variants.iter().flat_map(|variant| variant.fields))
+            .filter(|field| field.name == name)
+            .collect(),
+        Kind::Special(special) => {
+            return special
+                .inner
+                .map_or_else(Vec::new, |inner| fields_at(inner, path));
+        }
+        _ => Vec::new(),
+    };
+    match rest {
+        None => here,
+        Some(rest) => here
+            .into_iter()
+            .flat_map(|field| fields_at(field.kind, rest))
+            .collect(),
     }
 }
 
@@ -200,13 +319,14 @@ pub(crate) fn snake(key: &str) -> String {
     out
 }
 
-/// The candidate nearest to `word`, at most two edits away and not a wholly different word.
+/// The candidate nearest to `word`, at most two edits away, of a long word three, and not a wholly different word.
 pub(crate) fn closest<'a>(
     word: &str,
     candidates: impl Iterator<Item = &'a str>,
 ) -> Option<&'a str> {
+    let limit = if word.len() >= 10 { 3 } else { 2 };
     candidates
-        .filter_map(|candidate| Some((edit_distance(word, candidate, 2)?, candidate)))
+        .filter_map(|candidate| Some((edit_distance(word, candidate, limit)?, candidate)))
         .filter(|(distance, candidate)| *distance < candidate.chars().count())
         .min()
         .map(|(_, candidate)| candidate)
