@@ -70,30 +70,29 @@ impl MasterVerifier {
             provider,
         })
     }
+}
 
-    /// Judges a certificate that the user gave as it is: only its validity period and its name count.
-    fn verify_given(
-        &self,
-        judged: Result<ServerCertVerified, Error>,
-        end_entity: &CertificateDer<'_>,
-        name: &ServerName<'_>,
-    ) -> Result<ServerCertVerified, Error> {
-        use CertificateError as Problem;
-        // The validity period is the first thing that is verified of a certificate, before who issued it and what it may
-        // be used for; the tests of this crate hold that for each kind of certificate.
-        if let Err(Error::InvalidCertificate(
-            Problem::Expired
-            | Problem::ExpiredContext { .. }
-            | Problem::NotValidYet
-            | Problem::NotValidYetContext { .. }
-            | Problem::BadEncoding,
-        )) = &judged
-        {
-            return judged;
-        }
-        verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
-        Ok(ServerCertVerified::assertion())
+/// Judges a certificate that the user gave as it is: only its validity period and its name count.
+fn verify_given(
+    judged: Result<ServerCertVerified, Error>,
+    end_entity: &CertificateDer<'_>,
+    name: &ServerName<'_>,
+) -> Result<ServerCertVerified, Error> {
+    use CertificateError as Problem;
+    // The validity period is the first thing that is verified of a certificate, before who issued it and what it may
+    // be used for; the tests of this crate hold that for each kind of certificate.
+    if let Err(Error::InvalidCertificate(
+        Problem::Expired
+        | Problem::ExpiredContext { .. }
+        | Problem::NotValidYet
+        | Problem::NotValidYetContext { .. }
+        | Problem::BadEncoding,
+    )) = &judged
+    {
+        return judged;
     }
+    verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+    Ok(ServerCertVerified::assertion())
 }
 
 impl ServerCertVerifier for MasterVerifier {
@@ -106,23 +105,28 @@ impl ServerCertVerifier for MasterVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let name = self.name.as_ref().unwrap_or(server_name);
+        let mut refused: Error = CertificateError::UnknownIssuer.into();
         if let Some(issued) = &self.issued {
             let judged =
                 issued.verify_server_cert(end_entity, intermediates, name, ocsp_response, now);
             if self.certificates.iter().any(|given| given == end_entity) {
-                return self.verify_given(judged, end_entity, name);
+                return verify_given(judged, end_entity, name);
             }
-            match (&judged, &self.authorities) {
-                (Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)), Some(_)) => {}
-                _ => return judged,
+            match judged {
+                Ok(verified) => return Ok(verified),
+                Err(error) => refused = error,
             }
         }
-        match &self.authorities {
-            Some(authorities) => {
-                authorities.verify_server_cert(end_entity, intermediates, name, ocsp_response, now)
-            }
-            None => Err(CertificateError::UnknownIssuer.into()),
-        }
+        let Some(authorities) = &self.authorities else {
+            return Err(refused);
+        };
+        authorities
+            .verify_server_cert(end_entity, intermediates, name, ocsp_response, now)
+            .map_err(|error| match &error {
+                // Then the certificates that were given say more.
+                Error::InvalidCertificate(CertificateError::UnknownIssuer) => refused,
+                _ => error,
+            })
     }
 
     fn verify_tls12_signature(
