@@ -256,6 +256,22 @@ pub struct HealthCheck {
     pub database: HealthStatus,
     /// Each resource manager.
     pub resource_managers: Vec<ResourceManagerHealth>,
+    /// Each work that goes on by itself, such as scheduling.
+    pub background: Vec<BackgroundHealth>,
+}
+
+/// Health of a work that goes on by itself.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct BackgroundHealth {
+    /// Its name.
+    pub name: String,
+    /// Whether it runs; it is down while it waits to be started again after a panic.
+    pub status: HealthStatus,
+    /// How often it was started again since the master started.
+    pub restarts: u64,
+    /// What its last panic said; `None` = there was none.
+    pub last_panic: Option<String>,
 }
 
 /// Health of one resource manager.

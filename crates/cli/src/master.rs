@@ -210,8 +210,12 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
         () = running.wait() => {}
     }
     tracing::info!("stopping");
+    let failure = running.failure().map(str::to_owned);
     running.stop().await;
-    Ok(ExitCode::SUCCESS)
+    match failure {
+        Some(why) => Err(CliError::request(format!("the master ended: {why}"))),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// Starts a master; a refusal is one sentence.

@@ -155,7 +155,8 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
                 stopped = serve::stop_signal() => stopped,
                 () = hang_ups.reload(&reloading) => Ok(()),
                 () = master.wait() => {
-                    Err(CliError::request(format!("the master ended; {} tells why", log_file.display())))
+                    let why = master.failure().map_or_else(String::new, |why| format!(": {why}"));
+                    Err(CliError::request(format!("the master ended{why}; {} has more", log_file.display())))
                 }
                 ended = first_failure(&mut agents) => ended,
             };

@@ -284,7 +284,7 @@ impl Auth {
         for user in users::list(&mut conn.conn()).await? {
             cache.put_user(user);
         }
-        for session in users::sessions(&mut conn.conn(), det_store::now()).await? {
+        for session in users::sessions(&mut conn.conn(), det_store::earliest_now()).await? {
             let known = Session::new(&session);
             cache.sessions.insert(session.token_hash, known);
         }
@@ -346,7 +346,7 @@ impl Auth {
         if session.checked.elapsed() >= TRUSTED {
             self.check_session(&hash).await?;
         }
-        let now = det_store::now();
+        let now = det_store::earliest_now();
         Ok(self.read(|c| {
             let session = c.sessions.get(&hash)?;
             let user = c.users.get(&session.user_id)?;
@@ -404,7 +404,7 @@ impl Auth {
     /// Which task holds this allocation token.
     pub async fn by_allocation_token(&self, token: &str) -> AppResult<Option<Actor>> {
         let hash = token_hash(token);
-        let now = det_store::now();
+        let now = det_store::steady_now();
         let (known, ends) = self.read(|c| (c.tasks.get(&hash).cloned(), c.ends));
         // Like a session's, a task's right is asked of the rows again once in a while.
         let known = known.filter(|known| known.checked.elapsed() < TRUSTED);
@@ -587,7 +587,7 @@ impl Auth {
         let session = SessionRow {
             token_hash: token_hash(token),
             user_id,
-            expires_at: now.saturating_add(lifetime),
+            expires_at: det_store::latest_now().saturating_add(lifetime),
         };
         let auth = self.clone();
         let row = self

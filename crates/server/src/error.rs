@@ -147,6 +147,24 @@ impl From<StoreError> for AppError {
                      again, the master needs no restart",
                 )
             }
+        } else if let StoreError::Lost(reason) = &error {
+            let message = format!(
+                "the master has lost its database and answers nothing until it has it again: {reason}"
+            );
+            Self {
+                cause: Some(error.into()),
+                ..unavailable(
+                    &message,
+                    "what was not acknowledged may not be stored; try again in a moment",
+                )
+            }
+        } else if let StoreError::Over(reason) = &error {
+            let message =
+                format!("the master does not use its database any more and ends: {reason}");
+            Self {
+                cause: Some(error.into()),
+                ..unavailable(&message, "start it again; what was acknowledged is stored")
+            }
         } else if error.is_transient() {
             Self {
                 cause: Some(error.into()),

@@ -137,6 +137,11 @@ impl Running {
         self.master.shutdown.cancelled().await;
     }
 
+    /// Why the master ended by itself; `None` = it runs, or was told to stop.
+    pub fn failure(&self) -> Option<&str> {
+        self.master.failure.get().map(String::as_str)
+    }
+
     /// Whether all these agents are connected.
     pub fn agents_connected(&self, names: &[String]) -> bool {
         names
@@ -228,22 +233,19 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         tls: tls.is_some(),
         loopback: address.ip().is_loopback(),
         blank_passwords,
+        background: background::Works::default(),
+        failure: std::sync::OnceLock::new(),
     });
     let mut tasks = JoinSet::new();
-    tasks.spawn(until_shutdown(master.clone(), run_folding(master.clone())));
-    tasks.spawn(background::schedule::run(master.clone()));
-    tasks.spawn(background::deadlines::run(master.clone()));
-    tasks.spawn(background::clean_up::run(master.clone()));
-    tasks.spawn(until_shutdown(
-        master.clone(),
-        background::log_sweep::run(master.clone()),
-    ));
-    tasks.spawn(tls::serve(
+    tasks.spawn(background::watch_store(master.clone()));
+    spawn_works(&mut tasks, &master);
+    let serving = tls::serve(
         listener,
         tls,
         http::service(master.clone()),
         master.shutdown.clone(),
-    ));
+    );
+    tasks.spawn(background::essential(master.clone(), "serving", serving));
     Ok(Running {
         address,
         agent_token,
@@ -251,6 +253,30 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         master,
         tasks,
     })
+}
+
+/// Starts everything that goes on by itself.
+fn spawn_works(tasks: &mut JoinSet<()>, master: &Master) {
+    use background::supervise;
+    let fold = |master: Master| until_shutdown(master.clone(), run_folding(master));
+    let sweep = |master: Master| until_shutdown(master.clone(), background::log_sweep::run(master));
+    tasks.spawn(supervise(master.clone(), "fold_metrics", fold));
+    tasks.spawn(supervise(
+        master.clone(),
+        "schedule",
+        background::schedule::run,
+    ));
+    tasks.spawn(supervise(
+        master.clone(),
+        "deadlines",
+        background::deadlines::run,
+    ));
+    tasks.spawn(supervise(
+        master.clone(),
+        "clean_up",
+        background::clean_up::run,
+    ));
+    tasks.spawn(supervise(master.clone(), "log_sweep", sweep));
 }
 
 async fn until_shutdown(master: Master, work: impl Future<Output = ()>) {
@@ -310,7 +336,7 @@ async fn bootstrap(store: &Store, config: &MasterConfig) -> Result<String, Store
     store
         .write(move |tx| {
             Box::pin(async move {
-                agents::mark_all_disconnected(&mut tx.conn(), det_store::now()).await?;
+                agents::mark_all_disconnected(&mut tx.conn(), det_store::steady_now()).await?;
                 if let Some(id) = settings::find(&mut tx.conn(), "cluster_id").await? {
                     return Ok(id);
                 }

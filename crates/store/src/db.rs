@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, Postgres, pool::PoolConnection};
+use tokio::sync::watch;
 
 use crate::lite::{LiteConn, LiteOptions, LitePool, PooledLite};
 use crate::migrate;
+use crate::standing::{self, Keeper, Standing};
 use crate::unit::{Changes, Unit};
 use crate::writer::{Job, Writer, connect_patiently};
 
@@ -49,6 +51,28 @@ impl DriverError {
             ),
             Self::Thread(_) => true,
             Self::Group(_) => false,
+        }
+    }
+
+    /// What SQLite says of a disk that did not confirm a change.
+    pub(crate) fn failed_sync() -> Self {
+        Self::Lite(rusqlite::Error::SqliteFailure(
+            rusqlite::ffi::Error::new(1034),
+            None,
+        ))
+    }
+
+    /// Whether the disk did not confirm that something is on it. What the system had in memory of it may be lost while
+    /// later writes succeed, so that nothing can be acknowledged any more.
+    pub(crate) fn is_sync_failure(&self) -> bool {
+        match self {
+            // SQLITE_IOERR_FSYNC and SQLITE_IOERR_DIR_FSYNC.
+            Self::Lite(rusqlite::Error::SqliteFailure(e, _)) => {
+                matches!(e.extended_code, 1034 | 1290)
+            }
+            // 58030: I/O error.
+            Self::Pg(sqlx::Error::Database(e)) => e.code().is_some_and(|c| c == "58030"),
+            _ => false,
         }
     }
 
@@ -135,6 +159,12 @@ pub enum StoreError {
     /// The writer has ended; the master is shutting down.
     #[error("the master is shutting down")]
     Closed,
+    /// The database is lost, and being taken again.
+    #[error("the master does not hold its database: {0}")]
+    Lost(Arc<str>),
+    /// This process must not use the database any more.
+    #[error("the master has ended its use of the database: {0}")]
+    Over(Arc<str>),
 }
 
 impl From<DriverError> for StoreError {
@@ -168,7 +198,12 @@ impl StoreError {
     /// Whether the same operation may succeed later without any change (the database is away).
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unavailable(_) | Self::Busy | Self::Full | Self::Closed => true,
+            Self::Unavailable(_)
+            | Self::Busy
+            | Self::Full
+            | Self::Closed
+            | Self::Lost(_)
+            | Self::Over(_) => true,
             Self::Query(error) => error.is_connection(),
             _ => false,
         }
@@ -441,7 +476,11 @@ impl Connector {
                     .connect()
                     .await
                     .map_err(|e| StoreError::Unavailable(e.into()))?;
-                if let Err(error) = take_lock(&mut conn).await {
+                let ready = match take_lock(&mut conn).await {
+                    Ok(()) => make_durable(&mut conn).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = ready {
                     let _ = conn.close().await;
                     return Err(error);
                 }
@@ -449,6 +488,39 @@ impl Connector {
             }
         }
     }
+}
+
+/// Lets the connection's commits wait for the disk, whatever the server, the database or the user is set to. A setting
+/// that also waits for replicas stays. Warns of a server that tells its disk nothing.
+async fn make_durable(conn: &mut PgConnection) -> Result<(), StoreError> {
+    let (was, fsync): (String, String) =
+        sqlx::query_as("SELECT current_setting('synchronous_commit'), current_setting('fsync')")
+            .fetch_one(&mut *conn)
+            .await?;
+    if was == "off" {
+        sqlx::query("SELECT set_config('synchronous_commit', 'on', false)")
+            .execute(&mut *conn)
+            .await?;
+    }
+    if fsync == "off" {
+        tracing::warn!(
+            "the PostgreSQL server runs with fsync = off: what this master acknowledges can be lost with the machine"
+        );
+    }
+    Ok(())
+}
+
+/// Whether the connection still has the lock that keeps other masters out.
+pub(crate) async fn has_lock(conn: &mut PgConnection) -> Result<bool, DriverError> {
+    // A lock of one 64-bit key is shown as its halves.
+    let (held,): (bool,) = sqlx::query_as(
+        "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() \
+         AND objsubid = 1 AND (CAST(classid AS BIGINT) << 32) | CAST(objid AS BIGINT) = $1)",
+    )
+    .bind(ADVISORY_LOCK)
+    .fetch_one(conn)
+    .await?;
+    Ok(held)
 }
 
 /// Takes the lock, or waits [`LOCK_PATIENCE`] for it.
@@ -498,6 +570,7 @@ enum Pool {
 struct Inner {
     pool: Pool,
     writer: Writer,
+    keeper: Keeper,
 }
 
 /// How files that only the master may read are opened, made when absent.
@@ -552,11 +625,13 @@ impl Store {
         let mut first = OwnedConn::Lite(options.open_writer().map_err(StoreError::Unavailable)?);
         migrate::run(&mut first.conn()).await?;
         let pool = LitePool::new(options.clone());
-        let writer = Writer::start(Connector::Lite(options), first, Some(lock))?;
+        let keeper = Keeper::new();
+        let writer = Writer::start(Connector::Lite(options), first, Some(lock), None, &keeper)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Lite(pool),
                 writer,
+                keeper,
             }),
         })
     }
@@ -569,16 +644,19 @@ impl Store {
         let connector = Connector::Pg(Box::new(options.clone()));
         let mut first = connect_patiently(&connector).await?;
         migrate::run(&mut first.conn()).await?;
+        let term = standing::begin_term(&mut first.conn()).await?;
         let pool = PgPoolOptions::new()
             .min_connections(0)
             .max_connections(8)
             .acquire_timeout(Duration::from_secs(5))
             .connect_lazy_with(options);
-        let writer = Writer::start(connector, first, None)?;
+        let keeper = Keeper::new();
+        let writer = Writer::start(connector, first, None, Some(term), &keeper)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 pool: Pool::Pg(pool),
                 writer,
+                keeper,
             }),
         })
     }
@@ -591,8 +669,31 @@ impl Store {
         }
     }
 
-    /// A connection for reading. Waits at most five seconds for one.
+    /// Whether the database may be used; changes are seen by whoever subscribes.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.inner.keeper.subscribe()
+    }
+
+    /// Says that the database is lost, or held again: for tests.
+    #[doc(hidden)]
+    pub fn pretend(&self, standing: &Standing) {
+        match standing {
+            Standing::Held => self.inner.keeper.held(),
+            Standing::Lost(reason) => self.inner.keeper.lost(reason),
+            Standing::Over(reason) => {
+                self.inner.keeper.end(reason);
+            }
+        }
+    }
+
+    /// An error unless the database is ours.
+    pub fn check(&self) -> Result<(), StoreError> {
+        self.inner.keeper.check()
+    }
+
+    /// A connection for reading. Waits at most five seconds for one. An error while the database is not ours.
     pub async fn read(&self) -> Result<ReadConn, StoreError> {
+        self.inner.keeper.check()?;
         match &self.inner.pool {
             Pool::Lite(pool) => pool.acquire().await.map(ReadConn::Lite),
             Pool::Pg(pool) => pool
@@ -613,6 +714,11 @@ impl Store {
     /// There can be one; `false` when there is one already.
     pub fn observe(&self, observer: impl Fn(Changes) + Send + Sync + 'static) -> bool {
         self.inner.writer.observe(Box::new(observer))
+    }
+
+    /// The error of a database that is not to be used any more; `None` otherwise.
+    pub(crate) fn over(&self) -> Option<StoreError> {
+        self.inner.keeper.over()
     }
 
     pub(crate) fn submit(&self, job: Box<dyn Job>) -> Result<(), StoreError> {

@@ -25,10 +25,12 @@
 
 #[macro_use]
 mod db;
+mod clock;
 pub mod lite;
 mod migrate;
 mod query;
 mod room;
+mod standing;
 pub mod unit;
 pub mod writer;
 
@@ -54,15 +56,10 @@ pub mod trials;
 pub mod users;
 pub mod workspaces;
 
+pub use clock::{earliest_now, latest_now, now, steady_now, step_clock};
 pub use db::{Conn, DriverError, ReadConn, Store, StoreError, StoreUrl};
 pub(crate) use det_store_derive::Row;
 pub use migrate::MigrateError;
 pub use room::ChangeError;
+pub use standing::Standing;
 pub use writer::WriteTx;
-
-/// The present, in microseconds since 1970. The one place of this room that reads the clock.
-pub fn now() -> i64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX))
-}

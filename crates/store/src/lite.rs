@@ -9,7 +9,7 @@
 
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -128,23 +128,31 @@ impl LiteConn {
         self.run(|conn| conn.execute_batch(sql))
     }
 
-    /// What is due after a commit: keeping the write-ahead log short.
-    pub(crate) fn after_commit(&mut self) {
+    /// What is due after a commit: keeping the write-ahead log short. An error when the disk did not confirm what was
+    /// brought into the database.
+    pub(crate) fn after_commit(&mut self) -> Result<(), DriverError> {
         let Role::Writer(log) = &self.role else {
-            return;
+            return Ok(());
         };
+        if log.failed_to_sync.load(Ordering::Relaxed) {
+            return Err(DriverError::failed_sync());
+        }
         let pages = log.pages.load(Ordering::Relaxed);
         if pages >= RESTART_PAGES {
             // Most of it is in the database already; this waits for the rest and begins the log anew.
-            if let Err(error) =
-                self.conn
-                    .query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))
-            {
+            let done = self
+                .conn
+                .query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()));
+            if let Err(error) = done.map_err(DriverError::Lite) {
+                if error.is_sync_failure() {
+                    return Err(error);
+                }
                 tracing::warn!(%error, "the write-ahead log could not be brought into the database; it is tried again");
             }
         } else if pages >= CHECKPOINT_PAGES {
             log.checkpointer.wake();
         }
+        Ok(())
     }
 
     /// What ended the transaction when SQLite undid all of it by itself, as it does where there is no room or the disk
@@ -250,9 +258,12 @@ impl LiteOptions {
         conn.execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;",
         )?;
+        let failed_to_sync = Arc::default();
         let log = Log {
             pages: Arc::default(),
-            checkpointer: Checkpointer::start(self.clone()).map_err(DriverError::Thread)?,
+            checkpointer: Checkpointer::start(self.clone(), Arc::clone(&failed_to_sync))
+                .map_err(DriverError::Thread)?,
+            failed_to_sync,
         };
         let pages = log.pages.clone();
         // Takes the place of SQLite's automatic checkpoints, which are a hook as well.
@@ -290,6 +301,8 @@ impl LiteOptions {
 struct Log {
     /// Pages in it after the last commit.
     pages: Arc<AtomicI32>,
+    /// Whether the disk did not confirm what the checkpointer wrote.
+    failed_to_sync: Arc<AtomicBool>,
     checkpointer: Checkpointer,
 }
 
@@ -300,12 +313,15 @@ struct Checkpointer {
 }
 
 impl Checkpointer {
-    fn start(options: LiteOptions) -> Result<Self, std::io::Error> {
+    fn start(
+        options: LiteOptions,
+        failed_to_sync: Arc<AtomicBool>,
+    ) -> Result<Self, std::io::Error> {
         // Room for one: a wake-up while one is waiting adds nothing.
         let (wake, woken) = sync_channel(1);
         std::thread::Builder::new()
             .name("checkpointer".into())
-            .spawn(move || checkpoint_when_woken(&options, &woken))?;
+            .spawn(move || checkpoint_when_woken(&options, &woken, &failed_to_sync))?;
         Ok(Self { wake })
     }
 
@@ -317,7 +333,7 @@ impl Checkpointer {
     }
 }
 
-fn checkpoint_when_woken(options: &LiteOptions, woken: &Receiver<()>) {
+fn checkpoint_when_woken(options: &LiteOptions, woken: &Receiver<()>, failed_to_sync: &AtomicBool) {
     let mut conn = None;
     while woken.recv().is_ok() {
         let outcome = match conn.take() {
@@ -326,12 +342,16 @@ fn checkpoint_when_woken(options: &LiteOptions, woken: &Receiver<()>) {
         }
         .and_then(|open| {
             // Passive: takes what no reader needs any more and holds up neither readers nor the writer.
-            open.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+            open.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+                .map_err(DriverError::Lite)?;
             Ok(open)
         });
         match outcome {
             Ok(open) => conn = Some(open),
             Err(error) => {
+                if error.is_sync_failure() {
+                    failed_to_sync.store(true, Ordering::Relaxed);
+                }
                 tracing::warn!(%error, "the write-ahead log could not be brought into the database; it is tried again");
             }
         }
@@ -451,7 +471,7 @@ mod tests {
         for id in 0..400_i64 {
             conn.execute("INSERT INTO lines VALUES ($1, $2)", &[&id, &text])
                 .unwrap();
-            conn.after_commit();
+            conn.after_commit().unwrap();
         }
         // Four hundred mebibytes were written; the log began anew on the way.
         let Role::Writer(log) = &conn.role else {

@@ -14,13 +14,18 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::db::{Connector, DriverError, Link, OwnedConn};
+use crate::db::{Connector, DriverError, Link, OwnedConn, has_lock};
 use crate::room::{ChangeError, News, Room};
+use crate::standing::{self, Keeper};
 use crate::unit::{Changes, Unit};
 use crate::{Conn, Store, StoreError, events};
 
 /// Most changes in one transaction. Bounds how long the first one waits for its answer.
 const GROUP: usize = 256;
+/// Whether the database is still held is looked at this often while nothing is written.
+const LOOK: Duration = Duration::from_secs(2);
+/// A database that does not answer a question within this time is lost.
+const ANSWER: Duration = Duration::from_secs(5);
 /// Changes that may wait; beyond it callers wait to hand theirs in.
 const WAITING: usize = 4096;
 
@@ -30,6 +35,8 @@ pub struct WriteTx {
     unit: Unit,
     after_commit: Vec<(When, Box<dyn FnOnce() + Send>)>,
     on_rollback: Vec<Box<dyn FnOnce() + Send>>,
+    /// Lets the commit fail as on a disk that cannot sync.
+    fails_to_sync: bool,
     /// Changes of this group that were refused by themselves, since there was no room for them.
     refused_full: u64,
 }
@@ -64,6 +71,12 @@ impl WriteTx {
     #[doc(hidden)]
     pub async fn run_script(&mut self, sql: &str) -> Result<(), StoreError> {
         Ok(self.conn().execute_script(sql).await?)
+    }
+
+    /// Lets this commit fail as on a disk that cannot sync: for tests.
+    #[doc(hidden)]
+    pub fn fail_to_sync(&mut self) {
+        self.fails_to_sync = true;
     }
 
     /// Runs `effect` right after the commit, before the caller has its answer; must not block. Never runs if the change is
@@ -155,6 +168,9 @@ impl Store {
         T: Send + 'static,
         E: ChangeError + Send + 'static,
     {
+        if let Some(error) = self.over() {
+            return Err(error.into());
+        }
         let (reply, answer) = oneshot::channel();
         let permit = self.write_permit().await?;
         self.submit(Box::new(TypedJob {
@@ -193,16 +209,25 @@ impl Writer {
             .map_err(|_| StoreError::Closed)
     }
 
-    /// Starts the writer. `lock` keeps other masters out for as long as it may still write.
+    /// Starts the writer. `lock` keeps other masters out for as long as it may still write; `term` is that of this master
+    /// in a database that can be lost to another one.
     pub(crate) fn start(
         connector: Connector,
         conn: OwnedConn,
         lock: Option<File>,
+        term: Option<i64>,
+        keeper: &Keeper,
     ) -> Result<Self, StoreError> {
         let (queue, inbox) = mpsc::unbounded_channel();
         let observer = Arc::new(OnceLock::new());
         let on_a_thread = matches!(conn, OwnedConn::Lite(_));
-        let work = run(connector, conn, lock, inbox, observer.clone());
+        let base = Base {
+            connector,
+            observer: observer.clone(),
+            keeper: keeper.clone(),
+            term,
+        };
+        let work = supervised(keeper.clone(), run(base, conn, lock, inbox));
         if on_a_thread {
             // Its statements run where it runs, and a commit waits for the disk: on a thread of its own that holds up
             // nobody else.
@@ -240,19 +265,46 @@ impl Writer {
     }
 }
 
-async fn run(
+/// What the writer works with.
+struct Base {
     connector: Connector,
+    observer: Arc<OnceLock<Observer>>,
+    keeper: Keeper,
+    /// The term of this master; `None` = the database cannot be lost to another one.
+    term: Option<i64>,
+}
+
+/// The writer's work; should it end in a panic, so does all use of the database.
+async fn supervised(keeper: Keeper, work: impl Future<Output = ()>) {
+    if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+        keeper.end("the writer ended unexpectedly, which is a defect of this program");
+    }
+}
+
+async fn run(
+    base: Base,
     conn: OwnedConn,
     lock: Option<File>,
     mut inbox: mpsc::UnboundedReceiver<Message>,
-    observer: Arc<OnceLock<Observer>>,
 ) {
     let mut conn = Some(conn);
     let mut unit = Unit::default();
     let mut room = Room::default();
     let mut closing = None;
     let mut gathered = Vec::with_capacity(GROUP);
-    while inbox.recv_many(&mut gathered, GROUP).await > 0 {
+    loop {
+        // A lost connection shows only when it is used.
+        let received = tokio::select! {
+            biased;
+            received = inbox.recv_many(&mut gathered, GROUP) => received,
+            () = tokio::time::sleep(LOOK), if base.term.is_some() && base.keeper.over().is_none() => {
+                conn = look_after(&base, conn).await;
+                continue;
+            }
+        };
+        if received == 0 {
+            break;
+        }
         let mut jobs = Vec::with_capacity(gathered.len());
         for message in gathered.drain(..) {
             match message {
@@ -263,7 +315,7 @@ async fn run(
         }
         if !jobs.is_empty() {
             let memory = (&mut unit, &mut room);
-            conn = commit_group(&connector, conn, memory, &observer, jobs).await;
+            conn = commit_group(&base, conn, memory, jobs).await;
         }
         if closing.is_some() {
             break;
@@ -280,20 +332,112 @@ async fn run(
     }
 }
 
+/// Finds out whether the database is still held, and takes it again if it is not.
+async fn look_after(base: &Base, conn: Option<OwnedConn>) -> Option<OwnedConn> {
+    if let Some(OwnedConn::Pg(mut conn)) = conn {
+        let asked = tokio::time::timeout(ANSWER, has_lock(&mut conn)).await;
+        match asked {
+            Ok(Ok(true)) => return Some(OwnedConn::Pg(conn)),
+            Ok(Ok(false)) => base.lost("the lock that keeps other masters out is gone"),
+            Ok(Err(error)) => base.lost(&format!("the connection broke: {error}")),
+            Err(_) => base.lost(&format!("it did not answer within {} s", ANSWER.as_secs())),
+        }
+    }
+    match base.connect().await {
+        Ok(conn) => Some(conn),
+        Err(error) => {
+            tracing::warn!(%error, "the database cannot be reached; it is tried again");
+            None
+        }
+    }
+}
+
+impl Base {
+    /// Stops all reading and writing until the database is held again.
+    fn lost(&self, reason: &str) {
+        tracing::warn!(reason, "the database was lost; connecting again");
+        if self.term.is_some() {
+            self.keeper.lost(reason);
+        }
+    }
+
+    /// Takes the database again. What another master has had in the meantime is not ours any more: what this one has
+    /// in memory may not be what is stored.
+    async fn connect(&self) -> Result<OwnedConn, StoreError> {
+        if let Some(error) = self.keeper.over() {
+            return Err(error);
+        }
+        let mut conn = match connect_patiently(&self.connector).await {
+            Err(StoreError::DatabaseInUse) => {
+                return Err(self.keeper.end("another master has taken the database"));
+            }
+            connected => connected?,
+        };
+        if let Some(own) = self.term {
+            let found = standing::term(&mut conn.conn()).await?;
+            if found != own {
+                conn.close().await;
+                let reason = format!(
+                    "while it was lost another master has had the database (term {found}, that of this master was {own})"
+                );
+                return Err(self.keeper.end(&reason));
+            }
+            self.keeper.held();
+        }
+        Ok(conn)
+    }
+
+    /// What a failure means for all that comes after it.
+    fn judge(&self, error: StoreError) -> StoreError {
+        match &error {
+            StoreError::Query(inner) | StoreError::Unavailable(inner) if inner.is_sync_failure() => {
+                self.keeper.end(&format!(
+                    "the disk did not confirm a change ({inner}); check it before this master is started again"
+                ))
+            }
+            _ => error,
+        }
+    }
+
+    /// Shows the observer what has changed. A memory that missed a change is wrong from then on.
+    fn notify(&self, changes: Changes) {
+        let Some(observer) = self.observer.get() else {
+            return;
+        };
+        if std::panic::catch_unwind(AssertUnwindSafe(|| observer(changes))).is_err() {
+            self.defect("noting a change that was stored");
+        }
+    }
+
+    /// Runs what is to happen after a commit, or after a failure.
+    fn run_effect(&self, effect: Box<dyn FnOnce() + Send>) {
+        if std::panic::catch_unwind(AssertUnwindSafe(effect)).is_err() {
+            self.defect("acting on a change that was stored");
+        }
+    }
+
+    fn defect(&self, doing: &str) {
+        self.keeper.end(&format!(
+            "{doing} ended in a panic, which is a defect of this program; what was acknowledged is stored"
+        ));
+    }
+}
+
 /// A connection with a transaction begun on it.
 ///
 /// A connection that broke while nobody used it is found out here and replaced, so that a restart of the database
 /// between two changes disturbs neither.
-async fn begin(connector: &Connector, conn: Option<OwnedConn>) -> Result<OwnedConn, StoreError> {
+async fn begin(base: &Base, conn: Option<OwnedConn>) -> Result<OwnedConn, StoreError> {
+    if let Some(error) = base.keeper.over() {
+        return Err(error);
+    }
     if let Some(mut conn) = conn {
         match statement(&mut conn, Statement::Begin).await {
             Ok(()) => return Ok(conn),
-            Err(error) => {
-                tracing::warn!(%error, "the database connection was lost; connecting again");
-            }
+            Err(error) => base.lost(&format!("the connection broke: {error}")),
         }
     }
-    let mut conn = connect_patiently(connector).await?;
+    let mut conn = base.connect().await?;
     statement(&mut conn, Statement::Begin)
         .await
         .map_err(|error| match StoreError::from(error) {
@@ -439,14 +583,13 @@ async fn settle_one(
 
 /// Commits one group and gives the connection back if it still works.
 async fn commit_group(
-    connector: &Connector,
+    base: &Base,
     conn: Option<OwnedConn>,
     (unit, room): (&mut Unit, &mut Room),
-    observer: &OnceLock<Observer>,
     jobs: Vec<Box<dyn Job>>,
 ) -> Option<OwnedConn> {
     failpoint!("store::writer::before_begin");
-    let conn = match begin(connector, conn).await {
+    let conn = match begin(base, conn).await {
         Ok(conn) => conn,
         Err(error) => {
             tracing::warn!(%error, "the database cannot be reached; changes are refused until it is back");
@@ -461,6 +604,7 @@ async fn commit_group(
         unit: std::mem::take(unit),
         after_commit: Vec::new(),
         on_rollback: Vec::new(),
+        fails_to_sync: false,
         refused_full: 0,
     };
     let (mut kept, open, lost) = make_all(&mut tx, jobs).await;
@@ -478,18 +622,21 @@ async fn commit_group(
     match outcome {
         Ok(()) => {
             failpoint!("store::writer::after_commit");
-            if let OwnedConn::Lite(conn) = &mut tx.conn {
-                conn.after_commit();
+            if let OwnedConn::Lite(conn) = &mut tx.conn
+                && let Err(error) = conn.after_commit()
+            {
+                // This commit is durable in the log; the ones after it cannot be relied on.
+                base.judge(StoreError::Query(error));
             }
             if let Some(news) = &news {
                 room.told(news);
             }
-            if let (Some(changes), Some(observer)) = (tx.unit.committed(), observer.get()) {
-                observer(changes);
+            if let Some(changes) = tx.unit.committed() {
+                base.notify(changes);
             }
             *unit = tx.unit;
             for (_, effect) in tx.after_commit {
-                effect();
+                base.run_effect(effect);
             }
             failpoint!("store::writer::after_effects");
             for job in kept {
@@ -500,8 +647,9 @@ async fn commit_group(
         Err(error) => {
             // The unit goes with the transaction: what it holds was never committed.
             for repair in tx.on_rollback {
-                repair();
+                base.run_effect(repair);
             }
+            let error = base.judge(error);
             tracing::error!(%error, "a group of changes could not be committed");
             // Whether anything of it is stored is not known when the connection broke: the same answer either way.
             let (lost, error) = match error {
@@ -517,9 +665,14 @@ async fn commit_group(
                 job.answer(Some(same(&error)));
             }
             let mut conn = tx.conn;
+            if base.keeper.over().is_some() {
+                conn.close().await;
+                return None;
+            }
             if lost {
                 drop(conn);
-                return connect_and_wake(connector, observer, tx.after_commit).await;
+                base.lost("the connection broke in a commit");
+                return connect_and_wake(base, tx.after_commit).await;
             }
             // SQLite may have rolled back by itself. A connection whose transaction cannot even be rolled back is replaced.
             if matches!(&conn, OwnedConn::Lite(conn) if conn.undone_by().is_some()) {
@@ -540,7 +693,10 @@ async fn commit(
     kept: &mut Vec<Box<dyn Job>>,
     news: Option<&News>,
 ) -> Result<(), StoreError> {
-    let at_once = matches!(tx.conn, OwnedConn::Pg(_)) && !tx.unit.has_unwritten() && news.is_none();
+    let at_once = matches!(tx.conn, OwnedConn::Pg(_))
+        && !tx.unit.has_unwritten()
+        && news.is_none()
+        && !tx.fails_to_sync;
     let with = if at_once {
         Statement::ReleaseAndCommit
     } else {
@@ -571,30 +727,30 @@ async fn commit_settled(tx: &mut WriteTx, news: Option<&News>) -> Result<(), Sto
         tx.unit.note_news();
     }
     tx.conn().settle().await?;
+    if tx.fails_to_sync {
+        return Err(DriverError::failed_sync().into());
+    }
     Ok(statement(&mut tx.conn, Statement::Commit).await?)
 }
 
 /// After a commit of which nobody knows whether it happened: connects again, so that it has happened or never will (the
 /// master's lock is free only then), and wakes whoever it may concern.
 async fn connect_and_wake(
-    connector: &Connector,
-    observer: &OnceLock<Observer>,
+    base: &Base,
     effects: Vec<(When, Box<dyn FnOnce() + Send>)>,
 ) -> Option<OwnedConn> {
-    let conn = connect_patiently(connector).await;
+    let conn = base.connect().await;
     if let Err(error) = &conn {
         // Whoever is woken finds that too, and tries again until the database is back.
         tracing::warn!(%error, "the database cannot be reached");
     }
-    if let Some(observer) = observer.get() {
-        observer(Changes {
-            everything: true,
-            ..Changes::default()
-        });
-    }
+    base.notify(Changes {
+        everything: true,
+        ..Changes::default()
+    });
     for (when, effect) in effects {
         if when == When::Perhaps {
-            effect();
+            base.run_effect(effect);
         }
     }
     conn.ok()
@@ -606,6 +762,8 @@ fn same(error: &StoreError) -> StoreError {
     match error {
         StoreError::DatabaseInUse => StoreError::DatabaseInUse,
         StoreError::Closed => StoreError::Closed,
+        StoreError::Lost(reason) => StoreError::Lost(reason.clone()),
+        StoreError::Over(reason) => StoreError::Over(reason.clone()),
         StoreError::Panicked => StoreError::Panicked,
         StoreError::Full => StoreError::Full,
         StoreError::Busy => StoreError::Busy,

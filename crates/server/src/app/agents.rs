@@ -258,7 +258,7 @@ impl Master {
                     if row.disconnected_at.is_some() || master.connections.is_connected(&agent_id) {
                         return Ok(());
                     }
-                    row.disconnected_at = Some(det_store::now());
+                    row.disconnected_at = Some(det_store::steady_now());
                     agents::save(&mut tx.conn(), &row).await?;
                     master
                         .record(
@@ -471,7 +471,7 @@ impl Master {
     /// Gives up containers of agents that have been away longer than their pool's patience. Idempotent; gives the
     /// moment at which to look again.
     pub(crate) async fn give_up_lost_agents(&self) -> AppResult<Option<i64>> {
-        let now = det_store::now();
+        let now = det_store::steady_now();
         let rows = {
             let mut conn = self.store.read().await?;
             agents::list(&mut conn.conn()).await?

@@ -309,7 +309,7 @@ impl Master {
                 if let Some(mut live) =
                     allocations::live_of_task(&mut tx.conn(), &row.task_id).await?
                 {
-                    live.preempt_deadline = Some(det_store::now() + EARLY_EXIT_MICROS);
+                    live.preempt_deadline = Some(det_store::steady_now() + EARLY_EXIT_MICROS);
                     allocations::update(&mut tx.conn(), &live).await?;
                     self.wake_deadlines(tx);
                     // Its room will be free soon: what waits for it may have another reason now.

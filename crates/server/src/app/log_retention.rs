@@ -212,7 +212,8 @@ impl Master {
     }
 
     fn is_due(&self, log: &EndedLog) -> bool {
-        self.kept(log.days).is_over(log.ended_at, det_store::now())
+        self.kept(log.days)
+            .is_over(log.ended_at, det_store::earliest_now())
     }
 
     /// One transaction's worth of these tasks' logs, from the first one on.
@@ -280,11 +281,11 @@ impl Master {
         };
         // Text that cannot be read was not written by us; counting begins anew.
         let stored: Option<Counted> = stored.and_then(|text| serde_json::from_str(&text).ok());
-        let now = det_store::now();
+        let now = det_store::earliest_now();
         let mut counted = Counted::resume(stored.clone(), schedule.as_ref(), now);
         if counted.next(schedule.as_ref()).is_some_and(|at| at <= now) {
             self.sweep_logs(actor).await?;
-            counted = Counted::from(schedule.as_ref(), det_store::now());
+            counted = Counted::from(schedule.as_ref(), det_store::earliest_now());
         }
         // A cluster without a schedule has nothing to remember, unless it had one.
         if Some(&counted) != stored.as_ref() && (schedule.is_some() || stored.is_some()) {

@@ -131,6 +131,10 @@ pub struct Inner {
     /// Whether active users may have blank passwords: where the master listens on its own machine only, or was started with
     /// the flag that allows them.
     pub blank_passwords: bool,
+    /// Background work: what runs, and what ended in a panic.
+    pub background: crate::background::Works,
+    /// Why the master ends by itself.
+    pub failure: std::sync::OnceLock<String>,
 }
 
 impl Master {
@@ -144,6 +148,15 @@ impl Master {
     /// The configuration as it is now; keep nothing of it.
     pub fn config(&self) -> Arc<MasterConfig> {
         self.in_force.config()
+    }
+
+    /// Ends the master because it cannot do what it is for; the first reason is kept.
+    pub(crate) fn fail(&self, reason: impl Into<String>) {
+        let reason = reason.into();
+        tracing::error!(reason, "the master ends");
+        // A second reason follows from the first one.
+        let _ = self.failure.set(reason);
+        self.shutdown.cancel();
     }
 
     /// Records a change of state in the transaction that makes it, and wakes those who read events.

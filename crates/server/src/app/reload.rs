@@ -215,7 +215,7 @@ impl Master {
             return Ok(BTreeMap::new());
         }
         let mut in_pool: BTreeMap<&str, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
-        let now = det_store::now();
+        let now = det_store::steady_now();
         for agent in agents::list(&mut tx.conn()).await? {
             // One that stayed away for longer than its tasks were waited for is not expected any more.
             let patience = self.reconnect_patience_micros(&agent.resource_pool);

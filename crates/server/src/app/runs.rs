@@ -143,7 +143,7 @@ impl Master {
             Some(trial_id) => self.preemption_timeout(tx, trial_id).await?,
             None => 3600,
         };
-        row.preempt_deadline = Some(det_store::now() + i64::from(timeout) * 1_000_000);
+        row.preempt_deadline = Some(det_store::steady_now() + i64::from(timeout) * 1_000_000);
         allocations::update(&mut tx.conn(), row).await?;
         let why = cause.reason.as_deref().unwrap_or("a person asked for it");
         let text = format!("Asked to save and exit within {timeout} s: {why}");
@@ -182,7 +182,8 @@ impl Master {
         };
         row.exit_reason = Some(text.clone());
         allocations::update(&mut tx.conn(), row).await?;
-        allocations::expire_tokens(&mut tx.conn(), &row.id, now + TOKEN_GRACE_MICROS).await?;
+        let expiry = det_store::steady_now() + TOKEN_GRACE_MICROS;
+        allocations::expire_tokens(&mut tx.conn(), &row.id, expiry).await?;
         let (auth, allocation_id) = (self.auth.clone(), row.id.clone());
         tx.after_commit(move || auth.forget_allocation(&allocation_id));
         self.log_line(

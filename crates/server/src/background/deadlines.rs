@@ -32,7 +32,7 @@ pub async fn run(master: Master) {
         }
         let wait = match round(&master).await {
             Ok(next) => next.map_or(SWEEP, |at| {
-                let micros = u64::try_from(at.saturating_sub(det_store::now())).unwrap_or(0);
+                let micros = u64::try_from(at.saturating_sub(det_store::steady_now())).unwrap_or(0);
                 Duration::from_micros(micros).clamp(Duration::from_millis(1), SWEEP)
             }),
             Err(error) => {
@@ -57,7 +57,7 @@ async fn round(master: &Master) -> AppResult<Option<i64>> {
 
 /// Removes sessions and tokens that have expired.
 async fn sweep(master: &Master) -> AppResult<()> {
-    let now = det_store::now();
+    let now = det_store::earliest_now();
     master
         .store
         .write(move |tx| {
@@ -71,7 +71,7 @@ async fn sweep(master: &Master) -> AppResult<()> {
 }
 
 async fn end_overdue(master: &Master) -> AppResult<Option<i64>> {
-    let now = det_store::now();
+    let now = det_store::steady_now();
     let due = {
         let mut conn = master.store.read().await?;
         allocations::with_deadline(&mut conn.conn()).await?

@@ -22,7 +22,8 @@ pub async fn run(master: Master) {
     loop {
         let wait = match master.sweep_if_due(ACTOR).await {
             Ok(next) => next.map(|at| {
-                let micros = u64::try_from(at.saturating_sub(det_store::now())).unwrap_or(0);
+                let micros =
+                    u64::try_from(at.saturating_sub(det_store::earliest_now())).unwrap_or(0);
                 Duration::from_micros(micros).clamp(Duration::from_millis(1), LOOK)
             }),
             Err(error) => {

@@ -6,7 +6,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use det_api_types::logs::{LogEntry, LogLevel, MasterLogsQuery, MasterLogsResponse};
 use det_api_types::master::{
-    ClusterMessage, ConfigChange, ConfigOrigin, GetMasterConfigOriginsResponse,
+    BackgroundHealth, ClusterMessage, ConfigChange, ConfigOrigin, GetMasterConfigOriginsResponse,
     GetMasterConfigResponse, GetMasterResponse, GetTelemetryResponse, HealthCheck, HealthStatus,
     Info, InfoTelemetry, PatchMasterConfigRequest, ReloadMasterConfigRequest,
     ReloadMasterConfigResponse, ResourceManagerHealth,
@@ -77,6 +77,29 @@ async fn health(State(master): State<Master>) -> Response {
             (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Down)
         }
     };
+    let background: Vec<BackgroundHealth> = master
+        .background
+        .list()
+        .into_iter()
+        .map(|(name, work)| BackgroundHealth {
+            name: name.to_owned(),
+            status: if work.runs {
+                HealthStatus::Up
+            } else {
+                HealthStatus::Down
+            },
+            restarts: work.restarts,
+            last_panic: work.last_panic,
+        })
+        .collect();
+    let works = background
+        .iter()
+        .all(|work| work.status == HealthStatus::Up);
+    let (status, whole) = if works {
+        (status, database)
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Down)
+    };
     // The agents' manager is a part of this process and needs nothing but the database.
     let name = match master.config().resource_manager.cluster_name.as_str() {
         "" => "agents".to_owned(),
@@ -88,9 +111,10 @@ async fn health(State(master): State<Master>) -> Response {
         status: database,
     };
     let check = HealthCheck {
-        status: database,
+        status: whole,
         database,
         resource_managers: vec![manager],
+        background,
     };
     let body = wire::encode(&check).unwrap_or_default();
     (

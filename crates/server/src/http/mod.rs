@@ -34,7 +34,9 @@ pub mod views;
 pub mod workspaces;
 
 use axum::Router;
+use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tower::Layer;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -93,6 +95,10 @@ fn router(master: Master) -> Router {
         ))
         .layer(axum::middleware::from_fn(respond::pretty))
         .layer(axum::middleware::from_fn(extract::readable_address))
+        .layer(axum::middleware::from_fn_with_state(
+            master.clone(),
+            while_held,
+        ))
         .layer(CompressionLayer::new().gzip(true))
         .layer(axum::middleware::from_fn_with_state(
             master.clone(),
@@ -104,6 +110,14 @@ fn router(master: Master) -> Router {
         ))
         .layer(CatchPanicLayer::custom(error::on_panic))
         .with_state(master)
+}
+
+/// Nothing is answered, from memory neither, while the database is not this master's: another one may have changed it.
+async fn while_held(State(master): State<Master>, request: Request, next: Next) -> Response {
+    match master.store.check() {
+        Err(error) if request.uri().path() != "/health" => ApiError::from(error).into_response(),
+        _ => next.run(request).await,
+    }
 }
 
 /// Operations that are not built, and paths that are not ours. Clients read 404 as "no such object", so an operation of

@@ -14,7 +14,7 @@ use std::fmt::Debug;
 use std::io::Write as _;
 use std::str::FromStr as _;
 
-use det_store::{Store, StoreError, StoreUrl, WriteTx};
+use det_store::{Standing, Store, StoreError, StoreUrl, WriteTx};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -230,6 +230,8 @@ suite! {
         effects_run_after_the_commit_and_repairs_after_a_refusal,
         a_failed_statement_that_is_ignored_costs_only_its_own_change,
         a_panicking_change_costs_only_itself,
+        a_disk_that_does_not_confirm_a_change_ends_all_writing,
+        a_panic_after_a_commit_ends_all_writing,
         a_change_goes_on_when_its_caller_stops_waiting,
         readers_see_only_what_is_committed;
     memory:
@@ -304,6 +306,100 @@ async fn postgres_connection_lost_between_changes() {
     change!(world, conn => det_store::settings::set(conn, "after", "2").await);
     let after = read!(world, conn => det_store::settings::find(conn, "after").await);
     assert_eq!(after.as_deref(), Some("2"));
+    world.remove().await;
+}
+
+/// Ends all connections to a world's database, as a server that restarts does.
+async fn cut_connections(world: &World) {
+    if let Kind::Postgres { server, name } = &world.kind {
+        let sql = format!(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
+        );
+        run_on_server(server, &sql).await;
+    }
+}
+
+/// Waits until the store says so.
+async fn until_standing(world: &World, wanted: impl Fn(&Standing) -> bool) -> Standing {
+    let mut standing = world.store.standing();
+    let waited = standing.wait_for(|standing| wanted(standing));
+    tokio::time::timeout(std::time::Duration::from_secs(60), waited)
+        .await
+        .expect("the store's standing changes in time")
+        .unwrap()
+        .clone()
+}
+
+/// On PostgreSQL alone: a lost connection is noticed without any change, and nothing is read until it is back.
+#[tokio::test]
+async fn postgres_lost_connection_is_noticed_by_an_idle_master() {
+    let Some(server) = postgres_or_skip("lost connection of an idle master") else {
+        return;
+    };
+    let world = World::postgres(&server).await;
+    let mut standing = world.store.standing();
+    standing.mark_unchanged();
+    cut_connections(&world).await;
+    standing.changed().await.unwrap();
+    until_standing(&world, |standing| *standing == Standing::Held).await;
+    world.store.check().unwrap();
+    change!(world, conn => det_store::settings::set(conn, "after", "2").await);
+    world.remove().await;
+}
+
+/// On PostgreSQL alone: a master that finds that another one has had the database stops using it.
+#[tokio::test]
+async fn postgres_taken_by_another_master_meanwhile() {
+    let Some(server) = postgres_or_skip("taken by another master meanwhile") else {
+        return;
+    };
+    let world = World::postgres(&server).await;
+    if let Kind::Postgres { server, name } = &world.kind {
+        // What another master does when it takes the lock.
+        let term = "UPDATE settings SET value = '99' WHERE key = 'master_term'";
+        run_on_server(&server.clone().database(name), term).await;
+    }
+    cut_connections(&world).await;
+    let over = until_standing(&world, |standing| matches!(standing, Standing::Over(_))).await;
+    let text = over.refusal().unwrap().to_string();
+    assert!(
+        text.contains("another master has had the database"),
+        "{text}"
+    );
+    assert!(matches!(world.store.read().await, Err(StoreError::Over(_))));
+    let refused: Result<(), StoreError> = world
+        .write(|tx| {
+            Box::pin(async move { det_store::settings::set(&mut tx.conn(), "k", "v").await })
+        })
+        .await;
+    assert!(matches!(refused, Err(StoreError::Over(_))), "{refused:?}");
+    world.remove().await;
+}
+
+/// On PostgreSQL alone: commits wait for the disk also in a database that is set not to.
+#[tokio::test]
+async fn postgres_commits_wait_for_the_disk() {
+    let Some(server) = postgres_or_skip("commits wait for the disk") else {
+        return;
+    };
+    let world = World::postgres(&server).await;
+    if let Kind::Postgres { server, name } = &world.kind {
+        let lax = format!("ALTER DATABASE {name} SET synchronous_commit = off");
+        run_on_server(server, &lax).await;
+    }
+    let world = world.reopened().await;
+    let outcome: Result<(), StoreError> = world
+        .write(|tx| {
+            Box::pin(async move {
+                tx.run_script(
+                    "DO $$ BEGIN IF current_setting('synchronous_commit') = 'off' THEN \
+                     RAISE EXCEPTION 'commits do not wait'; END IF; END $$",
+                )
+                .await
+            })
+        })
+        .await;
+    outcome.unwrap();
     world.remove().await;
 }
 

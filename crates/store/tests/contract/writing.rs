@@ -338,3 +338,63 @@ pub(crate) async fn a_database_without_room_says_so_and_tells_when_it_has_room_a
         None
     );
 }
+
+/// A change of one setting.
+async fn set(world: &World, key: &'static str) -> Result<(), StoreError> {
+    world
+        .write(move |tx| Box::pin(async move { settings::set(&mut tx.conn(), key, "1").await }))
+        .await
+}
+
+pub(crate) async fn a_disk_that_does_not_confirm_a_change_ends_all_writing(world: &World) {
+    set(world, "before").await.unwrap();
+    let failed: Result<(), StoreError> = world
+        .write(|tx| {
+            Box::pin(async move {
+                settings::set(&mut tx.conn(), "lost", "1").await?;
+                tx.fail_to_sync();
+                Ok(())
+            })
+        })
+        .await;
+    let message = failed.unwrap_err().to_string();
+    assert!(
+        message.contains("the disk did not confirm a change"),
+        "{message}"
+    );
+    // The disk would take the next one.
+    let refused = set(world, "after").await;
+    assert!(matches!(refused, Err(StoreError::Over(_))), "{refused:?}");
+    assert!(matches!(world.store.read().await, Err(StoreError::Over(_))));
+    let world = world.reopened().await;
+    let stored = read!(world, conn => settings::find(conn, "before").await);
+    assert_eq!(
+        stored.as_deref(),
+        Some("1"),
+        "what was acknowledged is stored"
+    );
+    world.store.close().await;
+}
+
+pub(crate) async fn a_panic_after_a_commit_ends_all_writing(world: &World) {
+    world
+        .write(|tx| {
+            Box::pin(async move {
+                tx.after_commit(|| panic!("an effect fails"));
+                settings::set(&mut tx.conn(), "stored", "1").await
+            })
+        })
+        .await
+        .unwrap();
+    let refused = set(world, "after").await;
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("ended in a panic"), "{message}");
+    let world = world.reopened().await;
+    let stored = read!(world, conn => settings::find(conn, "stored").await);
+    assert_eq!(
+        stored.as_deref(),
+        Some("1"),
+        "what was acknowledged is stored"
+    );
+    world.store.close().await;
+}

@@ -17,6 +17,7 @@ use super::folding::Folding;
 use super::memory::Memory;
 use super::{Report, VALIDATION, without_known};
 use crate::app::Master;
+use crate::background;
 use crate::error::{AppError, AppResult};
 
 /// Most reports in one row of the journal.
@@ -182,7 +183,8 @@ impl Master {
         };
         if first {
             // By itself: whoever reported may go away, and the others still want their answer.
-            tokio::spawn(self.clone().store_waiting());
+            let work = self.clone().store_waiting();
+            tokio::spawn(background::guarded(self.clone(), "metric intake", work));
         }
         answer
             .await
