@@ -134,6 +134,9 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         options.artificial_slots = args.slots.unwrap_or(0);
         options.python.clone_from(&args.python);
         options.python_package_dir = Some(python_package.clone());
+        let configured = master.master().config();
+        let allowed = &configured.security.allowed_host_paths;
+        options.allowed_host_paths = allowed.iter().map(PathBuf::from).collect();
         options.keep_tasks_on_shutdown = args.keep_tasks;
         // `det up --slots 4` after `--slots 2` means what it says.
         options.rejoin_when_changed = true;

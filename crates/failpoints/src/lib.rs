@@ -34,6 +34,7 @@ pub const POINTS: &[(&str, Part)] = &[
     ("agent::container::forget::after_remove", Part::Agent),
     ("server::agents::join::before_commit", Part::Master),
     ("server::agents::join::after_commit", Part::Master),
+    ("server::checkpoints::remove::after_mark", Part::Master),
     ("server::checkpoints::report::before_commit", Part::Master),
     ("server::checkpoints::report::after_commit", Part::Master),
     ("server::clean_up::delete::before_files", Part::Master),

@@ -33,6 +33,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::app::checkpoints::allowed::OWN_DIRECTORY;
 use crate::app::metrics::{Intake, run_folding};
 use crate::app::{Inner, Master};
 use crate::auth::{Auth, client_hash, new_token, token_hash};
@@ -301,7 +302,7 @@ pub(crate) fn complete(
 /// takes the files of tasks of any user and keeps each user's from the others.
 fn default_storage(data_dir: &std::path::Path) -> Result<CheckpointStorage, StartError> {
     use std::os::unix::fs::PermissionsExt;
-    let directory = data_dir.join("checkpoints");
+    let directory = data_dir.join(OWN_DIRECTORY);
     std::fs::create_dir_all(&directory)
         .and_then(|()| {
             std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777))

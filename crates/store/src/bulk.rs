@@ -352,7 +352,7 @@ pub async fn checkpoints(
     for some in all.chunks(ROWS) {
         let mut rows = Rows::new(
             "INSERT INTO checkpoints (uuid, experiment_id, trial_id, task_id, allocation_id, state, steps, metadata, \
-             resources, bytes, reported_at) VALUES",
+             resources, bytes, reported_at, storage_id, owner_uid) VALUES",
         );
         for row in some {
             rows.row()
@@ -366,7 +366,9 @@ pub async fn checkpoints(
                 .text(&row.metadata)
                 .text(&row.resources)
                 .integer(row.bytes)
-                .integer(row.reported_at);
+                .integer(row.reported_at)
+                .optional_integer(row.storage_id)
+                .optional_integer(row.owner_uid);
         }
         rows.insert(conn).await?;
     }

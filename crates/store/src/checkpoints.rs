@@ -28,6 +28,12 @@ pub struct CheckpointRow {
     pub bytes: i64,
     /// Microseconds.
     pub reported_at: i64,
+    /// Number of the storage that holds its files; `None` = not known.
+    pub storage_id: Option<i64>,
+    /// Unix user id that its task ran as; `None` = not known.
+    pub owner_uid: Option<i64>,
+    /// While files are being removed: JSON list of the patterns.
+    pub removing: Option<String>,
 }
 
 /// Adds a checkpoint; an existing one is left as it is. Tells whether it was added.
@@ -35,7 +41,8 @@ pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, St
     let added = execute!(
         conn,
         "INSERT INTO checkpoints (uuid, experiment_id, trial_id, task_id, allocation_id, state, steps, metadata, \
-         resources, bytes, reported_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+         resources, bytes, reported_at, storage_id, owner_uid, removing) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
          ON CONFLICT (uuid) DO NOTHING",
         row.uuid.as_str(),
         row.experiment_id,
@@ -47,7 +54,10 @@ pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, St
         row.metadata.as_str(),
         row.resources.as_str(),
         row.bytes,
-        row.reported_at
+        row.reported_at,
+        row.storage_id,
+        row.owner_uid,
+        row.removing.as_deref()
     )?;
     Ok(added > 0)
 }
@@ -66,11 +76,12 @@ pub async fn find(conn: &mut Conn<'_>, uuid: &str) -> Result<Option<CheckpointRo
 pub async fn update(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<(), StoreError> {
     execute!(
         conn,
-        "UPDATE checkpoints SET state = $1, metadata = $2, resources = $3, bytes = $4 WHERE uuid = $5",
+        "UPDATE checkpoints SET state = $1, metadata = $2, resources = $3, bytes = $4, removing = $5 WHERE uuid = $6",
         row.state.as_str(),
         row.metadata.as_str(),
         row.resources.as_str(),
         row.bytes,
+        row.removing.as_deref(),
         row.uuid.as_str()
     )?;
     Ok(())
@@ -114,6 +125,10 @@ pub(crate) const OF_EXPERIMENT: &str =
 pub(crate) const WARM_STARTED: &str =
     "SELECT DISTINCT warm_start_checkpoint FROM trials WHERE warm_start_checkpoint IS NOT NULL";
 
+/// See [`in_removal`].
+pub(crate) const IN_REMOVAL: &str =
+    "SELECT * FROM checkpoints WHERE removing IS NOT NULL ORDER BY uuid";
+
 /// The checkpoints of an experiment by report time.
 pub async fn of_experiment(
     conn: &mut Conn<'_>,
@@ -141,8 +156,47 @@ pub async fn find_all(
     Ok(found)
 }
 
-/// Checkpoints that some trial was told to start from.
+/// The checkpoints of which files are being removed.
+pub async fn in_removal(conn: &mut Conn<'_>) -> Result<Vec<CheckpointRow>, StoreError> {
+    Ok(fetch_all!(conn, CheckpointRow, IN_REMOVAL)?)
+}
+
+/// The number of a storage, given one if it has none yet. `location` is its section of a configuration without secrets.
+pub async fn storage_id(conn: &mut Conn<'_>, location: &str) -> Result<i64, StoreError> {
+    let known = fetch_optional!(
+        conn,
+        (i64,),
+        "SELECT id FROM checkpoint_storages WHERE location = $1",
+        location
+    )?;
+    if let Some((id,)) = known {
+        return Ok(id);
+    }
+    let (id,) = fetch_one!(
+        conn,
+        (i64,),
+        "INSERT INTO checkpoint_storages (location) VALUES ($1) RETURNING id",
+        location
+    )?;
+    Ok(id)
+}
+
+/// Whether there is a storage of this number.
+pub async fn has_storage(conn: &mut Conn<'_>, id: i64) -> Result<bool, StoreError> {
+    let found = fetch_optional!(
+        conn,
+        (i64,),
+        "SELECT id FROM checkpoint_storages WHERE id = $1",
+        id
+    )?;
+    Ok(found.is_some())
+}
+
+/// Checkpoints that trials start from. In a transaction that includes what it has changed itself.
 pub async fn warm_start_sources(conn: &mut Conn<'_>) -> Result<Vec<String>, StoreError> {
+    if conn.unit.is_some() {
+        conn.settle().await?;
+    }
     let rows = fetch_all!(conn, (String,), WARM_STARTED)?;
     Ok(rows.into_iter().map(|(uuid,)| uuid).collect())
 }

@@ -29,6 +29,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "log retention",
         text: include_str!("../migrations/0003_log_retention.sql"),
     },
+    Migration {
+        version: 4,
+        name: "checkpoint files",
+        text: include_str!("../migrations/0004_checkpoint_files.sql"),
+    },
 ];
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.

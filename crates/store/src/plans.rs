@@ -118,6 +118,11 @@ fn histories(sample: &Sample) -> Vec<(String, Query)> {
             checkpoints::WARM_STARTED,
             Vec::new(),
         ),
+        fixed(
+            "checkpoints: in removal",
+            checkpoints::IN_REMOVAL,
+            Vec::new(),
+        ),
         fixed("metrics: chunks of a group", metrics::GROUP_CHUNKS, page()),
         fixed("metrics: marks", metrics::MARKS, page()),
         fixed(

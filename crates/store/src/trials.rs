@@ -603,7 +603,7 @@ pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: i64) -> Result<(), Sto
     let latest = fetch_optional!(
         conn,
         (String, i64),
-        "SELECT uuid, steps FROM checkpoints WHERE trial_id = $1 AND state = 'COMPLETED' \
+        "SELECT uuid, steps FROM checkpoints WHERE trial_id = $1 AND state = 'COMPLETED' AND removing IS NULL \
          ORDER BY steps DESC, reported_at DESC LIMIT 1",
         id
     )?;

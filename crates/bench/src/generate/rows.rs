@@ -321,6 +321,9 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
                 resources: "{\"model.pt\":24999000,\"metadata.json\":1000}".into(),
                 bytes: 25_000_000,
                 reported_at: created_at + (ended_at - created_at) / 2 * (n + 1),
+                storage_id: None,
+                owner_uid: None,
+                removing: None,
             })
             .collect(),
     }

@@ -14,7 +14,7 @@ use crate::schema::{
     Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, field, section,
     special, text_by, union, variant,
 };
-use crate::storage::STORAGE;
+use crate::storage::{ABSOLUTE_PATH, STORAGE};
 use crate::yaml::{Node, Tree};
 
 pub use provider::aws_slots;
@@ -266,6 +266,12 @@ static SECURITY: Section = section(&[
         Kind::List(&Kind::Special(&NOT_EMPTY)),
         "Names by which clients reach a master that listens on loopback, as behind a proxy on its machine, beside \
          `localhost`, loopback addresses and the machine's own name; requests to other names are refused",
+    )
+    .or("[]"),
+    field(
+        "allowed_host_paths",
+        Kind::List(&Kind::Special(&ABSOLUTE_PATH)),
+        "Directories of this host below which users' configurations may name checkpoint storage, beside the configured one",
     )
     .or("[]"),
 ]);

@@ -158,6 +158,10 @@ pub struct Security {
     /// Names by which clients reach a master that listens on loopback, beside those of loopback and of its machine.
     #[serde(default)]
     pub host_names: Vec<String>,
+    /// Absolute directories of the master's host below which the configurations of users may name checkpoint storage,
+    /// beside the master's own checkpoint directory and the configured storage.
+    #[serde(default)]
+    pub allowed_host_paths: Vec<String>,
     /// Type and size of SSH keys, as given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<Value>,

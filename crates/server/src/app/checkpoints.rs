@@ -3,12 +3,15 @@
 //! Files go before rows: a row that says "deleted" never leaves files behind, and whatever stops half way is finished by
 //! doing it again.
 
+pub mod allowed;
 pub mod archive;
 pub mod glob;
 pub mod joined;
 pub mod policy;
+pub mod removal;
 pub mod reports;
 pub mod storage;
+pub mod tree;
 mod zip;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +60,8 @@ pub struct CheckpointReport {
     pub resources: BTreeMap<String, i64>,
     /// Microseconds; `None` = now.
     pub reported_at: Option<i64>,
+    /// Number of the storage that holds it, as `RunPrepareForReporting` returned it; `None` = the experiment's.
+    pub storage_id: Option<i64>,
 }
 
 /// What is left of a checkpoint's files: path to bytes, directories end in `/`.
@@ -72,6 +77,9 @@ impl Master {
         let row = checked(report)?;
         self.require_reporter(actor, Reported::Task(&row.task_id))
             .await?;
+        if [&self.cluster_id, &self.master_id].contains(&&row.uuid) {
+            return Err(taken(&row.uuid));
+        }
         let (master, actor) = (self.clone(), actor.clone());
         self.store
             .write(move |tx| {
@@ -114,8 +122,29 @@ impl Master {
         let experiment = experiments::find(&mut tx.conn(), trial.experiment_id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?;
+        // Containers' directories are named by their ids.
+        if allocations::find_container(&mut tx.conn(), &row.uuid)
+            .await?
+            .is_some()
+        {
+            return Err(taken(&row.uuid));
+        }
         row.trial_id = Some(trial_id);
         row.experiment_id = Some(experiment.id);
+        row.owner_uid = self.task_uid(&experiment).map(i64::from);
+        row.storage_id = Some(match row.storage_id {
+            None => {
+                let location = storage_location(&config_of(&experiment)?)?;
+                checkpoints::storage_id(&mut tx.conn(), &location).await?
+            }
+            Some(id) if checkpoints::has_storage(&mut tx.conn(), id).await? => id,
+            Some(id) => {
+                return Err(AppError::invalid(format!(
+                    "field \"storageId\": there is no storage {id}"
+                ))
+                .hint("name the one that POST /api/v1/runs/start returned, or none"));
+            }
+        });
         checkpoints::insert(&mut tx.conn(), &row).await?;
         self.recount(tx, &row).await?;
         self.record(
@@ -139,6 +168,18 @@ impl Master {
             experiments::set_collected(&mut tx.conn(), experiment.id, false).await?;
             let hub = self.hub.clone();
             tx.after_commit(move || hub.notify(&Topic::CleanUp));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn recount_all(
+        &self,
+        tx: &mut WriteTx,
+        rows: &[CheckpointRow],
+    ) -> Result<(), StoreError> {
+        let trials: BTreeSet<i64> = rows.iter().filter_map(|row| row.trial_id).collect();
+        for trial_id in trials {
+            trials::recount_checkpoints(&mut tx.conn(), trial_id).await?;
         }
         Ok(())
     }
@@ -236,7 +277,8 @@ impl Master {
             .await
     }
 
-    /// Stores what is left of a checkpoint's files: nothing = deleted, less = partially deleted, the same = no change.
+    /// Stores what is left of a checkpoint's files: nothing = deleted, less = partially deleted, the same = no change. A
+    /// deleted checkpoint keeps the list of what it had, and stays deleted.
     pub(crate) async fn note_left(
         &self,
         tx: &mut WriteTx,
@@ -245,20 +287,24 @@ impl Master {
         actor: &str,
         reason: Option<&str>,
     ) -> AppResult<()> {
-        if left == resources(&row)? && (!left.is_empty() || row.state == "DELETED") {
+        let was_removing = row.removing.take().is_some();
+        let is_unchanged = !left.is_empty() && left == resources(&row)?;
+        if row.state == "DELETED" || is_unchanged {
+            if was_removing {
+                checkpoints::update(&mut tx.conn(), &row).await?;
+                self.recount(tx, &row).await?;
+            }
             return Ok(());
         }
-        let before = std::mem::replace(
-            &mut row.state,
-            if left.is_empty() {
-                "DELETED"
-            } else {
-                "PARTIALLY_DELETED"
-            }
-            .to_owned(),
-        );
-        row.bytes = total(&left);
-        row.resources = serde_json::to_string(&left).map_err(AppError::internal)?;
+        let before = row.state;
+        if left.is_empty() {
+            row.state = "DELETED".into();
+            row.bytes = 0;
+        } else {
+            row.state = "PARTIALLY_DELETED".into();
+            row.bytes = total(&left);
+            row.resources = serde_json::to_string(&left).map_err(AppError::internal)?;
+        }
         checkpoints::update(&mut tx.conn(), &row).await?;
         self.recount(tx, &row).await?;
         self.record(
@@ -278,57 +324,6 @@ impl Master {
         Ok(())
     }
 
-    /// Deletes checkpoints: files, then rows.
-    pub async fn delete_checkpoints(&self, actor: &Actor, uuids: Vec<String>) -> AppResult<()> {
-        self.remove_checkpoint_files(actor, uuids, vec!["**/*".to_owned()])
-            .await
-    }
-
-    /// Deletes the files of checkpoints that match any of the patterns.
-    pub async fn remove_checkpoint_files(
-        &self,
-        actor: &Actor,
-        uuids: Vec<String>,
-        globs: Vec<String>,
-    ) -> AppResult<()> {
-        if uuids.is_empty() {
-            return Err(AppError::invalid(
-                "field \"checkpointUuids\" is empty: name at least one checkpoint",
-            ));
-        }
-        for (index, uuid) in uuids.iter().enumerate() {
-            check_uuid(&format!("checkpointUuids[{index}]"), uuid)?;
-        }
-        let patterns = patterns(&globs)?;
-        let rows = self.deletable(actor, &uuids).await?;
-        let (master, actor) = (self.clone(), actor.name());
-        // Its own task: a client that goes away does not leave files deleted and rows unchanged.
-        tokio::spawn(async move {
-            master
-                .remove_files(rows, patterns, &actor, Some("a person asked for it"))
-                .await
-        })
-        .await
-        .map_err(AppError::internal)?
-    }
-
-    /// The checkpoints with these ids, if each is there and may be deleted.
-    async fn deletable(&self, actor: &Actor, uuids: &[String]) -> AppResult<Vec<CheckpointRow>> {
-        let rows = self
-            .known_checkpoints(uuids.iter().cloned().collect())
-            .await?;
-        self.require_reporter_of_checkpoints(actor, &rows).await?;
-        let mut conn = self.store.read().await?;
-        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
-            .await?
-            .into_iter()
-            .collect();
-        if let Some(row) = rows.iter().find(|row| sources.contains(&row.uuid)) {
-            return Err(in_use(&row.uuid));
-        }
-        Ok(rows)
-    }
-
     /// The checkpoints with these ids, if each is there.
     async fn known_checkpoints(&self, wanted: BTreeSet<String>) -> AppResult<Vec<CheckpointRow>> {
         let wanted: Vec<String> = wanted.into_iter().collect();
@@ -342,71 +337,6 @@ impl Master {
             return Err(AppError::not_found("checkpoint", missing));
         }
         Ok(rows)
-    }
-
-    /// Deletes matching files and stores what is left, experiment by experiment. Goes on after a failure and then gives
-    /// the first one.
-    pub(crate) async fn remove_files(
-        &self,
-        rows: Vec<CheckpointRow>,
-        patterns: Vec<Pattern>,
-        actor: &str,
-        reason: Option<&'static str>,
-    ) -> AppResult<()> {
-        let mut by_experiment: BTreeMap<i64, Vec<CheckpointRow>> = BTreeMap::new();
-        for row in rows.into_iter().filter(|row| row.state != "DELETED") {
-            let Some(experiment) = row.experiment_id else {
-                return Err(AppError::precondition(format!(
-                    "checkpoint \"{}\" belongs to no experiment",
-                    row.uuid
-                )));
-            };
-            by_experiment.entry(experiment).or_default().push(row);
-        }
-        let mut failure = None;
-        for (experiment, rows) in by_experiment {
-            let storage = Storage::of(&self.stored_config(experiment).await?)?;
-            for batch in rows.chunks(BATCH) {
-                let (storage, batch, patterns) =
-                    (storage.clone(), batch.to_vec(), patterns.clone());
-                let (left, failed) =
-                    tokio::task::spawn_blocking(move || remove_each(&storage, batch, &patterns))
-                        .await
-                        .map_err(AppError::internal)?;
-                self.store_left(left, actor, reason).await?;
-                failure = failure.or(failed);
-            }
-        }
-        failure.map_or(Ok(()), Err)
-    }
-
-    async fn store_left(
-        &self,
-        left: Vec<(String, Left)>,
-        actor: &str,
-        reason: Option<&'static str>,
-    ) -> AppResult<()> {
-        if left.is_empty() {
-            return Ok(());
-        }
-        let (master, actor) = (self.clone(), actor.to_owned());
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    for (uuid, left) in left {
-                        // The row may have changed, or gone with its experiment, while the files were deleted.
-                        if let Some(row) = checkpoints::find(&mut tx.conn(), &uuid).await? {
-                            master.note_left(tx, row, left, &actor, reason).await?;
-                        }
-                    }
-                    Ok::<_, AppError>(())
-                })
-            })
-            .await
-    }
-
-    async fn stored_config(&self, experiment_id: i64) -> AppResult<ExperimentConfig> {
-        Ok(config_of(&self.stored_experiment(experiment_id).await?)?)
     }
 
     async fn stored_experiment(&self, id: i64) -> AppResult<ExperimentRow> {
@@ -433,13 +363,15 @@ impl Master {
         let experiment = row
             .experiment_id
             .ok_or_else(|| AppError::not_found("experiment of checkpoint", uuid))?;
-        let storage = Storage::of(&self.stored_config(experiment).await?)?;
-        let uuid = row.uuid.clone();
+        let experiment = self.stored_experiment(experiment).await?;
+        let storage = Storage::of(&config_of(&experiment)?, &self.allowed_paths())?;
+        let owner = self.owner_of_files(&row, &experiment);
+        let (uuid, resources) = (row.uuid.clone(), resources(&row)?);
         let opened = tokio::task::spawn_blocking(move || -> AppResult<_> {
-            let Some(directory) = storage.open(&uuid)? else {
+            let Some(directory) = storage.open(&uuid, owner)? else {
                 return Ok(None);
             };
-            let entries = storage::list(directory.as_fd()).map_err(AppError::internal)?;
+            let entries = storage.reported(directory.as_fd(), &resources)?;
             Ok(Some((directory, entries)))
         })
         .await
@@ -458,51 +390,48 @@ impl Master {
     }
 }
 
-/// A checkpoint that some trial started from stays.
-pub(crate) fn in_use(uuid: &str) -> AppError {
-    AppError::precondition(format!(
-        "checkpoint \"{uuid}\" cannot be deleted: a trial was started from it"
-    ))
-    .hint("delete the experiments that started from it first")
+/// The name of a checkpoint's directory must not be that of anything else.
+fn taken(uuid: &str) -> AppError {
+    AppError::new(
+        ErrorKind::Conflict,
+        format!("field \"uuid\": \"{uuid}\" is the id of something else in this cluster"),
+    )
+    .hint("choose a new random UUID for each checkpoint")
 }
 
-/// Deletes files of one storage after the other; gives what is left of those that went well, and the first failure.
-fn remove_each(
-    storage: &Storage,
-    rows: Vec<CheckpointRow>,
-    patterns: &[Pattern],
-) -> (Vec<(String, Left)>, Option<AppError>) {
-    let (mut left, mut failure) = (Vec::new(), None);
-    for row in rows {
-        match storage.remove_matching(&row.uuid, patterns) {
-            Ok(now) if now.is_empty() || lacks_files(&row, &now) => left.push((row.uuid, now)),
-            Ok(_) => {}
-            Err(error) => {
-                failure.get_or_insert(error);
-            }
-        }
-    }
-    (left, failure)
+/// A storage as checkpoints are numbered by it: its place without secrets, and without how many checkpoints are kept.
+pub(crate) fn storage_location(config: &ExperimentConfig) -> AppResult<String> {
+    let location =
+        serde_json::to_value(&config.checkpoint_storage.location).map_err(AppError::internal)?;
+    Ok(location_text(&location))
 }
 
-/// Whether files that the row knows are not there. What was deleted by an earlier attempt counts as well; what the
-/// reporter did not list does not.
-fn lacks_files(row: &CheckpointRow, now: &Left) -> bool {
-    resources(row).is_ok_and(|known| {
-        known
-            .keys()
-            .any(|path| !path.ends_with('/') && !now.contains_key(path))
-    })
+/// The place of a storage section without what does not belong to the place.
+pub(crate) fn location_text(section: &Value) -> String {
+    const PLACE: [&str; 9] = [
+        "type",
+        "host_path",
+        "storage_path",
+        "container_path",
+        "bucket",
+        "endpoint_url",
+        "prefix",
+        "container",
+        "account_url",
+    ];
+    let place: Map<String, Value> = PLACE
+        .iter()
+        .filter_map(|key| {
+            let value = section.get(*key).filter(|value| !value.is_null())?;
+            Some(((*key).to_owned(), value.clone()))
+        })
+        .collect();
+    // Addresses may hold a password before the host.
+    det_config::experiment::mask_document(&Value::Object(place)).to_string()
 }
 
 /// The patterns, checked.
 pub(crate) fn patterns(globs: &[String]) -> AppResult<Vec<Pattern>> {
-    if globs.is_empty() {
-        return Err(AppError::invalid(
-            "field \"checkpointGlobs\" is empty: name at least one pattern",
-        )
-        .hint("\"**/*\" means all files"));
-    }
     let one = |(index, text): (usize, &String)| {
         Pattern::parse(text).map_err(|why| {
             AppError::invalid(format!(
@@ -554,6 +483,13 @@ fn total(resources: &BTreeMap<String, i64>) -> i64 {
 /// A report as a row, without what only the database knows.
 fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
     check_uuid("uuid", &report.uuid)?;
+    if report.uuid.bytes().any(|b| b.is_ascii_uppercase()) {
+        // Storage that does not tell letters apart would have two checkpoints in one directory.
+        return Err(AppError::invalid(format!(
+            "field \"uuid\" must be in lower case, found \"{}\"",
+            report.uuid
+        )));
+    }
     if report.task_id.is_empty() {
         return Err(AppError::invalid(
             "field \"taskId\" is missing: a checkpoint belongs to a task",
@@ -584,6 +520,9 @@ fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
         metadata: Value::Object(report.metadata).to_string(),
         resources: serde_json::to_string(&report.resources).map_err(AppError::internal)?,
         reported_at: report.reported_at.unwrap_or_else(det_store::now),
+        storage_id: report.storage_id,
+        owner_uid: None,
+        removing: None,
     })
 }
 
@@ -664,6 +603,10 @@ mod tests {
                 "field \"uuid\" must be a UUID, found \"x/y\"",
             ),
             (
+                with(|r| r.uuid = "0B6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11".into()),
+                "field \"uuid\" must be in lower case, found \"0B6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11\"",
+            ),
+            (
                 with(|r| r.task_id.clear()),
                 "field \"taskId\" is missing: a checkpoint belongs to a task",
             ),
@@ -686,6 +629,13 @@ mod tests {
         ] {
             assert_eq!(message, expected);
         }
+    }
+
+    #[test]
+    fn a_storage_is_known_by_its_place_and_not_by_its_secrets() {
+        let section = json!({"type": "s3", "bucket": "b", "secret_key": "hidden", "access_key": "a", "prefix": null,
+            "save_trial_best": 1});
+        assert_eq!(location_text(&section), r#"{"bucket":"b","type":"s3"}"#);
     }
 
     #[test]
@@ -718,12 +668,7 @@ mod tests {
 
     #[test]
     fn patterns_are_checked_before_anything_is_deleted() {
-        assert!(
-            patterns(&[])
-                .unwrap_err()
-                .message
-                .starts_with("field \"checkpointGlobs\"")
-        );
+        assert_eq!(patterns(&[]).unwrap(), []);
         let error = patterns(&["a".into(), "../b".into()]).unwrap_err();
         assert!(
             error

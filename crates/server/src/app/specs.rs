@@ -418,7 +418,7 @@ fn mounts(config: &ExperimentConfig, own_storage: Option<&CheckpointStorage>) ->
 
 impl Master {
     /// The Unix identity of a user's tasks in a project: the workspace's, the user's, the cluster's.
-    fn task_user_in(&self, project_id: i64, owner: &User) -> TaskUser {
+    pub(crate) fn task_user_in(&self, project_id: i64, owner: &User) -> TaskUser {
         let places = self.places.get();
         let workspace = places.home(project_id).and_then(|(_, workspace)| {
             let (uid, gid) = (workspace.agent_uid?, workspace.agent_gid?);

@@ -7,13 +7,17 @@ use det_store::{WriteTx, checkpoints, experiments, trials};
 use serde_json::{Map, Value};
 
 use crate::app::Master;
+use crate::app::checkpoints::{location_text, storage_location};
 use crate::app::lifecycle::Cause;
 use crate::app::ownership::Reported;
+use crate::app::searches::config_of;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
 /// Longest state that code may say of itself.
 const RUNNER_STATE_CHARS: usize = 255;
+/// Longest place of a checkpoint storage, in bytes of JSON.
+const LONGEST_LOCATION: usize = 16 * 1024;
 
 impl Master {
     /// Ends a trial at once.
@@ -164,15 +168,42 @@ impl Master {
             .await
     }
 
-    /// The trial's code begins to report.
-    pub async fn start_run(&self, actor: &Actor, trial_id: i64) -> AppResult<()> {
+    /// The trial's code begins to report. Returns the number of the checkpoint storage that it uses: `storage` is its
+    /// section of a configuration, `None` = the experiment's.
+    pub async fn start_run(
+        &self,
+        actor: &Actor,
+        trial_id: i64,
+        storage: Option<Map<String, Value>>,
+    ) -> AppResult<i64> {
         self.require_reporter(actor, Reported::Trial(trial_id))
             .await?;
-        let mut conn = self.store.read().await?;
-        match trials::find(&mut conn.conn(), trial_id).await? {
-            Some(_) => Ok(()),
-            None => Err(AppError::not_found("trial", trial_id)),
+        let experiment = {
+            let mut conn = self.store.read().await?;
+            let trial = trials::find(&mut conn.conn(), trial_id)
+                .await?
+                .ok_or_else(|| AppError::not_found("trial", trial_id))?;
+            experiments::find(&mut conn.conn(), trial.experiment_id)
+                .await?
+                .ok_or_else(|| AppError::not_found("experiment", trial.experiment_id))?
+        };
+        let location = match storage {
+            Some(section) => location_text(&Value::Object(section)),
+            None => storage_location(&config_of(&experiment)?)?,
+        };
+        if location.len() > LONGEST_LOCATION {
+            return Err(AppError::invalid(format!(
+                "field \"checkpointStorage\" names a place of {} bytes; at most {LONGEST_LOCATION} are allowed",
+                location.len()
+            )));
         }
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    Ok::<_, AppError>(checkpoints::storage_id(&mut tx.conn(), &location).await?)
+                })
+            })
+            .await
     }
 
     /// The checkpoint that a new trial starts from, if its configuration names one.
@@ -184,7 +215,7 @@ impl Master {
         if let Some(uuid) = &config.searcher.source_checkpoint_uuid {
             let found = checkpoints::find(&mut tx.conn(), uuid).await?;
             return match found {
-                Some(c) if c.state == "COMPLETED" => Ok(Some(uuid.clone())),
+                Some(c) if c.state == "COMPLETED" && c.removing.is_none() => Ok(Some(uuid.clone())),
                 Some(_) => Err(AppError::invalid(format!(
                     "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"
                 ))),

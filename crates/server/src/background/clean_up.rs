@@ -14,9 +14,10 @@ use det_store::{checkpoints, experiments};
 
 use crate::app::Master;
 use crate::app::checkpoints::joined::{collectable, policy_of};
+use crate::app::checkpoints::patterns;
 use crate::app::checkpoints::policy::to_delete;
+use crate::app::checkpoints::removal::{WarmStarts, in_use};
 use crate::app::checkpoints::storage::Storage;
-use crate::app::checkpoints::{in_use, patterns};
 use crate::app::lifecycle::{Cause, experiment_state};
 use crate::app::searches::config_of;
 use crate::background::sleep_or_forever;
@@ -31,8 +32,17 @@ const ACTOR: &str = "master";
 /// Cleans up until the master stops.
 pub async fn run(master: Master) {
     let mut changes = master.hub.subscribe(Topic::CleanUp);
+    let mut resumed = false;
     loop {
-        let retry = pass(&master).await;
+        let mut retry = None;
+        if !resumed {
+            retry = match master.resume_removals().await {
+                Ok(()) => None,
+                Err(error) => failed(None, &error),
+            };
+            resumed = retry.is_none();
+        }
+        retry = pass(&master).await.or(retry);
         tokio::select! {
             () = changes.changed() => {}
             () = sleep_or_forever(retry) => {}
@@ -96,7 +106,8 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         .filter(|c| doomed.contains(&c.uuid))
         .collect();
     let count = doomed.len();
-    let reason = match remove(master, doomed, "the checkpoint policy does not keep it").await {
+    let why = "the checkpoint policy does not keep it";
+    let reason = match remove(master, doomed, WarmStarts::Keep, why).await {
         Ok(()) if count == 0 => None,
         Ok(()) => Some(format!("the checkpoint policy deleted {count} checkpoints")),
         Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
@@ -138,12 +149,18 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         .await
 }
 
-async fn remove(master: &Master, rows: Vec<CheckpointRow>, reason: &'static str) -> AppResult<()> {
+async fn remove(
+    master: &Master,
+    rows: Vec<CheckpointRow>,
+    warm_starts: WarmStarts,
+    reason: &'static str,
+) -> AppResult<()> {
     if rows.is_empty() {
         return Ok(());
     }
+    let everything = patterns(&["**/*".to_owned()])?;
     master
-        .remove_files(rows, patterns(&["**/*".to_owned()])?, ACTOR, Some(reason))
+        .remove_files(rows, everything, warm_starts, ACTOR, Some(reason))
         .await
 }
 
@@ -223,14 +240,22 @@ async fn delete_files(master: &Master, row: &ExperimentRow) -> AppResult<()> {
         (rows, sources)
     };
     let rows: Vec<CheckpointRow> = rows.into_iter().filter(|c| c.state != "DELETED").collect();
+    // Before any of them goes; the removal decides again in its own transaction.
     if let Some(needed) = rows.iter().find(|c| protected.contains(&c.uuid)) {
         return Err(in_use(&needed.uuid));
     }
-    remove(master, rows, "its experiment is being deleted").await?;
+    remove(
+        master,
+        rows,
+        WarmStarts::Refuse,
+        "its experiment is being deleted",
+    )
+    .await?;
     let config = config_of(row)?;
     let (cluster_id, id) = (master.cluster_id.clone(), row.id);
+    let allowed = master.allowed_paths();
     let outcome = tokio::task::spawn_blocking(move || {
-        Storage::of(&config)?.remove_tensorboard(&cluster_id, id)
+        Storage::of(&config, &allowed)?.remove_tensorboard(&cluster_id, id)
     })
     .await
     .map_err(AppError::internal)?;

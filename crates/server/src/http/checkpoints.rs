@@ -209,6 +209,7 @@ fn report(body: Checkpoint) -> AppResult<CheckpointReport> {
         metadata: body.metadata.0,
         resources: sizes(body.resources),
         reported_at: body.report_time.map(|time| time.0),
+        storage_id: body.storage_id,
     })
 }
 

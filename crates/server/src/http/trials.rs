@@ -400,8 +400,11 @@ async fn run_prepare_for_reporting(
             AppError::invalid("field \"runId\" must name the run, which is the trial").into(),
         );
     }
-    master.start_run(&actor, body.run_id).await?;
-    message(&RunPrepareForReportingResponse { storage_id: None })
+    let storage = body.checkpoint_storage.map(|storage| storage.0);
+    let storage_id = master.start_run(&actor, body.run_id, storage).await?;
+    message(&RunPrepareForReportingResponse {
+        storage_id: Some(storage_id),
+    })
 }
 
 /// The user's metadata of a run.

@@ -13,20 +13,20 @@ use crate::experiments::{config, create};
 use crate::support::{Client, Cluster, FakeAgent, Reply, within};
 use crate::trials::{metrics, running};
 
-const PATH: &str = "/api/v1/checkpoints";
+pub(crate) const PATH: &str = "/api/v1/checkpoints";
 
-fn uuid(n: u32) -> String {
+pub(crate) fn uuid(n: u32) -> String {
     format!("{n:08}-7f7a-4f3e-9c55-3f0f2d9b8a11")
 }
 
-fn report(spec: &ContainerSpec, n: u32, step: i64) -> Value {
+pub(crate) fn report(spec: &ContainerSpec, n: u32, step: i64) -> Value {
     json!({"uuid": uuid(n), "taskId": spec.task_id.as_str(), "allocationId": spec.allocation_id.as_str(),
         "metadata": {"steps_completed": step, "framework": "none"},
         "resources": {"d/": "0", "d/m.txt": "5", "metadata.json": "2"}, "training": {}, "reportTime": null,
         "state": "STATE_COMPLETED", "storageId": null})
 }
 
-async fn send(client: &Client, method: Method, path: &str, body: Value) -> Reply {
+pub(crate) async fn send(client: &Client, method: Method, path: &str, body: Value) -> Reply {
     let response = client.send(method, path, Some(body.to_string())).await;
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     Reply {
@@ -46,7 +46,7 @@ async fn storage(client: &Client) -> PathBuf {
     )
 }
 
-fn write_files(storage: &Path, n: u32) -> PathBuf {
+pub(crate) fn write_files(storage: &Path, n: u32) -> PathBuf {
     let directory = storage.join(uuid(n));
     std::fs::create_dir_all(directory.join("d")).unwrap();
     std::fs::write(directory.join("d/m.txt"), b"hello").unwrap();
@@ -55,7 +55,10 @@ fn write_files(storage: &Path, n: u32) -> PathBuf {
 }
 
 /// A running trial with a checkpoint at each of these steps, numbered from 1, with its files.
-async fn world(cluster: &Cluster, steps: &[i64]) -> (FakeAgent, ContainerSpec, Client, PathBuf) {
+pub(crate) async fn world(
+    cluster: &Cluster,
+    steps: &[i64],
+) -> (FakeAgent, ContainerSpec, Client, PathBuf) {
     let (agent, spec, task) = running(cluster).await;
     let storage = storage(&cluster.admin().await).await;
     for (n, step) in (1..).zip(steps) {
@@ -364,10 +367,6 @@ async fn files_are_deleted_in_part_and_whole() {
             "checkpointUuids[0]",
         ),
         (
-            json!({"checkpointUuids": [uuid(1)], "checkpointGlobs": []}),
-            "checkpointGlobs",
-        ),
-        (
             json!({"checkpointUuids": [uuid(1)], "checkpointGlobs": ["../*"]}),
             "checkpointGlobs[0]",
         ),
@@ -400,10 +399,18 @@ async fn files_are_deleted_in_part_and_whole() {
         json!({})
     );
     assert!(!storage.join(uuid(1)).exists() && !storage.join(uuid(2)).exists());
-    for n in [1, 2] {
+    for (n, had) in [
+        (1, json!({"d/": "0", "metadata.json": "2"})),
+        (2, json!({"d/": "0", "d/m.txt": "5", "metadata.json": "2"})),
+    ] {
         let shown = client.get(&format!("{PATH}/{}", uuid(n))).await.ok();
         assert_eq!(shown["checkpoint"]["state"], "STATE_DELETED");
+        assert_eq!(
+            shown["checkpoint"]["resources"], had,
+            "it keeps the list of what it had"
+        );
     }
+    assert_eq!(sizes(&client).await, (0, json!("0"), json!("0")));
     send(&client, Method::DELETE, PATH, both).await.ok();
     let unknown = json!({"checkpointUuids": [uuid(9)]});
     assert!(
@@ -415,6 +422,17 @@ async fn files_are_deleted_in_part_and_whole() {
     client.assert_needs_token(Method::DELETE, PATH).await;
     client.assert_needs_token(Method::POST, &rm).await;
     cluster.stop().await;
+}
+
+/// Checkpoints of the trial, and their bytes as the trial and the experiment show them.
+pub(crate) async fn sizes(client: &Client) -> (i64, Value, Value) {
+    let trial = client.get("/api/v1/trials/1").await.ok()["trial"].clone();
+    let experiment = client.get("/api/v1/experiments/1").await.ok()["experiment"].clone();
+    (
+        trial["checkpointCount"].as_i64().unwrap(),
+        trial["totalCheckpointSize"].clone(),
+        experiment["checkpointSize"].clone(),
+    )
 }
 
 #[tokio::test]
@@ -441,7 +459,8 @@ async fn a_checkpoint_that_a_trial_started_from_stays() {
 #[tokio::test]
 async fn a_checkpoint_is_downloaded_as_the_client_unpacks_it() {
     let cluster = Cluster::start().await;
-    let (_agent, spec, task, _) = world(&cluster, &[1]).await;
+    let (_agent, spec, task, storage) = world(&cluster, &[1]).await;
+    std::fs::write(storage.join(uuid(1)).join("unreported"), b"x").unwrap();
     let client = cluster.admin().await;
     let path = format!("/checkpoints/{}", uuid(1));
     let fetch = async |accept: &str| -> reqwest::Response {
@@ -477,6 +496,10 @@ async fn a_checkpoint_is_downloaded_as_the_client_unpacks_it() {
     assert_eq!(first.as_deref(), Some("d/"), "directories come first");
     assert_eq!(found["d/m.txt"], "hello");
     assert_eq!(found["metadata.json"], "{}");
+    assert!(
+        !found.contains_key("unreported"),
+        "a checkpoint is what was reported of it"
+    );
 
     assert_eq!(
         fetch("*/*").await.headers()["content-type"],

@@ -10,6 +10,8 @@ mod agents;
 mod allocations;
 mod auth;
 mod authorisation;
+mod background;
+mod checkpoint_files;
 mod checkpoints;
 mod config_policies;
 mod events;

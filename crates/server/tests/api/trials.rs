@@ -354,7 +354,7 @@ async fn what_the_code_says_of_itself() {
             json!({"runId": 1, "checkpointStorage": {"type": "shared_fs"}}),
         )
         .await;
-    assert_eq!(started.ok(), json!({"storageId": null}));
+    assert!(started.ok()["storageId"].is_i64());
     assert!(
         task.post("/api/v1/runs/start", json!({}))
             .await

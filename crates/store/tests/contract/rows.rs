@@ -182,6 +182,9 @@ pub(crate) fn checkpoint(
         resources: r#"{"model.bin":10}"#.into(),
         bytes: 10,
         reported_at: 5_000 + steps,
+        storage_id: None,
+        owner_uid: None,
+        removing: None,
     }
 }
 

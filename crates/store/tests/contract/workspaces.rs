@@ -187,6 +187,9 @@ const BEFORE: &str = "DROP TABLE workspace_pins; DROP TABLE projects; DROP TABLE
      DROP INDEX experiments_by_project; ALTER TABLE jobs DROP COLUMN workspace_id; \
      DROP INDEX tasks_with_old_logs; ALTER TABLE tasks DROP COLUMN logs_deleted_at; \
      ALTER TABLE trials DROP COLUMN log_retention_days; \
+     DROP TABLE checkpoint_storages; DROP INDEX checkpoints_in_removal; \
+     ALTER TABLE checkpoints DROP COLUMN storage_id; ALTER TABLE checkpoints DROP COLUMN owner_uid; \
+     ALTER TABLE checkpoints DROP COLUMN removing; \
      DELETE FROM schema_versions WHERE version >= 2;";
 
 pub(crate) async fn an_older_store_comes_up_with_everything_uncategorized(world: &World) {

@@ -13,7 +13,7 @@ use flate2::write::GzEncoder;
 use nix::fcntl::readlinkat;
 use tokio::sync::mpsc;
 
-use crate::app::checkpoints::storage::{Entry, EntryKind, open_directory, open_file};
+use crate::app::checkpoints::tree::{Entry, EntryKind, open_directory, open_file};
 use crate::app::checkpoints::zip::ZipWriter;
 
 /// Bytes handed over at once.
@@ -219,7 +219,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
-    use crate::app::checkpoints::storage::list;
+    use crate::app::checkpoints::tree::list;
 
     #[test]
     fn the_form_follows_what_the_client_accepts() {

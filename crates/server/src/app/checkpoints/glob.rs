@@ -2,11 +2,27 @@
 //!
 //! `*` and `?` match within one name, `[abc]` and `[!abc]` one character of a set, and `**` as a whole part any number
 //! of directories. A name that begins with a point is only matched by a pattern that spells the point.
+//!
+//! Matching takes time proportional to the length of the path times [`Pattern::cost`], and the length of a pattern is
+//! limited.
+
+/// Longest pattern, in bytes: that of a path.
+const LONGEST: usize = 4096;
 
 /// A checked pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    parts: Vec<String>,
+    text: String,
+    parts: Vec<Part>,
+}
+
+/// What is between two slashes of a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    /// `**`: any number of directories.
+    Directories,
+    /// A pattern of one name, never two stars in a row.
+    Name(Vec<char>),
 }
 
 impl Pattern {
@@ -21,24 +37,56 @@ impl Pattern {
         if text.contains('\0') {
             return Err("has a character that is not allowed");
         }
-        let parts: Vec<String> = text
-            .trim()
-            .split('/')
-            .filter(|p| !p.is_empty() && *p != ".")
-            .map(str::to_owned)
-            .collect();
-        if parts.iter().any(|p| p == "..") {
-            return Err("leads out of the checkpoint with \"..\"");
+        if text.len() > LONGEST {
+            return Err("is longer than 4096 bytes");
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        for part in text.trim().split('/') {
+            match part {
+                "" | "." => {}
+                ".." => return Err("leads out of the checkpoint with \"..\""),
+                // Two in a row mean the same as one.
+                "**" if parts.last() == Some(&Part::Directories) => {}
+                "**" => parts.push(Part::Directories),
+                name => {
+                    let mut name: Vec<char> = name.chars().collect();
+                    name.dedup_by(|a, b| *a == '*' && *b == '*');
+                    parts.push(Part::Name(name));
+                }
+            }
         }
         if parts.is_empty() {
             return Err("names nothing");
         }
-        Ok(Self { parts })
+        Ok(Self {
+            text: text.to_owned(),
+            parts,
+        })
+    }
+
+    /// As it was given.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Comparisons per character of a path that matching takes at most.
+    pub fn cost(&self) -> usize {
+        let cost = |part: &Part| match part {
+            Part::Directories => 1,
+            // A set is looked up from its beginning to its end.
+            Part::Name(name) if name.contains(&'[') => name.len() * name.len(),
+            Part::Name(name) => name.len() + 1,
+        };
+        self.parts.iter().map(cost).sum()
     }
 
     /// Whether it means everything: then the whole directory goes.
     pub fn is_everything(&self) -> bool {
-        self.parts == ["**", "*"] || self.parts == ["**"]
+        match self.parts.as_slice() {
+            [Part::Directories] => true,
+            [Part::Directories, Part::Name(name)] => name == &['*'],
+            _ => false,
+        }
     }
 
     /// Whether a path below the checkpoint (its names in order) is meant.
@@ -47,26 +95,38 @@ impl Pattern {
     }
 }
 
-fn path_matches(parts: &[String], path: &[&str]) -> bool {
-    let Some((part, later)) = parts.split_first() else {
-        return path.is_empty();
+/// Goes through the path once and keeps, for each number of parts, whether these match the names so far.
+fn path_matches(parts: &[Part], path: &[&str]) -> bool {
+    let mut matched = vec![false; parts.len() + 1];
+    matched[0] = true;
+    // `**` also means no directory at all.
+    let skip = |matched: &mut Vec<bool>| {
+        for (n, part) in parts.iter().enumerate() {
+            if *part == Part::Directories && matched[n] {
+                matched[n + 1] = true;
+            }
+        }
     };
-    if part == "**" {
-        // Any number of visible directories; at the end of a pattern also files.
-        return path_matches(later, path)
-            || path
-                .split_first()
-                .is_some_and(|(name, rest)| !name.starts_with('.') && path_matches(parts, rest));
+    skip(&mut matched);
+    for name in path {
+        let mut next = vec![false; parts.len() + 1];
+        for (n, part) in parts.iter().enumerate() {
+            next[n + 1] |= match part {
+                // Any number of visible directories; at the end of a pattern also files.
+                Part::Directories => matched[n + 1] && !name.starts_with('.'),
+                Part::Name(pattern) => matched[n] && name_matches(pattern, name),
+            };
+        }
+        skip(&mut next);
+        matched = next;
     }
-    path.split_first()
-        .is_some_and(|(name, rest)| name_matches(part, name) && path_matches(later, rest))
+    matched[parts.len()]
 }
 
-fn name_matches(pattern: &str, name: &str) -> bool {
-    if name.starts_with('.') && !pattern.starts_with('.') {
+fn name_matches(pattern: &[char], name: &str) -> bool {
+    if name.starts_with('.') && pattern.first() != Some(&'.') {
         return false;
     }
-    let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
     // The place to go back to when a star took too little: linear memory, quadratic time at worst.
     let (mut p, mut n, mut back) = (0, 0, None);
@@ -188,6 +248,35 @@ mod tests {
         ] {
             let error = Pattern::parse(text).unwrap_err();
             assert!(error.contains(why), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn many_stars_take_no_longer_than_few() {
+        // Tried one after another, the ways to spread sixty directories over thirty parts would take longer than the
+        // universe is old.
+        let deep = "a/".repeat(60) + "x";
+        assert!(!matches(&("**/a/".repeat(30) + "b"), &deep));
+        assert!(matches(&("**/a/".repeat(30) + "x"), &deep));
+        let long = "a".repeat(250);
+        assert!(!matches(&("*a".repeat(100) + "b"), &long));
+        assert!(Pattern::parse(&"a".repeat(LONGEST + 1)).is_err());
+    }
+
+    #[test]
+    fn stars_in_a_row_mean_one() {
+        for (pattern, path, expected) in [
+            ("**/**/x", "x", true),
+            ("**/**/x", "a/b/x", true),
+            ("a/**", "a", true),
+            ("a/**", "a/b/c", true),
+            ("a/**/b/**/c", "a/b/c", true),
+            ("a/**/b/**/c", "a/x/b/y/z/c", true),
+            ("a/**/b/**/c", "a/x/c", false),
+            ("**/.x", ".a/.x", false),
+            ("x***y", "xy", true),
+        ] {
+            assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
         }
     }
 

@@ -1,26 +1,58 @@
 //! Checkpoint files where the master can reach them: `shared_fs`, and `directory` on the same host. Blocking.
 //!
-//! Tasks own the directories that they write, so nothing below a storage's root is trusted: names are opened one by one
-//! from the root's handle and links are never followed.
+//! Configurations of users name the storage, and tasks own the directories that they write. Three rules keep the files
+//! of everybody else out of reach:
+//!
+//! - Only what is below an allowed path is opened ([`AllowedPaths`]), and never the master's or an agent's data
+//!   directory, even when it is below one.
+//! - Below an allowed path names are opened one by one from the handle of their parent. Links and `..` are never
+//!   followed, which is what `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS` of `openat2` mean, on every kernel.
+//! - A checkpoint's directory and files belong to the user that its task ran as ([`Owner`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use det_config::container::BindMount;
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
-use det_taskspec::SHARED_FS_DIR;
-use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID};
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 use uuid::Uuid;
 
+use crate::app::checkpoints::allowed::{AllowedPaths, OWN_DIRECTORY, Place, joined, on_host};
 use crate::app::checkpoints::glob::Pattern;
+use crate::app::checkpoints::tree::{
+    Entry, EntryKind, empty, gone, list, open_directory, remove_tree,
+};
 use crate::error::{AppError, AppResult, ErrorKind};
+
+/// File that every agent's data directory has.
+const AGENT_LOCK: &str = "agent.lock";
+/// Comparisons of a character that the patterns of one removal may cost.
+const PATTERN_WORK: usize = 2_000_000_000;
+
+/// Whom the files of a checkpoint must belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// Unix user id of the task that stored it.
+    pub uid: u32,
+}
+
+impl Owner {
+    /// Whether a file of this user may be one of the checkpoint. Tasks of root run as an unprivileged user where an agent
+    /// does so, and an unprivileged master shares its user id with all processes of an unprivileged agent.
+    fn is(self, uid: u32) -> bool {
+        let own = geteuid();
+        uid == self.uid
+            || (self.uid == 0 && uid == UNPRIVILEGED_ID)
+            || (!own.is_root() && uid == own.as_raw())
+    }
+}
 
 /// The storage of an experiment, as directories of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,39 +60,14 @@ pub struct Storage {
     /// How people know it, for errors.
     name: String,
     /// Where it may be; the first that holds what is looked for counts.
-    roots: Vec<PathBuf>,
-}
-
-/// Something in a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Relative to the checkpoint.
-    pub path: PathBuf,
-    /// What it is.
-    pub kind: EntryKind,
-    /// Permission bits.
-    pub mode: u32,
-    /// Last change, seconds since 1970.
-    pub mtime: i64,
-}
-
-/// What an [`Entry`] is. Devices, pipes and sockets are no part of a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryKind {
-    /// A directory.
-    Directory,
-    /// A file.
-    File {
-        /// Bytes.
-        size: u64,
-    },
-    /// A symbolic link, whatever it points to.
-    Link,
+    places: Vec<Place>,
+    /// The master's data directory.
+    data_dir: PathBuf,
 }
 
 impl Storage {
-    /// The storage of an experiment; an error when the master cannot reach storage of this type at all.
-    pub fn of(config: &ExperimentConfig) -> AppResult<Self> {
+    /// The storage of an experiment; an error when the master cannot reach storage of this type, or may not touch it.
+    pub fn of(config: &ExperimentConfig, allowed: &AllowedPaths) -> AppResult<Self> {
         let location = &config.checkpoint_storage.location;
         match location {
             StorageLocation::SharedFs { host_path, .. } => {
@@ -69,19 +76,26 @@ impl Storage {
                         "checkpoint storage: \"storage_path\" leads out of \"{host_path}\""
                     ))
                 })?;
-                // A master in a container has the host's directory where every container has it.
-                let roots = [host_path, SHARED_FS_DIR]
-                    .map(|base| Path::new(base).join(&below))
-                    .to_vec();
-                Ok(Self {
-                    name: format!("shared_fs storage \"{}\"", roots[0].display()),
-                    roots,
-                })
+                let path = joined(Path::new(host_path), &below);
+                let mut storage = Self::below(
+                    format!("shared_fs storage \"{}\"", path.display()),
+                    &path,
+                    allowed,
+                )?;
+                if allowed.shared.as_deref() == Some(Path::new(host_path)) {
+                    // A master in a container has the configured directory where every container has it.
+                    storage.places.push(Place {
+                        root: PathBuf::from(SHARED_FS_DIR),
+                        below,
+                    });
+                }
+                Ok(storage)
             }
-            StorageLocation::Directory { container_path } => Ok(Self {
-                name: format!("directory storage \"{container_path}\""),
-                roots: vec![on_host(container_path, &config.bind_mounts)],
-            }),
+            StorageLocation::Directory { container_path } => Self::below(
+                format!("directory storage \"{container_path}\""),
+                &on_host(container_path, &config.bind_mounts),
+                allowed,
+            ),
             StorageLocation::S3 { .. }
             | StorageLocation::Gcs { .. }
             | StorageLocation::Azure { .. } => {
@@ -95,53 +109,121 @@ impl Storage {
         }
     }
 
+    fn below(name: String, path: &Path, allowed: &AllowedPaths) -> AppResult<Self> {
+        let Some(place) = allowed.place_of(path) else {
+            let paths: Vec<String> = allowed
+                .allowed
+                .iter()
+                .map(|path| format!("\"{}\"", path.display()))
+                .collect();
+            return Err(AppError::precondition(format!(
+                "the master does not touch files in {name}: \"{}\" is not below a path that an administrator allowed ({})",
+                path.display(),
+                paths.join(", ")
+            ))
+            .hint("an administrator can add it to \"security.allowed_host_paths\" of the master's configuration"));
+        };
+        Ok(Self {
+            name,
+            places: vec![place],
+            data_dir: allowed.data_dir.clone(),
+        })
+    }
+
     #[cfg(test)]
     fn at(root: &Path) -> Self {
         Self {
             name: "test storage".into(),
-            roots: vec![root.to_owned()],
+            places: vec![Place {
+                root: root.to_owned(),
+                below: PathBuf::new(),
+            }],
+            data_dir: root.join("no-data-directory"),
         }
     }
 
-    /// The handles of the roots that exist here; an error when there is none.
+    /// The handles of the directories that exist here; an error when there is none.
     fn open_roots(&self) -> AppResult<Vec<OwnedFd>> {
         let mut handles = Vec::new();
-        for root in &self.roots {
-            match File::open(root) {
-                Ok(file) if file.metadata().is_ok_and(|m| m.is_dir()) => {
-                    handles.push(OwnedFd::from(file));
+        for place in &self.places {
+            let opened =
+                File::open(&place.root).and_then(|root| open_directory(root.as_fd(), &place.below));
+            match opened {
+                Ok(directory) => {
+                    self.refuse_private(directory.as_fd(), &place.path())?;
+                    handles.push(directory);
                 }
-                Ok(_) => {}
                 Err(e)
                     if matches!(
                         e.kind(),
                         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                     ) => {}
-                Err(e) => return Err(self.failed("opened", root, &e)),
+                Err(e) => return Err(self.failed("opened", &place.path(), &e)),
             }
         }
         if handles.is_empty() {
             let searched: Vec<String> = self
-                .roots
+                .places
                 .iter()
-                .map(|r| format!("\"{}\"", r.display()))
+                .map(|place| format!("\"{}\"", place.path().display()))
                 .collect();
             return Err(AppError::precondition(format!(
                 "{} cannot be seen from the master's host: looked for {}",
                 self.name,
                 searched.join(" and ")
             ))
-            .hint("mount the storage on the master's host at the same path"));
+            .hint("mount the storage on the master's host at the same path; links in it are not followed"));
         }
         Ok(handles)
     }
 
-    /// Opens a checkpoint's directory; `None` = the storage is here and holds no such checkpoint.
-    pub fn open(&self, uuid: &str) -> AppResult<Option<OwnedFd>> {
+    /// Refuses a directory in the data directory of the master or of an agent, by whatever path it was reached. The
+    /// master's own checkpoint directory is the exception.
+    fn refuse_private(&self, directory: BorrowedFd<'_>, path: &Path) -> AppResult<()> {
+        let of = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+        let own = of(&self.data_dir.join(OWN_DIRECTORY));
+        let private = of(&self.data_dir);
+        let failed = |e: io::Error| self.failed("checked", path, &e);
+        let mut at = directory.try_clone_to_owned().map_err(failed)?;
+        let mut below_own = false;
+        loop {
+            let here = identity(at.as_fd()).map_err(failed)?;
+            below_own |= Some(here) == own;
+            let is_private =
+                Some(here) == private || is_agent_directory(at.as_fd()).map_err(failed)?;
+            if is_private && !below_own {
+                return Err(AppError::new(
+                    ErrorKind::Forbidden,
+                    format!(
+                        "access to \"{}\" is forbidden: it is in the data directory of the master or of an agent",
+                        path.display()
+                    ),
+                )
+                .hint("choose another directory as checkpoint storage"));
+            }
+            let flags = OFlag::O_DIRECTORY | OFlag::O_PATH | OFlag::O_CLOEXEC;
+            let parent =
+                openat(at.as_fd(), "..", flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+            if identity(parent.as_fd()).map_err(failed)? == here {
+                return Ok(());
+            }
+            at = parent;
+        }
+    }
+
+    /// Opens a checkpoint's directory; `None` = the storage is here and holds no such checkpoint. An error when it
+    /// belongs to another user than `owner`.
+    pub fn open(&self, uuid: &str, owner: Owner) -> AppResult<Option<OwnedFd>> {
         check_uuid(uuid)?;
         for root in self.open_roots()? {
             match open_directory(root.as_fd(), Path::new(uuid)) {
-                Ok(directory) => return Ok(Some(directory)),
+                Ok(directory) => {
+                    self.refuse_private(directory.as_fd(), Path::new(uuid))?;
+                    let meta = fstat(directory.as_fd())
+                        .map_err(|e| self.failed("opened", Path::new(uuid), &e.into()))?;
+                    self.require_owner(uuid, meta.st_uid, owner)?;
+                    return Ok(Some(directory));
+                }
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(self.failed("opened", Path::new(uuid), &e)),
             }
@@ -149,55 +231,124 @@ impl Storage {
         Ok(None)
     }
 
+    fn require_owner(&self, what: &str, uid: u32, owner: Owner) -> AppResult<()> {
+        if owner.is(uid) {
+            return Ok(());
+        }
+        Err(AppError::new(
+            ErrorKind::Forbidden,
+            format!(
+                "access to \"{what}\" in {} is forbidden: it belongs to user id {uid}, and the task that stored the \
+                 checkpoint ran as user id {}",
+                self.name, owner.uid
+            ),
+        )
+        .hint("files that are the task's get its owner back with: chown -R"))
+    }
+
     /// Deletes a checkpoint's directory. One that is gone already is what was wanted.
-    pub fn remove(&self, uuid: &str) -> AppResult<()> {
+    pub fn remove(&self, uuid: &str, owner: Owner) -> AppResult<()> {
         check_uuid(uuid)?;
+        let failed = |e: io::Error| self.failed("deleted", Path::new(uuid), &e);
         for root in self.open_roots()? {
-            remove_tree(root.as_fd(), Path::new(uuid))
-                .map_err(|e| self.failed("deleted", Path::new(uuid), &e))?;
+            let found = match fstatat(root.as_fd(), uuid, AtFlags::AT_SYMLINK_NOFOLLOW) {
+                Ok(found) => found,
+                Err(nix::errno::Errno::ENOENT) => continue,
+                Err(e) => return Err(failed(e.into())),
+            };
+            self.require_owner(uuid, found.st_uid, owner)?;
+            if SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFDIR {
+                gone(unlinkat(root.as_fd(), uuid, UnlinkatFlags::NoRemoveDir)).map_err(failed)?;
+                continue;
+            }
+            let directory = match open_directory(root.as_fd(), Path::new(uuid)) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                directory => directory.map_err(failed)?,
+            };
+            self.refuse_private(directory.as_fd(), Path::new(uuid))?;
+            let uid = fstat(directory.as_fd())
+                .map_err(|e| failed(e.into()))?
+                .st_uid;
+            self.require_owner(uuid, uid, owner)?;
+            empty(directory.as_fd()).map_err(failed)?;
+            gone(unlinkat(root.as_fd(), uuid, UnlinkatFlags::RemoveDir)).map_err(failed)?;
         }
         Ok(())
     }
 
-    /// Deletes the files and directories that match any of the patterns, and gives what is left: path to bytes,
-    /// directories with a final `/`. A checkpoint that is gone has nothing left.
+    /// Deletes the files and directories that match any of the patterns, and returns what is left: path to bytes,
+    /// directories with a final `/`. A checkpoint that is gone has nothing left. Without patterns nothing is deleted.
     pub fn remove_matching(
         &self,
         uuid: &str,
+        owner: Owner,
         patterns: &[Pattern],
     ) -> AppResult<BTreeMap<String, i64>> {
         if patterns.iter().any(Pattern::is_everything) {
-            self.remove(uuid)?;
+            self.remove(uuid, owner)?;
             return Ok(BTreeMap::new());
         }
-        let Some(directory) = self.open(uuid)? else {
+        let Some(directory) = self.open(uuid, owner)? else {
             return Ok(BTreeMap::new());
         };
         let failed = |e: io::Error| self.failed("changed", Path::new(uuid), &e);
-        for entry in list(directory.as_fd()).map_err(failed)? {
-            let names: Option<Vec<&str>> = entry.path.iter().map(|name| name.to_str()).collect();
-            if names.is_some_and(|names| patterns.iter().any(|p| p.matches(&names))) {
-                // An entry below a directory that went before it is gone already.
-                remove_tree(directory.as_fd(), &entry.path).map_err(failed)?;
+        let mut left = list(directory.as_fd()).map_err(failed)?;
+        if !patterns.is_empty() {
+            check_work(&left, patterns)?;
+            for entry in left {
+                let names: Option<Vec<&str>> =
+                    entry.path.iter().map(|name| name.to_str()).collect();
+                if names.is_some_and(|names| patterns.iter().any(|p| p.matches(&names))) {
+                    // An entry below a directory that went before it is gone already.
+                    remove_tree(directory.as_fd(), &entry.path).map_err(failed)?;
+                }
             }
-        }
-        let left = list(directory.as_fd()).map_err(failed)?;
-        if left.is_empty() {
-            self.remove(uuid)?;
+            left = list(directory.as_fd()).map_err(failed)?;
+            if left.is_empty() {
+                self.remove(uuid, owner)?;
+            }
         }
         Ok(left
             .iter()
             .map(|entry| {
-                let path = entry.path.to_string_lossy();
-                match entry.kind {
-                    EntryKind::Directory => (format!("{path}/"), 0),
-                    EntryKind::File { size } => {
-                        (path.into_owned(), i64::try_from(size).unwrap_or(i64::MAX))
-                    }
-                    EntryKind::Link => (path.into_owned(), 0),
-                }
+                let size = match entry.kind {
+                    EntryKind::File { size } => i64::try_from(size).unwrap_or(i64::MAX),
+                    EntryKind::Directory | EntryKind::Link => 0,
+                };
+                (entry.resource(), size)
             })
             .collect())
+    }
+
+    /// The files of a checkpoint that its task reported: everything else in its directory is left out. An error when
+    /// one of them belongs to another user than the directory.
+    pub fn reported(
+        &self,
+        directory: BorrowedFd<'_>,
+        resources: &BTreeMap<String, i64>,
+    ) -> AppResult<Vec<Entry>> {
+        let mut entries = list(directory).map_err(|e| self.failed("listed", Path::new("."), &e))?;
+        entries.retain(|entry| {
+            let name = entry.resource();
+            match entry.kind {
+                // Reports need not name the directories that files are in.
+                EntryKind::Directory => resources
+                    .range(name.clone()..)
+                    .next()
+                    .is_some_and(|(path, _)| path.starts_with(&name)),
+                EntryKind::File { .. } | EntryKind::Link => resources.contains_key(&name),
+            }
+        });
+        let uid = fstat(directory)
+            .map_err(|e| self.failed("listed", Path::new("."), &e.into()))?
+            .st_uid;
+        // Root can give files away, so what is in its directories may belong to anybody.
+        if uid != 0 {
+            for entry in &entries {
+                self.require_owner(&entry.path.to_string_lossy(), entry.uid, Owner { uid })?;
+            }
+        }
+        Ok(entries)
     }
 
     /// Deletes the TensorBoard files of an experiment, where the storage can be reached.
@@ -230,6 +381,37 @@ impl Storage {
     }
 }
 
+/// Refuses patterns whose comparison with all these names would keep a processor busy for long.
+fn check_work(entries: &[Entry], patterns: &[Pattern]) -> AppResult<()> {
+    let names: usize = entries.iter().map(|e| e.path.as_os_str().len()).sum();
+    let length: usize = patterns.iter().map(Pattern::cost).sum();
+    if names.saturating_mul(length) <= PATTERN_WORK {
+        return Ok(());
+    }
+    Err(AppError::invalid(format!(
+        "field \"checkpointGlobs\": {} patterns are too many or too long for a checkpoint of {} files",
+        patterns.len(),
+        entries.len()
+    ))
+    .hint("give fewer or shorter patterns at once"))
+}
+
+/// Whether an open directory is an agent's data directory. A file of the same name that some task made in storage that
+/// others write to as well does not count.
+fn is_agent_directory(directory: BorrowedFd<'_>) -> io::Result<bool> {
+    let meta = fstat(directory)?;
+    let others_write = meta.st_mode & 0o022 != 0;
+    Ok(!others_write
+        && fstatat(directory, AGENT_LOCK, AtFlags::AT_SYMLINK_NOFOLLOW)
+            .is_ok_and(|lock| lock.st_uid == meta.st_uid))
+}
+
+/// Device and number of an open directory: the same for every path to it.
+fn identity(directory: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    let meta = fstat(directory)?;
+    Ok((meta.st_dev, meta.st_ino))
+}
+
 /// A storage's own names never come from outside unchecked: they are UUIDs.
 fn check_uuid(uuid: &str) -> AppResult<()> {
     if uuid.len() == 36 && Uuid::try_parse(uuid).is_ok() {
@@ -242,112 +424,22 @@ fn check_uuid(uuid: &str) -> AppResult<()> {
     }
 }
 
-/// Where a path of a container is on the host: through the longest bind mount that holds it, else the same path.
-fn on_host(container_path: &str, mounts: &[BindMount]) -> PathBuf {
-    let path = Path::new(container_path);
-    mounts
-        .iter()
-        .filter_map(|mount| Some((mount, path.strip_prefix(&mount.container_path).ok()?)))
-        .max_by_key(|(mount, _)| Path::new(&mount.container_path).components().count())
-        .map_or_else(
-            || path.to_owned(),
-            |(mount, rest)| Path::new(&mount.host_path).join(rest),
-        )
-}
-
-fn open_one(parent: BorrowedFd<'_>, name: &Path, flags: OFlag) -> io::Result<OwnedFd> {
-    let flags = flags | OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    Ok(openat(parent, name, flags, Mode::empty())?)
-}
-
-/// Opens a directory below `root`, name by name, through no link.
-pub fn open_directory(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    let mut directory = root.try_clone_to_owned()?;
-    for name in path {
-        directory = open_one(directory.as_fd(), Path::new(name), OFlag::O_DIRECTORY)?;
-    }
-    Ok(directory)
-}
-
-/// Opens a regular file below `root`, name by name, through no link.
-pub fn open_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
-    let parent = open_directory(root, path.parent().unwrap_or(Path::new("")))?;
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let file = File::from(open_one(parent.as_fd(), Path::new(name), OFlag::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        ));
-    }
-    Ok(file)
-}
-
-/// The path by which the kernel knows an open directory of this process.
-fn handle_path(directory: BorrowedFd<'_>) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
-}
-
-/// Deletes whatever is at `path` below `root`; links on the way make it fail, links at or below it are deleted as links.
-fn remove_tree(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let gone = |outcome: io::Result<()>| match outcome {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        outcome => outcome,
-    };
-    let parent = match open_directory(root, path.parent().unwrap_or(Path::new(""))) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        parent => parent?,
-    };
-    let name = Path::new(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
-    match unlinkat(parent.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(nix::errno::Errno::ENOENT) => Ok(()),
-        // POSIX says EPERM for a directory, Linux EISDIR.
-        Err(nix::errno::Errno::EISDIR | nix::errno::Errno::EPERM) => gone(std::fs::remove_dir_all(
-            handle_path(parent.as_fd()).join(name),
-        )),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Everything below an open directory, sorted by path.
-pub fn list(root: BorrowedFd<'_>) -> io::Result<Vec<Entry>> {
-    let mut entries = Vec::new();
-    let mut waiting = vec![PathBuf::new()];
-    while let Some(path) = waiting.pop() {
-        let directory = open_directory(root, &path)?;
-        for found in std::fs::read_dir(handle_path(directory.as_fd()))? {
-            let found = found?;
-            let meta = found.metadata()?;
-            let path = path.join(found.file_name());
-            let kind = if meta.is_dir() {
-                waiting.push(path.clone());
-                EntryKind::Directory
-            } else if meta.is_file() {
-                EntryKind::File { size: meta.len() }
-            } else if meta.is_symlink() {
-                EntryKind::Link
-            } else {
-                continue;
-            };
-            entries.push(Entry {
-                path,
-                kind,
-                mode: meta.mode() & 0o777,
-                mtime: meta.mtime(),
-            });
-        }
-    }
-    entries.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(entries)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use det_config::container::BindMount;
+
     use super::*;
+    use crate::app::checkpoints::tree::{DEEPEST, open_file};
 
     const UUID: &str = "0b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
+
+    fn me() -> Owner {
+        Owner {
+            uid: geteuid().as_raw(),
+        }
+    }
 
     fn world() -> (tempfile::TempDir, Storage) {
         let root = tempfile::tempdir().unwrap();
@@ -367,17 +459,17 @@ mod tests {
     #[test]
     fn removing_twice_is_removing_once() {
         let (root, storage) = world();
-        storage.remove(UUID).unwrap();
+        storage.remove(UUID, me()).unwrap();
         assert!(!root.path().join(UUID).exists());
-        storage.remove(UUID).unwrap();
-        assert!(storage.open(UUID).unwrap().is_none());
+        storage.remove(UUID, me()).unwrap();
+        assert!(storage.open(UUID, me()).unwrap().is_none());
     }
 
     #[test]
     fn matching_files_go_and_the_rest_is_told() {
         let (_root, storage) = world();
         let left = storage
-            .remove_matching(UUID, &patterns(&["**/*.txt"]))
+            .remove_matching(UUID, me(), &patterns(&["**/*.txt"]))
             .unwrap();
         let expected = [("model.pt", 5), ("sub/", 0), ("sub/deep/", 0)];
         assert_eq!(
@@ -390,7 +482,7 @@ mod tests {
     fn a_matching_directory_goes_with_all_below_it() {
         let (root, storage) = world();
         let left = storage
-            .remove_matching(UUID, &patterns(&["sub", "*.pt"]))
+            .remove_matching(UUID, me(), &patterns(&["sub", "*.pt"]))
             .unwrap();
         assert!(left.is_empty());
         assert!(
@@ -411,7 +503,7 @@ mod tests {
             root.path().join(UUID).join("file.txt"),
         )
         .unwrap();
-        let directory = storage.open(UUID).unwrap().unwrap();
+        let directory = storage.open(UUID, me()).unwrap().unwrap();
         assert!(open_file(directory.as_fd(), Path::new("file.txt")).is_err());
         assert!(open_file(directory.as_fd(), Path::new("link/precious.txt")).is_err());
         let names: Vec<_> = list(directory.as_fd())
@@ -421,9 +513,9 @@ mod tests {
             .collect();
         assert!(!names.contains(&PathBuf::from("link/precious.txt")));
         storage
-            .remove_matching(UUID, &patterns(&["link/*", "**/precious.txt"]))
+            .remove_matching(UUID, me(), &patterns(&["link/*", "**/precious.txt"]))
             .unwrap();
-        storage.remove(UUID).unwrap();
+        storage.remove(UUID, me()).unwrap();
         assert!(outside.join("precious.txt").exists());
     }
 
@@ -432,15 +524,15 @@ mod tests {
         let (root, storage) = world();
         let other = "1b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
         symlink("/etc", root.path().join(other)).unwrap();
-        assert!(storage.open(other).is_err());
-        storage.remove(other).unwrap();
+        assert!(storage.open(other, me()).is_err());
+        storage.remove(other, me()).unwrap();
         assert!(Path::new("/etc").exists());
     }
 
     #[test]
     fn storage_that_is_not_here_is_an_error_that_names_it() {
         let storage = Storage::at(Path::new("/nowhere/at/all"));
-        let error = storage.remove(UUID).unwrap_err();
+        let error = storage.remove(UUID, me()).unwrap_err();
         assert_eq!(
             error.message,
             "test storage cannot be seen from the master's host: looked for \"/nowhere/at/all\""
@@ -452,7 +544,7 @@ mod tests {
         let (_root, storage) = world();
         for name in ["..", "/etc", "a/b", "", "0b6c5d1e7f7a4f3e9c553f0f2d9b8a11"] {
             assert_eq!(
-                storage.remove(name).unwrap_err().kind,
+                storage.remove(name, me()).unwrap_err().kind,
                 ErrorKind::Invalid,
                 "{name}"
             );
@@ -477,5 +569,145 @@ mod tests {
         ] {
             assert_eq!(on_host(path, &mounts), PathBuf::from(expected), "{path}");
         }
+    }
+
+    fn allowed(data_dir: &Path, paths: &[&Path]) -> AllowedPaths {
+        AllowedPaths {
+            allowed: paths.iter().map(|path| (*path).to_owned()).collect(),
+            shared: None,
+            data_dir: data_dir.to_owned(),
+        }
+    }
+
+    #[test]
+    fn only_what_an_administrator_allowed_is_storage() {
+        let root = tempfile::tempdir().unwrap();
+        let allowed = allowed(&root.path().join("data"), &[&root.path().join("ok")]);
+        let storage = |path: &str| Storage::below("s".into(), &root.path().join(path), &allowed);
+        for (path, is_allowed) in [
+            ("ok", true),
+            ("ok/a/b", true),
+            ("okay", false),
+            ("", false),
+            ("ok/../data", false),
+            ("data/containers", false),
+        ] {
+            match storage(path) {
+                Ok(_) => assert!(is_allowed, "{path}"),
+                Err(error) => {
+                    assert!(!is_allowed, "{path}");
+                    let hint = error.hint.unwrap();
+                    assert!(hint.contains("security.allowed_host_paths"), "{hint}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn data_directories_are_no_storage_even_below_an_allowed_path() {
+        let root = tempfile::tempdir().unwrap();
+        let data = root.path().join("data");
+        for directory in [
+            "checkpoints",
+            "agents/a/containers",
+            "other-agent/containers",
+        ] {
+            std::fs::create_dir_all(data.join(directory).join(UUID)).unwrap();
+        }
+        let elsewhere = root.path().join("elsewhere");
+        std::fs::create_dir_all(elsewhere.join("containers").join(UUID)).unwrap();
+        std::fs::write(elsewhere.join("agent.lock"), "").unwrap();
+        let allowed = allowed(&data, &[root.path()]);
+        let open = |path: &Path| {
+            Storage::below("s".into(), path, &allowed).and_then(|storage| storage.open(UUID, me()))
+        };
+        for path in ["", "agents/a/containers"] {
+            let error = open(&data.join(path)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Forbidden, "{path}: {error}");
+        }
+        let error = open(&elsewhere.join("containers")).unwrap_err();
+        assert!(error.message.contains("data directory"), "{error}");
+        let own = open(&data.join(OWN_DIRECTORY)).unwrap();
+        assert!(own.is_some(), "its own checkpoint directory is storage");
+    }
+
+    #[test]
+    fn a_lock_in_a_directory_that_others_write_to_hides_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+        let (root, storage) = world();
+        std::fs::write(root.path().join("agent.lock"), "").unwrap();
+        let everybody = std::fs::Permissions::from_mode(0o1777);
+        std::fs::set_permissions(root.path(), everybody).unwrap();
+        assert!(storage.open(UUID, me()).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_link_between_the_allowed_path_and_the_checkpoint_is_not_followed() {
+        let (root, _storage) = world();
+        let link = root.path().join("link");
+        symlink(root.path().join("."), &link).unwrap();
+        let allowed = allowed(&root.path().join("data"), &[root.path()]);
+        let storage = Storage::below("s".into(), &link, &allowed).unwrap();
+        assert!(storage.open(UUID, me()).is_err());
+        assert!(storage.remove(UUID, me()).is_err());
+        assert!(root.path().join(UUID).exists());
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_neither_opened_nor_removed() {
+        let (root, storage) = world();
+        let other = Owner {
+            uid: me().uid + 1000,
+        };
+        if geteuid().is_root() {
+            for error in [
+                storage.open(UUID, other).unwrap_err(),
+                storage.remove(UUID, other).unwrap_err(),
+                storage
+                    .remove_matching(UUID, other, &patterns(&["*.pt"]))
+                    .unwrap_err(),
+            ] {
+                assert_eq!(error.kind, ErrorKind::Forbidden, "{error}");
+            }
+            let file = root.path().join(UUID).join("model.pt");
+            assert!(file.exists());
+        } else {
+            // Everything that an unprivileged agent runs has one user id.
+            assert!(storage.open(UUID, other).unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn only_reported_files_belong_to_a_checkpoint() {
+        let (root, storage) = world();
+        std::fs::write(root.path().join(UUID).join("token"), b"secret").unwrap();
+        let directory = storage.open(UUID, me()).unwrap().unwrap();
+        let reported = [("model.pt", 5), ("sub/deep/b.txt", 2), ("gone", 1)]
+            .map(|(path, size)| (path.to_owned(), size))
+            .into();
+        let entries = storage.reported(directory.as_fd(), &reported).unwrap();
+        let names: Vec<_> = entries.iter().map(Entry::resource).collect();
+        assert_eq!(names, ["model.pt", "sub/", "sub/deep/", "sub/deep/b.txt"]);
+    }
+
+    #[test]
+    fn without_patterns_nothing_is_deleted() {
+        let (root, storage) = world();
+        let left = storage.remove_matching(UUID, me(), &[]).unwrap();
+        assert_eq!(left.len(), 5);
+        assert!(root.path().join(UUID).join("model.pt").exists());
+    }
+
+    #[test]
+    fn directories_nested_too_deep_are_an_error_and_no_crash() {
+        let (root, storage) = world();
+        let mut at =
+            open_directory(File::open(root.path()).unwrap().as_fd(), Path::new(UUID)).unwrap();
+        for _ in 0..DEEPEST + 10 {
+            nix::sys::stat::mkdirat(at.as_fd(), "d", Mode::S_IRWXU).unwrap();
+            at = open_directory(at.as_fd(), Path::new("d")).unwrap();
+        }
+        let error = storage.remove(UUID, me()).unwrap_err();
+        assert!(error.message.contains("nested more than"), "{error}");
     }
 }

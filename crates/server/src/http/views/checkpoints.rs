@@ -106,7 +106,7 @@ pub fn checkpoint(
         metadata: object("metadata of checkpoint", &row.uuid, &row.metadata)?,
         state: CheckpointState::from_name(&row.state).unwrap_or_default(),
         training,
-        storage_id: None,
+        storage_id: row.storage_id,
     })
 }
 
@@ -226,6 +226,9 @@ mod tests {
                 resources: r#"{"m.pt":26}"#.into(),
                 bytes: 26,
                 reported_at: 1,
+                storage_id: None,
+                owner_uid: None,
+                removing: None,
             },
             validation: loss.map(|loss| StoredReport {
                 step: Some(steps),

@@ -1,0 +1,354 @@
+//! Removing files of checkpoints: files, then rows.
+//!
+//! A removal marks its checkpoints in a transaction that also decides about warm starts, deletes files, and stores what
+//! is left of each. What is cut short in between is found by the mark and done again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_failpoints::failpoint;
+use det_store::checkpoints::{self, CheckpointRow};
+use det_store::experiments::ExperimentRow;
+
+use crate::app::Master;
+use crate::app::checkpoints::allowed::AllowedPaths;
+use crate::app::checkpoints::glob::Pattern;
+use crate::app::checkpoints::storage::{Owner, Storage};
+use crate::app::checkpoints::{BATCH, Left, check_uuid, patterns, resources};
+use crate::app::searches::config_of;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// What becomes of checkpoints that trials start from when files are to be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WarmStarts {
+    /// Removing them is refused.
+    Refuse,
+    /// They stay, the others go.
+    Keep,
+}
+
+impl Master {
+    /// Deletes checkpoints: files, then rows.
+    pub async fn delete_checkpoints(&self, actor: &Actor, uuids: Vec<String>) -> AppResult<()> {
+        self.remove_checkpoint_files(actor, uuids, vec!["**/*".to_owned()])
+            .await
+    }
+
+    /// Deletes the files of checkpoints that match any of the patterns. Without patterns nothing is deleted: the storage is
+    /// looked at, and files that others have deleted are taken from the checkpoints' resources and sizes.
+    pub async fn remove_checkpoint_files(
+        &self,
+        actor: &Actor,
+        uuids: Vec<String>,
+        globs: Vec<String>,
+    ) -> AppResult<()> {
+        if uuids.is_empty() {
+            return Err(AppError::invalid(
+                "field \"checkpointUuids\" is empty: name at least one checkpoint",
+            ));
+        }
+        for (index, uuid) in uuids.iter().enumerate() {
+            check_uuid(&format!("checkpointUuids[{index}]"), uuid)?;
+        }
+        let patterns = patterns(&globs)?;
+        let rows = self.removable(actor, &uuids, patterns.is_empty()).await?;
+        let (master, actor) = (self.clone(), actor.name());
+        // Its own task: a client that goes away does not leave files deleted and rows unchanged.
+        tokio::spawn(async move {
+            if patterns.is_empty() {
+                let reason = Some("files were found to be missing in the storage");
+                return master.compare_files(rows, &actor, reason).await;
+            }
+            let reason = Some("a person asked for it");
+            master
+                .remove_files(rows, patterns, WarmStarts::Refuse, &actor, reason)
+                .await
+        })
+        .await
+        .map_err(AppError::internal)?
+    }
+
+    /// The checkpoints with these ids, if each exists and the actor may take files from them. What trials start from is
+    /// refused here before anything is removed, and decided in the transaction that begins the removal.
+    async fn removable(
+        &self,
+        actor: &Actor,
+        uuids: &[String],
+        only_compared: bool,
+    ) -> AppResult<Vec<CheckpointRow>> {
+        let rows = self
+            .known_checkpoints(uuids.iter().cloned().collect())
+            .await?;
+        self.require_reporter_of_checkpoints(actor, &rows).await?;
+        if only_compared {
+            return Ok(rows);
+        }
+        let mut conn = self.store.read().await?;
+        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
+            .await?
+            .into_iter()
+            .collect();
+        if let Some(row) = rows.iter().find(|row| sources.contains(&row.uuid)) {
+            return Err(in_use(&row.uuid));
+        }
+        Ok(rows)
+    }
+
+    /// Deletes matching files and stores what is left, experiment by experiment. Goes on after a failure and then returns
+    /// the first one.
+    ///
+    /// A removal begins with a transaction that decides about warm starts and marks the checkpoints: from then on no trial
+    /// starts from them. It ends with one that takes the mark away. What is cut short in between is resumed at the next
+    /// start of the master.
+    pub(crate) async fn remove_files(
+        &self,
+        rows: Vec<CheckpointRow>,
+        patterns: Vec<Pattern>,
+        warm_starts: WarmStarts,
+        actor: &str,
+        reason: Option<&'static str>,
+    ) -> AppResult<()> {
+        let mut failure = None;
+        for (experiment, rows) in by_experiment(rows)? {
+            let experiment = self.stored_experiment(experiment).await?;
+            let storage = Storage::of(&config_of(&experiment)?, &self.allowed_paths())?;
+            for batch in rows.chunks(BATCH) {
+                let uuids = batch.iter().map(|row| row.uuid.clone()).collect();
+                let marked = self.begin_removal(uuids, &patterns, warm_starts).await?;
+                failpoint!("server::checkpoints::remove::after_mark");
+                let batch = self.with_owners(marked, &experiment);
+                let (storage, patterns) = (storage.clone(), patterns.clone());
+                let (left, failed) =
+                    tokio::task::spawn_blocking(move || remove_each(&storage, batch, &patterns))
+                        .await
+                        .map_err(AppError::internal)?;
+                self.store_left(left, actor, reason).await?;
+                failure = failure.or(failed);
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Marks checkpoints whose files are to be removed, and returns them; deleted ones are left out.
+    async fn begin_removal(
+        &self,
+        uuids: Vec<String>,
+        patterns: &[Pattern],
+        warm_starts: WarmStarts,
+    ) -> AppResult<Vec<CheckpointRow>> {
+        let texts: Vec<&str> = patterns.iter().map(Pattern::text).collect();
+        let removing = serde_json::to_string(&texts).map_err(AppError::internal)?;
+        let master = self.clone();
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut tx.conn())
+                        .await?
+                        .into_iter()
+                        .collect();
+                    let mut marked = Vec::with_capacity(uuids.len());
+                    for uuid in uuids {
+                        let Some(mut row) = checkpoints::find(&mut tx.conn(), &uuid).await? else {
+                            continue;
+                        };
+                        if row.state == "DELETED" {
+                            continue;
+                        }
+                        if sources.contains(&uuid) {
+                            match warm_starts {
+                                WarmStarts::Refuse => return Err(in_use(&uuid)),
+                                WarmStarts::Keep => continue,
+                            }
+                        }
+                        row.removing = Some(removing.clone());
+                        checkpoints::update(&mut tx.conn(), &row).await?;
+                        marked.push(row);
+                    }
+                    master.recount_all(tx, &marked).await?;
+                    Ok::<_, AppError>(marked)
+                })
+            })
+            .await
+    }
+
+    /// Removals that were under way when the master ended: done again.
+    pub(crate) async fn resume_removals(&self) -> AppResult<()> {
+        let rows = {
+            let mut conn = self.store.read().await?;
+            checkpoints::in_removal(&mut conn.conn()).await?
+        };
+        let mut by_patterns: BTreeMap<String, Vec<CheckpointRow>> = BTreeMap::new();
+        for row in rows {
+            by_patterns
+                .entry(row.removing.clone().unwrap_or_default())
+                .or_default()
+                .push(row);
+        }
+        let mut failure = None;
+        for (removing, rows) in by_patterns {
+            let globs: Vec<String> = serde_json::from_str(&removing).map_err(AppError::internal)?;
+            let reason = Some("its removal was cut short and resumed");
+            let done = self
+                .remove_files(rows, patterns(&globs)?, WarmStarts::Keep, "master", reason)
+                .await;
+            failure = failure.or(done.err());
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Compares checkpoints with their storage and stores what is left of each. Deletes nothing.
+    async fn compare_files(
+        &self,
+        rows: Vec<CheckpointRow>,
+        actor: &str,
+        reason: Option<&'static str>,
+    ) -> AppResult<()> {
+        let mut failure = None;
+        for (experiment, rows) in by_experiment(rows)? {
+            let experiment = self.stored_experiment(experiment).await?;
+            let storage = Storage::of(&config_of(&experiment)?, &self.allowed_paths())?;
+            let rows = self.with_owners(rows, &experiment);
+            let (left, failed) =
+                tokio::task::spawn_blocking(move || remove_each(&storage, rows, &[]))
+                    .await
+                    .map_err(AppError::internal)?;
+            self.store_left(left, actor, reason).await?;
+            failure = failure.or(failed);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Stores what is left of checkpoints; `None` = everything that it had.
+    async fn store_left(
+        &self,
+        left: Vec<(String, Option<Left>)>,
+        actor: &str,
+        reason: Option<&'static str>,
+    ) -> AppResult<()> {
+        if left.is_empty() {
+            return Ok(());
+        }
+        let (master, actor) = (self.clone(), actor.to_owned());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    for (uuid, left) in left {
+                        // The row may have changed, or gone with its experiment, while the files were deleted.
+                        if let Some(row) = checkpoints::find(&mut tx.conn(), &uuid).await? {
+                            let left = match left {
+                                Some(left) => left,
+                                None => resources(&row)?,
+                            };
+                            master.note_left(tx, row, left, &actor, reason).await?;
+                        }
+                    }
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    /// The directories in which this master touches checkpoint files.
+    pub(crate) fn allowed_paths(&self) -> AllowedPaths {
+        AllowedPaths::of(&self.config(), &self.data_dir)
+    }
+
+    /// The Unix user id of the tasks of an experiment as its owner is mapped now.
+    pub(super) fn task_uid(&self, experiment: &ExperimentRow) -> Option<u32> {
+        let owner = self.auth.user(experiment.owner_id)?;
+        Some(self.task_user_in(experiment.project_id, &owner).uid)
+    }
+
+    /// Checkpoints of one experiment, each with whom its files must belong to.
+    fn with_owners(
+        &self,
+        rows: Vec<CheckpointRow>,
+        experiment: &ExperimentRow,
+    ) -> Vec<(CheckpointRow, Owner)> {
+        rows.into_iter()
+            .map(|row| {
+                let owner = self.owner_of_files(&row, experiment);
+                (row, owner)
+            })
+            .collect()
+    }
+
+    pub(super) fn owner_of_files(&self, row: &CheckpointRow, experiment: &ExperimentRow) -> Owner {
+        let stored = row.owner_uid.and_then(|uid| u32::try_from(uid).ok());
+        // A user that exists no more has no files: 2³² − 1 is nobody's number.
+        let uid = stored.or_else(|| self.task_uid(experiment));
+        Owner {
+            uid: uid.unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// A checkpoint that some trial started from stays.
+pub(crate) fn in_use(uuid: &str) -> AppError {
+    AppError::precondition(format!(
+        "checkpoint \"{uuid}\" cannot be deleted: a trial was started from it"
+    ))
+    .hint("delete the experiments that started from it first")
+}
+
+fn by_experiment(rows: Vec<CheckpointRow>) -> AppResult<BTreeMap<i64, Vec<CheckpointRow>>> {
+    let mut by_experiment: BTreeMap<i64, Vec<CheckpointRow>> = BTreeMap::new();
+    for row in rows.into_iter().filter(|row| row.state != "DELETED") {
+        let Some(experiment) = row.experiment_id else {
+            return Err(AppError::precondition(format!(
+                "checkpoint \"{}\" belongs to no experiment",
+                row.uuid
+            )));
+        };
+        by_experiment.entry(experiment).or_default().push(row);
+    }
+    Ok(by_experiment)
+}
+
+/// Deletes files of one checkpoint after the other; returns what is left of each (`None` = all that it had, also after a
+/// failure), and the first failure. Without patterns nothing is deleted.
+fn remove_each(
+    storage: &Storage,
+    rows: Vec<(CheckpointRow, Owner)>,
+    patterns: &[Pattern],
+) -> (Vec<(String, Option<Left>)>, Option<AppError>) {
+    let (mut left, mut failure) = (Vec::with_capacity(rows.len()), None);
+    for (row, owner) in rows {
+        let now = remove_one(storage, &row, owner, patterns).unwrap_or_else(|error| {
+            failure.get_or_insert(error);
+            None
+        });
+        left.push((row.uuid, now));
+    }
+    (left, failure)
+}
+
+/// What is left of the files that were reported. Files that the reporter did not list do not count.
+fn remove_one(
+    storage: &Storage,
+    row: &CheckpointRow,
+    owner: Owner,
+    patterns: &[Pattern],
+) -> AppResult<Option<Left>> {
+    let known = resources(row)?;
+    let now = storage.remove_matching(&row.uuid, owner, patterns)?;
+    if now.is_empty() {
+        return Ok(Some(Left::new()));
+    }
+    let is_left = |path: &String| now.contains_key(path);
+    if known
+        .keys()
+        .filter(|path| !path.ends_with('/'))
+        .all(is_left)
+    {
+        return Ok(None);
+    }
+    let left: Left = known
+        .into_iter()
+        .filter(|(path, _)| is_left(path))
+        .collect();
+    if left.is_empty() && !patterns.is_empty() {
+        storage.remove(&row.uuid, owner)?;
+    }
+    Ok(Some(left))
+}

@@ -1,0 +1,290 @@
+//! Files of checkpoints: attacks on the files of others through storage and names that a user chose, removal that is cut
+//! short, and comparison with the storage.
+
+use std::path::Path;
+
+use det_taskspec::ContainerSpec;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::checkpoints::{PATH, report, send, sizes, uuid, world, write_files};
+use crate::experiments::{config, create};
+use crate::support::{Client, Cluster, FakeAgent};
+
+/// A running trial whose checkpoints go to a directory that the user chose, and its storage.
+async fn chosen_storage(
+    cluster: &Cluster,
+    agent: &str,
+    storage: &Path,
+) -> (FakeAgent, ContainerSpec, Client) {
+    let mut agent = cluster.agent(agent, 1).await;
+    let mut config = config("chosen");
+    config["checkpoint_storage"] = json!({"type": "shared_fs", "host_path": storage});
+    create(&cluster.determined().await, &config, true).await;
+    let spec = agent.next_start().await;
+    let task = cluster.client().as_task(&spec.script.token);
+    (agent, spec, task)
+}
+
+#[tokio::test]
+async fn files_outside_what_an_administrator_allowed_are_neither_sent_nor_deleted() {
+    let cluster = Cluster::start().await;
+    // As the directory of somebody's running container is: named by a UUID, with the token in it.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let data_dir = cluster.master().data_dir.clone();
+    for (n, storage) in [(1, elsewhere.path()), (2, &data_dir.join("agents"))] {
+        let victim = write_files(storage, n);
+        let (_agent, spec, task) = chosen_storage(&cluster, &format!("a{n}"), storage).await;
+        task.post(PATH, report(&spec, n, 1)).await.ok();
+        let owner = cluster.determined().await;
+        let named = json!({"checkpointUuids": [uuid(n)]});
+        let some = json!({"checkpointUuids": [uuid(n)], "checkpointGlobs": ["d/*"]});
+        let none = json!({"checkpointUuids": [uuid(n)], "checkpointGlobs": []});
+        for refused in [
+            owner.get(&format!("/checkpoints/{}", uuid(n))).await,
+            send(&owner, Method::DELETE, PATH, named).await,
+            owner.post(&format!("{PATH}/rm"), some).await,
+            owner.post(&format!("{PATH}/rm"), none).await,
+        ] {
+            let message = refused.refused(400);
+            assert!(
+                message.contains("not below a path that an administrator allowed"),
+                "{message}"
+            );
+        }
+        assert!(victim.join("d/m.txt").exists());
+        let kill = format!("/api/v1/experiments/{n}/kill");
+        owner.post(&kill, Value::Null).await.ok();
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_allowed_path_is_storage_unless_it_is_a_data_directory() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let allowed = json!([elsewhere.path()]).to_string();
+    let cluster = Cluster::start_with(&[("security.allowed_host_paths", &allowed)]).await;
+    let storage = elsewhere.path().join("mine");
+    let directory = write_files(&storage, 1);
+    let (_agent, spec, task) = chosen_storage(&cluster, "a", &storage).await;
+    task.post(PATH, report(&spec, 1, 1)).await.ok();
+    let owner = cluster.determined().await;
+    let archive = owner
+        .send(Method::GET, &format!("/checkpoints/{}", uuid(1)), None)
+        .await;
+    assert_eq!(archive.status(), 200);
+    // An agent's data directory, wherever it is.
+    std::fs::write(storage.join("agent.lock"), "").unwrap();
+    let message = owner
+        .get(&format!("/checkpoints/{}", uuid(1)))
+        .await
+        .refused(403);
+    assert!(message.contains("data directory"), "{message}");
+    std::fs::remove_file(storage.join("agent.lock")).unwrap();
+    // Through a link to what is not allowed.
+    let other = tempfile::tempdir().unwrap();
+    std::fs::rename(&storage, other.path().join("mine")).unwrap();
+    std::os::unix::fs::symlink(other.path().join("mine"), &storage).unwrap();
+    let named = json!({"checkpointUuids": [uuid(1)]});
+    let message = send(&owner, Method::DELETE, PATH, named.clone())
+        .await
+        .refused(400);
+    assert!(message.contains("cannot be seen"), "{message}");
+    assert!(other.path().join("mine").join(uuid(1)).exists());
+    std::fs::remove_file(&storage).unwrap();
+    std::fs::rename(other.path().join("mine"), &storage).unwrap();
+    send(&owner, Method::DELETE, PATH, named).await.ok();
+    assert!(!directory.exists());
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_checkpoint_has_no_name_of_anything_else() {
+    let cluster = Cluster::start().await;
+    let (_agent, spec, task, _) = world(&cluster, &[]).await;
+    let named = |name: &str| {
+        let mut body = report(&spec, 1, 1);
+        body["uuid"] = json!(name);
+        body
+    };
+    for name in [
+        spec.container_id.as_str(),
+        &cluster.master().cluster_id,
+        &cluster.master().master_id,
+    ] {
+        let message = task.post(PATH, named(name)).await.refused(409);
+        assert!(message.contains("is the id of something else"), "{message}");
+    }
+    let message = task
+        .post(PATH, named(&uuid(1).to_uppercase()))
+        .await
+        .refused(400);
+    assert!(message.contains("lower case"), "{message}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_of_another_user_is_neither_sent_nor_deleted() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: giving files to another user needs root");
+        return;
+    }
+    let cluster = Cluster::start().await;
+    let (_agent, spec, task, storage) = world(&cluster, &[]).await;
+    let victim = write_files(&storage, 1);
+    std::os::unix::fs::chown(&victim, Some(54_321), None).unwrap();
+    task.post(PATH, report(&spec, 1, 1)).await.ok();
+    let client = cluster.admin().await;
+    for refused in [
+        client.get(&format!("/checkpoints/{}", uuid(1))).await,
+        send(
+            &client,
+            Method::DELETE,
+            PATH,
+            json!({"checkpointUuids": [uuid(1)]}),
+        )
+        .await,
+        client
+            .post(
+                &format!("{PATH}/rm"),
+                json!({"checkpointUuids": [uuid(1)], "checkpointGlobs": ["d/*"]}),
+            )
+            .await,
+    ] {
+        let message = refused.refused(403);
+        assert!(message.contains("belongs to user id 54321"), "{message}");
+    }
+    assert!(victim.join("d/m.txt").exists());
+    assert_eq!(
+        client.get(&format!("{PATH}/{}", uuid(1))).await.ok()["checkpoint"]["state"],
+        "STATE_COMPLETED"
+    );
+    // After the refusal a trial can start from it: the mark of the removal is gone.
+    let mut child = config("child");
+    child["searcher"]["source_checkpoint_uuid"] = json!(uuid(1));
+    create(&client, &child, false).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn without_patterns_checkpoints_are_compared_with_the_storage() {
+    let cluster = Cluster::start().await;
+    let (_agent, _spec, _task, storage) = world(&cluster, &[1, 2, 3]).await;
+    let client = cluster.admin().await;
+    let all = json!({"checkpointUuids": [uuid(1), uuid(2), uuid(3)], "checkpointGlobs": []});
+    let compare = async || {
+        let answer = client.post(&format!("{PATH}/rm"), all.clone()).await;
+        assert_eq!(answer.ok(), json!({}));
+    };
+    let shown =
+        async |n: u32| client.get(&format!("{PATH}/{}", uuid(n))).await.ok()["checkpoint"].clone();
+    compare().await;
+    for n in [1, 2, 3] {
+        assert_eq!(shown(n).await["state"], "STATE_COMPLETED");
+        assert!(storage.join(uuid(n)).join("d/m.txt").exists());
+    }
+    assert_eq!(sizes(&client).await, (3, json!("21"), json!("21")));
+    // Somebody else deletes: a file of the second, all of the third.
+    std::fs::remove_file(storage.join(uuid(2)).join("d/m.txt")).unwrap();
+    std::fs::remove_dir_all(storage.join(uuid(3))).unwrap();
+    for _ in 0..2 {
+        compare().await;
+        assert_eq!(shown(1).await["state"], "STATE_COMPLETED");
+        let second = shown(2).await;
+        assert_eq!(
+            (&second["state"], &second["resources"]),
+            (
+                &json!("STATE_PARTIALLY_DELETED"),
+                &json!({"d/": "0", "metadata.json": "2"})
+            )
+        );
+        assert_eq!(shown(3).await["state"], "STATE_DELETED");
+        assert_eq!(sizes(&client).await, (2, json!("9"), json!("9")));
+    }
+    assert!(storage.join(uuid(2)).join("metadata.json").exists());
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn no_trial_starts_from_a_checkpoint_that_is_being_removed_and_a_restart_goes_on() {
+    let cluster = Cluster::start().await;
+    let (_agent, _spec, _task, storage) = world(&cluster, &[1, 2]).await;
+    let client = cluster.admin().await;
+    let mark = async |n: u32, patterns: &'static str| {
+        cluster
+            .master()
+            .store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let mut row = det_store::checkpoints::find(&mut tx.conn(), &uuid(n))
+                        .await?
+                        .unwrap();
+                    row.removing = Some(patterns.into());
+                    det_store::checkpoints::update(&mut tx.conn(), &row).await
+                })
+            })
+            .await
+            .unwrap();
+    };
+    mark(1, r#"["**/*"]"#).await;
+    mark(2, r#"["d/*"]"#).await;
+    let mut child = config("child");
+    child["searcher"]["source_checkpoint_uuid"] = json!(uuid(1));
+    let body = json!({"config": child.to_string(), "modelDefinition": []});
+    let message = client.post("/api/v1/experiments", body).await.refused(400);
+    assert!(message.contains("is not complete any more"), "{message}");
+
+    let cluster = cluster.restart().await;
+    let client = cluster.admin().await;
+    for (n, state) in [(1, "STATE_DELETED"), (2, "STATE_PARTIALLY_DELETED")] {
+        cluster
+            .until(&client, &format!("{PATH}/{}", uuid(n)), |c| {
+                c["checkpoint"]["state"] == state
+            })
+            .await;
+    }
+    assert!(!storage.join(uuid(1)).exists());
+    assert!(storage.join(uuid(2)).join("metadata.json").exists());
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn every_checkpoint_shows_its_storage() {
+    let cluster = Cluster::start().await;
+    let (_agent, spec, task, _) = world(&cluster, &[1]).await;
+    let client = cluster.admin().await;
+    let storage_of = async |n: u32| {
+        client.get(&format!("{PATH}/{}", uuid(n))).await.ok()["checkpoint"]["storageId"].clone()
+    };
+    let start = async |storage: Value| {
+        let body = json!({"runId": 1, "checkpointStorage": storage});
+        task.post("/api/v1/runs/start", body).await.ok()["storageId"].clone()
+    };
+    let own = start(Value::Null).await;
+    assert!(own.is_i64(), "{own}");
+    assert_eq!(storage_of(1).await, own);
+    let other = start(json!({"type": "s3", "bucket": "b", "secret_key": "one"})).await;
+    assert_ne!(other, own);
+    assert_eq!(
+        start(json!({"type": "s3", "bucket": "b", "secret_key": "two"})).await,
+        other,
+        "the place counts, not the secrets"
+    );
+    let mut body = report(&spec, 2, 2);
+    body["storageId"] = other.clone();
+    task.post(PATH, body).await.ok();
+    assert_eq!(storage_of(2).await, other);
+    let listed = client.get("/api/v1/trials/1/checkpoints").await.ok();
+    for checkpoint in listed["checkpoints"].as_array().unwrap() {
+        assert!(checkpoint["storageId"].is_i64(), "{checkpoint}");
+    }
+    let mut body = report(&spec, 3, 3);
+    body["storageId"] = json!(99);
+    assert!(
+        task.post(PATH, body)
+            .await
+            .refused(400)
+            .contains("storageId")
+    );
+    cluster.stop().await;
+}
