@@ -173,6 +173,40 @@ pub struct ConfigOrigin {
     pub place: String,
 }
 
+/// Answer of `GetMasterMemory`, an addition of ours.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetMasterMemoryResponse {
+    /// Bytes of the process that are in memory now; 0 = the system does not say.
+    pub resident_bytes: i64,
+    /// Most bytes of the process that were in memory since it started; 0 = the system does not say.
+    pub peak_resident_bytes: i64,
+    /// Threads of the process.
+    pub threads: i64,
+    /// What requests, answers and streams may hold, and hold now.
+    pub budgets: Vec<MemoryBudget>,
+}
+
+/// A budget of the master's memory.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemoryBudget {
+    /// Its name, as in `docs/memory.md`.
+    pub name: String,
+    /// Bytes in use now.
+    pub used_bytes: i64,
+    /// Most bytes that were in use at once since the master started.
+    pub peak_bytes: i64,
+    /// Bytes that all users together may have.
+    pub limit_bytes: i64,
+    /// Bytes that one user may have.
+    pub share_bytes: i64,
+    /// Requests that wait for others to release some.
+    pub waiting: i64,
+    /// Requests that were refused since the master started.
+    pub refused: i64,
+}
+
 /// Request of `ReloadMasterConfig`, an addition of ours.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -5,7 +5,7 @@ mod incoming;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::wire::{Object, Timestamp};
+use crate::wire::{Object, RawList, RawObject, Timestamp};
 
 pub use incoming::{IncomingReport, read_report};
 
@@ -16,7 +16,8 @@ pub struct Metrics {
     /// Values over the whole report.
     pub avg_metrics: Object,
     /// Values of each batch; `None` = not reported.
-    pub batch_metrics: Option<Vec<Object>>,
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub batch_metrics: Option<RawList>,
 }
 
 /// One report of a trial.
@@ -78,7 +79,7 @@ pub struct MetricsReport {
     pub end_time: Timestamp,
     /// The stored document: `validation_metrics` for the validation group, `avg_metrics` and `batch_metrics` for every
     /// other.
-    pub metrics: Object,
+    pub metrics: RawObject,
     /// Step of the report.
     pub total_batches: i64,
     /// Whether a newer run has replaced it.

@@ -386,6 +386,24 @@ fn a_master_is_asked_to_take_on_its_configuration() {
 }
 
 #[test]
+fn an_administrator_sees_what_a_master_holds_in_memory() {
+    let stub = StubMaster::start();
+    stub.on(
+        "GET /api/v1/master/memory",
+        ok(json!({"residentBytes": 104_857_600, "peakResidentBytes": 209_715_200, "threads": 12, "budgets": [
+            {"name": "answers", "usedBytes": 1024, "peakBytes": 2048, "limitBytes": 3072, "shareBytes": 1536, "waiting": 0, "refused": 7},
+        ]})),
+    );
+    let out = Person::using(&stub).det(&["master", "memory"]).ok();
+    for line in [
+        "100.0MB in memory, 200.0MB at most since the start, 12 threads",
+        "answers | 1.0KB  | 2.0KB       | 3.0KB | 1.5KB        | 0       | 7",
+    ] {
+        assert!(out.contains(line), "{out}\nlacks {line}");
+    }
+}
+
+#[test]
 fn the_level_of_a_masters_log_is_set() {
     let stub = StubMaster::start();
     stub.on("PATCH /api/v1/master/config", ok(json!({})));

@@ -48,6 +48,8 @@ pub enum ErrorKind {
     NotBuilt,
     /// 503: the database is away.
     Unavailable,
+    /// 503: a budget of the master's memory is used up for now.
+    Busy,
 }
 
 /// Result of a use case.

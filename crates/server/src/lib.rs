@@ -11,6 +11,7 @@
 pub mod app;
 pub mod auth;
 pub mod background;
+pub mod budget;
 mod connections;
 pub mod error;
 pub mod http;
@@ -203,6 +204,7 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
     let told = hub.clone();
     live.follow(&store, move || told.notify(&hub::Topic::Events));
     let tls = tls::acceptor(&config)?;
+    let budgets = budget::Budgets::default();
     let master = Master::new(Inner {
         store,
         hub,
@@ -224,9 +226,11 @@ pub async fn start(options: MasterOptions) -> Result<Running, StartError> {
         listings: tokio::sync::Semaphore::new(
             std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
         ),
+        budgets: budgets.clone(),
+        long_documents: tokio::sync::Semaphore::new(1),
         series: app::series::Work::default(),
         configs: app::pools::Configs::default(),
-        gatherings: app::allocations::Gatherings::default(),
+        gatherings: app::gatherings::Gatherings::new(budgets.all_gathers),
         metric_intake: Intake::default(),
         log,
         shutdown: CancellationToken::new(),

@@ -15,6 +15,7 @@ const OURS: &[&str] = &[
     "ExplainJob",
     "GetEvents",
     "GetMasterConfigOrigins",
+    "GetMasterMemory",
     "Info",
     "PlainLogin",
     "PlainLogout",

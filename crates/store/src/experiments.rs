@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::catalogue::Catalogue;
+use crate::db::Link;
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, Store, StoreError, users};
 
@@ -495,6 +496,57 @@ pub async fn model_definition(conn: &mut Conn<'_>, id: i64) -> Result<Option<Vec
         id
     )?;
     Ok(row.map(|(archive,)| archive))
+}
+
+/// How many bytes the archive of an experiment's model definition has; `None` = there is none.
+pub async fn model_definition_size(
+    conn: &mut Conn<'_>,
+    id: i64,
+) -> Result<Option<usize>, StoreError> {
+    let row = fetch_optional!(
+        conn,
+        (i64,),
+        "SELECT bytes FROM model_definitions WHERE experiment_id = $1",
+        id
+    )?;
+    Ok(row.map(|(bytes,)| usize::try_from(bytes).unwrap_or(0)))
+}
+
+/// A part of the archive of an experiment's model definition: at most `bytes` from `offset` on. Empty behind its end, or
+/// when there is no archive any more.
+pub async fn model_definition_part(
+    conn: &mut Conn<'_>,
+    id: i64,
+    offset: usize,
+    bytes: usize,
+) -> Result<Vec<u8>, StoreError> {
+    match &mut conn.link {
+        // `substr` would read the whole value for each part.
+        Link::Lite(lite) => {
+            let row = lite.fetch_optional::<(i64,)>(
+                "SELECT rowid FROM model_definitions WHERE experiment_id = $1",
+                &[&id],
+            )?;
+            match row {
+                Some((row,)) => {
+                    Ok(lite.read_part("model_definitions", "archive", row, offset, bytes)?)
+                }
+                None => Ok(Vec::new()),
+            }
+        }
+        Link::Pg(_) => {
+            let place = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+            let row: Option<(Vec<u8>,)> = fetch_optional!(
+                conn,
+                (Vec<u8>,),
+                "SELECT substr(archive, $2, $3) FROM model_definitions WHERE experiment_id = $1",
+                id,
+                place(offset.saturating_add(1)),
+                place(bytes)
+            )?;
+            Ok(row.map(|(part,)| part).unwrap_or_default())
+        }
+    }
 }
 
 /// Stores the life cycle's state; `ended_at` is set when given and kept otherwise.

@@ -123,6 +123,23 @@ impl LiteConn {
         })
     }
 
+    /// Bytes of a stored value, read without the rest of it: at most `bytes` from `offset` on; none behind its end.
+    pub(crate) fn read_part(
+        &mut self,
+        table: &str,
+        column: &str,
+        row: i64,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Vec<u8>, DriverError> {
+        self.run(|conn| {
+            let blob = conn.blob_open("main", table, column, row, true)?;
+            let mut part = vec![0; bytes.min(blob.len().saturating_sub(offset))];
+            blob.read_at_exact(&mut part, offset)?;
+            Ok(part)
+        })
+    }
+
     /// Runs statements that follow one another and give nothing.
     pub(crate) fn execute_script(&mut self, sql: &str) -> Result<(), DriverError> {
         self.run(|conn| conn.execute_batch(sql))

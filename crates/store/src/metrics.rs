@@ -11,7 +11,7 @@ use crate::query::{Query, Value as Bound, pieces};
 use crate::{Conn, StoreError, chunk};
 
 /// One report as it is stored.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StoredReport {
     /// Steps completed; `None` for profiler groups.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
@@ -22,12 +22,64 @@ pub struct StoredReport {
     /// Average (or validation) metrics by name. Non-finite numbers are the strings `NaN`, `Infinity`, `-Infinity`.
     #[serde(rename = "m")]
     pub metrics: serde_json::Map<String, Value>,
-    /// Metrics of single batches.
+    /// Metrics of single batches, as JSON text: as values they would take some thirty times as much.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
-    pub batches: Option<Value>,
+    pub batches: Option<Box<RawValue>>,
     /// Identity given by the sender, if any.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub report_id: Option<String>,
+}
+
+/// About how many bytes a value takes besides its place.
+fn value_bytes(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| 32 + value_bytes(item)).sum(),
+        Value::Object(members) => members
+            .iter()
+            .map(|(name, value)| 96 + name.len() + value_bytes(value))
+            .sum(),
+    }
+}
+
+impl PartialEq for StoredReport {
+    fn eq(&self, other: &Self) -> bool {
+        (self.step, self.at, &self.metrics, &self.report_id)
+            == (other.step, other.at, &other.metrics, &other.report_id)
+            && self.same_batches(other)
+    }
+}
+
+impl StoredReport {
+    /// About how many bytes it takes in memory.
+    pub fn bytes(&self) -> usize {
+        let batches = self.batches.as_ref().map_or(0, |text| text.get().len());
+        256 + batches
+            + self
+                .metrics
+                .iter()
+                .map(|(name, value)| 96 + name.len() + value_bytes(value))
+                .sum::<usize>()
+    }
+
+    /// Whether both have the same metrics of single batches, however they are written.
+    pub fn same_batches(&self, other: &Self) -> bool {
+        match (&self.batches, &other.batches) {
+            (None, None) => true,
+            (Some(one), Some(another)) => {
+                one.get() == another.get()
+                    || match (
+                        serde_json::from_str::<Value>(one.get()),
+                        serde_json::from_str::<Value>(another.get()),
+                    ) {
+                        (Ok(one), Ok(another)) => one == another,
+                        _ => false,
+                    }
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A report on its way into the store: the same as [`StoredReport`], borrowed, with the values of single batches as the

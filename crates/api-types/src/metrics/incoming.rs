@@ -43,6 +43,7 @@ pub fn read_report(body: &[u8]) -> Result<IncomingReport, WireError> {
     {
         return Ok(report);
     }
+    check_tree(body)?;
     let request: ReportTrialMetricsRequest = wire::decode(body)?;
     let TrialMetrics {
         trial_run_id,
@@ -53,7 +54,7 @@ pub fn read_report(body: &[u8]) -> Result<IncomingReport, WireError> {
     } = request.metrics;
     let batch_metrics = metrics
         .batch_metrics
-        .map(|batches| serde_json::value::to_raw_value(&batches))
+        .map(|batches| RawValue::from_string(batches.get().to_owned()))
         .transpose()
         .map_err(|e| WireError::new(format!("the batch metrics cannot be kept: {e}")))?;
     Ok(IncomingReport {
@@ -65,6 +66,20 @@ pub fn read_report(body: &[u8]) -> Result<IncomingReport, WireError> {
         group: request.group,
         report_id: request.report_id,
     })
+}
+
+/// Most bytes that values of a report may take as objects. Values of single batches stay text and do not count, when they
+/// are written as our clients write them.
+const TREE_BYTES: usize = 40 << 20;
+
+fn check_tree(text: &[u8]) -> Result<(), WireError> {
+    if wire::tree_bytes(text) <= TREE_BYTES {
+        return Ok(());
+    }
+    Err(WireError::new(format!(
+        "the report holds too many values: as objects they may take at most {} MiB of memory; send them in several reports",
+        TREE_BYTES >> 20
+    )))
 }
 
 /// The request in its plain form. A name that is not known here may be another spelling of one that is.
@@ -96,8 +111,8 @@ struct PlainTrialMetrics<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PlainMetrics<'a> {
-    #[serde(alias = "avg_metrics")]
-    avg_metrics: Map<String, Value>,
+    #[serde(borrow, alias = "avg_metrics")]
+    avg_metrics: &'a RawValue,
     #[serde(default, borrow, alias = "batch_metrics")]
     batch_metrics: Option<&'a RawValue>,
 }
@@ -117,11 +132,15 @@ impl PlainRequest<'_> {
                 Some(raw.to_owned())
             }
         };
+        // The text is whole JSON: what is too large for an object goes the general way, and is refused there.
+        let averages = metrics.metrics.avg_metrics.get();
+        check_tree(averages.as_bytes()).ok()?;
+        let avg_metrics: Map<String, Value> = serde_json::from_str(averages).ok()?;
         Some(IncomingReport {
             trial_run_id: metrics.trial_run_id,
             steps_completed: metrics.steps_completed,
             report_time,
-            avg_metrics: metrics.metrics.avg_metrics,
+            avg_metrics,
             batch_metrics,
             group: self.group,
             report_id: self.report_id,

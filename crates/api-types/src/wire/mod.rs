@@ -23,7 +23,7 @@ use serde_json::Value;
 
 pub use query::{decode_query, encode_query};
 pub use salvaged::Salvaged;
-pub use scalar::{Bytes, Float, Int64, Object, RawObject, Secret};
+pub use scalar::{Bytes, Float, Int64, Object, RawList, RawObject, Secret};
 pub use time::Timestamp;
 
 use de::{Node, Origin};
@@ -82,6 +82,33 @@ impl serde::de::Error for WireError {
         Self::new(message.to_string())
     }
 }
+
+/// About how many bytes a JSON text takes as a [`Value`], or as the types of this crate, texts left out: those take no
+/// more than they do in `body`. Looks at the text once and keeps nothing; never too low by more than a fifth.
+pub fn tree_bytes(body: &[u8]) -> usize {
+    let (mut bytes, mut in_text, mut escaped) = (0_usize, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_text,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            // Each value but the first of a list or map follows a comma.
+            b',' => bytes += VALUE_BYTES,
+            b'[' => bytes += LIST_BYTES,
+            b'{' => bytes += MAP_BYTES,
+            _ => {}
+        }
+    }
+    bytes
+}
+
+/// A value in a list (32 bytes, up to twice as many while the list grows), or in a map.
+const VALUE_BYTES: usize = 48;
+/// A list of few values: it is allocated for four.
+const LIST_BYTES: usize = 160;
+/// A map of few values: its first node has space for eleven.
+const MAP_BYTES: usize = 640;
 
 /// Reads a request body.
 ///

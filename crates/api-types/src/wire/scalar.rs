@@ -84,6 +84,43 @@ impl<'de> Deserialize<'de> for RawObject {
     }
 }
 
+/// A list of free JSON objects as its text, for answers with many of them: nothing is read, and copies cost nothing.
+#[derive(Debug, Clone)]
+pub struct RawList(Arc<RawValue>);
+
+impl RawList {
+    /// Of a JSON text; `None` = it is no list.
+    pub fn new(text: Box<RawValue>) -> Option<Self> {
+        text.get().starts_with('[').then(|| Self(text.into()))
+    }
+
+    /// The text.
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+}
+
+impl PartialEq for RawList {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Serialize for RawList {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        RawValue::serialize(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // By way of the objects: `RawValue` can be read from a text only.
+        let objects = Vec::<Object>::deserialize(deserializer)?;
+        let text = serde_json::value::to_raw_value(&objects).map_err(D::Error::custom)?;
+        Ok(Self(text.into()))
+    }
+}
+
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Bytes({} bytes)", self.0.len())

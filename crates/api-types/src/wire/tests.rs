@@ -622,3 +622,16 @@ proptest! {
         let _ = decode_query::<LogsQuery>(&query);
     }
 }
+
+#[test]
+fn the_size_of_a_tree_is_seen_in_its_text() {
+    for (text, bytes) in [
+        ("", 0),
+        ("1", 0),
+        ("[1,2,3]", 160 + 2 * 48),
+        (r#"{"a":1,"b":[{}]}"#, 2 * 640 + 160 + 48),
+        (r#"["[,{", "\"[,", "\\"]"#, 160 + 2 * 48),
+    ] {
+        assert_eq!(tree_bytes(text.as_bytes()), bytes, "{text}");
+    }
+}

@@ -1,4 +1,4 @@
-//! `det master info|config|logs|reload`: questions to a master.
+//! `det master info|config|logs|memory|reload`: questions to a master.
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{items, text};
+use crate::values::{items, size, text};
 
 /// What can be asked of a master.
 #[derive(Debug, Subcommand)]
@@ -21,6 +21,8 @@ pub(crate) enum MasterQuestion {
     Config(ConfigArgs),
     /// Show the master's own log
     Logs(LogsArgs),
+    /// Show how much memory the master has, and what requests and answers may hold of it
+    Memory(FormatArgs),
     /// Have the master read its configuration again and take it on without a restart: all of it, or nothing with every
     /// reason. SIGHUP to its process does the same
     Reload(ReloadArgs),
@@ -120,6 +122,7 @@ pub(crate) async fn run(question: MasterQuestion, context: &Context) -> Result<(
             print(&answer["config"], form)
         }
         MasterQuestion::Logs(args) => logs(&client, &args).await,
+        MasterQuestion::Memory(args) => memory(&client, args).await,
         MasterQuestion::Reload(args) => reload(&client, &args).await,
     }
 }
@@ -167,6 +170,43 @@ fn origins(keys: &Value, form: DocumentArgs) -> Result<(), CliError> {
         listing.push([text(key, "path"), shown(&key["value"]), text(key, "place")]);
     }
     listing.print(Format::Table, keys)
+}
+
+async fn memory(client: &Client, args: FormatArgs) -> Result<(), CliError> {
+    let answer = client
+        .get(&api_path(["master", "memory"]), &Query::new())
+        .await?;
+    let bytes = |object: &Value, member: &str| size(object[member].as_f64().unwrap_or(0.0));
+    let format = args.format();
+    if format == Format::Table {
+        output::line(format!(
+            "{} in memory, {} at most since the start, {} threads",
+            bytes(&answer, "residentBytes"),
+            bytes(&answer, "peakResidentBytes"),
+            text(&answer, "threads")
+        ))?;
+    }
+    let mut listing = Listing::new([
+        "Budget",
+        "In Use",
+        "Most So Far",
+        "Limit",
+        "For One User",
+        "Waiting",
+        "Refused",
+    ]);
+    for budget in items(&answer["budgets"]) {
+        listing.push([
+            text(budget, "name"),
+            bytes(budget, "usedBytes"),
+            bytes(budget, "peakBytes"),
+            bytes(budget, "limitBytes"),
+            bytes(budget, "shareBytes"),
+            text(budget, "waiting"),
+            text(budget, "refused"),
+        ]);
+    }
+    listing.print(format, &answer)
 }
 
 async fn reload(client: &Client, args: &ReloadArgs) -> Result<(), CliError> {

@@ -1,9 +1,8 @@
 //! What running tasks ask: preemption, meeting their peers, readiness, exchange.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use det_agent_proto::ContainerState;
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_store::allocations::{self, ContainerRow};
@@ -31,62 +30,6 @@ pub struct Rendezvous {
     pub rank: i64,
     /// Slots of each.
     pub slots: Vec<i64>,
-}
-
-/// Exchanges between the containers of allocations, by allocation: the rounds, newest last.
-#[derive(Clone, Default)]
-pub struct Gatherings {
-    inner: Arc<Mutex<HashMap<String, Vec<Round>>>>,
-}
-
-/// What the members have given in one exchange, by the id each call has.
-type Round = HashMap<String, Value>;
-
-/// Rounds kept of an allocation: the one under way, and finished ones whose answers may be asked for again.
-const ROUNDS: usize = 4;
-
-impl Gatherings {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<Round>>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Puts in what a member gives: again into its own round, else into the first one that is not full.
-    fn give(&self, allocation_id: &str, request_uuid: &str, peers: usize, data: Value) {
-        let mut all = self.lock();
-        let rounds = all.entry(allocation_id.to_owned()).or_default();
-        let own = rounds.iter().position(|r| r.contains_key(request_uuid));
-        let open = own.or_else(|| rounds.iter().position(|r| r.len() < peers));
-        let round = match open {
-            Some(index) => &mut rounds[index],
-            None => {
-                if rounds.len() == ROUNDS {
-                    rounds.remove(0);
-                }
-                rounds.push(Round::new());
-                rounds.last_mut().expect("one was just added")
-            }
-        };
-        round.insert(request_uuid.to_owned(), data);
-    }
-
-    /// All that was given in the round of this call, once `peers` have.
-    fn complete(
-        &self,
-        allocation_id: &str,
-        request_uuid: &str,
-        peers: usize,
-    ) -> Option<Vec<Value>> {
-        let all = self.lock();
-        let round = all
-            .get(allocation_id)?
-            .iter()
-            .find(|r| r.contains_key(request_uuid))?;
-        (round.len() >= peers).then(|| round.values().cloned().collect())
-    }
-
-    fn forget(&self, allocation_id: &str) {
-        self.lock().remove(allocation_id);
-    }
 }
 
 impl Master {
@@ -317,16 +260,17 @@ impl Master {
             .await
     }
 
-    /// Waits until `peers` members have given something, and gives each all of it. Joining again under the same id
-    /// replaces what was given. Lives in memory: after a restart of the master the members ask again.
+    /// Waits until `peers` members have given something, and returns the same answer to each: the body
+    /// `{"data":[…]}` with all of it. Joining again under the same id replaces what was given. `data` is JSON text. Lives
+    /// in memory: after a restart of the master the members ask again.
     pub async fn all_gather(
         &self,
         actor: &Actor,
         allocation_id: &str,
         request_uuid: String,
         peers: usize,
-        data: Value,
-    ) -> AppResult<Vec<Value>> {
+        data: Bytes,
+    ) -> AppResult<Bytes> {
         require_form(allocation_id)?;
         self.require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
@@ -337,26 +281,29 @@ impl Master {
         }
         let topic = Topic::Allocation(allocation_id.to_owned());
         let mut changes = self.hub.subscribe(topic.clone());
-        self.gatherings
-            .give(allocation_id, &request_uuid, peers, data);
+        // Before anything is kept, so that nothing is after the end.
+        self.require_unended(allocation_id).await?;
+        self.gatherings.give(
+            Some(actor.user().id),
+            allocation_id,
+            &request_uuid,
+            peers,
+            data,
+        )?;
         self.hub.notify(&topic);
         loop {
-            if let Some(all) = self
+            let answer = self
                 .gatherings
-                .complete(allocation_id, &request_uuid, peers)
-            {
-                return Ok(all);
+                .complete(allocation_id, &request_uuid, peers);
+            // Again, should the allocation have ended between the look at it and the gift.
+            let unended = self.require_unended(allocation_id).await;
+            if unended.is_err() {
+                self.gatherings.remove(allocation_id);
             }
-            let row = {
-                let mut conn = self.store.read().await?;
-                allocations::find(&mut conn.conn(), allocation_id).await?
-            };
-            if row.is_none_or(|r| r.ended_at.is_some()) {
-                self.gatherings.forget(allocation_id);
-                return Err(AppError::precondition(format!(
-                    "allocation \"{allocation_id}\" has ended"
-                )));
+            if let Some(answer) = answer {
+                return Ok(answer);
             }
+            unended?;
             tokio::select! {
                 () = changes.changed() => {}
                 () = self.shutdown.cancelled() => {
@@ -364,6 +311,19 @@ impl Master {
                 }
             }
         }
+    }
+
+    async fn require_unended(&self, allocation_id: &str) -> AppResult<()> {
+        let row = {
+            let mut conn = self.store.read().await?;
+            allocations::find(&mut conn.conn(), allocation_id).await?
+        };
+        if row.is_none_or(|row| row.ended_at.is_some()) {
+            return Err(AppError::precondition(format!(
+                "allocation \"{allocation_id}\" has ended"
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -399,29 +359,4 @@ fn meeting(containers: &[ContainerRow], container_id: &str) -> AppResult<Option<
         rank,
         slots,
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn each_exchange_is_a_round_of_its_own() {
-        let gatherings = Gatherings::default();
-        gatherings.give("a", "1", 2, json!("x"));
-        assert_eq!(gatherings.complete("a", "1", 2), None);
-        // A repeated call replaces what it gave.
-        gatherings.give("a", "1", 2, json!("y"));
-        assert_eq!(gatherings.complete("a", "1", 2), None);
-        gatherings.give("a", "2", 2, json!("z"));
-        let mut all = gatherings.complete("a", "1", 2).unwrap();
-        all.sort_by_key(ToString::to_string);
-        assert_eq!(all, [json!("y"), json!("z")]);
-        // The next exchange does not see the last one's.
-        gatherings.give("a", "3", 2, json!("n"));
-        assert_eq!(gatherings.complete("a", "3", 2), None);
-        assert!(gatherings.complete("a", "2", 2).is_some());
-    }
 }

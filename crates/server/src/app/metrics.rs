@@ -394,9 +394,9 @@ fn without_known(
             }
         }
     }
-    let known_batches: Option<&Value> = same.iter().find_map(|e| e.batches.as_ref());
-    let batches = match (&new.batches, known_batches) {
-        (Some(given), Some(known)) if given != known => {
+    let known = same.iter().find(|e| e.batches.is_some());
+    let batches = match (&new.batches, known) {
+        (Some(_), Some(known)) if !known.same_batches(&new) => {
             return Err(AppError::new(
                 ErrorKind::Conflict,
                 format!(

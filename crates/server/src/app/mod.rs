@@ -11,6 +11,7 @@ pub mod checkpoints;
 pub mod config_policies;
 pub mod containers;
 pub mod experiments;
+pub mod gatherings;
 pub mod job_changes;
 pub mod jobs;
 pub mod lifecycle;
@@ -110,12 +111,16 @@ pub struct Inner {
     /// Who makes a list of experiments: as many at once as there are cores, first come, first served. Shared out in
     /// small turns among more, each of the lists would be as late as the last one.
     pub listings: Semaphore,
+    /// How much memory requests and answers may take.
+    pub budgets: crate::budget::Budgets,
+    /// Held while a large configuration is read and checked: one at a time, since each takes tens of megabytes.
+    pub long_documents: Semaphore,
     /// Groups whose series are being brought up to date.
     pub series: series::Work,
     /// Parsed configurations of live experiments.
     pub configs: pools::Configs,
     /// Exchanges between the containers of an allocation.
-    pub gatherings: allocations::Gatherings,
+    pub gatherings: gatherings::Gatherings,
     /// Where metric reports gather.
     pub metric_intake: metrics::Intake,
     /// The master's own recent log lines.

@@ -162,6 +162,8 @@ impl Master {
         state: &AllocationState,
         cause: &Cause,
     ) -> AppResult<()> {
+        let (gatherings, id) = (self.gatherings.clone(), row.id.clone());
+        tx.after_commit(move || gatherings.remove(&id));
         let AllocationState::Terminated { exit } = state else {
             return Ok(());
         };

@@ -117,6 +117,17 @@ impl Master {
         request: &NewExperimentRequest,
     ) -> AppResult<Checked> {
         let (text, long) = (request.config.clone(), request.config.len() >= LONG_CONFIG);
+        // A large document takes some 30 MB until it is judged: one after another, whoever sends them.
+        let _turn = if long {
+            Some(
+                self.long_documents
+                    .acquire()
+                    .await
+                    .map_err(AppError::internal)?,
+            )
+        } else {
+            None
+        };
         // Mistakes are told all at once, together with those that show when the layers have come together.
         let submitted = beside(long, move || Submitted::read(&text))
             .await?

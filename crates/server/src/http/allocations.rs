@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use det_api_types::allocations::{
@@ -12,10 +13,11 @@ use det_api_types::allocations::{
     PostAllocationAcceleratorDataRequest, PostAllocationProxyAddressRequest, RendezvousInfo,
 };
 use det_api_types::page::Empty;
-use det_api_types::wire::Object;
+use det_api_types::wire::{self, WireError};
 use det_ids::AllocationId;
 use det_store::allocations::{self, AllocationRow};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -23,8 +25,8 @@ use crate::app::Master;
 use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-use crate::http::extract::{Caller, WireBody, WireQuery};
-use crate::http::respond::{Answer, empty, message};
+use crate::http::extract::{Caller, RawBody, WireBody, WireQuery};
+use crate::http::respond::{self, Answer, empty, message};
 use crate::http::views;
 
 /// Routes of this file.
@@ -242,7 +244,7 @@ async fn all_gather(
     State(master): State<Master>,
     Caller(actor): Caller,
     Path(id): Path<String>,
-    WireBody(body): WireBody<AllocationAllGatherRequest>,
+    body: RawBody,
 ) -> Answer {
     gather(&master, &actor, &id, body).await
 }
@@ -257,18 +259,62 @@ async fn notify_container_running(
     State(master): State<Master>,
     Caller(actor): Caller,
     Path(id): Path<String>,
-    WireBody(body): WireBody<AllocationAllGatherRequest>,
+    body: RawBody,
 ) -> Answer {
     gather(&master, &actor, &id, body).await
 }
 
-async fn gather(
-    master: &Master,
-    actor: &Actor,
-    id: &str,
-    body: AllocationAllGatherRequest,
-) -> Answer {
+/// What a member brings to an exchange, its data as text: an object as it came, anything else as `{"value":…}`.
+struct Gift {
+    request_uuid: Option<String>,
+    num_peers: Option<i64>,
+    data: Bytes,
+}
+
+/// Most bytes that the values of a request may take as objects, where it is not written as our clients write it.
+const GIFT_TREE_BYTES: usize = 16 << 20;
+
+/// The request as our clients write it. A name that is not known here may be another spelling of one that is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PlainGift<'a> {
+    #[serde(default, rename = "allocationId")]
+    _allocation_id: Option<String>,
+    request_uuid: String,
+    num_peers: i64,
+    #[serde(borrow)]
+    data: &'a RawValue,
+}
+
+impl Gift {
+    fn read(body: &[u8]) -> Result<Self, WireError> {
+        if let Ok(plain) = serde_json::from_slice::<PlainGift<'_>>(body)
+            && plain.data.get().starts_with('{')
+        {
+            return Ok(Self {
+                request_uuid: Some(plain.request_uuid),
+                num_peers: Some(plain.num_peers),
+                data: Bytes::from(plain.data.get().to_owned()),
+            });
+        }
+        if wire::tree_bytes(body) > GIFT_TREE_BYTES {
+            return Err(WireError::new(format!(
+                "the request holds too many values: as objects they may take at most {} MiB of memory",
+                GIFT_TREE_BYTES >> 20
+            )));
+        }
+        let request: AllocationAllGatherRequest = wire::decode(body)?;
+        Ok(Self {
+            request_uuid: request.request_uuid,
+            num_peers: request.num_peers,
+            data: Bytes::from(request.data.into_value().to_string()),
+        })
+    }
+}
+
+async fn gather(master: &Master, actor: &Actor, id: &str, body: RawBody) -> Answer {
     require(master, actor, id).await?;
+    let body = body.decode(|body| Ok(Gift::read(body)?)).await?;
     let Some(uuid) = body.request_uuid.filter(|uuid| !uuid.is_empty()) else {
         return Err(
             AppError::invalid("field \"requestUuid\" must name the member that asks").into(),
@@ -284,17 +330,8 @@ async fn gather(
         )
         .into());
     };
-    let given = master
-        .all_gather(actor, id, uuid, peers, body.data.into_value())
-        .await?;
-    let data = given
-        .into_iter()
-        .map(|value| match value {
-            Value::Object(members) => Object(members),
-            other => Object::from_iter([("value".to_owned(), other)]),
-        })
-        .collect();
-    message(&AllocationAllGatherResponse { data })
+    let answer = master.all_gather(actor, id, uuid, peers, body.data).await?;
+    Ok(respond::shared(answer))
 }
 
 /// A task tells where its services are reached. Agents have told that already, so there is nothing to do with it.

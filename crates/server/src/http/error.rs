@@ -47,7 +47,9 @@ fn status(kind: ErrorKind) -> (Code, StatusCode) {
         ErrorKind::UnsupportedMedia => (Code::InvalidArgument, StatusCode::UNSUPPORTED_MEDIA_TYPE),
         ErrorKind::Internal => (Code::Internal, StatusCode::INTERNAL_SERVER_ERROR),
         ErrorKind::NotBuilt => (Code::Unimplemented, StatusCode::NOT_IMPLEMENTED),
-        ErrorKind::Unavailable => (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
+        ErrorKind::Unavailable | ErrorKind::Busy => {
+            (Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE)
+        }
     }
 }
 

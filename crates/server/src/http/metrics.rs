@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::metrics::{Report, TRAINING, VALIDATION};
 use crate::app::ownership::Reported;
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, PathId, RawBody, Reporter, WireQuery};
@@ -76,11 +77,12 @@ fn report(trial_id: i64, incoming: IncomingReport) -> Report {
     params(GetMetricsQuery), responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_metrics(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetMetricsQuery>,
 ) -> Response {
     stream(
         master,
+        &actor,
         query.trial_ids,
         Some(query.group).filter(|group| !group.is_empty()),
     )
@@ -93,10 +95,10 @@ async fn get_metrics(
     responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_training_metrics(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> Response {
-    stream(master, query.trial_ids, Some(TRAINING.to_owned())).await
+    stream(master, &actor, query.trial_ids, Some(TRAINING.to_owned())).await
 }
 
 /// Validation reports of trials.
@@ -105,23 +107,29 @@ async fn get_training_metrics(
     responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_validation_metrics(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> Response {
-    stream(master, query.trial_ids, Some(VALIDATION.to_owned())).await
+    stream(master, &actor, query.trial_ids, Some(VALIDATION.to_owned())).await
 }
 
-async fn stream(master: Master, trial_ids: Vec<i64>, group: Option<String>) -> Response {
+async fn stream(
+    master: Master,
+    actor: &Actor,
+    trial_ids: Vec<i64>,
+    group: Option<String>,
+) -> Response {
     let trial_ids = match known(&master, trial_ids).await {
         Ok(trial_ids) => trial_ids,
         Err(error) => return before_stream(error),
     };
     let (sender, receiver) = mpsc::channel(MESSAGES);
     let shutdown = master.shutdown.clone();
+    let account = Some(actor.user().id);
     // Ends by itself when all is sent, or when the receiver has gone.
-    tokio::spawn(
-        async move { stream::send_all(&master, &trial_ids, group.as_deref(), &sender).await },
-    );
+    tokio::spawn(async move {
+        stream::send_all(&master, &trial_ids, group.as_deref(), &sender, account).await;
+    });
     respond::stream(receiver, shutdown).await
 }
 

@@ -3,6 +3,7 @@
 //!
 //! The wire dialect (lenient requests, full responses) is `det_api_types::wire`; the extractors here apply it.
 
+pub(crate) mod answers;
 pub mod bodies;
 pub mod error;
 pub mod extract;
@@ -19,6 +20,7 @@ pub mod experiments;
 pub mod jobs;
 pub mod logs;
 pub mod master;
+pub mod memory;
 pub mod metrics;
 pub mod model_definition;
 pub mod openapi;
@@ -61,6 +63,7 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(jobs::routes())
         .merge(logs::routes())
         .merge(master::routes())
+        .merge(memory::routes())
         .merge(metrics::routes())
         .merge(model_definition::routes())
         .merge(preview::routes())
@@ -90,11 +93,15 @@ fn router(master: Master) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(axum::middleware::from_fn_with_state(
-            bodies::Turns::new(),
+            master.clone(),
             bodies::bound,
         ))
         .layer(axum::middleware::from_fn(respond::pretty))
         .layer(axum::middleware::from_fn(extract::readable_address))
+        .layer(axum::middleware::from_fn_with_state(
+            master.clone(),
+            answers::bound,
+        ))
         .layer(axum::middleware::from_fn_with_state(
             master.clone(),
             while_held,

@@ -3,29 +3,37 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use det_api_types::experiments::{
     FileNode, GetModelDefFileRequest, GetModelDefFileResponse, GetModelDefResponse,
     GetModelDefTreeResponse,
 };
-use det_api_types::wire::{Bytes, Timestamp};
-use det_store::experiments::{self, ExperimentRow};
+use det_api_types::wire::{self, Timestamp};
+use det_store::experiments;
 use flate2::read::GzDecoder;
+use futures::{Stream, StreamExt};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::error::{AppError, AppResult};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+use crate::http::answers;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, message};
 
 /// Directories below one another in a tree; what lies deeper is shown there under the rest of its path. Bounds the
 /// depth of an answer whatever paths were submitted.
 const LEVELS: usize = 64;
+/// Bytes of a single file that is unpacked from an archive to be shown.
+const MOST_FILE_BYTES: u64 = 16 << 20;
 /// Longest name in a file name that is offered to a browser.
 const NAME_CHARS: usize = 100;
 
@@ -39,13 +47,123 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(download_model_def_file))
 }
 
-async fn archive(master: &Master, id: i64) -> AppResult<(ExperimentRow, Vec<u8>)> {
-    let row = super::experiments::find(master, id).await?;
+/// An archive where it is stored.
+struct Stored {
+    name: String,
+    bytes: usize,
+}
+
+async fn stored(master: &Master, id: i64) -> AppResult<Stored> {
+    let name = super::experiments::find(master, id).await?.name;
     let mut conn = master.store.read().await?;
-    let archive = experiments::model_definition(&mut conn.conn(), id)
+    let bytes = experiments::model_definition_size(&mut conn.conn(), id)
         .await?
         .ok_or_else(|| AppError::not_found("model definition of experiment", id))?;
-    Ok((row, archive))
+    Ok(Stored { name, bytes })
+}
+
+/// Bytes of an archive that are read from the store at once; a multiple of three, so that their base64 texts join
+/// without padding.
+const PART_BYTES: usize = 192 << 10;
+/// What sending an archive is counted for: a part as it is stored, as text, and in the connection.
+const SENDING_BYTES: usize = 4 * PART_BYTES;
+
+/// The parts of an archive, read from the store as they are asked for.
+fn parts(
+    master: &Master,
+    id: i64,
+    bytes: usize,
+) -> impl Stream<Item = AppResult<Vec<u8>>> + Send + use<> {
+    let master = master.clone();
+    futures::stream::unfold(0, move |offset| {
+        let master = master.clone();
+        async move {
+            if offset >= bytes {
+                return None;
+            }
+            let wanted = PART_BYTES.min(bytes - offset);
+            let part = part(&master, id, offset, wanted).await;
+            Some((part, offset + wanted))
+        }
+    })
+}
+
+/// An archive as a file that is read from the store part by part. For threads that may block.
+struct Reading {
+    master: Master,
+    runtime: Handle,
+    id: i64,
+    bytes: usize,
+    offset: usize,
+    part: std::io::Cursor<Vec<u8>>,
+}
+
+impl Reading {
+    async fn open(master: &Master, id: i64) -> AppResult<Self> {
+        let stored = stored(master, id).await?;
+        Ok(Self {
+            master: master.clone(),
+            runtime: Handle::current(),
+            id,
+            bytes: stored.bytes,
+            offset: 0,
+            part: std::io::Cursor::default(),
+        })
+    }
+}
+
+impl Read for Reading {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.part.read(buffer)?;
+        if read > 0 || buffer.is_empty() || self.offset >= self.bytes {
+            return Ok(read);
+        }
+        let wanted = PART_BYTES.min(self.bytes - self.offset);
+        let part = part(&self.master, self.id, self.offset, wanted);
+        let part = self.runtime.block_on(part).map_err(std::io::Error::other)?;
+        self.offset += wanted;
+        self.part = std::io::Cursor::new(part);
+        self.part.read(buffer)
+    }
+}
+
+async fn part(master: &Master, id: i64, offset: usize, wanted: usize) -> AppResult<Vec<u8>> {
+    let mut conn = master.store.read().await?;
+    let part = experiments::model_definition_part(&mut conn.conn(), id, offset, wanted).await?;
+    if part.len() < wanted {
+        return Err(AppError::not_found("model definition of experiment", id));
+    }
+    Ok(part)
+}
+
+/// `{"b64Tgz":"…"}`, from the store to the client part by part. Of an experiment without an archive the text is empty.
+pub(crate) async fn archive_as_text(
+    master: &Master,
+    actor: &Actor,
+    id: i64,
+    bytes: usize,
+) -> AppResult<Response> {
+    let account = Some(actor.user().id);
+    let held = master
+        .budgets
+        .answers
+        .reserve(account, SENDING_BYTES)
+        .await?;
+    let text = |text: &'static [u8]| futures::stream::iter([Ok(Bytes::from_static(text))]);
+    let encoded = parts(master, id, bytes).map(|part| Ok(Bytes::from(STANDARD.encode(part?))));
+    let whole = text(b"{\"b64Tgz\":\"").chain(encoded).chain(text(b"\"}"));
+    // The archive is compressed already: `identity` keeps the compression layer from doing it again.
+    let headers = [
+        (header::CONTENT_TYPE, "application/json".to_owned()),
+        (header::CONTENT_ENCODING, "identity".to_owned()),
+        (header::CONTENT_LENGTH, text_bytes(bytes).to_string()),
+    ];
+    Ok((headers, answers::paced(whole, held)).into_response())
+}
+
+/// The size of [`archive_as_text`].
+fn text_bytes(bytes: usize) -> usize {
+    br#"{"b64Tgz":""}"#.len() + bytes.div_ceil(3) * 4
 }
 
 /// The files as a gzip tar archive.
@@ -53,13 +171,11 @@ async fn archive(master: &Master, id: i64) -> AppResult<(ExperimentRow, Vec<u8>)
     tag = "experiments", params(("experimentId" = i64, Path)), responses((status = 200, body = GetModelDefResponse)))]
 async fn get_model_def(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let (_, archive) = archive(&master, id).await?;
-    message(&GetModelDefResponse {
-        b64_tgz: Bytes(archive),
-    })
+    let stored = stored(&master, id).await?;
+    Ok(archive_as_text(&master, &actor, id, stored.bytes).await?)
 }
 
 /// The files as a tree, without their content.
@@ -71,8 +187,8 @@ async fn get_model_def_tree(
     _caller: Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let (_, archive) = archive(&master, id).await?;
-    let files = tokio::task::spawn_blocking(move || tree(&archive))
+    let archive = Reading::open(&master, id).await?;
+    let files = tokio::task::spawn_blocking(move || tree(archive))
         .await
         .map_err(AppError::internal)??;
     message(&GetModelDefTreeResponse { files })
@@ -88,9 +204,9 @@ async fn get_model_def_file(
     PathId(id): PathId,
     WireBody(body): WireBody<GetModelDefFileRequest>,
 ) -> Answer {
-    let (_, archive) = archive(&master, id).await?;
+    let archive = Reading::open(&master, id).await?;
     message(&GetModelDefFileResponse {
-        file: Bytes(one_file(archive, body.path, id).await?),
+        file: wire::Bytes(one_file(archive, body.path, id).await?),
     })
 }
 
@@ -100,12 +216,23 @@ async fn get_model_def_file(
     responses((status = 200, description = "the archive", content_type = "application/gzip")))]
 async fn download_model_def(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let (row, archive) = archive(&master, id).await?;
-    let name = format!("exp{id}_{}_model_def.tar.gz", file_name(&row.name));
-    Ok(attachment(&name, "application/gzip", archive))
+    let Stored { name, bytes } = stored(&master, id).await?;
+    let name = format!("exp{id}_{}_model_def.tar.gz", file_name(&name));
+    let account = Some(actor.user().id);
+    let held = master
+        .budgets
+        .answers
+        .reserve(account, SENDING_BYTES)
+        .await?;
+    let archive = parts(&master, id, bytes).map(|part| part.map(Bytes::from));
+    let mut response = attachment(&name, "application/gzip", answers::paced(archive, held));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, bytes.into());
+    Ok(response)
 }
 
 /// Which file to download.
@@ -127,22 +254,22 @@ async fn download_model_def_file(
     PathId(id): PathId,
     WireQuery(query): WireQuery<FileQuery>,
 ) -> Answer {
-    let (_, archive) = archive(&master, id).await?;
+    let archive = Reading::open(&master, id).await?;
     let name = file_name(query.path.rsplit('/').next().unwrap_or_default());
-    let content = one_file(archive, query.path, id).await?;
+    let content = Body::from(one_file(archive, query.path, id).await?);
     // Never as what it claims to be: a file of a user's must not run as a page of ours.
     Ok(attachment(&name, "application/octet-stream", content))
 }
 
 /// `identity` keeps the compression layer away: what is named a gzip archive is one.
-fn attachment(name: &str, media_type: &str, content: Vec<u8>) -> axum::response::Response {
+fn attachment(name: &str, media_type: &str, content: Body) -> Response {
     let disposition = format!("attachment; filename=\"{name}\"");
     let headers = [
         (header::CONTENT_TYPE, media_type),
         (header::CONTENT_ENCODING, "identity"),
         (header::CONTENT_DISPOSITION, disposition.as_str()),
     ];
-    (headers, Body::from(content)).into_response()
+    (headers, content).into_response()
 }
 
 /// A name reduced to what every file system and every header takes.
@@ -165,14 +292,14 @@ fn file_name(name: &str) -> String {
     }
 }
 
-async fn one_file(archive: Vec<u8>, path: String, id: i64) -> AppResult<Vec<u8>> {
+async fn one_file(archive: Reading, path: String, id: i64) -> AppResult<Vec<u8>> {
     let wanted = clean(&path);
     if wanted.is_empty() {
         return Err(AppError::invalid(
             "field \"path\" must name a file of the model definition",
         ));
     }
-    let found = tokio::task::spawn_blocking(move || find_file(&archive, &wanted))
+    let found = tokio::task::spawn_blocking(move || find_file(archive, &wanted))
         .await
         .map_err(AppError::internal)??;
     match found {
@@ -208,13 +335,24 @@ enum Found {
     Nothing,
 }
 
-fn find_file(archive: &[u8], wanted: &str) -> AppResult<Found> {
+fn find_file(archive: impl Read, wanted: &str) -> AppResult<Found> {
     let mut found = Found::Nothing;
     let mut archive = tar::Archive::new(GzDecoder::new(archive));
     for entry in archive.entries().map_err(damaged)? {
         let mut entry = entry.map_err(damaged)?;
         let path = clean(&String::from_utf8_lossy(&entry.path_bytes()));
         if path == wanted && entry.header().entry_type().is_file() {
+            if entry.size() > MOST_FILE_BYTES {
+                return Err(AppError::new(
+                    ErrorKind::TooLarge,
+                    format!(
+                        "file \"{}\" has {} bytes; a single file is shown up to {MOST_FILE_BYTES}",
+                        path.escape_debug(),
+                        entry.size()
+                    ),
+                )
+                .hint("download the whole model definition: det experiment download-model-def"));
+            }
             let mut content = Vec::new();
             entry.read_to_end(&mut content).map_err(damaged)?;
             return Ok(Found::File(content));
@@ -267,7 +405,7 @@ impl Directory {
     }
 }
 
-fn tree(archive: &[u8]) -> AppResult<Vec<FileNode>> {
+fn tree(archive: impl Read) -> AppResult<Vec<FileNode>> {
     let mut root = Directory::default();
     let mut archive = tar::Archive::new(GzDecoder::new(archive));
     for entry in archive.entries().map_err(damaged)? {
@@ -349,7 +487,7 @@ mod tests {
 
     #[test]
     fn the_tree_has_directories_that_no_entry_names() {
-        let files = tree(&world()).unwrap();
+        let files = tree(&world()[..]).unwrap();
         let names: Vec<(&str, bool)> = files
             .iter()
             .map(|node| (node.path.as_str(), node.is_dir))
@@ -379,7 +517,7 @@ mod tests {
             mode: 0o644,
             mtime: 0,
         };
-        let mut files = tree(&pack(&[file]).unwrap()).unwrap();
+        let mut files = tree(&pack(&[file]).unwrap()[..]).unwrap();
         let mut levels = 0;
         while let Some(node) = files.pop() {
             levels += 1;
@@ -390,18 +528,24 @@ mod tests {
 
     #[test]
     fn a_file_is_found_by_its_path() {
-        let archive = world();
+        let world = world();
+        let archive = &world[..];
         assert_eq!(
-            find_file(&archive, "train.py").unwrap(),
+            find_file(archive, "train.py").unwrap(),
             Found::File(b"print()".to_vec())
         );
-        assert_eq!(find_file(&archive, "sub/deep").unwrap(), Found::Directory);
-        assert_eq!(find_file(&archive, "su").unwrap(), Found::Nothing);
-        assert_eq!(
-            find_file(&archive, "../etc/passwd").unwrap(),
-            Found::Nothing
-        );
+        assert_eq!(find_file(archive, "sub/deep").unwrap(), Found::Directory);
+        assert_eq!(find_file(archive, "su").unwrap(), Found::Nothing);
+        assert_eq!(find_file(archive, "../etc/passwd").unwrap(), Found::Nothing);
         assert_eq!(clean("./sub//deep/a.json"), "sub/deep/a.json");
+    }
+
+    #[test]
+    fn the_size_of_an_archive_as_text_is_known_before() {
+        for bytes in [0, 1, 2, 3, 4, PART_BYTES, PART_BYTES + 1] {
+            let text = format!("{{\"b64Tgz\":\"{}\"}}", STANDARD.encode(vec![7; bytes]));
+            assert_eq!(text_bytes(bytes), text.len(), "{bytes}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::AppResult;
 use crate::error::{AppError, ErrorKind};
+use crate::http::answers::Shared;
 use crate::http::error::{ApiError, before_stream, stream_line};
 
 /// Result of a handler.
@@ -26,6 +27,17 @@ pub fn message<T: Serialize>(message: &T) -> Answer {
         Body::from(body),
     )
         .into_response())
+}
+
+/// A message that is made already, and kept once for several clients.
+pub(crate) fn shared(body: Bytes) -> Response {
+    let mut response = (
+        [(header::CONTENT_TYPE, "application/json")],
+        Body::from(body),
+    )
+        .into_response();
+    response.extensions_mut().insert(Shared);
+    response
 }
 
 /// The empty message.

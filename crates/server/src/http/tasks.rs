@@ -1,13 +1,6 @@
 //! Tasks: whatever runs containers.
 
-use std::convert::Infallible;
-
-use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use det_api_types::tasks::{
     CleanupLogsResponse, GetActiveTasksCountResponse, GetTaskAcceleratorDataResponse,
     GetTaskContextDirectoryResponse, GetTaskResponse, GetTasksResponse, TaskType,
@@ -23,11 +16,9 @@ use det_scheduler::Policy;
 use crate::app::Master;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::Caller;
+use crate::http::model_definition::archive_as_text;
 use crate::http::respond::{Answer, message};
 use crate::http::views;
-
-/// Bytes of an archive that are turned into text at once; a multiple of three, so that the pieces join without padding.
-const PIECE: usize = 48 * 1024;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -119,41 +110,15 @@ async fn get_task(
     responses((status = 200, body = GetTaskContextDirectoryResponse)))]
 async fn get_task_context_directory(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(task_id): Path<String>,
 ) -> Answer {
     let mut conn = master.store.read().await?;
     let row = find_task(&mut conn.conn(), &task_id).await?;
-    let archive = match row.experiment_id {
-        Some(id) => experiments::model_definition(&mut conn.conn(), id)
-            .await?
-            .unwrap_or_default(),
-        None => Vec::new(),
-    };
+    let id = row.experiment_id.unwrap_or_default();
+    let bytes = experiments::model_definition_size(&mut conn.conn(), id).await?;
     drop(conn);
-    Ok(archive_as_text(archive))
-}
-
-/// `{"b64Tgz":"…"}`, written piece by piece: the text of a large archive never exists as a whole.
-pub(crate) fn archive_as_text(archive: Vec<u8>) -> Response {
-    let archive = Bytes::from(archive);
-    let pieces = (0..archive.len()).step_by(PIECE).map(move |start| {
-        let end = (start + PIECE).min(archive.len());
-        Bytes::from(STANDARD.encode(&archive[start..end]))
-    });
-    let text = std::iter::once(Bytes::from_static(b"{\"b64Tgz\":\""))
-        .chain(pieces)
-        .chain(std::iter::once(Bytes::from_static(b"\"}")))
-        .map(Ok::<_, Infallible>);
-    // The archive is compressed already: `identity` keeps the compression layer from doing it again.
-    (
-        [
-            (header::CONTENT_TYPE, "application/json"),
-            (header::CONTENT_ENCODING, "identity"),
-        ],
-        Body::from_stream(futures::stream::iter(text)),
-    )
-        .into_response()
+    Ok(archive_as_text(&master, &actor, id, bytes.unwrap_or(0)).await?)
 }
 
 /// What the containers of all attempts of a task found for accelerators.
@@ -183,24 +148,4 @@ async fn cleanup_logs(State(master): State<Master>, Caller(actor): Caller) -> An
     message(&CleanupLogsResponse {
         removed_count: Int64(master.clean_up_logs(&actor).await?),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use det_api_types::wire;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn an_archive_in_pieces_reads_as_one() {
-        for size in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 2] {
-            let archive: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
-            let body =
-                axum::body::to_bytes(archive_as_text(archive.clone()).into_body(), usize::MAX)
-                    .await
-                    .unwrap();
-            let read: GetTaskContextDirectoryResponse = wire::decode(&body).unwrap();
-            assert_eq!(read.b64_tgz.0, archive, "{size}");
-        }
-    }
 }

@@ -185,9 +185,44 @@ async fn a_token_is_needed() {
         "/api/v1/master/config",
         "/api/v1/master/config/origins",
         "/api/v1/master/logs",
+        "/api/v1/master/memory",
         "/api/v1/master/cluster_message",
     ] {
         cluster.client().assert_needs_token(Method::GET, path).await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn administrators_see_what_the_master_holds() {
+    let cluster = Cluster::start().await;
+    let shown = cluster
+        .admin()
+        .await
+        .get("/api/v1/master/memory")
+        .await
+        .ok();
+    assert!(
+        shown["residentBytes"].as_i64().unwrap() > 1 << 20,
+        "{shown}"
+    );
+    assert!(shown["threads"].as_i64().unwrap() > 0, "{shown}");
+    let budgets = shown["budgets"].as_array().unwrap();
+    for name in [
+        "requests",
+        "spooled_requests",
+        "handled_requests",
+        "answers",
+        "metric_streams",
+        "all_gathers",
+    ] {
+        let budget = budgets.iter().find(|budget| budget["name"] == name);
+        let budget = budget.unwrap_or_else(|| panic!("no budget {name} in {shown}"));
+        assert_eq!(budget["usedBytes"], 0, "{name}");
+        assert!(
+            budget["limitBytes"].as_i64() >= budget["shareBytes"].as_i64(),
+            "{name}"
+        );
     }
     cluster.stop().await;
 }

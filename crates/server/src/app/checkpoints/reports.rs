@@ -224,7 +224,7 @@ mod tests {
             step: Some(1),
             at,
             metrics,
-            batches,
+            batches: batches.map(|batches| serde_json::value::to_raw_value(&batches).unwrap()),
             report_id: None,
         }
     }

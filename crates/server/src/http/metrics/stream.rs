@@ -4,7 +4,8 @@
 //! chunks notes at which step each begins; the second holds a step back only while a later chunk of the same run may
 //! still bring a part of it, or an earlier step.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use det_api_types::metrics::{MetricsChunk, MetricsReport};
@@ -12,15 +13,25 @@ use det_api_types::wire::Timestamp;
 use det_store::metrics::{self, ChunkMark, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 use tokio::sync::mpsc::{self, Sender};
+use tokio::time::timeout;
 
 use crate::app::Master;
 use crate::app::checkpoints::reports::{Outdating, Pages, merge};
+use crate::budget::Account;
 use crate::error::{AppError, AppResult};
+use crate::http::answers::{STREAM_SILENCE, too_slow};
 use crate::http::respond::line;
 use crate::http::views::trials::metrics_document;
 
-/// Reports in one message.
+/// Most reports in one message.
 const MESSAGE: usize = 1000;
+/// A message is full with so many bytes of reports; one with a single report may have more.
+const MESSAGE_BYTES: usize = 512 << 10;
+/// Bytes of reports that one stream holds back because a part of them, or an earlier step, may follow. Beyond that the
+/// lowest steps are sent as they are: an order that nobody can keep in bounded memory is not kept.
+const HELD_BYTES: usize = 8 << 20;
+/// What a stream is counted for in the budget of its user: what it holds back, a chunk that is unpacked, a message.
+const STREAM_BYTES: usize = HELD_BYTES + (4 << 20);
 /// More than a chunk can hold: numbers of reports are made of the chunk's number and the place in it.
 const PLACES: i64 = 4096;
 
@@ -30,13 +41,23 @@ pub(crate) async fn send_all(
     trial_ids: &[i64],
     group: Option<&str>,
     out: &Sender<AppResult<Bytes>>,
+    account: Account,
 ) {
+    let held = match master.budgets.streams.reserve(account, STREAM_BYTES).await {
+        Ok(held) => held,
+        Err(busy) => {
+            // A receiver that has gone needs no error.
+            let _ = out.send(Err(busy)).await;
+            return;
+        }
+    };
     for trial_id in trial_ids {
         match send_trial(master, *trial_id, group, out).await {
             Ok(()) => {}
             Err(Stop::Gone) => return,
             Err(Stop::Failed(error)) => {
-                // A receiver that has gone needs no error.
+                // Waits without anything but the error until it is read. A receiver that has gone needs none.
+                drop(held);
                 let _ = out.send(Err(error)).await;
                 return;
             }
@@ -57,7 +78,7 @@ impl<E: Into<AppError>> From<E> for Stop {
 }
 
 /// Chunks that are unpacked while others are being sent.
-const UNPACKED: usize = 2;
+const UNPACKED: usize = 1;
 /// Marks of chunks read at once.
 const MARKS: i64 = 10_000;
 
@@ -79,7 +100,7 @@ async fn send_trial(
         return Ok(());
     };
     let mut orderer = Orderer::new(starts.into_bounds());
-    let mut ready = Vec::new();
+    let mut ready = Ready::default();
     let (sender, mut unpacked) = mpsc::channel(UNPACKED);
     // Ends when all is unpacked, or when the other end is dropped.
     tokio::spawn(unpack_all(
@@ -92,15 +113,13 @@ async fn send_trial(
     while let Some(next) = unpacked.recv().await {
         let (chunk, reports) = next?;
         orderer.add(&chunk, reports, &outdating, &mut ready);
-        while ready.len() >= MESSAGE {
-            let message: Vec<MetricsReport> = ready.drain(..MESSAGE).collect();
-            send(out, message).await?;
+        while ready.is_full() {
+            send(out, &mut ready).await?;
         }
     }
     orderer.finish(&mut ready);
-    while !ready.is_empty() {
-        let message: Vec<MetricsReport> = ready.drain(..ready.len().min(MESSAGE)).collect();
-        send(out, message).await?;
+    while !ready.reports.is_empty() {
+        send(out, &mut ready).await?;
     }
     Ok(())
 }
@@ -162,9 +181,49 @@ async fn next_chunk(readers: &mut [Ahead<'_>]) -> Result<Option<ChunkRow>, Store
     Ok(first.and_then(|(_, reader)| reader.page.next()))
 }
 
-async fn send(out: &Sender<AppResult<Bytes>>, metrics: Vec<MetricsReport>) -> Result<(), Stop> {
+/// Reports that are to be sent, in order.
+#[derive(Default)]
+struct Ready {
+    reports: VecDeque<(MetricsReport, StoredReport)>,
+    bytes: usize,
+}
+
+impl Ready {
+    fn push(&mut self, (mut shown, report): (MetricsReport, StoredReport)) {
+        shown.end_time = Timestamp(report.at);
+        self.bytes += report.bytes();
+        self.reports.push_back((shown, report));
+    }
+
+    /// Whether there is enough for a message.
+    fn is_full(&self) -> bool {
+        self.reports.len() >= MESSAGE || self.bytes >= MESSAGE_BYTES
+    }
+
+    /// The next message; documents are made one by one, and what they are made of is released.
+    fn message(&mut self) -> AppResult<Vec<MetricsReport>> {
+        let (mut metrics, mut bytes) = (Vec::new(), 0);
+        while metrics.len() < MESSAGE && bytes < MESSAGE_BYTES {
+            let Some((mut shown, report)) = self.reports.pop_front() else {
+                break;
+            };
+            bytes += report.bytes();
+            shown.metrics = metrics_document(&shown.group, &report)?;
+            metrics.push(shown);
+        }
+        self.bytes = self.bytes.saturating_sub(bytes);
+        Ok(metrics)
+    }
+}
+
+/// Sends one message. A client that does not read it in time is cut off: the stream holds memory meanwhile.
+async fn send(out: &Sender<AppResult<Bytes>>, ready: &mut Ready) -> Result<(), Stop> {
+    let metrics = ready.message()?;
     let line = line(&MetricsChunk { metrics })?;
-    out.send(Ok(line)).await.map_err(|_| Stop::Gone)
+    match timeout(STREAM_SILENCE, out.send(Ok(line))).await {
+        Ok(sent) => sent.map_err(|_| Stop::Gone),
+        Err(_) => Err(Stop::Failed(too_slow())),
+    }
 }
 
 /// Where chunks begin, in order of arrival: run and first step.
@@ -225,6 +284,7 @@ struct Orderer {
     run_id: Option<i64>,
     /// By step and group: what may not be complete yet.
     held: BTreeMap<(i64, String), (MetricsReport, StoredReport)>,
+    held_bytes: usize,
 }
 
 impl Orderer {
@@ -233,6 +293,7 @@ impl Orderer {
             bounds,
             run_id: None,
             held: BTreeMap::new(),
+            held_bytes: 0,
         }
     }
 
@@ -242,7 +303,7 @@ impl Orderer {
         chunk: &ChunkRow,
         reports: Vec<StoredReport>,
         outdating: &Outdating,
-        ready: &mut Vec<MetricsReport>,
+        ready: &mut Ready,
     ) {
         if self.run_id != Some(chunk.run_id) {
             // Runs follow one another: nothing more comes of the one before.
@@ -264,37 +325,48 @@ impl Orderer {
                 ..MetricsReport::default()
             };
             match report.step {
-                None => ready.push(complete((shown, report))),
-                Some(step) => match self.held.entry((step, chunk.group_name.clone())) {
-                    std::collections::btree_map::Entry::Vacant(entry) => {
-                        entry.insert((shown, report));
-                    }
-                    std::collections::btree_map::Entry::Occupied(mut entry) => {
-                        merge(&mut entry.get_mut().1, report);
-                    }
-                },
+                None => ready.push((shown, report)),
+                Some(step) => self.hold(step, shown, report),
             }
         }
         let bound = self.bounds.next().unwrap_or(i64::MAX);
-        while let Some(entry) = self
-            .held
-            .first_entry()
-            .filter(|entry| entry.key().0 < bound)
+        while let Some((key, _)) = self.held.first_key_value()
+            && (key.0 < bound || self.held_bytes > HELD_BYTES)
         {
-            ready.push(complete(entry.remove()));
+            self.release(ready);
+        }
+    }
+
+    /// Keeps a report until it is known to be complete.
+    fn hold(&mut self, step: i64, shown: MetricsReport, report: StoredReport) {
+        match self.held.entry((step, shown.group.clone())) {
+            Entry::Vacant(entry) => {
+                self.held_bytes += report.bytes();
+                entry.insert((shown, report));
+            }
+            Entry::Occupied(mut entry) => {
+                let known = &mut entry.get_mut().1;
+                let before = known.bytes();
+                merge(known, report);
+                self.held_bytes += known.bytes().saturating_sub(before);
+            }
+        }
+    }
+
+    /// Moves the lowest step to `ready`.
+    fn release(&mut self, ready: &mut Ready) {
+        if let Some((_, first)) = self.held.pop_first() {
+            self.held_bytes = self.held_bytes.saturating_sub(first.1.bytes());
+            ready.push(first);
         }
     }
 
     /// Moves everything that is left to `ready`.
-    fn finish(&mut self, ready: &mut Vec<MetricsReport>) {
-        ready.extend(std::mem::take(&mut self.held).into_values().map(complete));
+    fn finish(&mut self, ready: &mut Ready) {
+        while !self.held.is_empty() {
+            self.release(ready);
+        }
     }
-}
-
-fn complete((mut shown, report): (MetricsReport, StoredReport)) -> MetricsReport {
-    shown.end_time = Timestamp(report.at);
-    shown.metrics = metrics_document(&shown.group, report);
-    shown
 }
 
 #[cfg(test)]
@@ -339,21 +411,18 @@ mod tests {
             starts.note(row.id, row.run_id, row.first_step);
         }
         let mut orderer = Orderer::new(starts.into_bounds());
-        let mut ready = Vec::new();
+        let mut ready = Ready::default();
         for (row, reports) in rows {
             orderer.add(&row, reports, &Outdating::default(), &mut ready);
         }
         orderer.finish(&mut ready);
+        assert_eq!(orderer.held_bytes, 0);
         ready
+            .reports
             .into_iter()
-            .map(|report| {
-                let names = report.metrics["avg_metrics"]
-                    .as_object()
-                    .unwrap()
-                    .keys()
-                    .cloned()
-                    .collect();
-                (report.trial_run_id, report.total_batches, names)
+            .map(|(shown, report)| {
+                let names = report.metrics.keys().cloned().collect();
+                (shown.trial_run_id, shown.total_batches, names)
             })
             .collect()
     }
@@ -426,5 +495,66 @@ mod tests {
         let found = order(&[(1, 1, &[(-1, "gpu"), (-1, "gpu")]), (2, 1, &[(-1, "cpu")])]);
         assert_eq!(found.len(), 3);
         assert_eq!(found[2].2, names(&["cpu"]));
+    }
+
+    /// A report of a step with so many bytes of batch metrics, in a chunk of its own.
+    fn wide(id: i64, step: i64, bytes: usize) -> (ChunkRow, Vec<StoredReport>) {
+        let text = format!("[{{\"x\":\"{}\"}}]", "x".repeat(bytes));
+        let report = StoredReport {
+            step: Some(step),
+            at: id,
+            metrics: Map::new(),
+            batches: Some(serde_json::value::RawValue::from_string(text).unwrap()),
+            report_id: None,
+        };
+        let row = ChunkRow {
+            id,
+            trial_id: 1,
+            group_name: "training".into(),
+            run_id: 1,
+            first_step: step,
+            last_step: step,
+            reports: 1,
+            data: Vec::new(),
+        };
+        (row, vec![report])
+    }
+
+    #[test]
+    fn what_is_held_back_is_bounded_in_bytes() {
+        // The last chunk begins with the first step: until then every step might still get a part.
+        let rows: Vec<_> = (1..=40)
+            .map(|n| wide(n, n, 1 << 20))
+            .chain([wide(41, 0, 10)])
+            .collect();
+        let mut starts = Starts::default();
+        for (row, _) in &rows {
+            starts.note(row.id, row.run_id, row.first_step);
+        }
+        let mut orderer = Orderer::new(starts.into_bounds());
+        let mut ready = Ready::default();
+        let mut sent = 0;
+        for (row, reports) in rows {
+            orderer.add(&row, reports, &Outdating::default(), &mut ready);
+            while ready.is_full() {
+                sent += ready.message().unwrap().len();
+            }
+            let held = orderer.held_bytes + ready.bytes;
+            assert!(held <= HELD_BYTES + (2 << 20), "{held} bytes are held");
+        }
+        orderer.finish(&mut ready);
+        assert_eq!(sent + ready.reports.len(), 41);
+    }
+
+    #[test]
+    fn messages_are_bounded_in_bytes_and_reports() {
+        let mut orderer = Orderer::new(vec![i64::MAX; 9].into_iter());
+        let mut ready = Ready::default();
+        for n in 0..9 {
+            let (row, reports) = wide(n + 1, n, 200 << 10);
+            orderer.add(&row, reports, &Outdating::default(), &mut ready);
+        }
+        assert_eq!(ready.message().unwrap().len(), 3);
+        assert_eq!(ready.reports.len(), 6);
     }
 }

@@ -6,16 +6,19 @@ use det_api_types::checkpoints::CheckpointState;
 use det_api_types::metrics::Metrics;
 use det_api_types::page::WaitReason;
 use det_api_types::trials::{CheckpointWorkload, MetricsWorkload, Trial};
-use det_api_types::wire::{Float, Int64, Object, Timestamp};
+use det_api_types::wire::{Float, Int64, Object, RawList, RawObject, Timestamp};
 use det_store::StoreError;
 use det_store::checkpoints::CheckpointRow;
 use det_store::metrics::{GroupSummary, MetricSummary, StoredReport};
 use det_store::trials::TrialRow;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::app::checkpoints::resources;
 use crate::app::log_policies::LogFindings;
 use crate::app::metrics::{TRAINING, VALIDATION};
+use crate::error::{AppError, AppResult};
 use crate::http::views::experiments::{Phase, object, trial_state};
 
 /// What a trial is shown with besides its row.
@@ -138,18 +141,7 @@ pub fn metrics(report: StoredReport, batches: BatchMetrics) -> Metrics {
     let batch_metrics = report
         .batches
         .filter(|_| batches == BatchMetrics::Given)
-        .and_then(|value| match value {
-            Value::Array(items) => Some(
-                items
-                    .into_iter()
-                    .map(|item| match item {
-                        Value::Object(members) => Object(members),
-                        _ => Object::default(),
-                    })
-                    .collect(),
-            ),
-            _ => None,
-        });
+        .and_then(RawList::new);
     Metrics {
         avg_metrics: Object(report.metrics),
         batch_metrics,
@@ -218,23 +210,36 @@ fn metric_summary(summary: &MetricSummary) -> Value {
     shown
 }
 
-/// The stored document of a report, as metric streams give it.
-pub fn metrics_document(group: &str, report: StoredReport) -> Object {
-    let mut document = Map::new();
-    let averages = Value::Object(report.metrics);
-    if group == VALIDATION {
-        document.insert("validation_metrics".into(), averages);
-        if let Some(batches) = report.batches {
-            document.insert("batch_metrics".into(), batches);
-        }
-    } else {
-        document.insert("avg_metrics".into(), averages);
-        document.insert(
-            "batch_metrics".into(),
-            report.batches.unwrap_or(Value::Null),
-        );
+/// The stored document of a report, as metric streams give it. The values of single batches stay text.
+pub fn metrics_document(group: &str, report: &StoredReport) -> AppResult<RawObject> {
+    #[derive(Serialize)]
+    struct Validation<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        batch_metrics: Option<&'a RawValue>,
+        validation_metrics: &'a Map<String, Value>,
     }
-    Object(document)
+    #[derive(Serialize)]
+    struct Other<'a> {
+        avg_metrics: &'a Map<String, Value>,
+        batch_metrics: Option<&'a RawValue>,
+    }
+    let batch_metrics = report.batches.as_deref();
+    let text = if group == VALIDATION {
+        serde_json::value::to_raw_value(&Validation {
+            batch_metrics,
+            validation_metrics: &report.metrics,
+        })
+    } else {
+        serde_json::value::to_raw_value(&Other {
+            avg_metrics: &report.metrics,
+            batch_metrics,
+        })
+    };
+    text.ok().and_then(RawObject::new).ok_or_else(|| {
+        AppError::internal(anyhow::anyhow!(
+            "a metric report could not be written as JSON"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -336,12 +341,12 @@ pub(crate) mod tests {
             report_id: None,
         };
         assert_eq!(
-            metrics_document(VALIDATION, report.clone()).into_value(),
-            json!({"validation_metrics": {"loss": 1.0}})
+            metrics_document(VALIDATION, &report).unwrap().get(),
+            r#"{"validation_metrics":{"loss":1.0}}"#
         );
         assert_eq!(
-            metrics_document("mine", report).into_value(),
-            json!({"avg_metrics": {"loss": 1.0}, "batch_metrics": null})
+            metrics_document("mine", &report).unwrap().get(),
+            r#"{"avg_metrics":{"loss":1.0},"batch_metrics":null}"#
         );
     }
 }

@@ -1,0 +1,274 @@
+//! Exchanges between the containers of an allocation: what each gives, until all have it.
+//!
+//! Lives in memory. What members give is kept as text within a budget ([`crate::budget::ALL_GATHERS`]), the answer is
+//! made once for all members, and everything is released when the allocation ends.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use crate::budget::{Account, Budget, Reservation};
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// Rounds kept of an allocation: the current one, and finished ones whose answers may be requested again.
+const ROUNDS: usize = 4;
+/// Bytes that all members together may give in one round.
+const ROUND_BYTES: usize = 16 << 20;
+/// What a member costs besides its data.
+const MEMBER_BYTES: usize = 256;
+
+/// Exchanges by allocation. Cheap to clone.
+#[derive(Clone)]
+pub struct Gatherings {
+    budget: Budget,
+    rounds: Arc<Mutex<HashMap<String, Vec<Round>>>>,
+}
+
+/// One exchange.
+#[derive(Default)]
+struct Round {
+    /// What members gave, by the id of each call; empty texts once the answer is made.
+    given: HashMap<String, Given>,
+    bytes: usize,
+    /// The body of the answer, once all members have given.
+    answer: Option<Bytes>,
+}
+
+struct Given {
+    data: Bytes,
+    _reserved: Reservation,
+}
+
+impl Gatherings {
+    /// None yet. `budget` bounds what all of them hold.
+    pub fn new(budget: Budget) -> Self {
+        Self {
+            budget,
+            rounds: Arc::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Round>>> {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds what a member gives: into its own round again, else into the first one that is not full. `data` is JSON
+    /// text, `account` the user whom it is counted for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] beyond the bytes of a round, [`ErrorKind::Busy`] beyond the budget.
+    pub fn give(
+        &self,
+        account: Account,
+        allocation_id: &str,
+        request_uuid: &str,
+        peers: usize,
+        data: Bytes,
+    ) -> AppResult<()> {
+        let mut all = self.lock();
+        let rounds = all.entry(allocation_id.to_owned()).or_default();
+        let outcome = give(&self.budget, rounds, account, request_uuid, peers, data);
+        if rounds.is_empty() {
+            all.remove(allocation_id);
+        }
+        outcome
+    }
+
+    /// The answer to all members of the round of this call, once `peers` have given.
+    pub fn complete(&self, allocation_id: &str, request_uuid: &str, peers: usize) -> Option<Bytes> {
+        let mut all = self.lock();
+        let round = all
+            .get_mut(allocation_id)?
+            .iter_mut()
+            .find(|round| round.given.contains_key(request_uuid))?;
+        if round.given.len() < peers {
+            return None;
+        }
+        let answer = match &round.answer {
+            Some(answer) => answer.clone(),
+            None => round.finish(),
+        };
+        Some(answer)
+    }
+
+    /// Releases everything of an allocation.
+    pub fn remove(&self, allocation_id: &str) {
+        self.lock().remove(allocation_id);
+    }
+
+    /// Allocations with exchanges.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether there is no exchange.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn give(
+    budget: &Budget,
+    rounds: &mut Vec<Round>,
+    account: Account,
+    request_uuid: &str,
+    peers: usize,
+    data: Bytes,
+) -> AppResult<()> {
+    let own = rounds
+        .iter()
+        .position(|round| round.given.contains_key(request_uuid));
+    if own.is_some_and(|index| rounds[index].answer.is_some()) {
+        // It repeats its call after the end of the exchange: the others have their answer, and it gets the same.
+        return Ok(());
+    }
+    // What it gave before is replaced: released first, or it would need the space twice.
+    if let Some(round) = own.map(|index| &mut rounds[index])
+        && let Some(before) = round.given.remove(request_uuid)
+    {
+        round.bytes -= before.data.len() + request_uuid.len() + MEMBER_BYTES;
+    }
+    let cost = data.len() + request_uuid.len() + MEMBER_BYTES;
+    let open = rounds
+        .iter()
+        .position(|round| round.answer.is_none() && round.given.len() < peers);
+    let bytes = open.map_or(0, |index| rounds[index].bytes);
+    if bytes + cost > ROUND_BYTES {
+        return Err(AppError::new(
+            ErrorKind::TooLarge,
+            format!(
+                "the members of an all-gather may give at most {ROUND_BYTES} bytes together; {bytes} are given, and {} \
+                 more came",
+                data.len()
+            ),
+        )
+        .hint("exchange large data through files or the training framework"));
+    }
+    let reserved = match budget.try_reserve(account, cost) {
+        Ok(reserved) => reserved,
+        Err(_) => {
+            // Finished exchanges are kept for calls that are repeated: that is the first thing to go.
+            rounds.retain(|round| round.answer.is_none());
+            budget.try_reserve(account, cost)?
+        }
+    };
+    let open = rounds
+        .iter()
+        .position(|round| round.answer.is_none() && round.given.len() < peers);
+    let round = match open {
+        Some(index) => &mut rounds[index],
+        None => {
+            if rounds.len() == ROUNDS {
+                rounds.remove(0);
+            }
+            rounds.push(Round::default());
+            rounds.last_mut().expect("one was just added")
+        }
+    };
+    let given = Given {
+        data,
+        _reserved: reserved,
+    };
+    round.given.insert(request_uuid.to_owned(), given);
+    round.bytes += cost;
+    Ok(())
+}
+
+impl Round {
+    /// Makes the answer: `{"data":[…]}`. What members gave lives on only in there.
+    fn finish(&mut self) -> Bytes {
+        let mut answer = Vec::with_capacity(self.bytes);
+        answer.extend_from_slice(b"{\"data\":[");
+        for (place, given) in self.given.values_mut().enumerate() {
+            if place > 0 {
+                answer.push(b',');
+            }
+            answer.extend_from_slice(&given.data);
+            given.data = Bytes::new();
+        }
+        answer.extend_from_slice(b"]}");
+        let answer = Bytes::from(answer);
+        self.answer = Some(answer.clone());
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::budget::{ALL_GATHERS, Limits};
+
+    fn gatherings(total: usize) -> Gatherings {
+        Gatherings::new(Budget::new(Limits {
+            total,
+            share: total,
+            wait: Duration::ZERO,
+            ..ALL_GATHERS
+        }))
+    }
+
+    fn text(text: &str) -> Bytes {
+        Bytes::from(text.to_owned())
+    }
+
+    #[test]
+    fn each_exchange_is_a_round_of_its_own() {
+        let gatherings = gatherings(1 << 20);
+        let give =
+            |uuid: &str, data: &str| gatherings.give(None, "a", uuid, 2, text(data)).unwrap();
+        give("1", "\"x\"");
+        assert_eq!(gatherings.complete("a", "1", 2), None);
+        // A repeated call replaces what it gave.
+        give("1", "\"y\"");
+        assert_eq!(gatherings.complete("a", "1", 2), None);
+        give("2", "\"z\"");
+        let all = gatherings.complete("a", "1", 2).unwrap();
+        assert!(
+            [
+                &b"{\"data\":[\"y\",\"z\"]}"[..],
+                b"{\"data\":[\"z\",\"y\"]}"
+            ]
+            .contains(&&all[..]),
+            "{all:?}"
+        );
+        // The next exchange does not see the last one's, whose answer is still there.
+        give("3", "\"n\"");
+        assert_eq!(gatherings.complete("a", "3", 2), None);
+        assert_eq!(gatherings.complete("a", "2", 2), Some(all));
+    }
+
+    #[test]
+    fn all_of_it_is_released_at_the_end_of_the_allocation() {
+        let gatherings = gatherings(1 << 20);
+        for n in 0..20 {
+            let data = Bytes::from(vec![b'1'; 100_000]);
+            gatherings.give(None, "a", &n.to_string(), 1, data).unwrap();
+            assert!(gatherings.complete("a", &n.to_string(), 1).is_some());
+        }
+        let used = gatherings.budget.usage().used;
+        assert!((400_000..500_000).contains(&used), "{used} bytes are kept");
+        gatherings.remove("a");
+        assert_eq!(gatherings.budget.usage().used, 0);
+        assert!(gatherings.is_empty());
+    }
+
+    #[test]
+    fn what_members_give_has_a_bound() {
+        let gatherings = gatherings(300_000);
+        let large = || Bytes::from(vec![b'1'; 200_000]);
+        gatherings.give(None, "a", "1", 3, large()).unwrap();
+        let error = gatherings.give(None, "a", "2", 3, large()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Busy);
+        let huge = Bytes::from(vec![b'1'; ROUND_BYTES]);
+        let error = gatherings.give(None, "b", "1", 1, huge).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::TooLarge);
+        assert_eq!(gatherings.len(), 1, "nothing is kept of what was refused");
+        // A finished exchange makes space for the next one.
+        gatherings.give(None, "a", "1", 1, large()).unwrap();
+        gatherings.complete("a", "1", 1).unwrap();
+        gatherings.give(None, "a", "2", 1, large()).unwrap();
+    }
+}
