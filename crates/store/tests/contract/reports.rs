@@ -7,6 +7,7 @@ use det_store::logs::{self, LogLine};
 use det_store::metrics::{self, GroupSummary, StoredReport};
 use det_store::{allocations, experiments, searches, trials};
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use crate::World;
 use crate::rows::{checkpoint, some_experiment, stored_trial, task};
@@ -141,7 +142,8 @@ pub(crate) async fn metric_chunks_come_back_in_order(world: &World) {
     let trial_id = stored_trial(world, experiment_id, "r").await;
     let all: Vec<StoredReport> = (0..40)
         .map(|n| StoredReport {
-            batches: (n == 3).then(|| json!([{"loss": 0.1}])),
+            batches: (n == 3)
+                .then(|| RawValue::from_string("[{\"loss\":0.1}]".to_owned()).unwrap()),
             // A number that needs every digit.
             ..report(
                 Some(n),
