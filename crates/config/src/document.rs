@@ -341,7 +341,8 @@ fn check_alone(
     match kind {
         DocumentKind::Experiment => {
             let submitted = experiment_layers(file, text, options)?;
-            let warnings = submitted.warnings.clone();
+            let mut warnings = submitted.warnings.clone();
+            warnings.extend(submitted.drawn(&[]));
             if options.partial {
                 submitted.checked()?;
             } else {
@@ -435,7 +436,7 @@ pub fn experiment_layers(
     let mut whole = Submitted::read_file(file, text, options.overrides)?;
     for (name, file, text) in options.templates.iter().rev() {
         let source = Source::of(Layer::Template(name.clone()), file);
-        whole = whole.over(Submitted::read_from(source, text)?);
+        whole = whole.over(Submitted::read_template(source, text)?);
     }
     Ok(whole)
 }
@@ -453,7 +454,7 @@ pub fn task_layers(
     let mut whole = SubmittedTask::read_file(kind, file, text, options.overrides)?;
     for (name, file, text) in options.templates.iter().rev() {
         let source = Source::of(Layer::Template(name.clone()), file);
-        whole = whole.over(SubmittedTask::read_from(kind, source, text)?);
+        whole = whole.over(SubmittedTask::read_template(kind, source, text)?);
     }
     Ok(whole)
 }

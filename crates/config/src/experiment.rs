@@ -27,6 +27,7 @@ use crate::policies::Policies;
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, mask_all};
 use crate::secrets::{hide_variables, mask_addresses, mask_all_variables, mask_members};
+use crate::template::{Under, leave_out_foreign};
 use crate::yaml::{Node, Tree};
 
 pub use layers::Explained;
@@ -139,6 +140,20 @@ impl Submitted {
         overrides: &[S],
     ) -> Result<Self, ConfigErrors> {
         Self::read_layer(text, Some(&Arc::new(Source::document(file))), overrides)
+    }
+
+    /// Reads a template. Keys that concern tasks only are left out, with a warning for each.
+    ///
+    /// # Errors
+    /// As [`Submitted::read`].
+    pub fn read_template(source: Source, text: &str) -> Result<Self, ConfigErrors> {
+        let mut layer = crate::document::read_layer(text, Some(&Arc::new(source)))?;
+        let mut checker = checker(Stage::Sane);
+        checker.warnings = layer.ambiguous_hyperparameters(None);
+        let left_out = leave_out_foreign(&mut layer.root, Under::Experiment);
+        checker.warnings.extend(left_out);
+        checker.errors = layer.errors;
+        Ok(Self::from_checked(checker, layer.root))
     }
 
     fn read_layer<S: AsRef<str>>(

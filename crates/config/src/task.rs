@@ -24,6 +24,7 @@ use crate::policies::{Policies, check_constraints, replaced};
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, merge_documents};
 use crate::secrets::mask_all_variables;
+use crate::template::{Under, leave_out_foreign};
 use crate::yaml::{Node, Tree};
 
 pub(crate) use schema::DOCUMENT as TASK_DOCUMENT;
@@ -177,6 +178,18 @@ impl SubmittedTask {
     ) -> Result<Self, ConfigErrors> {
         let source = Arc::new(Source::document(file));
         Self::read_layer(kind, text, Some(&source), overrides)
+    }
+
+    /// Reads a template. Keys that concern experiments only are left out, with a warning for each.
+    ///
+    /// # Errors
+    /// As [`SubmittedTask::read`].
+    pub fn read_template(kind: TaskKind, source: Source, text: &str) -> Result<Self, ConfigErrors> {
+        let mut layer = read_layer(text, Some(&Arc::new(source)))?;
+        let mut checker = Checker::new(&TASK_DOCUMENT, Stage::Sane);
+        checker.warnings = leave_out_foreign(&mut layer.root, Under::Task);
+        checker.errors = layer.errors;
+        Ok(Self::from_checked(kind, checker, layer.root))
     }
 
     fn read_layer<S: AsRef<str>>(

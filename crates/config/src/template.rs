@@ -1,6 +1,6 @@
 //! Templates: parts of configurations that are kept under a name, for experiments, tasks, or both.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::document::read_layer;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, each_once};
 use crate::origin::Source;
 use crate::repair;
-use crate::schema::{Checker, Document, Segment, Stage, keys};
+use crate::schema::{Checker, Document, Stage};
 use crate::task::{TASK_DOCUMENT, TaskKind, kinds_that_fit};
 use crate::yaml::Node;
 
@@ -63,27 +63,26 @@ impl Template {
         } else {
             Vec::new()
         };
-        if mistakes.is_empty() && (fits_experiments || !fits_tasks.is_empty()) {
-            let warnings = if fits_experiments {
-                experiment.warnings
-            } else {
-                task.warnings
-            };
-            return Ok(Self {
-                fits_experiments,
-                fits_tasks,
-                warnings: each_once(warnings),
-            });
-        }
         let mut errors = mistakes;
-        errors.extend(why_neither(root, experiment, task));
-        Err(ConfigErrors::check(errors)
-            .err()
-            .unwrap_or_else(|| ConfigErrors(Vec::new())))
+        errors.extend(wrong_for_both(&experiment, &task));
+        ConfigErrors::check(errors)?;
+        let warnings = if fits_experiments || !task.errors.is_empty() {
+            experiment.warnings
+        } else {
+            task.warnings
+        };
+        Ok(Self {
+            fits_experiments,
+            fits_tasks,
+            warnings: each_once(warnings),
+        })
     }
 
     /// The kinds of work that it fits, for people: `experiments, notebooks`.
     pub fn fits(&self) -> String {
+        if !self.fits_experiments && self.fits_tasks.is_empty() {
+            return "experiments and tasks, each with the keys that concern it".to_owned();
+        }
         let tasks = self.fits_tasks.iter().map(|kind| match kind {
             TaskKind::Notebook => "notebooks",
             TaskKind::Shell => "shells",
@@ -109,77 +108,102 @@ fn checked(document: &'static Document, root: &Node) -> Checker {
     checker
 }
 
-/// The mistakes of a template that fits nothing: those it has as an experiment and as a task alike, else those of the
-/// kind that it comes nearest to; keys that only the other kind has are said to be that.
-fn why_neither(root: &Node, experiment: Checker, task: Checker) -> Vec<ConfigError> {
-    let known_to = |document| known_keys(root, document);
-    let (of_experiments, of_tasks) = (
-        known_to(&crate::experiment::schema::DOCUMENT),
-        known_to(&TASK_DOCUMENT),
-    );
-    // Where as many keys are of the one as of the other, fewer mistakes decide.
-    let nearer_is_task = of_tasks > of_experiments
-        || (of_tasks == of_experiments && task.errors.len() < experiment.errors.len());
-    let (near, far) = if nearer_is_task {
-        (task, experiment)
-    } else {
-        (experiment, task)
-    };
-    let other = if nearer_is_task {
-        "experiments"
-    } else {
-        "tasks"
-    };
-    let far_paths: HashSet<&str> = far.errors.iter().map(|error| error.path.as_str()).collect();
-    let far_document = if nearer_is_task {
-        &crate::experiment::schema::DOCUMENT
-    } else {
-        &TASK_DOCUMENT
-    };
-    let far_keys = keys(far_document, false);
-    near.errors
-        .into_iter()
-        .map(|mut error| {
-            let only_elsewhere = !far_paths.contains(error.path.as_str())
-                && far_keys.iter().any(|key| key.path == error.path)
-                && at_path(root, &error.path).is_some();
-            if only_elsewhere {
-                let noun = near_noun(nearer_is_task);
-                error.message = format!("is a key of {other}, while other keys are of {noun}");
-                error.hint = Some("make two templates of it".into());
-                error.repaired = None;
-            }
-            error
-        })
-        .collect()
+/// Whether an error says that a document of this kind has no such key.
+fn is_unknown(error: &ConfigError) -> bool {
+    let message = &error.message;
+    message.starts_with("is not a known key")
+        || (message.starts_with("is a key of ") && message.contains(", not of "))
 }
 
-/// How many keys of the two upper levels such a document knows.
-fn known_keys(root: &Node, document: &'static Document) -> usize {
-    let known: HashSet<String> = keys(document, false)
-        .into_iter()
-        .map(|key| key.path)
-        .collect();
-    let mut paths = Vec::new();
-    for (key, member) in root.members().into_iter().flatten() {
-        paths.push(key.clone());
-        let inner = member.members().into_iter().flatten();
-        paths.extend(inner.map(|(inner, _)| format!("{key}.{inner}")));
+/// Where one kind of document finds errors: a text that is none of ours has thousands of them.
+struct Found<'a> {
+    unknown: BTreeSet<&'a str>,
+    refused: BTreeSet<&'a str>,
+}
+
+impl<'a> Found<'a> {
+    fn by(checker: &'a Checker) -> Self {
+        let paths = |unknown| {
+            let errors = checker.errors.iter();
+            errors
+                .filter(move |error| is_unknown(error) == unknown)
+                .map(|error| error.path.as_str())
+                .collect()
+        };
+        Self {
+            unknown: paths(true),
+            refused: paths(false),
+        }
     }
-    paths.iter().filter(|path| known.contains(*path)).count()
+
+    /// Whether there is no such key at `path`, or none above it.
+    fn knows_not(&self, path: &str) -> bool {
+        let ends = path.match_indices(['.', '[']).map(|(end, _)| end);
+        ends.chain([path.len()])
+            .any(|end| self.unknown.contains(&path[..end]))
+    }
 }
 
-fn near_noun(is_task: bool) -> &'static str {
-    if is_task { "tasks" } else { "experiments" }
+/// What is wrong with a template whatever it is used for: keys that neither experiments nor tasks have, and values that
+/// every kind refuses that has the key.
+fn wrong_for_both(experiment: &Checker, task: &Checker) -> Vec<ConfigError> {
+    let (of_experiment, of_task) = (Found::by(experiment), Found::by(task));
+    let (mut wrong, mut named) = (Vec::new(), BTreeSet::new());
+    for (own, other) in [(experiment, &of_task), (task, &of_experiment)] {
+        for error in &own.errors {
+            let counts = other.knows_not(&error.path)
+                || (!is_unknown(error) && other.refused.contains(error.path.as_str()));
+            if counts && named.insert(error.path.as_str()) {
+                wrong.push(error.clone());
+            }
+        }
+    }
+    wrong
 }
 
-/// The node at a path of plain keys.
-fn at_path<'n>(root: &'n Node, path: &str) -> Option<&'n Node> {
-    let segments: Vec<Segment> = path
-        .split('.')
-        .map(|key| Segment::Key(key.to_owned()))
-        .collect();
-    repair::find(root, &segments)
+/// What a template is laid under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Under {
+    /// An experiment.
+    Experiment,
+    /// A task of any kind.
+    Task,
+}
+
+/// Takes the keys out of a template that concern the other kind of work only; a warning for each.
+pub(crate) fn leave_out_foreign(root: &mut Node, under: Under) -> Vec<ConfigWarning> {
+    let experiment = checked(&crate::experiment::schema::DOCUMENT, root);
+    let task = checked(&TASK_DOCUMENT, root);
+    let (own, other, text) = match under {
+        Under::Experiment => (
+            experiment,
+            task,
+            "is a key of tasks: the template's value is left out of experiments",
+        ),
+        Under::Task => (
+            task,
+            experiment,
+            "is a key of experiments: the template's value is left out of tasks",
+        ),
+    };
+    let other = Found::by(&other);
+    let mut warnings = Vec::new();
+    for error in own.errors.iter().filter(|error| is_unknown(error)) {
+        if !other.knows_not(&error.path)
+            && let Some(removed) = remove(root, &error.path)
+        {
+            warnings.push(ConfigWarning::new(&*error.path, removed.at.as_ref(), text));
+        }
+    }
+    warnings
+}
+
+/// Takes the node at a path of plain keys out.
+fn remove(root: &mut Node, path: &str) -> Option<Node> {
+    match path.split_once('.') {
+        Some((key, rest)) => remove(root.get_mut(key)?, rest),
+        None => root.take(path),
+    }
 }
 
 #[cfg(test)]
@@ -224,18 +248,49 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_fits_nothing_is_refused() {
-        let message = failure("resources: {slots: 1}\nsearcher: {name: single}");
+    fn a_template_may_serve_experiments_and_tasks_together() {
+        let text = "resources: {slots: 1, slots_per_trial: 2}\nsearcher: {name: single}\nidle_timeout: 5m\n\
+                    environment: {image: x}";
+        let both = template(text);
         assert!(
-            message.contains("t.yaml:1:13: resources.slots: is a key of tasks, while other keys are of experiments"),
-            "{message}"
+            both.fits().starts_with("experiments and tasks"),
+            "{}",
+            both.fits()
         );
+        let value = Node::from(&serde_json::json!({
+            "resources": {"slots": 1, "slots_per_trial": 2}, "searcher": {"name": "single"},
+            "environment": {"image": "x"},
+        }));
+        let mut root = value.clone();
+        let left_out = leave_out_foreign(&mut root, Under::Experiment);
+        let paths: Vec<&str> = left_out
+            .iter()
+            .map(|warning| warning.path.as_str())
+            .collect();
+        assert_eq!(paths, ["resources.slots"]);
+        assert!(root.find("resources.slots").is_none());
+        assert!(root.find("resources.slots_per_trial").is_some());
+        let mut root = value;
+        let left_out = leave_out_foreign(&mut root, Under::Task);
+        assert_eq!(left_out.len(), 2, "{left_out:?}");
+        assert!(root.find("searcher").is_none() && root.find("resources.slots").is_some());
+        assert!(root.find("environment.image").is_some());
+    }
+
+    #[test]
+    fn a_template_that_fits_nothing_is_refused() {
         let message = failure(
             "resources: {slots: 1}\nsearcher: {name: random, metrc: l, max_trials: lots}\nmax_restarts: 1",
         );
         assert!(
             message.contains("searcher.metrc: is not a known key")
-                && !message.contains("key of experiments"),
+                && message.contains("searcher.max_trials")
+                && !message.contains("resources.slots"),
+            "{message}"
+        );
+        let message = failure("resources: {slots: many}\nmax_restarts: 1");
+        assert!(
+            message.contains("resources.slots") && !message.contains("max_restarts"),
             "{message}"
         );
         let message = failure("environment: {imgae: x}");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::errors::ConfigWarning;
 use crate::hyperparameters::{Hyperparameter, Space};
 use crate::limits;
 use crate::schema::{Checker, Stage};
@@ -105,12 +106,9 @@ fn epochs_of_trial_class(checker: &mut Checker, root: &Node) {
     }
 }
 
-/// Grid needs points for every axis; single takes no choice at all.
+/// Grid needs points for every axis.
 fn space_for_searcher(checker: &mut Checker, root: &Node) {
-    let Some(name) = root.find("searcher.name").and_then(Node::text) else {
-        return;
-    };
-    if !matches!(name, "grid" | "single") {
+    if root.find("searcher.name").and_then(Node::text) != Some("grid") {
         return;
     }
     let Some(hyperparameters) = root.get("hyperparameters") else {
@@ -122,33 +120,58 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
         space::group(checker, hyperparameters)
     });
     checker.errors.truncate(errors);
-    if name == "grid" && checker.stage != Stage::Stored {
+    if checker.stage != Stage::Stored {
         grid_size(checker, hyperparameters, &parsed);
     }
     for (path, leaf) in space::leaves(&parsed) {
-        let problem = match (name, leaf) {
-            (
-                "grid",
-                Hyperparameter::Int { count: None, .. }
+        if !matches!(
+            leaf,
+            Hyperparameter::Int { count: None, .. }
                 | Hyperparameter::Double { count: None, .. }
-                | Hyperparameter::Log { count: None, .. },
-            ) => (
-                "grid search needs a \"count\" here",
-                "add the number of points, \"count\"",
-            ),
-            ("single", leaf) if !matches!(leaf, Hyperparameter::Const(_)) => (
-                "searcher \"single\" takes constants only",
-                "give one value, or choose searcher \"random\"",
-            ),
-            _ => continue,
-        };
+                | Hyperparameter::Log { count: None, .. }
+        ) {
+            continue;
+        }
         let at = hyperparameters.find(&path).and_then(|node| node.at.clone());
         checker.within("hyperparameters", |checker| {
             within_path(checker, &path, |checker| {
-                checker.error_hint(at.as_ref(), problem.0, problem.1);
+                checker.error_hint(
+                    at.as_ref(),
+                    "grid search needs a \"count\" here",
+                    "add the number of points, \"count\"",
+                );
             });
         });
     }
+}
+
+/// A warning for each hyperparameter of a `single` search that is no constant: one value is drawn for it.
+pub(super) fn drawn(root: &Node) -> Vec<ConfigWarning> {
+    let single = root.find("searcher.name").and_then(Node::text) == Some("single");
+    let Some(hyperparameters) = root.get("hyperparameters").filter(|_| single) else {
+        return Vec::new();
+    };
+    let mut checker = super::checker(Stage::Sane);
+    let parsed = checker.within("hyperparameters", |checker| {
+        space::group(checker, hyperparameters)
+    });
+    // Of warnings of the space itself the check of the document is in charge.
+    checker.warnings.clear();
+    for (path, leaf) in space::leaves(&parsed) {
+        if matches!(leaf, Hyperparameter::Const(_)) {
+            continue;
+        }
+        let at = hyperparameters.find(&path).and_then(|node| node.at.clone());
+        checker.within("hyperparameters", |checker| {
+            within_path(checker, &path, |checker| {
+                checker.warn(
+                    at.as_ref(),
+                    "is no constant: searcher \"single\" draws one value from it, by \"reproducibility.experiment_seed\"",
+                );
+            });
+        });
+    }
+    checker.warnings
 }
 
 /// A grid of more points than a search holds. The axes are named, since the slip is in one of them.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::checks::drawn;
 use super::schema::EXPERIMENT;
 use super::{
     CompletionDefaults, ExperimentConfig, Submitted, checker, finish, mask_with_variables, slots,
@@ -95,6 +96,7 @@ impl Submitted {
         policies: &[Policies],
     ) -> Result<Explained, ConfigErrors> {
         let mut warnings = self.warnings.clone();
+        warnings.extend(self.drawn(policies));
         warnings.extend(self.replaced_by(policies));
         let root = with_defaults(self.whole(defaults, underlay, policies)?);
         let config = typed(&root)?;
@@ -104,6 +106,12 @@ impl Submitted {
             keys,
             warnings: each_once(warnings),
         })
+    }
+
+    /// A warning for each hyperparameter of a `single` search that is no constant, under these policies: one value is
+    /// drawn for it.
+    pub fn drawn(&self, policies: &[Policies]) -> Vec<ConfigWarning> {
+        drawn(&self.under(policies))
     }
 
     /// A warning for each value that was written and that an invariant of these policies replaces.

@@ -52,6 +52,40 @@ fn searching(searcher: &str) -> String {
 }
 
 #[test]
+fn a_single_search_draws_from_ranges_and_says_so() {
+    let text = with(
+        "hyperparameters:\n  lr: {type: double, minval: 0.1, maxval: 0.2}\n  net:\n    kind: {type: categorical, vals: [a, b]}\n    \
+         layers: 3",
+    );
+    complete(&text);
+    let submitted = Submitted::parse(&text).unwrap();
+    let warned: Vec<String> = submitted
+        .drawn(&[])
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(warned.len(), 2, "{warned:?}");
+    assert!(
+        warned[0].contains("hyperparameters.lr: is no constant"),
+        "{warned:?}"
+    );
+    assert!(
+        warned[1].contains("hyperparameters.net.kind: is no constant"),
+        "{warned:?}"
+    );
+    // The searcher may come from a template.
+    let over =
+        Submitted::parse("hyperparameters: {lr: {type: int, minval: 1, maxval: 9}}").unwrap();
+    assert_eq!(over.drawn(&[]), []);
+    let whole = over.over(Submitted::parse(MINIMAL).unwrap());
+    assert_eq!(whole.drawn(&[]).len(), 1);
+    let random = searching(
+        "  name: random\n  max_trials: 2\nhyperparameters: {lr: {type: int, minval: 1, maxval: 9}}",
+    );
+    assert_eq!(Submitted::parse(&random).unwrap().drawn(&[]), []);
+}
+
+#[test]
 fn a_minimal_document_gets_every_default() {
     let config = complete(MINIMAL);
     assert_eq!(

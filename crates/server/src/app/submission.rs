@@ -149,10 +149,11 @@ impl Master {
         let policies = self
             .policies_over(workspace.id, Workload::Experiment)
             .await?;
-        let replaced = submitted.replaced_by(&policies);
+        let mut more = submitted.drawn(&policies);
+        more.extend(submitted.replaced_by(&policies));
         findings
             .warnings
-            .extend(replaced.iter().map(ToString::to_string));
+            .extend(more.iter().map(ToString::to_string));
         let size = submitted.trial_size(&policies);
         let placement = submitted.placement(&policies);
         let admitted = self

@@ -268,7 +268,7 @@ impl Master {
     ) -> AppResult<Submitted> {
         for (name, row) in names.iter().zip(self.templates_named(names).await?).rev() {
             let source = Source::layer(Layer::Template(name.clone()));
-            let template = Submitted::read_from(source, &row.config)
+            let template = Submitted::read_template(source, &row.config)
                 .map_err(crate::app::submission::config_error)?;
             document = document.over(template);
         }

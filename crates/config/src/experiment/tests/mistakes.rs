@@ -13,11 +13,6 @@ fn mistakes_name_their_path_line_and_remedy() {
             "<config>.hyperparameters.a.lr: grid search needs a \"count\" here (line 7); hint: add the number of points, \"count\"",
         ),
         (
-            "single with a choice",
-            with("hyperparameters: {lr: {type: categorical, vals: [1, 2]}}"),
-            "<config>.hyperparameters.lr: searcher \"single\" takes constants only (line 3); hint: give one value, or choose searcher \"random\"",
-        ),
-        (
             "two warm starts",
             searching("  name: single\n  source_trial_id: 1\n  source_checkpoint_uuid: x"),
             "<config>.searcher.source_checkpoint_uuid: cannot be combined with \"source_trial_id\"; choose one (line 6)",
