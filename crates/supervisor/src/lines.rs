@@ -96,15 +96,14 @@ pub(crate) struct Line {
     pub(crate) rank_id: Option<u32>,
     /// From a leading `INFO:` and the like, as Python's logging writes them.
     pub(crate) level: Option<Level>,
-    /// The rest: UTF-8, without NUL, which databases refuse.
+    /// The rest: UTF-8, NUL included.
     pub(crate) text: String,
 }
 
 /// Reads the marks of a line.
 pub(crate) fn classify(line: &[u8]) -> Line {
-    let mut whole = String::from_utf8_lossy(line).into_owned();
-    whole.retain(|character| character != '\0');
-    let (rank_id, rest) = take_rank(&whole).map_or((None, whole.as_str()), |(r, s)| (Some(r), s));
+    let whole = String::from_utf8_lossy(line);
+    let (rank_id, rest) = take_rank(&whole).map_or((None, &*whole), |(r, s)| (Some(r), s));
     let (level, rest) = take_level(rest).map_or((None, rest), |(l, s)| (Some(l), s));
     let text = rest.to_owned();
     Line {
@@ -223,7 +222,7 @@ mod tests {
                 b"[rank=99999999999] y",
                 line(None, None, "[rank=99999999999] y"),
             ),
-            (b"a\0b\xff", line(None, None, "ab\u{fffd}")),
+            (b"a\0b\xff", line(None, None, "a\0b\u{fffd}")),
         ];
         for (bytes, expected) in cases {
             assert_eq!(classify(bytes), expected);

@@ -97,7 +97,7 @@ impl Log {
                 stdtype: Stdtype::Stderr,
                 rank_id: None,
                 level: Some(level),
-                log: line.replace('\0', ""),
+                log: line.to_owned(),
                 outage: None,
             })
             .collect();

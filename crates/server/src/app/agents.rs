@@ -307,7 +307,7 @@ impl Master {
             .into_iter()
             .map(|(at, level, text)| LogLine {
                 at,
-                log: format!("{}\n", text.replace('\0', "").trim_end()),
+                log: format!("{}\n", text.trim_end()),
                 level: Some(level),
                 stdtype: Some("stdout".into()),
                 source: Some("agent".into()),

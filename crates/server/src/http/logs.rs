@@ -47,15 +47,14 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(trial_logs_fields))
 }
 
-/// What is stored of a text, in parts: without the character that databases refuse, with exactly one line end.
-fn stored_parts(text: &str) -> impl Iterator<Item = &str> {
+/// What is stored of a text, in parts: as it is, with exactly one line end.
+fn stored_parts(text: &str) -> [&str; 2] {
     let text = text.strip_suffix('\n').unwrap_or(text);
-    let text = text.strip_suffix('\r').unwrap_or(text);
-    text.split('\0').chain(std::iter::once("\n"))
+    [text.strip_suffix('\r').unwrap_or(text), "\n"]
 }
 
 fn stored_text(text: &str) -> String {
-    stored_parts(text).collect()
+    stored_parts(text).concat()
 }
 
 fn stored_level(level: Option<LogLevel>) -> Option<&'static str> {

@@ -77,7 +77,7 @@ async fn shipped_records_are_read_back_as_clients_print_them() {
     );
     assert_eq!(
         (&lines[1]["log"], &lines[1]["level"]),
-        (&json!("without\n"), &json!("LOG_LEVEL_UNSPECIFIED"))
+        (&json!("with\0out\n"), &json!("LOG_LEVEL_UNSPECIFIED"))
     );
     let of_trial = l.client.get(&l.trial_logs).await.lines();
     assert_eq!(
