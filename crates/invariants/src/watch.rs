@@ -57,7 +57,8 @@ impl Watch {
                     ),
                 ));
             }
-            if trial.run_id < before.2 || trial.restarts < before.3 {
+            // Restarts count anew when a trial is continued.
+            if trial.run_id < before.2 || (trial.restarts < before.3 && !continued) {
                 found.push(Violation::new(
                     4,
                     format!(
@@ -101,6 +102,10 @@ fn may_become(before: ExperimentState, after: ExperimentState) -> bool {
         }
         // Stopping is not taken back; it ends.
         State::Stopping(_) => !matches!(after, State::Active | State::Paused),
+        State::StoppingToDelete(_) => matches!(
+            after,
+            State::StoppingToDelete(_) | State::Deleting | State::DeleteFailed
+        ),
         State::Active | State::Paused => true,
     }
 }

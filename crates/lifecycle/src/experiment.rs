@@ -24,24 +24,28 @@
 //! STOPPING_CANCELED
 //!   kill -> STOPPING_KILLED: KillTrials
 //!   trials ended -> CANCELED: End
+//!   delete -> STOPPING_DELETING from STOPPING_CANCELED
 //!   stays: cancel, search completed, search canceled, search failed, search failed, trials live
-//!   refuses: pause, activate, continue, delete, delete failed
+//!   refuses: pause, activate, continue, delete failed
 //! STOPPING_KILLED
 //!   trials ended -> CANCELED: End
+//!   delete -> STOPPING_DELETING from STOPPING_KILLED
 //!   stays: cancel, kill, search completed, search canceled, search failed, search failed, trials live
-//!   refuses: pause, activate, continue, delete, delete failed
+//!   refuses: pause, activate, continue, delete failed
 //! STOPPING_COMPLETED
 //!   cancel -> STOPPING_CANCELED: CancelTrials
 //!   kill -> STOPPING_KILLED: KillTrials
 //!   trials ended -> COMPLETED: End
+//!   delete -> STOPPING_DELETING from STOPPING_COMPLETED
 //!   stays: search completed, search canceled, search failed, search failed, trials live
-//!   refuses: pause, activate, continue, delete, delete failed
+//!   refuses: pause, activate, continue, delete failed
 //! STOPPING_ERROR
 //!   cancel -> STOPPING_CANCELED: CancelTrials
 //!   kill -> STOPPING_KILLED: KillTrials
 //!   trials ended -> ERROR: End
+//!   delete -> STOPPING_DELETING from STOPPING_ERROR
 //!   stays: search completed, search canceled, search failed, search failed, trials live
-//!   refuses: pause, activate, continue, delete, delete failed
+//!   refuses: pause, activate, continue, delete failed
 //! COMPLETED
 //!   continue -> ACTIVE
 //!   delete -> DELETING: Remove
@@ -57,6 +61,27 @@
 //!   delete -> DELETING: Remove
 //!   stays: cancel, kill
 //!   refuses: pause, activate, search completed, search canceled, search failed, search failed, trials live, trials ended, delete failed
+//! STOPPING_DELETING from STOPPING_CANCELED
+//!   kill -> STOPPING_DELETING from STOPPING_KILLED: KillTrials
+//!   trials ended -> DELETING: End, Remove
+//!   stays: cancel, search completed, search canceled, search failed, search failed, trials live, delete
+//!   refuses: pause, activate, continue, delete failed
+//! STOPPING_DELETING from STOPPING_KILLED
+//!   trials ended -> DELETING: End, Remove
+//!   stays: cancel, kill, search completed, search canceled, search failed, search failed, trials live, delete
+//!   refuses: pause, activate, continue, delete failed
+//! STOPPING_DELETING from STOPPING_COMPLETED
+//!   cancel -> STOPPING_DELETING from STOPPING_CANCELED: CancelTrials
+//!   kill -> STOPPING_DELETING from STOPPING_KILLED: KillTrials
+//!   trials ended -> DELETING: End, Remove
+//!   stays: search completed, search canceled, search failed, search failed, trials live, delete
+//!   refuses: pause, activate, continue, delete failed
+//! STOPPING_DELETING from STOPPING_ERROR
+//!   cancel -> STOPPING_DELETING from STOPPING_CANCELED: CancelTrials
+//!   kill -> STOPPING_DELETING from STOPPING_KILLED: KillTrials
+//!   trials ended -> DELETING: End, Remove
+//!   stays: search completed, search canceled, search failed, search failed, trials live, delete
+//!   refuses: pause, activate, continue, delete failed
 //! DELETING
 //!   delete failed -> DELETE_FAILED
 //!   stays: delete
@@ -86,6 +111,8 @@ pub enum ExperimentState {
     Canceled,
     /// No trial succeeded, or the search failed.
     Errored,
+    /// Its trials are ending; then everything of it is removed. How it was being stopped is kept for the record.
+    StoppingToDelete(Stop),
     /// Everything of it is being removed.
     Deleting,
     /// Removal failed and can be tried again.
@@ -222,6 +249,24 @@ impl ExperimentState {
             (state @ State::Stopping(_), Event::Pause | Event::Activate) => {
                 Err(state.refuse(event))
             }
+            // It ends anyway, and nothing is removed before it has.
+            (State::Stopping(stop), Event::Delete) => {
+                Ok(Step::to(State::StoppingToDelete(stop), []))
+            }
+            (State::StoppingToDelete(stop), Event::Kill) if stop != Stop::Killed => Ok(Step::to(
+                State::StoppingToDelete(Stop::Killed),
+                [Do::KillTrials],
+            )),
+            (State::StoppingToDelete(Stop::Completed | Stop::Errored), Event::Cancel) => Ok(
+                Step::to(State::StoppingToDelete(Stop::Canceled), [Do::CancelTrials]),
+            ),
+            (State::StoppingToDelete(_), Event::TrialsEnded) => {
+                Ok(Step::to(State::Deleting, [Do::End, Do::Remove]))
+            }
+            (
+                state @ State::StoppingToDelete(_),
+                Event::Cancel | Event::Kill | Event::Delete | Event::SearchOver { .. },
+            ) => Ok(Step::stay(state)),
             // A person who cancels or kills what has ended has what they want.
             (
                 state @ (State::Completed | State::Canceled | State::Errored),
@@ -245,8 +290,13 @@ impl ExperimentState {
                 | Event::DeleteFailed,
             )
             | (
-                state @ (State::Active | State::Paused | State::Stopping(_)),
+                state @ (State::Active | State::Paused),
                 Event::Continue | Event::Delete | Event::DeleteFailed,
+            )
+            | (state @ State::Stopping(_), Event::Continue | Event::DeleteFailed)
+            | (
+                state @ State::StoppingToDelete(_),
+                Event::Pause | Event::Activate | Event::Continue | Event::DeleteFailed,
             )
             | (
                 state @ (State::Deleting | State::DeleteFailed),
@@ -269,7 +319,7 @@ impl ExperimentState {
             Event::Cancel => ("canceled", "an active or paused"),
             Event::Kill => ("killed", "an active, paused or stopping"),
             Event::Continue => ("continued", "a completed, canceled or failed"),
-            Event::Delete => ("deleted", "a completed, canceled or failed"),
+            Event::Delete => ("deleted", "a stopping, completed, canceled or failed"),
             Event::SearchOver { .. } | Event::TrialsEnded => {
                 ("ended", "an active, paused or stopping")
             }
@@ -288,6 +338,21 @@ impl ExperimentState {
             Self::Active
             | Self::Paused
             | Self::Stopping(_)
+            | Self::StoppingToDelete(_)
+            | Self::Deleting
+            | Self::DeleteFailed => false,
+        }
+    }
+
+    /// Whether its trials are ending, and nothing is started again.
+    pub fn is_stopping(self) -> bool {
+        match self {
+            Self::Stopping(_) | Self::StoppingToDelete(_) => true,
+            Self::Active
+            | Self::Paused
+            | Self::Completed
+            | Self::Canceled
+            | Self::Errored
             | Self::Deleting
             | Self::DeleteFailed => false,
         }
@@ -296,7 +361,7 @@ impl ExperimentState {
     /// Whether its trials may still live.
     pub fn is_live(self) -> bool {
         match self {
-            Self::Active | Self::Paused | Self::Stopping(_) => true,
+            Self::Active | Self::Paused | Self::Stopping(_) | Self::StoppingToDelete(_) => true,
             Self::Completed
             | Self::Canceled
             | Self::Errored
@@ -305,7 +370,8 @@ impl ExperimentState {
         }
     }
 
-    /// The name it is stored, filtered and shown under (the wire adds `STATE_`).
+    /// The name it is stored, filtered and shown under (the wire adds `STATE_`, and shows `STOPPING_DELETING` as
+    /// `DELETING`).
     pub fn stored_name(self) -> &'static str {
         match self {
             Self::Active => "ACTIVE",
@@ -317,6 +383,7 @@ impl ExperimentState {
             Self::Completed => "COMPLETED",
             Self::Canceled => "CANCELED",
             Self::Errored => "ERROR",
+            Self::StoppingToDelete(_) => "STOPPING_DELETING",
             Self::Deleting => "DELETING",
             Self::DeleteFailed => "DELETE_FAILED",
         }
@@ -369,7 +436,7 @@ mod tests {
     use super::*;
     use crate::table;
 
-    const STATES: [State; 11] = [
+    const STATES: [State; 15] = [
         State::Active,
         State::Paused,
         State::Stopping(Stop::Canceled),
@@ -379,9 +446,26 @@ mod tests {
         State::Completed,
         State::Canceled,
         State::Errored,
+        State::StoppingToDelete(Stop::Canceled),
+        State::StoppingToDelete(Stop::Killed),
+        State::StoppingToDelete(Stop::Completed),
+        State::StoppingToDelete(Stop::Errored),
         State::Deleting,
         State::DeleteFailed,
     ];
+
+    /// The name in the table: how what is to be deleted stops makes a difference there.
+    fn name(state: State) -> String {
+        match state {
+            State::StoppingToDelete(stop) => {
+                format!(
+                    "STOPPING_DELETING from {}",
+                    State::Stopping(stop).stored_name()
+                )
+            }
+            other => other.stored_name().to_owned(),
+        }
+    }
 
     fn events() -> Vec<(&'static str, Event)> {
         let over = |outcome, trials_live| Event::SearchOver {
@@ -409,13 +493,9 @@ mod tests {
 
     #[test]
     fn the_table_is_the_code() {
-        let states: Vec<(&str, State)> = STATES.iter().map(|s| (s.stored_name(), *s)).collect();
-        let printed = table::print(
-            &states,
-            &events(),
-            |s| s.stored_name().to_owned(),
-            |s, e| s.on(*e),
-        );
+        let names: Vec<String> = STATES.iter().map(|s| name(*s)).collect();
+        let states: Vec<(&str, State)> = names.iter().map(String::as_str).zip(STATES).collect();
+        let printed = table::print(&states, &events(), |s| name(*s), |s, e| s.on(*e));
         table::assert_in_comment(include_str!("experiment.rs"), &printed);
     }
 
@@ -424,7 +504,10 @@ mod tests {
         for state in STATES.into_iter().filter(|s| s.is_live()) {
             let killed = state.on(Event::Kill).unwrap().state;
             let ended = killed.on(Event::TrialsEnded).unwrap();
-            assert!(ended.state.is_terminal(), "{state:?}");
+            assert!(
+                ended.state.is_terminal() || ended.state == State::Deleting,
+                "{state:?}"
+            );
             assert!(ended.effects.contains(&Do::End));
         }
     }
@@ -439,7 +522,7 @@ mod tests {
                     if state.is_terminal() && step.state != state {
                         prop_assert!(name == "continue" || name == "delete");
                     }
-                    prop_assert_eq!(step.effects.contains(&Do::End), !state.is_terminal() && step.state.is_terminal());
+                    prop_assert_eq!(step.effects.contains(&Do::End), state.is_live() && !step.state.is_live());
                     state = step.state;
                 }
             }

@@ -15,6 +15,7 @@
 //!   lost -> active: Request
 //!   failure -> active: ChargeRestart, Request
 //!   last failure -> errored: ChargeRestart, TellErrored, End
+//!   failure without restart -> errored: TellErrored, End
 //!   stays: activate
 //!   refuses: continue
 //! paused
@@ -23,7 +24,7 @@
 //!   kill -> canceled: TellCanceled, End
 //!   stop by search -> completed: End
 //!   stays: pause
-//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure, continue
+//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure, failure without restart, continue
 //! pausing
 //!   activate -> active
 //!   cancel -> stopping: canceled
@@ -36,6 +37,7 @@
 //!   lost -> paused
 //!   failure -> paused: ChargeRestart
 //!   last failure -> errored: ChargeRestart, TellErrored, End
+//!   failure without restart -> errored: TellErrored, End
 //!   stays: pause
 //!   refuses: continue
 //! stopping: canceled
@@ -45,6 +47,7 @@
 //!   lost -> canceled: TellCanceled, End
 //!   failure -> canceled: TellCanceled, End
 //!   last failure -> canceled: TellCanceled, End
+//!   failure without restart -> canceled: TellCanceled, End
 //!   stays: pause, activate, cancel, stop by search, invalid hyperparameters, user requested stop
 //!   refuses: continue
 //! stopping: killed
@@ -53,6 +56,7 @@
 //!   lost -> canceled: TellCanceled, End
 //!   failure -> canceled: TellCanceled, End
 //!   last failure -> canceled: TellCanceled, End
+//!   failure without restart -> canceled: TellCanceled, End
 //!   stays: pause, activate, cancel, kill, stop by search, invalid hyperparameters, user requested stop
 //!   refuses: continue
 //! stopping: by search
@@ -65,6 +69,7 @@
 //!   lost -> completed: End
 //!   failure -> errored: TellErrored, End
 //!   last failure -> errored: TellErrored, End
+//!   failure without restart -> errored: TellErrored, End
 //!   stays: pause, activate, stop by search
 //!   refuses: continue
 //! stopping: invalid
@@ -74,6 +79,7 @@
 //!   lost -> completed: TellInvalid, End
 //!   failure -> completed: TellInvalid, End
 //!   last failure -> completed: TellInvalid, End
+//!   failure without restart -> completed: TellInvalid, End
 //!   stays: pause, activate, cancel, stop by search, invalid hyperparameters, user requested stop
 //!   refuses: continue
 //! stopping: requested
@@ -83,20 +89,21 @@
 //!   lost -> completed: End
 //!   failure -> completed: End
 //!   last failure -> completed: End
+//!   failure without restart -> completed: End
 //!   stays: pause, activate, cancel, stop by search, invalid hyperparameters, user requested stop
 //!   refuses: continue
 //! completed
-//!   continue -> active: Request
+//!   continue -> active: ResetRestarts, Request
 //!   stays: pause, activate, cancel, kill, stop by search
-//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure
+//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure, failure without restart
 //! canceled
-//!   continue -> active: Request
+//!   continue -> active: ResetRestarts, Request
 //!   stays: pause, activate, cancel, kill, stop by search
-//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure
+//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure, failure without restart
 //! errored
-//!   continue -> active: Request
+//!   continue -> active: ResetRestarts, Request
 //!   stays: pause, activate, cancel, kill, stop by search
-//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure
+//!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure, failure without restart
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -158,6 +165,9 @@ pub struct History {
     pub max_restarts: u32,
     /// Whether the experiment is stopping: then nothing is started again.
     pub experiment_stops: bool,
+    /// Whether a failure ends the trial however many restarts are left, as log policies may decide. Such a failure is
+    /// charged to nobody.
+    pub restarts_forbidden: bool,
 }
 
 /// What happens to a trial.
@@ -194,6 +204,8 @@ pub enum TrialEffect {
     KillSoon,
     /// Charge one restart.
     ChargeRestart,
+    /// Count restarts from 0 again.
+    ResetRestarts,
     /// Tell the search that the trial failed for good.
     TellErrored,
     /// Tell the search that a person ended the trial.
@@ -292,7 +304,7 @@ impl TrialState {
             }
 
             (State::Completed | State::Canceled | State::Errored, Event::Continue) => {
-                Ok(Step::to(State::Active, [Do::Request]))
+                Ok(Step::to(State::Active, [Do::ResetRestarts, Do::Request]))
             }
             // What comes too late changes nothing: the end was stored first.
             (
@@ -356,6 +368,9 @@ fn after_run(wanted: State, exit: &AllocationExit, history: History) -> Step<Sta
         AllocationExit::Completed => Step::to(State::Completed, [Do::End]),
         _ if history.experiment_stops => Step::to(State::Canceled, [Do::TellCanceled, Do::End]),
         AllocationExit::Released | AllocationExit::Infrastructure { .. } => go_on(false),
+        AllocationExit::Failed { .. } if history.restarts_forbidden => {
+            Step::to(State::Errored, [Do::TellErrored, Do::End])
+        }
         AllocationExit::Failed { .. } if history.restarts < history.max_restarts => go_on(true),
         AllocationExit::Failed { .. } => Step::to(
             State::Errored,
@@ -391,6 +406,9 @@ mod tests {
         ("errored", State::Errored),
     ];
 
+    /// Restarts of a trial that a log policy keeps from restarting.
+    const FORBIDDEN: u32 = 0;
+
     fn failed() -> AllocationExit {
         AllocationExit::Failed {
             reason: "exit code 1".into(),
@@ -424,6 +442,7 @@ mod tests {
             ("lost", (ended(lost()), 1)),
             ("failure", (ended(failed()), 1)),
             ("last failure", (ended(failed()), 2)),
+            ("failure without restart", (ended(failed()), FORBIDDEN)),
             ("continue", (Event::Continue, 1)),
         ]
     }
@@ -433,6 +452,7 @@ mod tests {
             restarts,
             max_restarts: 2,
             experiment_stops: false,
+            restarts_forbidden: restarts == FORBIDDEN,
         }
     }
 
@@ -477,6 +497,7 @@ mod tests {
             restarts: 0,
             max_restarts: 0,
             experiment_stops: false,
+            restarts_forbidden: false,
         };
         let step = State::Active
             .on(Event::AllocationEnded(failed()), none)
@@ -497,7 +518,7 @@ mod tests {
                 if ends && !live {
                     return Ok(());
                 }
-                let h = History { restarts, max_restarts, experiment_stops: false };
+                let h = History { restarts, max_restarts, experiment_stops: false, restarts_forbidden: false };
                 let Ok(step) = state.on(event, h) else { return Ok(()) };
                 if ends {
                     live = false;
@@ -509,6 +530,7 @@ mod tests {
                             live = true;
                         }
                         Do::ChargeRestart => restarts += 1,
+                        Do::ResetRestarts => restarts = 0,
                         Do::End => prop_assert!(!live && step.state.is_terminal()),
                         Do::Preempt | Do::Kill | Do::KillSoon => prop_assert!(live),
                         Do::TellErrored | Do::TellCanceled | Do::TellInvalid => {}

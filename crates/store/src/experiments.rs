@@ -110,13 +110,14 @@ const SELECT: &str = "SELECT e.*, c.config, c.original_config, u.username, u.dis
      JOIN users u ON u.id = e.owner_id JOIN jobs j ON j.id = e.job_id";
 
 /// Stored states of experiments that have not come to their end.
-pub const LIVE: [&str; 6] = [
+pub const LIVE: [&str; 7] = [
     "ACTIVE",
     "PAUSED",
     "STOPPING_CANCELED",
     "STOPPING_KILLED",
     "STOPPING_COMPLETED",
     "STOPPING_ERROR",
+    "STOPPING_DELETING",
 ];
 
 /// The revision of the next change of any experiment's row; see [`crate::catalogue`].
@@ -712,7 +713,7 @@ pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
         conn,
         JobRow,
         "SELECT j.* FROM jobs j JOIN experiments e ON e.job_id = j.id WHERE e.state IN ('ACTIVE', 'PAUSED', \
-         'STOPPING_CANCELED', 'STOPPING_KILLED', 'STOPPING_COMPLETED', 'STOPPING_ERROR') \
+         'STOPPING_CANCELED', 'STOPPING_KILLED', 'STOPPING_COMPLETED', 'STOPPING_ERROR', 'STOPPING_DELETING') \
          ORDER BY j.submitted_at, j.id"
     )?)
 }

@@ -220,14 +220,9 @@ impl Master {
             };
             let history = History {
                 restarts,
-                max_restarts: match &no_restart {
-                    Some(_) => restarts.min(allowed),
-                    None => allowed,
-                },
-                experiment_stops: matches!(
-                    experiment_state(&experiment)?,
-                    ExperimentState::Stopping(_)
-                ),
+                max_restarts: allowed,
+                experiment_stops: experiment_state(&experiment)?.is_stopping(),
+                restarts_forbidden: no_restart.is_some(),
             };
             let step = before
                 .on(event, history)
@@ -239,13 +234,13 @@ impl Master {
                 let text = format!("Not started again after {restarts} restarts: {why}");
                 self.log_line(tx, &row.task_id, None, &text)?;
             }
-            row.restarts += i64::try_from(
-                step.effects
-                    .iter()
-                    .filter(|e| **e == TrialEffect::ChargeRestart)
-                    .count(),
-            )
-            .unwrap_or(0);
+            for effect in &step.effects {
+                match effect {
+                    TrialEffect::ChargeRestart => row.restarts += 1,
+                    TrialEffect::ResetRestarts => row.restarts = 0,
+                    _ => {}
+                }
+            }
             if step.state != before || row.restarts != i64::from(history.restarts) {
                 row.ended_at = step.state.is_terminal().then(det_store::now);
                 step.state.stored_name().clone_into(&mut row.state);
@@ -318,7 +313,7 @@ impl Master {
                 Ok(())
             }
             // Counted with the state.
-            TrialEffect::ChargeRestart => Ok(()),
+            TrialEffect::ChargeRestart | TrialEffect::ResetRestarts => Ok(()),
             TrialEffect::TellErrored => {
                 self.advance_search(tx, experiment.id, early(ExitReason::Errored))
                     .await

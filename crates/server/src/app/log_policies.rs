@@ -224,7 +224,8 @@ impl Master {
                             continue;
                         }
                         let text = format!(
-                            "The log policy \"{}\" matched on agent {agent}: later runs of this trial avoid that agent",
+                            "The log policy \"{}\" matched on agent {agent}, therefore will not schedule on {agent}: later runs \
+                             of this trial avoid that agent",
                             found.label
                         );
                         self.log_line(tx, task_id, found.line.allocation_id.as_deref(), &text)?;
@@ -295,7 +296,9 @@ impl Master {
     ) -> AppResult<Option<String>> {
         let findings = LogFindings::of(trial)?;
         if let Some(policy) = &findings.retries_canceled_by {
-            return Ok(Some(format!("the log policy \"{policy}\" matched")));
+            return Ok(Some(format!(
+                "trial failed and matched logs to a don't retry policy (\"{policy}\")"
+            )));
         }
         if findings.excluded_agents.is_empty() || !self.config().launch_error {
             return Ok(None);

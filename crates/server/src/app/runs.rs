@@ -1,11 +1,13 @@
 //! Carries out what the life cycle of an allocation decides: a trial's run is requested, asked to make room, and ends.
 
+use std::collections::BTreeSet;
+
 use det_failpoints::failpoint;
 use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationExit, AllocationState,
 };
 use det_lifecycle::trial::TrialEvent;
-use det_store::allocations::AllocationRow;
+use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::trials::TrialRow;
@@ -19,8 +21,24 @@ use crate::app::log_policies::{LogFindings, excluded_text};
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
+/// Why an allocation ended whose code came to its end; scripts look for it in logs.
+const EXITED_WELL: &str = "resources exited successfully with a zero exit code";
+
 /// Tokens of a task work this long after its end, so that late lines still arrive.
 const TOKEN_GRACE_MICROS: i64 = 60 * 1_000_000;
+
+/// The line that opens each run of a trial; scripts look for its first words.
+fn runner_text(row: &AllocationRow, containers: &[ContainerRow]) -> String {
+    let agents: BTreeSet<&str> = containers.iter().map(|c| c.agent_id.as_str()).collect();
+    let agents: Vec<&str> = agents.into_iter().collect();
+    format!(
+        "New trial runner: allocation {} (run {}) runs on {} {}",
+        row.id,
+        row.run_id,
+        if agents.len() == 1 { "agent" } else { "agents" },
+        agents.join(", ")
+    )
+}
 
 impl Master {
     /// Requests the trial's next run.
@@ -93,6 +111,7 @@ impl Master {
                 .ok_or_else(|| AppError::not_found("allocation", id))?;
             let containers = allocations::containers(&mut tx.conn(), id).await?;
             let before = allocation_state(&row)?;
+            let mut started = false;
             let step = before.clone().on(event, &members(&containers)?);
             if step.state != before {
                 step.state.stored_name().clone_into(&mut row.state);
@@ -103,8 +122,17 @@ impl Master {
                 }
                 if row.started_at.is_none() && row.state == "RUNNING" {
                     row.started_at = Some(det_store::now());
+                    started = true;
                 }
                 allocations::update(&mut tx.conn(), &row).await?;
+                if started && row.trial_id.is_some() {
+                    self.log_line(
+                        tx,
+                        &row.task_id,
+                        Some(&row.id),
+                        &runner_text(&row, &containers),
+                    )?;
+                }
                 let (hub, topic) = (self.hub.clone(), Topic::Allocation(row.id.clone()));
                 tx.after_commit(move || hub.notify(&topic));
                 self.wake_scheduler(tx);
@@ -171,7 +199,7 @@ impl Master {
         row.ended_at = Some(now);
         row.preempt_deadline = None;
         let text = match exit {
-            AllocationExit::Completed => "the code ended with exit code 0".to_owned(),
+            AllocationExit::Completed => EXITED_WELL.to_owned(),
             AllocationExit::Released => match &cause.reason {
                 Some(reason) => format!("its slots were given back: {reason}"),
                 None => "its slots were given back".to_owned(),

@@ -227,7 +227,8 @@ impl Tx<'_> {
         let history = History {
             restarts: row.restarts,
             max_restarts: experiment.submission.max_restarts,
-            experiment_stops: matches!(experiment.state, ExperimentState::Stopping(_)),
+            experiment_stops: experiment.state.is_stopping(),
+            restarts_forbidden: false,
         };
         let step = before.on(event, history).map_err(|r| r.message)?;
         let charged = step.effects.contains(&TrialEffect::ChargeRestart);
@@ -236,6 +237,9 @@ impl Tx<'_> {
             if let Some(row) = self.rows.trial_mut(id) {
                 row.state = step.state;
                 row.restarts += u32::from(charged);
+                if step.effects.contains(&TrialEffect::ResetRestarts) {
+                    row.restarts = 0;
+                }
                 row.ended_at = step.state.is_terminal().then_some(now);
             }
             if step.state.is_terminal() {
@@ -280,7 +284,7 @@ impl Tx<'_> {
                 }
                 Ok(())
             }
-            TrialEffect::ChargeRestart => Ok(()),
+            TrialEffect::ChargeRestart | TrialEffect::ResetRestarts => Ok(()),
             TrialEffect::TellErrored => {
                 self.advance_search(experiment_id, early(ExitReason::Errored))
             }

@@ -21,6 +21,11 @@ impl Member {
     pub fn is_live(&self) -> bool {
         LIVE.contains(&self.state.as_str())
     }
+
+    /// Whether it has not come to its end and is not being stopped either: deleting must wait for the user to end it.
+    pub fn is_in_use(&self) -> bool {
+        self.is_live() && !self.state.starts_with("STOPPING_")
+    }
 }
 
 /// The experiments of a project, by number.

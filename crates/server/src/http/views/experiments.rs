@@ -26,6 +26,9 @@ const SECRET_WORDS: [&str; 6] = [
     "auth",
 ];
 
+/// Stored state of an experiment that is deleted as soon as it has ended.
+const STOPPING_DELETING: &str = "STOPPING_DELETING";
+
 /// What a reader sees of the configuration of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
@@ -100,6 +103,8 @@ pub fn state(stored: &str, phase: Phase) -> ExperimentState {
         ("ACTIVE", Phase::Pulling) => ExperimentState::Pulling,
         ("ACTIVE", Phase::Starting) => ExperimentState::Starting,
         ("ACTIVE", Phase::Running) => ExperimentState::Running,
+        // Removed once it has ended; clients know one word for both.
+        (STOPPING_DELETING, _) => ExperimentState::Deleting,
         _ => ExperimentState::from_name(stored).unwrap_or_default(),
     }
 }
@@ -137,6 +142,9 @@ impl StateFilter {
             } else if let Some(phase) = Phase::of_reported(*state) {
                 filter.phases.push(phase);
             } else {
+                if *state == ExperimentState::Deleting {
+                    filter.stored.push(STOPPING_DELETING.to_owned());
+                }
                 filter
                     .stored
                     .push(state.as_str().trim_start_matches("STATE_").to_owned());
@@ -422,7 +430,7 @@ pub(crate) mod tests {
                 "{stored}"
             );
         }
-        for stored in ["DELETING", "DELETE_FAILED"] {
+        for stored in [STOPPING_DELETING, "DELETING", "DELETE_FAILED"] {
             assert_ne!(
                 state(stored, Phase::Queued),
                 ExperimentState::Unspecified,

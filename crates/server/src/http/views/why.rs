@@ -172,6 +172,9 @@ fn situation(story: &JobStory, waiting: usize) -> String {
         ExperimentState::Stopping(_) => {
             "it is being stopped: it ends when its running tasks have ended".to_owned()
         }
+        ExperimentState::StoppingToDelete(_) => {
+            "it is being stopped: it is deleted when its running tasks have ended".to_owned()
+        }
         _ => match &story.entry {
             None => "active, and no trial of it asks for slots at this moment".to_owned(),
             Some(entry) => {
