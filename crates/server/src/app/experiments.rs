@@ -496,6 +496,16 @@ impl Master {
         let row = experiments::find(&mut tx.conn(), id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", id))?;
+        let places = Places::load(&mut tx.conn()).await?;
+        places.require_open(row.project_id)?;
+        if row.archived {
+            return Err(AppError::precondition(format!(
+                "experiment {id} is archived and cannot be continued"
+            ))
+            .hint(format!(
+                "take it out again with `det experiment unarchive {id}`"
+            )));
+        }
         // Nothing kept it there since the experiment ended.
         self.require_pool(&row.resource_pool)?;
         self.experiment_event(tx, id, ExperimentEvent::Continue, cause)
@@ -616,6 +626,8 @@ impl Master {
         let row = experiments::find(&mut tx.conn(), id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", id))?;
+        let places = Places::load(&mut tx.conn()).await?;
+        places.require_unarchived(row.project_id, "what is in it cannot be changed")?;
         let text = |field: &str, value: &Option<String>, old: &str| -> AppResult<String> {
             match value {
                 Some(v) if v.contains('\0') => Err(AppError::invalid(format!(

@@ -267,3 +267,18 @@ impl Master {
         .hint(format!("ask {owner} or an administrator to do it"))
     }
 }
+
+/// What even administrators cannot do: they get the reason, others that they may not.
+pub(crate) fn refuse_to_all(actor: &Actor, to_do: &str, reason: AppError) -> AppError {
+    if matches!(actor, Actor::User(user) if user.admin) {
+        return reason;
+    }
+    AppError::new(
+        ErrorKind::Forbidden,
+        format!(
+            "user \"{}\" may not {to_do}: {}",
+            actor.user().username,
+            reason.message
+        ),
+    )
+}

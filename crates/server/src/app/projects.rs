@@ -11,8 +11,11 @@ use serde_json::{Value, json};
 
 use crate::app::Master;
 use crate::app::lifecycle::Cause;
+use crate::app::ownership::refuse_to_all;
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
-use crate::app::workspaces::{Mistakes, Places, path_of};
+use crate::app::workspaces::{
+    Mistakes, Places, path_of, require_unarchived, require_unarchived_workspace,
+};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -75,11 +78,12 @@ impl Master {
         };
         apply_patch(&mut mistakes, &mut row, patch);
         mistakes.refuse("the project")?;
+        let who = actor.clone();
         let actor = actor.name();
         self.change_places(move |master, tx, places| {
             Box::pin(async move {
                 let workspace = places.workspace(row.workspace_id)?;
-                require_room(workspace)?;
+                require_room(&who, workspace)?;
                 if row.key.is_empty() {
                     row.key = generated_key(&row.name, &places);
                 }
@@ -106,6 +110,11 @@ impl Master {
         self.change_places(move |master, tx, places| {
             Box::pin(async move {
                 let before = master.owned_project(&actor, &places, id, "change")?;
+                require_unarchived(
+                    before,
+                    places.workspace(before.workspace_id)?,
+                    "it cannot be changed",
+                )?;
                 let mut row = before.clone();
                 let mut mistakes = Mistakes::default();
                 apply_patch(&mut mistakes, &mut row, patch);
@@ -133,11 +142,15 @@ impl Master {
         change: NotesChange,
     ) -> AppResult<Vec<Note>> {
         actor.require_person("change notes of projects")?;
+        let who = actor.clone();
         let actor = actor.name();
         self.change_places(move |master, tx, places| {
             Box::pin(async move {
                 let (row, workspace) = places.project(id)?;
-                require_mutable(row, workspace)?;
+                let to_do = format!("change the notes of project {}", path_of(row, workspace));
+                require_mutable(row, workspace)
+                    .map_err(|reason| refuse_to_all(&who, &to_do, reason))?;
+                require_unarchived(row, workspace, "its notes cannot be changed")?;
                 let mut row = row.clone();
                 let notes = match change {
                     NotesChange::Add(note) => {
@@ -201,11 +214,11 @@ impl Master {
         self.change_places(move |master, tx, places| {
             Box::pin(async move {
                 let (row, workspace) = places.project(id)?;
+                let what = format!("project {}", path_of(row, workspace));
+                master.require_own(&actor, &format!("delete {what}"), row.owner_id)?;
                 if row.immutable {
                     require_mutable(row, workspace)?;
                 }
-                let what = format!("project {}", path_of(row, workspace));
-                master.require_own(&actor, &format!("delete {what}"), row.owner_id)?;
                 let members = experiments::of_project(&mut tx.conn(), id).await?;
                 master.delete_members(tx, &actor, &what, &members).await?;
                 master
@@ -254,8 +267,9 @@ impl Master {
         self.change_places(move |master, tx, places| {
             Box::pin(async move {
                 let mut row = master.owned_project(&actor, &places, id, "move")?.clone();
-                let workspace = places.workspace(to)?;
-                require_room(workspace)?;
+                let home = places.workspace(row.workspace_id)?;
+                require_unarchived(&row, home, "it cannot be moved")?;
+                require_room(&actor, places.workspace(to)?)?;
                 if row.workspace_id == to {
                     return Ok(());
                 }
@@ -355,7 +369,16 @@ impl Master {
         if row.project_id == to {
             return Ok(true);
         }
-        if row.state == DELETING {
+        places.require_unarchived(row.project_id, "nothing can be moved out of it")?;
+        if row.archived {
+            return Err(AppError::precondition(format!(
+                "experiment {id} is archived and cannot be moved"
+            ))
+            .hint(format!(
+                "take it out again with `det experiment unarchive {id}`"
+            )));
+        }
+        if matches!(row.state.as_str(), DELETING | "STOPPING_DELETING") {
             return Err(AppError::precondition(format!(
                 "experiment {id} is being deleted and cannot be moved"
             )));
@@ -392,9 +415,9 @@ impl Master {
         verb: &str,
     ) -> AppResult<&'p ProjectRow> {
         let (row, workspace) = places.project(id)?;
-        require_mutable(row, workspace)?;
         let to_do = format!("{verb} project {}", path_of(row, workspace));
         self.require_own(actor, &to_do, row.owner_id)?;
+        require_mutable(row, workspace)?;
         Ok(row)
     }
 
@@ -525,23 +548,23 @@ fn require_free(places: &Places, row: &ProjectRow) -> AppResult<()> {
     Ok(())
 }
 
-/// Refuses to put a project into a workspace that is put away or being deleted.
-fn require_room(workspace: &WorkspaceRow) -> AppResult<()> {
+/// Refuses to put a project into the cluster's own workspace, and into one that is put away or being deleted.
+fn require_room(actor: &Actor, workspace: &WorkspaceRow) -> AppResult<()> {
     let name = &workspace.name;
+    if workspace.immutable {
+        let reason = AppError::precondition(format!(
+            "workspace \"{name}\" belongs to the cluster: no project can be put there"
+        ))
+        .hint("create a workspace of your own with `det workspace create NAME`");
+        let to_do = format!("put projects into workspace \"{name}\"");
+        return Err(refuse_to_all(actor, &to_do, reason));
+    }
     if workspace.state.as_deref() == Some(DELETING) {
         return Err(AppError::precondition(format!(
             "workspace \"{name}\" is being deleted: no project can be put there"
         )));
     }
-    if workspace.archived {
-        return Err(AppError::precondition(format!(
-            "workspace \"{name}\" is archived: no project can be put there"
-        ))
-        .hint(format!(
-            "take it out again with `det workspace unarchive \"{name}\"`"
-        )));
-    }
-    Ok(())
+    require_unarchived_workspace(workspace, "no project can be put there")
 }
 
 /// Refuses to change Uncategorized, and what is being deleted.

@@ -55,8 +55,22 @@ pub struct UnixIdentity {
 }
 
 impl UnixIdentity {
-    /// Blank names are the same as none; ids must be ids. A mistake says which field of a request it is about.
+    /// Blank names are the same as none; ids must be ids; all parts or none. An error says which field of a request it
+    /// is about.
     pub(crate) fn checked(self) -> Result<Self, ConfigError> {
+        let identity = self.checked_halves()?;
+        if identity.uid.is_some() != identity.gid.is_some() {
+            let message = "must have a user, a group and the number of each, or none of these";
+            let hint = "agentUid, agentUser, agentGid and agentGroup belong together";
+            let error = ConfigError::new("agentUserGroup", None, message);
+            return Err(error.with_hint(hint));
+        }
+        Ok(identity)
+    }
+
+    /// As [`Self::checked`], but a user without a group and a group without a user are taken too: the other half comes
+    /// from elsewhere.
+    pub(crate) fn checked_halves(self) -> Result<Self, ConfigError> {
         let wrong = |field: &str, message: String| {
             ConfigError::new(format!("agentUserGroup{field}"), None, message)
         };
@@ -84,16 +98,15 @@ impl UnixIdentity {
             gid: self.gid,
             group,
         };
-        let parts = [
-            identity.uid.is_some(),
-            identity.user.is_some(),
-            identity.gid.is_some(),
-            identity.group.is_some(),
-        ];
-        if parts.iter().any(|p| *p) && !parts.iter().all(|p| *p) {
-            let message = "must have a user, a group and the number of each, or none of these";
-            let hint = "agentUid, agentUser, agentGid and agentGroup belong together";
-            return Err(wrong("", message.to_owned()).with_hint(hint));
+        for (what, number, name) in [
+            ("agentUid and agentUser", identity.uid, &identity.user),
+            ("agentGid and agentGroup", identity.gid, &identity.group),
+        ] {
+            if number.is_some() != name.is_some() {
+                let message = "must have a number with every name, and a name with every number";
+                let hint = format!("{what} belong together");
+                return Err(wrong("", message.to_owned()).with_hint(hint));
+            }
         }
         Ok(identity)
     }

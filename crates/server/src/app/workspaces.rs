@@ -17,8 +17,8 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
 pub(crate) use checks::Mistakes;
-pub(crate) use known::path_of;
 pub use known::{Known, Places};
+pub(crate) use known::{path_of, require_unarchived, require_unarchived_workspace};
 
 use crate::app::Master;
 use crate::app::lifecycle::Cause;
@@ -186,7 +186,7 @@ impl Master {
         if row.max_slots.is_some() {
             actor.require_admin(TO_LIMIT)?;
         }
-        if row.agent_uid.is_some() {
+        if identity_of(&row) != UnixIdentity::default() {
             actor.require_admin(TO_BE_SOMEBODY)?;
         }
         let actor = actor.name();
@@ -194,6 +194,12 @@ impl Master {
             Box::pin(async move {
                 require_free(&places, &row)?;
                 row.id = workspaces::insert(&mut tx.conn(), &row).await?;
+                let pin = PinRow {
+                    user_id: owner,
+                    workspace_id: row.id,
+                    pinned_at: row.created_at,
+                };
+                workspaces::pin(&mut tx.conn(), &pin).await?;
                 master
                     .record_workspace(tx, &actor, "created", &row, Some(shown_settings(&row)))
                     .await?;
@@ -221,9 +227,10 @@ impl Master {
                 if patch.is_about_the_limit() {
                     actor.require_admin(TO_LIMIT)?;
                 } else {
-                    require_mutable(before)?;
                     master.require_own(&actor, &to_do, before.owner_id)?;
+                    require_mutable(before)?;
                 }
+                require_unarchived_workspace(before, "it cannot be changed")?;
                 let mut row = before.clone();
                 let mut mistakes = Mistakes::default();
                 master.apply_patch(&mut mistakes, &mut row, patch)?;
@@ -263,7 +270,7 @@ impl Master {
             row.name = mistakes.name(&name);
         }
         if let Some(identity) = patch.identity
-            && let Some(identity) = mistakes.take(identity.checked())
+            && let Some(identity) = mistakes.take(identity.checked_halves())
         {
             row.agent_uid = identity.uid;
             row.agent_user = identity.user;
@@ -294,10 +301,10 @@ impl Master {
         self.change_places(move |master, tx, places| {
             Box::pin(async move {
                 let mut row = places.workspace(id)?.clone();
-                require_mutable(&row)?;
                 let verb = if archived { "archive" } else { "unarchive" };
                 let to_do = format!("{verb} workspace \"{}\"", row.name);
                 master.require_own(&actor, &to_do, row.owner_id)?;
+                require_mutable(&row)?;
                 if row.archived == archived {
                     return Ok(());
                 }
@@ -346,9 +353,9 @@ impl Master {
         self.change_places(move |master, tx, places| {
             Box::pin(async move {
                 let mut row = places.workspace(id)?.clone();
-                require_mutable_or_deleting(&row)?;
                 let what = format!("workspace \"{}\"", row.name);
                 master.require_own(&actor, &format!("delete {what}"), row.owner_id)?;
+                require_mutable_or_deleting(&row)?;
                 let members = experiments::of_workspace(&mut tx.conn(), id).await?;
                 master.delete_members(tx, &actor, &what, &members).await?;
                 for project in places.projects_of(id) {
@@ -385,7 +392,7 @@ impl Master {
         what: &str,
         members: &[Member],
     ) -> AppResult<()> {
-        let live: Vec<&Member> = members.iter().filter(|m| m.is_live()).collect();
+        let live: Vec<&Member> = members.iter().filter(|m| m.is_in_use()).collect();
         if !live.is_empty() {
             return Err(AppError::precondition(format!(
                 "{what} cannot be deleted: {} in it have not come to their end ({})",

@@ -95,7 +95,7 @@ async fn names_are_unique_in_a_workspace_and_keys_in_the_cluster() {
     client
         .patch("/api/v1/projects/1", json!({"name": "x"}))
         .await
-        .refused(400);
+        .refused(403);
     for path in ["/api/v1/projects/77", "/api/v1/projects/key/none"] {
         client.get(path).await.refused(404);
         client.assert_needs_token(Method::GET, path).await;
@@ -269,7 +269,9 @@ async fn a_project_goes_when_the_last_of_its_experiments_has_gone() {
         true
     );
     assert!(
-        client
+        cluster
+            .admin()
+            .await
             .delete("/api/v1/projects/1")
             .await
             .refused(400)

@@ -118,21 +118,21 @@ impl Places {
     /// Refuses to put anything into a project that is put away or being deleted.
     pub(crate) fn require_open(&self, project_id: i64) -> AppResult<(&ProjectRow, &WorkspaceRow)> {
         let (project, workspace) = self.project(project_id)?;
-        let (path, name) = (path_of(project, workspace), &workspace.name);
+        let path = path_of(project, workspace);
         if project.state.as_deref() == Some(DELETING) {
             return Err(AppError::precondition(format!(
                 "project {path} is being deleted: nothing more can be put there"
             )));
         }
-        let how = match (workspace.archived, project.archived) {
-            (true, _) => format!("det workspace unarchive \"{name}\""),
-            (false, true) => format!("det project unarchive \"{name}\" \"{}\"", project.name),
-            (false, false) => return Ok((project, workspace)),
-        };
-        Err(AppError::precondition(format!(
-            "project {path} is archived: nothing more can be put there"
-        ))
-        .hint(format!("take it out again with `{how}`")))
+        require_unarchived(project, workspace, "nothing more can be put there")?;
+        Ok((project, workspace))
+    }
+
+    /// Refuses to change what is in a project that is put away, by itself or with its workspace. `so` says what does
+    /// not follow.
+    pub(crate) fn require_unarchived(&self, project_id: i64, so: &str) -> AppResult<()> {
+        let (project, workspace) = self.project(project_id)?;
+        require_unarchived(project, workspace, so)
     }
 
     /// Where an experiment is, for showing. One whose project was deleted a moment ago is shown as uncategorized.
@@ -141,6 +141,40 @@ impl Places {
             .or_else(|_| self.project(UNCATEGORIZED_ID))
             .ok()
     }
+}
+
+/// Refuses what is not for a project that is put away, by itself or with its workspace.
+pub(crate) fn require_unarchived(
+    project: &ProjectRow,
+    workspace: &WorkspaceRow,
+    so: &str,
+) -> AppResult<()> {
+    let how = match (workspace.archived, project.archived) {
+        (true, _) => format!("det workspace unarchive \"{}\"", workspace.name),
+        (false, true) => format!(
+            "det project unarchive \"{}\" \"{}\"",
+            workspace.name, project.name
+        ),
+        (false, false) => return Ok(()),
+    };
+    Err(AppError::precondition(format!(
+        "project {} is archived: {so}",
+        path_of(project, workspace)
+    ))
+    .hint(format!("take it out again with `{how}`")))
+}
+
+/// Refuses what is not for a workspace that is put away.
+pub(crate) fn require_unarchived_workspace(workspace: &WorkspaceRow, so: &str) -> AppResult<()> {
+    if !workspace.archived {
+        return Ok(());
+    }
+    let name = &workspace.name;
+    Err(
+        AppError::precondition(format!("workspace \"{name}\" is archived: {so}")).hint(format!(
+            "take it out again with `det workspace unarchive \"{name}\"`"
+        )),
+    )
 }
 
 /// A project as messages name it.

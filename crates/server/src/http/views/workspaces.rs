@@ -75,11 +75,13 @@ impl Shown<'_> {
             pinned_at: pinned_at.map(Timestamp),
             state: state(row.state.as_deref()),
             error_message: row.error.clone().unwrap_or_default(),
-            agent_user_group: row.agent_uid.is_some().then(|| AgentUserGroup {
-                agent_uid: row.agent_uid,
-                agent_user: row.agent_user.clone(),
-                agent_gid: row.agent_gid,
-                agent_group: row.agent_group.clone(),
+            agent_user_group: (row.agent_uid.is_some() || row.agent_gid.is_some()).then(|| {
+                AgentUserGroup {
+                    agent_uid: row.agent_uid,
+                    agent_user: row.agent_user.clone(),
+                    agent_gid: row.agent_gid,
+                    agent_group: row.agent_group.clone(),
+                }
             }),
             checkpoint_storage_config: row
                 .checkpoint_storage
