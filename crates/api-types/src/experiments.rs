@@ -306,7 +306,7 @@ pub struct GetExperimentsQuery {
     /// Only this project; 0 = all.
     pub project_id: i64,
     /// Only these ids.
-    #[param(value_type = Option<Object>, style = DeepObject)]
+    #[param(value_type = Option<Int32FieldFilter>, style = DeepObject)]
     pub experiment_id_filter: Int32FieldFilter,
     /// Give best trials too.
     pub show_trial_data: bool,

@@ -20,6 +20,7 @@ const OURS: &[&str] = &[
     "PlainLogin",
     "PlainLogout",
     "PlainMe",
+    "PlainTasks",
     "PostUnmanagedLogs",
     "PreviewCheckpointPolicy",
     "ReloadMasterConfig",
@@ -89,4 +90,95 @@ fn shape(path: &str) -> Vec<&str> {
     path.split('/')
         .map(|part| if part.starts_with('{') { "{}" } else { part })
         .collect()
+}
+
+/// Every `$ref` in the document with the place where it is.
+fn references(value: &Value, place: &str, found: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(entries) => {
+            if let Some(Value::String(target)) = entries.get("$ref") {
+                found.push((place.to_owned(), target.clone()));
+            }
+            for (key, inner) in entries {
+                references(inner, &format!("{place}/{key}"), found);
+            }
+        }
+        Value::Array(items) => {
+            for (number, inner) in items.iter().enumerate() {
+                references(inner, &format!("{place}/{number}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_reference_of_the_document_resolves() {
+    let document: Value = serde_json::from_str(&openapi::text()).unwrap();
+    let mut found = Vec::new();
+    references(&document, "#", &mut found);
+    assert!(found.len() > 100, "{} references", found.len());
+    let broken: Vec<_> = found
+        .iter()
+        .filter(|(_, target)| {
+            let pointer = target.strip_prefix('#').unwrap_or("/not/local");
+            document.pointer(pointer).is_none()
+        })
+        .collect();
+    assert!(
+        broken.is_empty(),
+        "references to nothing; a type of a query is added in http/openapi.rs: {broken:#?}"
+    );
+}
+
+/// Schemas of objects that allow no member at all, with their places.
+fn empty_objects(value: &Value, place: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(entries) => {
+            let is_object = entries.get("type").is_some_and(|kind| match kind {
+                Value::Array(kinds) => kinds.iter().any(|kind| kind == "object"),
+                kind => kind == "object",
+            });
+            let says = [
+                "properties",
+                "additionalProperties",
+                "allOf",
+                "oneOf",
+                "anyOf",
+            ];
+            if is_object && !says.iter().any(|key| entries.contains_key(*key)) {
+                found.push(place.to_owned());
+            }
+            for (key, inner) in entries {
+                empty_objects(inner, &format!("{place}/{key}"), found);
+            }
+        }
+        Value::Array(items) => {
+            for (number, inner) in items.iter().enumerate() {
+                empty_objects(inner, &format!("{place}/{number}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn free_json_is_described_as_free() {
+    let document: Value = serde_json::from_str(&openapi::text()).unwrap();
+    let mut found = Vec::new();
+    empty_objects(&document, "#", &mut found);
+    // Generators make of these objects that can have no member.
+    assert_eq!(found, ["#/components/schemas/Empty"]);
+}
+
+#[test]
+fn every_answer_is_described() {
+    let document: Value = serde_json::from_str(&openapi::text()).unwrap();
+    for (id, method, path) in operations(&document) {
+        let answers = &document["paths"][&path][method.to_lowercase()]["responses"];
+        for (status, answer) in answers.as_object().unwrap() {
+            let text = answer["description"].as_str().unwrap_or_default();
+            assert!(!text.is_empty(), "{id}: {status} without a description");
+        }
+    }
 }

@@ -35,6 +35,8 @@ pub mod users;
 pub mod views;
 pub mod workspaces;
 
+mod unbuilt;
+
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
@@ -85,13 +87,18 @@ pub fn service(master: Master) -> Service {
 
 /// All routes with what applies to every request.
 fn router(master: Master) -> Router {
-    let (router, _) = api().split_for_parts();
+    let (router, document) = api().split_for_parts();
+    let hidden = unbuilt::hidden_by_parameters(&document);
     router
         .merge(openapi::routes())
         .route("/", axum::routing::get(page::front))
         .route(det_agent_proto::PATH, axum::routing::get(agents::connect))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
+        .layer(axum::middleware::from_fn_with_state(
+            hidden,
+            unbuilt::refuse_hidden,
+        ))
         .layer(axum::middleware::from_fn_with_state(
             master.clone(),
             bodies::bound,
@@ -128,26 +135,26 @@ async fn while_held(State(master): State<Master>, request: Request, next: Next) 
 }
 
 /// Operations that are not built, and paths that are not ours. Clients read 404 as "no such object", so an operation of
-/// the API that is not there answers 501 (`wire-contract` reference §2).
+/// the API that is not there answers 501.
 async fn unknown(method: Method, uri: Uri) -> Response {
     let path = uri.path();
     let error = match det_api_types::operation::by_request(method.as_str(), path) {
-        Some(operation) => AppError::new(
-            ErrorKind::NotBuilt,
-            format!(
-                "operation {} ({method} {path}) is not built in this version",
-                operation.name
-            ),
-        ),
+        Some(operation) => unbuilt::operation(operation, path),
         None if path.starts_with("/api/") => AppError::new(
             ErrorKind::NotBuilt,
             format!("{method} {path} is not an operation of this API"),
         ),
-        None => AppError::new(
-            ErrorKind::NotFound,
-            format!("{method} {path}: there is nothing at this address"),
-        )
-        .hint("the API is below /api/v1; \"/\" tells how to use this master"),
+        None => match unbuilt::outside_the_api(path) {
+            Some(what) => AppError::new(
+                ErrorKind::NotBuilt,
+                format!("{what} ({method} {path}) is not built in this version"),
+            ),
+            None => AppError::new(
+                ErrorKind::NotFound,
+                format!("{method} {path}: there is nothing at this address"),
+            )
+            .hint("the API is below /api/v1; \"/\" tells how to use this master"),
+        },
     };
     ApiError(error).into_response()
 }

@@ -1,9 +1,12 @@
 //! Tasks: whatever runs containers.
 
+use std::collections::BTreeMap;
+
 use axum::extract::{Path, State};
 use det_api_types::tasks::{
-    CleanupLogsResponse, GetActiveTasksCountResponse, GetTaskAcceleratorDataResponse,
-    GetTaskContextDirectoryResponse, GetTaskResponse, GetTasksResponse, TaskType,
+    AllocationSummary, CleanupLogsResponse, GetActiveTasksCountResponse,
+    GetTaskAcceleratorDataResponse, GetTaskContextDirectoryResponse, GetTaskResponse,
+    GetTasksResponse, TaskType,
 };
 use det_api_types::wire::Int64;
 use det_store::allocations::TaskRow;
@@ -24,6 +27,7 @@ use crate::http::views;
 pub fn routes() -> OpenApiRouter<Master> {
     OpenApiRouter::new()
         .routes(routes!(get_tasks))
+        .routes(routes!(get_plain_tasks))
         .routes(routes!(get_active_tasks_count))
         .routes(routes!(get_task))
         .routes(routes!(get_task_context_directory))
@@ -42,6 +46,20 @@ pub(crate) async fn find_task(conn: &mut Conn<'_>, task_id: &str) -> AppResult<T
 #[utoipa::path(get, path = "/api/v1/tasks", operation_id = "GetTasks", tag = "tasks",
     responses((status = 200, body = GetTasksResponse)))]
 async fn get_tasks(State(master): State<Master>, _caller: Caller) -> Answer {
+    message(&GetTasksResponse {
+        allocation_id_to_summary: live_summaries(&master).await?,
+    })
+}
+
+/// Live allocations with their containers, by allocation id: the address that scripts of older clients poll.
+#[utoipa::path(get, path = "/tasks", operation_id = "PlainTasks", tag = "tasks",
+    responses((status = 200, body = BTreeMap<String, AllocationSummary>)))]
+async fn get_plain_tasks(State(master): State<Master>, _caller: Caller) -> Answer {
+    message(&live_summaries(&master).await?)
+}
+
+/// Summaries of what lives, by allocation id.
+async fn live_summaries(master: &Master) -> AppResult<BTreeMap<String, AllocationSummary>> {
     let mut conn = master.store.read().await?;
     let live = allocations::live(&mut conn.conn()).await?;
     let containers = allocations::live_containers(&mut conn.conn()).await?;
@@ -54,10 +72,13 @@ async fn get_tasks(State(master): State<Master>, _caller: Caller) -> Answer {
         Policy::FairShare => "fair_share".to_owned(),
         Policy::RoundRobin => "round_robin".to_owned(),
     };
-    let summaries = views::tasks::summaries(&live, &containers, &agents, &jobs, scheduler)?;
-    message(&GetTasksResponse {
-        allocation_id_to_summary: summaries,
-    })
+    Ok(views::tasks::summaries(
+        &live,
+        &containers,
+        &agents,
+        &jobs,
+        scheduler,
+    )?)
 }
 
 /// How many interactive tasks live.

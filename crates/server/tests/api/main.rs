@@ -14,6 +14,7 @@ mod background;
 mod checkpoint_files;
 mod checkpoints;
 mod config_policies;
+mod drop_in;
 mod events;
 mod experiments;
 mod intake;

@@ -96,6 +96,11 @@ async fn perform(
     message(&BulkExperimentsResponse { results })
 }
 
+/// The project that a bulk action is limited to. The client sends 0 or less where it means those of all projects.
+pub(super) fn named_project(id: i64) -> Option<i64> {
+    (id > 0).then_some(id)
+}
+
 async fn one(
     master: &Master,
     actor: &Actor,
@@ -103,7 +108,8 @@ async fn one(
     id: i64,
     action: Action,
 ) -> AppResult<()> {
-    if find(master, id).await?.project_id != project_id {
+    let row = find(master, id).await?;
+    if named_project(project_id).is_some_and(|project| row.project_id != project) {
         return Err(AppError::not_found("experiment", id)
             .hint(format!("it is not in project {project_id}")));
     }

@@ -11,6 +11,7 @@ use det_store::experiments::{self, Active, ExperimentRow, Filter, Sort};
 
 use crate::app::Master;
 use crate::error::AppResult;
+use crate::http::experiments::bulk;
 use crate::http::views::experiments::{Phase, StateFilter};
 
 /// Experiments on a page when no limit is given.
@@ -91,7 +92,7 @@ pub(crate) async fn page(
     Ok((rows, pagination))
 }
 
-/// All experiments of `project_id` that the filters of a bulk action mean, by number.
+/// All experiments that the filters of a bulk action mean, by number; `project_id` of 0 or less = those of all projects.
 pub(crate) async fn meant(
     master: &Master,
     project_id: i64,
@@ -103,7 +104,7 @@ pub(crate) async fn meant(
         labels: filters.labels.clone(),
         owners: owners(master, &[], &filters.user_ids),
         archived: filters.archived,
-        project_id: Some(project_id),
+        project_id: bulk::named_project(project_id),
         not_ids: filters.excluded_experiment_ids.clone(),
         ..Filter::default()
     };
