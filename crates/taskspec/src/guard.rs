@@ -137,7 +137,7 @@ mod tests {
     fn guard() -> HostGuard {
         HostGuard {
             protected: vec!["/var/lib/cluster/data".into(), "/srv/own".into()],
-            homes: vec!["/root".into()],
+            homes: vec!["/home/agent".into()],
             allowed: vec!["/etc/shared".into(), "/srv".into()],
         }
     }
@@ -159,8 +159,8 @@ mod tests {
             ("/dev/sda", true, false),
             ("/run/docker.sock", true, false),
             ("/proc/1/root", true, false),
-            ("/root", true, false),
-            ("/root/.ssh", true, false),
+            ("/home/agent", true, false),
+            ("/home/agent/.ssh", true, false),
             ("/usr/share/data", true, true),
             ("/usr/share/data", false, false),
             ("/srv/team", false, true),
