@@ -357,7 +357,9 @@ mod tests {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
         };
-        assert_eq!(set("SigIgn:"), 0, "{text}");
+        // Real-time signals, two of which the C library keeps for itself, are the supervisor's own business.
+        let standard = (1 << 31) - 1;
+        assert_eq!(set("SigIgn:") & standard, 0, "{text}");
         let bit = |signal: Signal| 1_u64 << (signal as i32 - 1);
         let waiting = bit(Signal::SIGTERM) | bit(Signal::SIGQUIT) | bit(Signal::SIGINT);
         assert_eq!(set("SigBlk:"), waiting, "{text}");
