@@ -208,7 +208,8 @@ async fn a_task_that_has_ended_reports_late_and_does_nothing_else() {
             .unwrap()[0]
             .ended_at;
         let left = token.unwrap().expires_at.unwrap() - ended.unwrap();
-        assert!((1..=60_000_000).contains(&left), "{left} microseconds");
+        // The end is by the system's clock, the expiry by the steady one.
+        assert!((1..=61_000_000).contains(&left), "{left} microseconds");
     }
     let line = json!({"taskId": spec.task_id, "allocationId": spec.allocation_id, "log": "late"});
     task.post("/api/v1/task/logs", json!({"logs": [line]}))
