@@ -17,7 +17,7 @@ fn cluster() -> StubMaster {
         ok(json!({"agents": [
             {"id": "/agents/b", "version": "1", "registeredTime": "2026-11-21T10:00:00Z", "slots": {},
              "containers": {}, "resourcePools": ["default"], "enabled": false, "draining": true, "addresses": []},
-            {"id": "a", "version": "1", "registeredTime": "2026-11-21T09:00:00Z",
+            {"id": "a", "version": "1", "agentVersion": "0.1", "registeredTime": "2026-11-21T09:00:00Z",
              "slots": {"0": slot("0", json!({"id": "c1"})), "1": slot("1", Value::Null)},
              "containers": {"c1": {}}, "resourcePools": ["default"], "enabled": true, "draining": false,
              "addresses": ["10.0.0.1"]},
@@ -51,6 +51,7 @@ fn agents_are_listed_in_every_form() {
     );
     let objects: Value = serde_json::from_str(&person.det(&["a", "ls", "--json"]).ok()).unwrap();
     assert_eq!(objects[1]["id"], "a");
+    assert_eq!(objects[1]["agent_version"], "0.1");
     assert_eq!(objects[1]["num_slots"], 2);
     assert_eq!(objects[1]["resource_pools"], "default");
     let table = person.det(&["a", "list"]).ok();

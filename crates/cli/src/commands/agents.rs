@@ -88,7 +88,6 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
     let columns = [
         ("id", "Agent ID"),
         ("version", "Version"),
-        ("agent_version", "Agent Version"),
         ("registered_time", "Registered Time"),
         ("num_slots", "Slots"),
         ("num_containers", "Containers"),
@@ -104,7 +103,6 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
         let cells = [
             json!(last_part(&id)),
             agent["version"].clone(),
-            agent["agentVersion"].clone(),
             json!(time(&agent, "registeredTime")),
             json!(members(&agent["slots"]).count()),
             json!(members(&agent["containers"]).count()),
@@ -114,13 +112,14 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
             json!(joined(&agent, "addresses")),
         ];
         listing.push(cells.iter().map(plain));
-        objects.push(
-            columns
-                .iter()
-                .map(|(name, _)| (*name).to_owned())
-                .zip(cells)
-                .collect::<serde_json::Map<_, _>>(),
-        );
+        let mut object: serde_json::Map<_, _> = columns
+            .iter()
+            .map(|(name, _)| (*name).to_owned())
+            .zip(cells)
+            .collect();
+        // Scripts read the columns of the table by their place, so that it gets no further one.
+        object.insert("agent_version".to_owned(), agent["agentVersion"].clone());
+        objects.push(object);
     }
     listing.print(format, &objects)
 }
