@@ -48,6 +48,38 @@ async fn names(world: &World, filter: Filter) -> Vec<String> {
     rows.into_iter().map(|row| row.name).collect()
 }
 
+pub(crate) async fn a_model_definition_is_read_in_parts(world: &World) {
+    let owner = stored_user(world, "ada").await;
+    let mut new = experiment("large", owner);
+    // Over many pages of either database.
+    let archive: Vec<u8> = (0..300_000_u32)
+        .map(|n| u8::try_from(n.wrapping_mul(2_654_435_761) >> 24).unwrap())
+        .collect();
+    new.model_definition.clone_from(&archive);
+    let id = stored_experiment(world, new).await;
+    let size = read!(world, conn => experiments::model_definition_size(conn, id).await);
+    assert_eq!(size, Some(archive.len()));
+    let mut read = Vec::new();
+    while read.len() < archive.len() {
+        let offset = read.len();
+        let part = read!(world, conn => experiments::model_definition_part(conn, id, offset, 70_001).await);
+        assert!(
+            (1..=70_001).contains(&part.len()),
+            "{} bytes at {offset}",
+            part.len()
+        );
+        read.extend(part);
+    }
+    assert!(read == archive, "{} bytes came", read.len());
+    for (id, offset) in [(id, archive.len()), (id, usize::MAX), (id + 1, 0)] {
+        let part =
+            read!(world, conn => experiments::model_definition_part(conn, id, offset, 10).await);
+        assert!(part.is_empty(), "experiment {id}, byte {offset}");
+    }
+    let size = read!(world, conn => experiments::model_definition_size(conn, id + 1).await);
+    assert_eq!(size, None);
+}
+
 pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
     let owner = stored_user(world, "ada").await;
     let mut new = experiment("digits", owner);

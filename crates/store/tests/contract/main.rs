@@ -243,6 +243,7 @@ suite! {
         sessions_end_one_by_one_all_together_or_by_time,
         settings_are_replaced;
     experiments:
+        a_model_definition_is_read_in_parts,
         an_experiment_comes_back_as_it_was_stored,
         filters_narrow_the_list,
         names_are_found_in_any_case_and_any_alphabet,
