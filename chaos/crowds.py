@@ -207,7 +207,7 @@ class Reader:
         self._socket = socket.create_connection(("127.0.0.1", world.port), timeout=30)
         # A small window: what it does not take stays with the master and not in the kernel.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        request = f"GET /api/v1/trials/{trial}/logs?follow=true HTTP/1.1\r\nHost: chaos\r\n"
+        request = f"GET /api/v1/trials/{trial}/logs?follow=true HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         self._socket.sendall(f"{request}Authorization: Bearer {world.token('admin')}\r\n\r\n".encode())
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)

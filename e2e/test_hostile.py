@@ -313,17 +313,17 @@ def test_slow_and_half_requests_keep_nobody_away(world: World) -> None:
         b"",
         b"G",
         b"GET / HT",
-        b"GET / HTTP/1.1\r\nHost: a\r\nX: ",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ",
         b"PRI * HTTP/2.0\r\n",
-        f"POST /api/v1/experiments HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\nContent-Length: 150000000\r\n\r\n{{".encode(),
-        b"POST /api/v1/auth/login HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+        f"POST /api/v1/experiments HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Length: 150000000\r\n\r\n{{".encode(),
+        b"POST /api/v1/auth/login HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
     ]
     with contextlib.ExitStack() as stack:
         before = world.memory()
         for n in range(300):
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", world.port), timeout=10))
             connection.sendall(beginnings[n % len(beginnings)])
-        reply = wire.exchange(world.port, b"GET /api/v1/master HTTP/1.1\r\nHost: a\r\n\r\n", within=AGAIN)
+        reply = wire.exchange(world.port, b"GET /api/v1/master HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", within=AGAIN)
         assert reply.status == 200, str(reply)
         # 150 MB are promised by each of some forty; what is kept is what has come.
         assert world.memory() - before < KEPT
@@ -331,14 +331,14 @@ def test_slow_and_half_requests_keep_nobody_away(world: World) -> None:
 
 
 def test_a_body_that_stalls_is_given_up_with_a_reason(world: World) -> None:
-    head = f"POST /api/v1/preview-hp-search HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {world.token()}\r\nContent-Length: 100\r\n\r\n"
+    head = f"POST /api/v1/preview-hp-search HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {world.token()}\r\nContent-Length: 100\r\n\r\n"
     reply = wire.exchange(world.port, head.encode() + b"{", within=30)
     assert reply.status == 408 and b"too slowly" in reply.body, str(reply)
 
 
 def test_headers_that_never_end_are_given_up(world: World) -> None:
     with socket.create_connection(("127.0.0.1", world.port), timeout=60) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n")
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         # An answer or none, but an end.
         while connection.recv(65536):
             pass
@@ -350,7 +350,7 @@ def test_headers_that_never_end_are_given_up(world: World) -> None:
 def post(world: World, path: str, body: bytes, within: float = 240) -> wire.Reply:
     # Not a session of its own: rows are counted before and after.
     token = world.cluster.token("admin")
-    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
     return wire.exchange(world.port, head.encode() + body, within=within)
 
 
@@ -556,7 +556,7 @@ class Frames:
         self.socket = socket.create_connection(("127.0.0.1", world.port), timeout=AGAIN)
         key = base64.b64encode(bytes(16)).decode()
         self.socket.sendall(
-            f"GET /agents HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\n"
+            f"GET /agents HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\n"
             f"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()
         )
         self.head = b""
@@ -704,7 +704,7 @@ def test_followers_that_talk_or_leave(world: World) -> None:
         for n in range(100):
             target = targets[n % len(targets)]
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", world.port), timeout=AGAIN))
-            connection.sendall(f"GET {target} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+            connection.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
             assert b" 200 " in connection.recv(4096), target
             # Half of them go on talking, what no follower does.
             if n % 2:

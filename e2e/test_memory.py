@@ -61,7 +61,7 @@ def adds_little(cluster: Cluster, most: int = MOST) -> Iterator[None]:
 
 def head(cluster: Cluster, method: str, path: str, length: int = 0) -> bytes:
     token = cluster.token("admin")
-    text = f"{method} {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n"
+    text = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n"
     return text.encode()
 
 

@@ -165,7 +165,7 @@ class Cluster:
             probe.settimeout(5)
             try:
                 probe.connect((HOST, self.port))
-                probe.sendall(b"GET /info HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
+                probe.sendall(b"GET /info HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
                 return probe.recv(16).startswith(b"HTTP/1.1 200")
             except OSError:
                 return False

@@ -50,7 +50,7 @@ class Window:
 
 def request(method: str, path: str, headers: dict[str, str], body: bytes = b"") -> bytes:
     """The bytes of a request."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: bench", *(f"{name}: {value}" for name, value in headers.items())]
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *(f"{name}: {value}" for name, value in headers.items())]
     if body or method != "GET":
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

@@ -212,7 +212,7 @@ impl Requests {
 /// All of a request but its body.
 fn head(path: &str, token: &str, length: usize) -> Vec<u8> {
     format!(
-        "POST {path} HTTP/1.1\r\nHost: bench\r\nGrpc-Metadata-x-allocation-token: Bearer {token}\r\n\
+        "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nGrpc-Metadata-x-allocation-token: Bearer {token}\r\n\
          Content-Length: {length}\r\n\r\n"
     )
     .into_bytes()
