@@ -14,7 +14,7 @@ pub const OWN_DIRECTORY: &str = "checkpoints";
 pub struct AllowedPaths {
     /// Absolute paths: the master's own checkpoint directory, the configured storage, `security.allowed_host_paths`.
     pub(super) allowed: Vec<PathBuf>,
-    /// Host path of the configured `shared_fs` storage. A master in a container has it at [`SHARED_FS_DIR`].
+    /// Host path of the configured `shared_fs` storage. A master in a container has it at [`det_taskspec::SHARED_FS_DIR`].
     pub(super) shared: Option<PathBuf>,
     /// The master's data directory.
     pub(super) data_dir: PathBuf,
