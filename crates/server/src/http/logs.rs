@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(batch.task_id, "t");
         let lines = batch.lines.unpack().unwrap();
         let texts: Vec<&str> = lines.iter().map(|l| l.log.as_str()).collect();
-        assert_eq!(texts, ["ab\n", "c\n"]);
+        assert_eq!(texts, ["a\0b\n", "c\n"]);
         assert_eq!(lines[0].level.as_deref(), Some("LOG_LEVEL_ERROR"));
     }
 
