@@ -141,8 +141,10 @@ macro_rules! update {
 }
 
 mod places;
+mod settings;
 
 pub use places::{Member, follow_project, of_project, of_workspace, project_is_empty, set_project};
+pub use settings::{set_config, set_searcher, set_texts};
 
 /// What to list.
 #[derive(Debug, Clone, Default)]
@@ -597,47 +599,6 @@ pub async fn set_best(
 /// Counts trials that were created.
 pub async fn add_trials(conn: &mut Conn<'_>, id: i64, created: i64) -> Result<(), StoreError> {
     edit(conn, id, |row| row.trial_count += created).await
-}
-
-/// What people may change at any time.
-pub async fn set_texts(
-    conn: &mut Conn<'_>,
-    id: i64,
-    name: &str,
-    description: &str,
-    labels: &str,
-    notes: &str,
-) -> Result<(), StoreError> {
-    conn.settle().await?;
-    conn.writing()?.forget_experiments();
-    execute!(
-        conn,
-        update!(
-            "name = $1, description = $2, labels = $3, notes = $4, name_folded = $5, \
-         description_folded = $6 WHERE id = $7"
-        ),
-        name,
-        description,
-        labels,
-        notes,
-        name.to_lowercase(),
-        description.to_lowercase(),
-        id
-    )?;
-    Ok(())
-}
-
-/// Stores the effective configuration after a permitted change (resources, checkpoint policy).
-pub async fn set_config(conn: &mut Conn<'_>, id: i64, config: &str) -> Result<(), StoreError> {
-    conn.settle().await?;
-    conn.writing()?.forget_experiments();
-    execute!(
-        conn,
-        "UPDATE experiment_configs SET config = $1 WHERE experiment_id = $2",
-        config,
-        id
-    )?;
-    Ok(())
 }
 
 /// Shows or hides an experiment.

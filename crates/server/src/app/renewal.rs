@@ -167,6 +167,16 @@ impl Master {
             )
             .await?;
         }
+        let (old, new) = (&before.searcher, &config.searcher);
+        if (&old.metric, old.smaller_is_better) != (&new.metric, new.smaller_is_better) {
+            experiments::set_searcher(&mut tx.conn(), id, &new.metric, new.smaller_is_better)
+                .await?;
+            // Only a single search takes another metric: there are few.
+            for trial in trials::of_experiment(&mut tx.conn(), id).await? {
+                trials::set_validations(&mut tx.conn(), trial.id, (None, None), (None, None))
+                    .await?;
+            }
+        }
         let days = configured_days(config);
         if days != configured_days(before) {
             trials::set_log_retention_of_experiment(&mut tx.conn(), id, days).await?;

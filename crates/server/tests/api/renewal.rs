@@ -294,3 +294,28 @@ async fn what_policies_fix_is_not_edited() {
     }
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn another_metric_forgets_what_was_best_by_the_earlier_one() {
+    let cluster = Cluster::start().await;
+    let (mut agent, spec) = cluster.running_task().await;
+    let client = cluster.admin().await;
+    let report = json!({"group": "validation", "metrics": {
+        "trialRunId": 1, "stepsCompleted": 1, "metrics": {"avgMetrics": {"loss": 0.1, "accuracy": 0.9}},
+    }});
+    client.post("/api/v1/trials/1/metrics", report).await.ok();
+    assert_eq!(shown(&client, 1).await["bestTrialSearcherMetric"], 0.1);
+    agent.exits(&spec, 0).await;
+    let ended = |answer: &Value| answer["experiment"]["state"] == "STATE_COMPLETED";
+    cluster.until(&client, &format!("{PATH}/1"), ended).await;
+    let over =
+        json!({"searcher": {"name": "single", "metric": "accuracy", "smaller_is_better": false}});
+    let body = json!({"id": 1, "overrideConfig": over.to_string()});
+    client.post(&format!("{PATH}/continue"), body).await.ok();
+    let after = shown(&client, 1).await;
+    assert_eq!(after["searcherMetric"], "accuracy");
+    assert!(after["bestTrialSearcherMetric"].is_null(), "{after}");
+    let trial = client.get("/api/v1/trials/1").await.ok()["trial"].take();
+    assert!(trial["searcherMetricValue"].is_null(), "{trial}");
+    cluster.stop().await;
+}

@@ -1,0 +1,229 @@
+//! Changes of texts, labels, resources and the checkpoint policy of an experiment.
+
+use std::collections::BTreeSet;
+
+use det_config::policies::Workload;
+use det_store::events::NewEvent;
+use det_store::experiments::ExperimentRow;
+use det_store::{WriteTx, experiments};
+use serde_json::{Value, json};
+
+use crate::app::Master;
+use crate::app::config_policies::locked;
+use crate::app::job_changes::{JobChange, require_live};
+use crate::app::submission::require_storable;
+use crate::app::workspaces::Places;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// Changes of a person; `None` = as it is.
+#[derive(Debug, Clone, Default)]
+pub struct ExperimentPatch {
+    /// Display name; must not be blank.
+    pub name: Option<String>,
+    /// Free text.
+    pub description: Option<String>,
+    /// Free text.
+    pub notes: Option<String>,
+    /// Replaces all labels.
+    pub labels: Option<Vec<String>>,
+    /// Most slots in use at once.
+    pub max_slots: Option<Option<i64>>,
+    /// 1 to 99, lower first.
+    pub priority: Option<i64>,
+    /// Above 0.
+    pub weight: Option<f64>,
+    /// Checkpoint policy.
+    pub save_experiment_best: Option<i64>,
+    /// Checkpoint policy.
+    pub save_trial_best: Option<i64>,
+    /// Checkpoint policy.
+    pub save_trial_latest: Option<i64>,
+}
+
+impl ExperimentPatch {
+    fn changes_checkpoint_policy(&self) -> bool {
+        [
+            self.save_experiment_best,
+            self.save_trial_best,
+            self.save_trial_latest,
+        ]
+        .iter()
+        .any(Option::is_some)
+    }
+}
+
+impl Master {
+    /// Changes texts, labels, resources and checkpoint policy.
+    pub async fn patch_experiment(
+        &self,
+        actor: &Actor,
+        id: i64,
+        patch: ExperimentPatch,
+    ) -> AppResult<()> {
+        if patch.changes_checkpoint_policy() {
+            // The policy deletes checkpoints.
+            let to_do = format!("change the checkpoint policy of experiment {id}");
+            self.require_owner(actor, id, &to_do).await?;
+        } else {
+            self.require_steering(actor, id).await?;
+        }
+        let (master, actor) = (self.clone(), actor.name());
+        self.store
+            .write(move |tx| Box::pin(async move { master.patch_in(tx, id, patch, &actor).await }))
+            .await
+    }
+
+    /// Refuses texts other than those that policies fix, and labels without those that they add.
+    async fn require_texts_unfixed(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        patch: &ExperimentPatch,
+    ) -> AppResult<()> {
+        let texts = [("name", &patch.name), ("description", &patch.description)];
+        if texts.iter().all(|(_, text)| text.is_none()) && patch.labels.is_none() {
+            return Ok(());
+        }
+        let job = experiments::job(&mut tx.conn(), &row.job_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+        for (path, text) in texts {
+            if let Some(text) = text {
+                self.require_unfixed(job.workspace_id, path, &json!(text))
+                    .await?;
+            }
+        }
+        let Some(labels) = &patch.labels else {
+            return Ok(());
+        };
+        let policies = self
+            .policies_over(job.workspace_id, Workload::Experiment)
+            .await?;
+        for policy in &policies {
+            let fixed = policy.invariant_config().unwrap_or_default();
+            let missing = missing_labels(&fixed["labels"], labels);
+            if !missing.is_empty() {
+                let why = format!("add {}", missing.join(", "));
+                return Err(locked("labels", &json!(labels), &policy.scope, &why));
+            }
+        }
+        Ok(())
+    }
+
+    async fn patch_in(
+        &self,
+        tx: &mut WriteTx,
+        id: i64,
+        patch: ExperimentPatch,
+        actor: &str,
+    ) -> AppResult<()> {
+        let row = experiments::find(&mut tx.conn(), id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", id))?;
+        let places = Places::load(&mut tx.conn()).await?;
+        places.require_unarchived(row.project_id, "what is in it cannot be changed")?;
+        let text = |field: &str, value: &Option<String>, old: &str| -> AppResult<String> {
+            match value {
+                Some(v) if v.contains('\0') => Err(AppError::invalid(format!(
+                    "field \"{field}\" must not contain NUL"
+                ))),
+                Some(v) => Ok(v.clone()),
+                None => Ok(old.to_owned()),
+            }
+        };
+        self.require_texts_unfixed(tx, &row, &patch).await?;
+        let name = text("name", &patch.name, &row.name)?;
+        if name.trim().is_empty() {
+            return Err(AppError::invalid("field \"name\" must not be blank"));
+        }
+        let labels = match &patch.labels {
+            Some(labels) => {
+                if labels
+                    .iter()
+                    .any(|l| l.contains('\0') || l.trim().is_empty())
+                {
+                    return Err(AppError::invalid(
+                        "field \"labels\": a label must not be blank and must not contain NUL",
+                    ));
+                }
+                let set: BTreeSet<&String> = labels.iter().collect();
+                serde_json::to_string(&set).map_err(AppError::internal)?
+            }
+            None => row.labels.clone(),
+        };
+        let description = text("description", &patch.description, &row.description)?;
+        let notes = text("notes", &patch.notes, &row.notes)?;
+        experiments::set_texts(&mut tx.conn(), id, &name, &description, &labels, &notes).await?;
+        let changes: Vec<JobChange> = [
+            patch.priority.map(JobChange::Priority),
+            patch.weight.map(JobChange::Weight),
+            patch.max_slots.map(JobChange::MaxSlots),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if !changes.is_empty() {
+            require_live(&row)?;
+        }
+        for change in changes {
+            self.change_job_in(tx, &row, change, actor).await?;
+        }
+        let policy = [
+            ("save_experiment_best", patch.save_experiment_best),
+            ("save_trial_best", patch.save_trial_best),
+            ("save_trial_latest", patch.save_trial_latest),
+        ];
+        if policy.iter().any(|(_, v)| v.is_some()) {
+            let current = experiments::find(&mut tx.conn(), id)
+                .await?
+                .map_or(row.config, |r| r.config);
+            let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
+            let job = experiments::job(&mut tx.conn(), &row.job_id)
+                .await?
+                .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+            for (key, value) in policy {
+                if let Some(value) = value {
+                    let path = format!("checkpoint_storage.{key}");
+                    self.require_unfixed(job.workspace_id, &path, &json!(value))
+                        .await?;
+                    let value = u32::try_from(value).map_err(|_| {
+                        AppError::invalid(format!(
+                            "field \"checkpointStorage.{key}\" must be 0 or more, found {value}"
+                        ))
+                    })?;
+                    config["checkpoint_storage"][key] = json!(value);
+                }
+            }
+            let config = config.to_string();
+            require_storable(&config)?;
+            experiments::set_config(&mut tx.conn(), id, &config).await?;
+            experiments::set_collected(&mut tx.conn(), id, false).await?;
+            let hub = self.hub.clone();
+            tx.after_commit(move || hub.notify(&crate::hub::Topic::CleanUp));
+        }
+        self.record(
+            tx,
+            NewEvent {
+                actor,
+                subject_kind: "experiment",
+                subject_id: id.to_string(),
+                kind: "changed",
+                ..Default::default()
+            },
+        )
+        .await?;
+        Ok(())
+    }
+}
+
+/// The labels that a change leaves out although policies fix them.
+fn missing_labels(fixed: &Value, labels: &[String]) -> Vec<String> {
+    let fixed = fixed.as_array().map_or(&[][..], Vec::as_slice);
+    fixed
+        .iter()
+        .filter_map(Value::as_str)
+        .filter(|fixed| !labels.iter().any(|label| label == fixed))
+        .map(str::to_owned)
+        .collect()
+}

@@ -1,0 +1,65 @@
+//! Texts, configuration and metric of experiments that exist.
+
+use crate::{Conn, StoreError};
+
+/// What people may change at any time.
+pub async fn set_texts(
+    conn: &mut Conn<'_>,
+    id: i64,
+    name: &str,
+    description: &str,
+    labels: &str,
+    notes: &str,
+) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_experiments();
+    execute!(
+        conn,
+        update!(
+            "name = $1, description = $2, labels = $3, notes = $4, name_folded = $5, \
+         description_folded = $6 WHERE id = $7"
+        ),
+        name,
+        description,
+        labels,
+        notes,
+        name.to_lowercase(),
+        description.to_lowercase(),
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores by what validations are compared from now on. The best one so far is forgotten: it was best by another metric.
+pub async fn set_searcher(
+    conn: &mut Conn<'_>,
+    id: i64,
+    metric: &str,
+    smaller_is_better: bool,
+) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_experiments();
+    execute!(
+        conn,
+        update!(
+            "searcher_metric = $1, smaller_is_better = $2, best_metric = NULL, best_trial_id = NULL WHERE id = $3"
+        ),
+        metric,
+        smaller_is_better,
+        id
+    )?;
+    Ok(())
+}
+
+/// Stores the effective configuration after a permitted change (resources, checkpoint policy).
+pub async fn set_config(conn: &mut Conn<'_>, id: i64, config: &str) -> Result<(), StoreError> {
+    conn.settle().await?;
+    conn.writing()?.forget_experiments();
+    execute!(
+        conn,
+        "UPDATE experiment_configs SET config = $1 WHERE experiment_id = $2",
+        config,
+        id
+    )?;
+    Ok(())
+}
