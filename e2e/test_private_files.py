@@ -1,4 +1,4 @@
-"""Files that hold secrets belong to the user of the process alone, also where they were open to others before."""
+"""Files and directories that hold secrets belong to the user of the process alone, also where they were open to others before."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ SECRET_FILES = ("det.db", "det.log", "agent-token")
 
 def test_files_with_secrets_are_closed_to_others_and_closed_again() -> None:
     with flavoured("core", shape="up") as cluster:
+        for directory in (cluster.data_dir, *cluster._agent_dirs()):
+            assert stat.S_IMODE(directory.stat().st_mode) == 0o700, directory
         files = [cluster.data_dir / name for name in SECRET_FILES]
         assert {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in files} == dict.fromkeys(
             SECRET_FILES, "0o600"

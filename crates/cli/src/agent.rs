@@ -148,7 +148,8 @@ pub(crate) async fn check_isolation(args: AgentArgs, format: Format) -> Result<(
 /// Runs an agent until it is told to stop.
 pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
-    let (config, warnings) = load(&files, &flags(&args)?)?;
+    let flags = flags(&args)?;
+    let (config, warnings) = load(&files, &flags)?;
     process_log::start(
         &config.log.level,
         config.log.color,
@@ -158,6 +159,7 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     for warning in warnings {
         tracing::warn!("{}", warning.for_log());
     }
+    serve::warn_of_secrets(&flags);
     tracing::info!(config = %config.to_masked_json(), "starting");
     let mut options = options(&config)?;
     options.token = token(&config)?;

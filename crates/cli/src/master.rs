@@ -170,6 +170,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     for warning in &loaded.warnings {
         tracing::warn!("{}", warning.for_log());
     }
+    serve::warn_of_secrets(&source.flags);
     if source.has_no_file() {
         tracing::warn!("there is no {DEFAULT_CONFIG}: defaults, environment and flags are used");
     }

@@ -1,6 +1,8 @@
 //! Questions to a person.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::fs::File;
+use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::path::Path;
 
 use det_client::Secret;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
@@ -26,6 +28,31 @@ pub(crate) fn password(question: &str) -> io::Result<Secret> {
     // The line end that was typed was hidden too.
     crate::output::note("");
     answer.map(Secret::new)
+}
+
+/// Most bytes of a line with a password.
+const MAX_PASSWORD: u64 = 4096;
+
+/// The first line of a file, or of standard input for `-`, as a password.
+pub(crate) fn password_from(path: &Path) -> Result<Secret, CliError> {
+    let read = |input: &mut dyn io::Read| {
+        let mut text = String::new();
+        io::BufReader::new(input.take(MAX_PASSWORD)).read_line(&mut text)?;
+        Ok::<_, io::Error>(text)
+    };
+    let text = if path == Path::new("-") {
+        read(&mut io::stdin().lock())
+    } else {
+        File::open(path).and_then(|mut file| read(&mut file))
+    };
+    let text = text.map_err(|error| CliError::file("read the password from", path, &error))?;
+    match text.trim_end_matches(['\n', '\r']) {
+        "" => Err(CliError::usage(format!(
+            "the first line of \"{}\" is empty: it should be the password",
+            path.display()
+        ))),
+        password => Ok(Secret::new(password)),
+    }
 }
 
 /// Asks a question that must be answered by yes or no. Fails when nobody can answer; `yes_flag` names the flag that

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use det_config::secrets::shown_variable;
 use det_server::app::reload::{Asking, Mode};
 use rust_embed::RustEmbed;
 use tokio::signal::unix::{SignalKind, signal};
@@ -159,6 +160,31 @@ pub(crate) fn set_flags(pairs: &[String]) -> Result<Vec<(String, String)>, CliEr
             ))),
         })
         .collect()
+}
+
+/// Keys whose values are secrets and were given as flags, where every user of the host can read them.
+pub(crate) fn secrets_in_flags(flags: &[(String, String)]) -> Vec<&str> {
+    flags
+        .iter()
+        .filter(|(key, value)| {
+            let name = key.rsplit('.').next().unwrap_or(key);
+            // Names of files hold no secret.
+            let is_path = name.ends_with("_file") || value.starts_with('/');
+            !is_path && shown_variable(name, value) != value.as_str()
+        })
+        .map(|(key, _)| key.as_str())
+        .collect()
+}
+
+/// Warns of secrets that were given as flags.
+pub(crate) fn warn_of_secrets(flags: &[(String, String)]) {
+    for key in secrets_in_flags(flags) {
+        let variable = format!("DET_{}", key.replace('.', "_").to_uppercase());
+        tracing::warn!(
+            "\"{key}\" was given on the command line, where every user of this host can read it: put it into the \
+             configuration file, into the variable {variable}, or into a file named by {variable}_FILE"
+        );
+    }
 }
 
 /// Waits for Ctrl-C or SIGTERM.
@@ -323,7 +349,37 @@ pub(crate) fn create_data_dir(path: &Path) -> Result<PathBuf, CliError> {
             .with_hint("make it writable for this user, or name another with --data-dir")
     };
     std::fs::create_dir_all(path).map_err(refuse)?;
-    // Checkpoints lie below it and belong to tasks of any user: it can be passed through, not listed.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o711)).map_err(refuse)?;
+    // Tasks of other users reach the checkpoints below it through mounts of their own.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(refuse)?;
     path.canonicalize().map_err(refuse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::secrets_in_flags;
+
+    #[test]
+    fn flags_with_secrets_are_found_and_files_are_none() {
+        let flags = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let harmless = flags(&[
+            ("db.url", "postgres://det@db/det"),
+            ("security.tls.key", "/etc/det/key.pem"),
+            ("agent_token_file", "token"),
+            ("port", "80"),
+        ]);
+        assert!(secrets_in_flags(&harmless).is_empty());
+        let given = flags(&[
+            ("db.url", "postgres://det:pw@db/det"),
+            ("db.password", "pw"),
+            ("security.agent_token", "t"),
+            ("checkpoint_storage.secret_key", "k"),
+        ]);
+        let keys: Vec<&str> = given.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(secrets_in_flags(&given), keys);
+    }
 }

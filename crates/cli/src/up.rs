@@ -115,8 +115,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         };
         names.push(name.clone());
         let agent_dir = data_dir.join("agents").join(&name);
-        std::fs::create_dir_all(&agent_dir)
-            .map_err(|e| CliError::file("create", &agent_dir, &e))?;
+        let agent_dir = serve::create_data_dir(&agent_dir)?;
         let mut options = AgentOptions::new(&url, AgentId(name), agent_dir, &supervisor);
         options.token = Some(Secret::new(master.agent_token.clone()));
         // Pools may have any names; work that names none goes to this one.

@@ -1,5 +1,7 @@
 //! `det user`: logging in and out, and the users of a cluster.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use det_client::{Client, ClientError, Paging, Query, Secret, Session, api_path, salted_hash};
 use serde_json::{Value, json};
@@ -47,11 +49,15 @@ enum UserAction {
         /// Make the user an administrator
         #[arg(long)]
         admin: bool,
-        /// Password of the new user; asked for when absent
+        /// Password of the new user; asked for when absent. Others on this machine can read it while the command runs:
+        /// prefer the question or --password-file
         #[arg(long)]
         password: Option<String>,
+        /// File whose first line is the password of the new user; "-" for standard input
+        #[arg(long, value_name = "PATH", conflicts_with = "password")]
+        password_file: Option<PathBuf>,
         /// Let the user log in through the external identity provider only
-        #[arg(long, conflicts_with = "password")]
+        #[arg(long, conflicts_with_all = ["password", "password_file"])]
         remote: bool,
     },
 }
@@ -86,12 +92,14 @@ pub(crate) async fn run(args: UserArgs, context: &Context) -> Result<(), CliErro
             username,
             admin,
             password,
+            password_file,
             remote,
         }) => {
-            let password = match password {
-                Some(password) => Secret::new(password),
-                None if remote => Secret::new(""),
-                None => ask_twice(&format!("Password for user '{username}': "))?,
+            let password = match (password, password_file) {
+                (Some(password), _) => Secret::new(password),
+                (None, Some(path)) => prompt::password_from(&path)?,
+                (None, None) if remote => Secret::new(""),
+                (None, None) => ask_twice(&format!("Password for user '{username}': "))?,
             };
             let body = json!({
                 "user": {"username": username, "admin": admin, "active": true, "remote": remote},
