@@ -79,7 +79,24 @@ def test_a_task_reaches_nothing_of_the_cluster(up: Cluster) -> None:
     assert not [line for line in printed if "REACHED" in line], printed
     assert printed[-1].endswith("tried everything")
     if os.geteuid() == 0:
-        assert printed[-1].startswith("uid 65534,"), "a task of an unmapped user is not root"
+        assert printed[-1].startswith("uid 20000000"), "a task of an unmapped user has an id of its own"
+
+
+def test_no_task_changes_the_checkpoints_of_another_user(up: Cluster) -> None:
+    with equipment():
+        _need_root("setpriv")
+    saved = up.run(experiment("saves", hyperparameters={"steps": 2, "checkpoint_every": 2}), "train")
+    [checkpoint] = up.checkpoints(saved["experimentId"])
+    directory = up.data_dir / "checkpoints" / checkpoint["uuid"]
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+    # A restored checkpoint is code of whoever wrote it: `admin` is another user to the hosts, not another set of rights.
+    change = f"cd /determined_shared_fs/{checkpoint['uuid']} && (echo x >> metadata.json; rm -rf *; touch new); ls"
+    config = up.write_config(experiment("changes", ["sh", "-c", change]))
+    up.run_det("experiment", "create", config, up.empty_context(), env={"DET_USER": "admin", "DET_PASS": ""})
+    changing = max(one["id"] for one in up.experiments())
+    up.wait_experiment(changing, "COMPLETED")
+    assert "metadata.json" in up.printed(up.only_trial(changing)["id"])
+    assert {path: path.stat().st_mtime_ns for path in directory.rglob("*")} == before
 
 
 def test_no_mount_leads_to_the_cluster_or_the_system(up: Cluster) -> None:

@@ -94,7 +94,7 @@ fn ask(check: &Check<'_>, dir: &Path) -> io::Result<Vec<u8>> {
 
 fn spec(check: &Check<'_>) -> SandboxSpec {
     SandboxSpec {
-        user: process_user(&TaskUser::default(), check.root_tasks),
+        user: process_user(&TaskUser::default(), 0, check.root_tasks),
         mounts: Vec::new(),
         shm_size_bytes: 1 << 20,
         memory_limit_bytes: None,

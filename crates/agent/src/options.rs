@@ -62,7 +62,7 @@ pub struct AgentOptions {
     /// same host, configuration files, tokens.
     pub private_paths: Vec<PathBuf>,
     /// Whether process tasks of users without a mapping run as root of this host. `false`: as
-    /// `det_taskspec::UNPRIVILEGED_ID`.
+    /// [`det_taskspec::unprivileged_id`] of their owner.
     pub root_tasks: bool,
     /// Filled when the sandbox of process tasks does not keep them from this host as it should: one sentence for people.
     pub isolation_notice: Arc<OnceLock<String>>,

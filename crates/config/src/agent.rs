@@ -136,7 +136,7 @@ pub enum Runtime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RootTasks {
-    /// `nobody`.
+    /// An unprivileged user id for each user.
     Unprivileged,
     /// Root of the host.
     Root,
@@ -337,7 +337,7 @@ pub(crate) static AGENT: Section = section(&[
     field(
         "root_tasks",
         Kind::Choice(&["unprivileged", "root"]),
-        "Who process tasks of users without a mapping are on this host: `nobody`, or root. As root a task can read whatever root owns on the host, and change it where it is mounted for writing",
+        "Who process tasks of users without a mapping are on this host: an unprivileged user id for each, or root. As root a task can read whatever root owns on the host, and change it where it is mounted for writing",
     )
     .or("\"unprivileged\""),
 ])

@@ -42,6 +42,9 @@ pub struct ContainerSpec {
     pub registry_auth: Option<RegistryAuth>,
     /// Identity the task runs under.
     pub user: TaskUser,
+    /// The cluster's number of the user whose task this is; 0 from masters that do not send it.
+    #[serde(default)]
+    pub owner_id: i64,
     /// The agent's devices given to this container; empty for a zero-slot task.
     pub slots: Vec<SlotId>,
     /// Host directories to mount, in order.
@@ -133,9 +136,24 @@ pub struct TaskUser {
     pub gid: u32,
 }
 
-/// User and group id that tasks of unmapped users have in the process runtime, `nobody`, unless the agent's configuration
-/// lets them be root.
+/// `nobody`: user and group id in the process runtime where no id of its own can be given to an unmapped user.
 pub const UNPRIVILEGED_ID: u32 = 65534;
+
+/// Below the user ids that unmapped users have in the process runtime. From a range that distributions and systemd leave
+/// free: <https://systemd.io/UIDS-GIDS/>.
+const UNPRIVILEGED_BASE: u32 = 2_000_000_000;
+/// Most unmapped users with ids of their own.
+const MAX_UNPRIVILEGED: u32 = 100_000_000;
+
+/// User and group id of an unmapped user's tasks in the process runtime, unless the agent's configuration lets them be
+/// root. The same on all hosts, and another one for each user: their checkpoints lie in one directory. `user_id` is the
+/// user's number in the cluster.
+pub fn unprivileged_id(user_id: i64) -> u32 {
+    match u32::try_from(user_id) {
+        Ok(id @ 1..=MAX_UNPRIVILEGED) => UNPRIVILEGED_BASE + id,
+        _ => UNPRIVILEGED_ID,
+    }
+}
 
 impl Default for TaskUser {
     fn default() -> Self {

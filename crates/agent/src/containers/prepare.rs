@@ -11,6 +11,7 @@ use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
 use det_taskspec::{
     ContainerSpec, Device, DeviceKind, DeviceMapping, SCRIPT_FILE, TaskUser, UNPRIVILEGED_ID,
+    unprivileged_id,
 };
 use thiserror::Error;
 
@@ -72,7 +73,7 @@ pub(crate) fn prepare(
     spec: &ContainerSpec,
     ingredients: &Ingredients<'_>,
 ) -> Result<Vec<(String, String)>, PrepareError> {
-    let user = &identity(&spec.user, ingredients);
+    let user = &identity(&spec.user, spec.owner_id, ingredients);
     for mount in &spec.mounts {
         host_directory(mount, user, ingredients.guard)?;
     }
@@ -132,24 +133,53 @@ pub(crate) fn prepare(
 
 /// Who the task is on this host. Root is given to no process task unless the agent's configuration says so; in a
 /// container it is the root of the image.
-fn identity(user: &TaskUser, ingredients: &Ingredients<'_>) -> TaskUser {
+fn identity(user: &TaskUser, owner_id: i64, ingredients: &Ingredients<'_>) -> TaskUser {
     match ingredients.runtime {
-        RuntimeKind::Process => process_user(user, ingredients.root_tasks),
+        RuntimeKind::Process => process_user(user, owner_id, ingredients.root_tasks),
         RuntimeKind::Docker | RuntimeKind::Podman => user.clone(),
     }
 }
 
-/// Who a process task of `user` is.
-pub(crate) fn process_user(user: &TaskUser, root_tasks: bool) -> TaskUser {
+/// Who a process task of `user` is, which is the task of the cluster's user with this number.
+pub(crate) fn process_user(user: &TaskUser, owner_id: i64, root_tasks: bool) -> TaskUser {
     if user.uid != 0 || root_tasks || !nix::unistd::geteuid().is_root() {
         return user.clone();
     }
-    TaskUser {
-        user: "nobody".to_owned(),
-        uid: UNPRIVILEGED_ID,
-        group: "nogroup".to_owned(),
-        gid: UNPRIVILEGED_ID,
+    let id = unprivileged_id(owner_id);
+    if id == UNPRIVILEGED_ID || !is_mapped(id) {
+        return TaskUser {
+            user: "nobody".to_owned(),
+            uid: UNPRIVILEGED_ID,
+            group: "nogroup".to_owned(),
+            gid: UNPRIVILEGED_ID,
+        };
     }
+    let name = format!("det-user-{owner_id}");
+    TaskUser {
+        user: name.clone(),
+        uid: id,
+        group: name,
+        gid: id,
+    }
+}
+
+/// Whether this process may use an id: in a user namespace, as in a container without privileges, few are there.
+fn is_mapped(id: u32) -> bool {
+    ["/proc/self/uid_map", "/proc/self/gid_map"]
+        .iter()
+        .all(|path| std::fs::read_to_string(path).is_ok_and(|map| maps(&map, id)))
+}
+
+/// Whether a map of `/proc/PID/uid_map` has an id inside.
+fn maps(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line
+            .split_whitespace()
+            .map(|number| number.parse::<u64>().unwrap_or(0));
+        let (first, _, count) = (numbers.next(), numbers.next(), numbers.next());
+        let first = first.unwrap_or(u64::MAX);
+        (first..first.saturating_add(count.unwrap_or(0))).contains(&u64::from(id))
+    })
 }
 
 /// The sandbox of a process task.
@@ -464,11 +494,15 @@ mod tests {
         let sandbox: SandboxSpec =
             serde_json::from_slice(&std::fs::read(scene.dir().sandbox()).unwrap()).unwrap();
         let expected = if nix::unistd::geteuid().is_root() {
-            UNPRIVILEGED_ID
+            [unprivileged_id(7), UNPRIVILEGED_ID]
         } else {
-            0
+            [0, 0]
         };
-        assert_eq!(sandbox.user.uid, expected, "nobody is root by default");
+        assert!(
+            expected.contains(&sandbox.user.uid),
+            "no task is root by default, and this one runs as {}",
+            sandbox.user.uid
+        );
         assert!(sandbox.env.iter().any(|(name, _)| name == "PATH"));
     }
 
@@ -539,6 +573,18 @@ mod tests {
         assert!(message.contains("\"/dev/null\""), "{message}");
         scene.guard.allowed = vec!["/dev/null".into()];
         scene.prepare("http://m").unwrap();
+    }
+
+    #[test]
+    fn each_unmapped_user_has_an_id_of_its_own_where_there_are_ids() {
+        assert_ne!(unprivileged_id(1), unprivileged_id(2));
+        assert_eq!(unprivileged_id(0), UNPRIVILEGED_ID);
+        assert_eq!(unprivileged_id(i64::MAX), UNPRIVILEGED_ID);
+        let everything = "         0          0 4294967295\n";
+        assert!(maps(everything, unprivileged_id(1)));
+        let container = "0 1000 1\n1 100000 65536\n";
+        assert!(maps(container, UNPRIVILEGED_ID) && !maps(container, unprivileged_id(1)));
+        assert!(!maps("", 0) && !maps("x y z", 1));
     }
 
     #[test]

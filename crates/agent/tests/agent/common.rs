@@ -379,6 +379,7 @@ pub(crate) fn spec(id: &str, shell: &str) -> ContainerSpec {
         force_pull_image: false,
         registry_auth: None,
         user: TaskUser::default(),
+        owner_id: 7,
         slots: Vec::new(),
         mounts: Vec::new(),
         shm_size_bytes: 0,

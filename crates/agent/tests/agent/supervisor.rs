@@ -60,7 +60,7 @@ async fn a_task_sees_its_environment_and_its_output_reaches_the_master() {
     assert!(lines.contains(&expected), "{lines:?}");
     // Nobody's task is root of the host. An agent that is not root shows its tasks its own account as root.
     let uid = if nix::unistd::geteuid().is_root() {
-        det_taskspec::UNPRIVILEGED_ID
+        det_taskspec::unprivileged_id(7)
     } else {
         0
     };

@@ -207,6 +207,7 @@ impl Master {
             force_pull_image: environment.force_pull_image,
             registry_auth: environment.registry_auth.clone(),
             user,
+            owner_id: experiment.owner_id,
             slots: parts.slots.iter().copied().map(SlotId).collect(),
             mounts: mounts(config, self.config().checkpoint_storage.as_ref()),
             shm_size_bytes: config.resources.shm_size,

@@ -279,6 +279,7 @@ impl Master {
         let uid = stored.or_else(|| self.task_uid(experiment));
         Owner {
             uid: uid.unwrap_or(u32::MAX),
+            user_id: experiment.owner_id,
         }
     }
 }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
-use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID};
+use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
@@ -41,15 +41,17 @@ const PATTERN_WORK: usize = 2_000_000_000;
 pub struct Owner {
     /// Unix user id of the task that stored it.
     pub uid: u32,
+    /// The cluster's number of the user whose task it was.
+    pub user_id: i64,
 }
 
 impl Owner {
-    /// Whether a file of this user may be one of the checkpoint. Tasks of root run as an unprivileged user where an agent
+    /// Whether a file of this user may be one of the checkpoint. Tasks of root run as unprivileged users where an agent
     /// does so, and an unprivileged master shares its user id with all processes of an unprivileged agent.
     fn is(self, uid: u32) -> bool {
         let own = geteuid();
         uid == self.uid
-            || (self.uid == 0 && uid == UNPRIVILEGED_ID)
+            || (self.uid == 0 && [unprivileged_id(self.user_id), UNPRIVILEGED_ID].contains(&uid))
             || (!own.is_root() && uid == own.as_raw())
     }
 }
@@ -345,7 +347,11 @@ impl Storage {
         // Root can give files away, so what is in its directories may belong to anybody.
         if uid != 0 {
             for entry in &entries {
-                self.require_owner(&entry.path.to_string_lossy(), entry.uid, Owner { uid })?;
+                self.require_owner(
+                    &entry.path.to_string_lossy(),
+                    entry.uid,
+                    Owner { uid, user_id: 0 },
+                )?;
             }
         }
         Ok(entries)
@@ -438,6 +444,7 @@ mod tests {
     fn me() -> Owner {
         Owner {
             uid: geteuid().as_raw(),
+            user_id: 1,
         }
     }
 
@@ -658,6 +665,7 @@ mod tests {
         let (root, storage) = world();
         let other = Owner {
             uid: me().uid + 1000,
+            user_id: 1,
         };
         if geteuid().is_root() {
             for error in [
