@@ -74,7 +74,10 @@ pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
             return;
         }
         Err(error) => {
-            tracing::warn!(agent.id = agent_id, %error, "what is known of an agent cannot be read");
+            // A master that stops has closed its store.
+            if !master.shutdown.is_cancelled() {
+                tracing::warn!(agent.id = agent_id, %error, "what is known of an agent cannot be read");
+            }
             master.connections.unregister(&agent_id, serial);
             return;
         }
