@@ -276,10 +276,10 @@ def test_agents_that_are_not_let_in(tmp_path: pathlib.Path) -> None:
         assert shared.code == 1 and "data directory" in shared.err, str(shared)
 
         # Of two agents with one id the second is told so and waits: the first may be about to be given up.
-        cluster.expect_alarm(r"another agent with the id")
+        cluster.expect_alarm(r"joined with another token")
         same_id = ["--agent-id", "agent-1", "--data-dir", cluster.root / "twin"]
         with cluster.det_beside(*base, right, *same_id) as twin:
-            told = "another agent with the id"
+            told = "joined with another token"
             wait_for("the refusal of the second", lambda: told in twin.log.read_text(), within=20)
             twin.stop()
         assert [agent["id"] for agent in cluster.api("GET", "/api/v1/agents")["agents"]] == ["agent-1"]

@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 pub const PROTOCOL_VERSION: u32 = 1;
 /// Path of the WebSocket on the master.
 pub const PATH: &str = "/agents";
+/// Header of the request for the WebSocket with the token that all agents of a cluster may join with. The agent's own token
+/// is in `Authorization: Bearer`, in every request; an agent that has joined needs no other.
+pub const JOIN_TOKEN_HEADER: &str = "det-join-token";
 /// Both sides send a WebSocket ping when nothing was sent for this long.
 pub const PING_SECONDS: u64 = 10;
 /// A side that has heard nothing for this long closes the connection.
@@ -130,16 +133,12 @@ pub struct AgentLog {
 pub enum ToAgent {
     /// Answer to [`Hello`].
     Welcome(Welcome),
-    /// The agent may not join; it says why and ends (or retries when `retry`).
+    /// The agent may not join.
     Refused {
         /// A sentence for the agent's log.
         reason: String,
-        /// Whether trying again can help.
-        retry: bool,
-        /// Whether it is because the agent came back with other devices or for another pool than the master knew. The
-        /// master has removed what it knew and given up the agent's tasks; the next [`Hello`] joins as a new agent.
-        #[serde(default)]
-        changed: bool,
+        /// What the agent is to do.
+        then: AfterRefusal,
     },
     /// Start this container unless it is known already (by container id).
     Start(Box<ContainerSpec>),
@@ -156,6 +155,21 @@ pub enum ToAgent {
         /// Which.
         container_id: ContainerId,
     },
+}
+
+/// What an agent does that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AfterRefusal {
+    /// Tries again: what is in the way can pass.
+    Retry,
+    /// Ends; its tasks go on.
+    End,
+    /// Ends with its tasks, which the master has given up: they may run elsewhere.
+    EndTasks,
+    /// It came back with other devices or for another pool than the master knew. The master has removed what it knew and
+    /// given up the agent's tasks, so these end; the next [`Hello`] joins as a new agent.
+    Rejoin,
 }
 
 /// What an agent needs to know of its master.

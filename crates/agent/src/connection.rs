@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_agent_proto::{
-    Hello, PATH, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS, ToAgent, ToMaster,
+    AfterRefusal, Hello, JOIN_TOKEN_HEADER, PATH, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS,
+    ToAgent, ToMaster,
 };
 use det_failpoints::failpoint;
 use futures::{SinkExt, StreamExt};
@@ -51,8 +52,8 @@ enum LinkError {
     #[error("the master answered \"{status}\" instead of opening the connection")]
     Http { status: String },
     #[error(
-        "it does not take this agent's token; copy the file \"agent-token\" from the master's data directory and name it \
-         with --agent-token-file"
+        "it does not take this agent's token; to join, copy the file \"agent-token\" from the master's data directory and \
+         name it with --agent-token-file"
     )]
     WrongToken,
     #[error("the connection failed: {0}")]
@@ -64,11 +65,7 @@ enum LinkError {
     #[error("the master closed the connection")]
     Closed,
     #[error("the master refused this agent: {reason}")]
-    Refused {
-        reason: String,
-        retry: bool,
-        changed: bool,
-    },
+    Refused { reason: String, then: AfterRefusal },
     #[error("the master sent what is not understood: {0}")]
     Nonsense(String),
 }
@@ -112,26 +109,34 @@ pub(crate) async fn keep(
                 }
             },
         };
-        if let LinkError::Refused {
-            reason,
-            retry: false,
-            changed,
-        } = error
-        {
-            if changed && shared.options.rejoin_when_changed {
-                tracing::warn!("this agent joins the master anew: {reason}");
-                tokio::select! {
-                    () = stop.cancelled() => return Ok(()),
-                    () = sleep(FIRST_PAUSE) => continue,
+        if let LinkError::Refused { reason, then } = &error {
+            let reason = reason.clone();
+            match then {
+                AfterRefusal::Retry => {}
+                AfterRefusal::End | AfterRefusal::EndTasks => {
+                    let given_up = *then == AfterRefusal::EndTasks;
+                    return Err(AgentError::Refused { reason, given_up });
+                }
+                AfterRefusal::Rejoin if shared.options.rejoin_when_changed => {
+                    tracing::warn!("this agent joins the master anew: {reason}");
+                    tokio::select! {
+                        () = stop.cancelled() => return Ok(()),
+                        () = sleep(FIRST_PAUSE) => continue,
+                    }
+                }
+                AfterRefusal::Rejoin => {
+                    return Err(AgentError::Refused {
+                        reason,
+                        given_up: true,
+                    });
                 }
             }
-            return Err(AgentError::Refused { reason, changed });
         }
         ever_connected |= was_connected;
         if let (LinkError::WrongToken, false) = (&error, ever_connected) {
             return Err(AgentError::Refused {
                 reason: error.to_string(),
-                changed: false,
+                given_up: false,
             });
         }
         if was_connected {
@@ -214,15 +219,11 @@ async fn connect(
         .websocket_url(PATH)
         .into_client_request()
         .map_err(|error| LinkError::Address(error.to_string()))?;
+    let headers = request.headers_mut();
+    let own = secret_value(&format!("Bearer {}", shared.data_dir.token().expose()))?;
+    headers.insert(AUTHORIZATION, own);
     if let Some(token) = &shared.options.token {
-        let mut value =
-            HeaderValue::from_str(&format!("Bearer {}", token.expose())).map_err(|_| {
-                LinkError::Address(
-                    "the agent's token holds a character that cannot be sent".to_owned(),
-                )
-            })?;
-        value.set_sensitive(true);
-        request.headers_mut().insert(AUTHORIZATION, value);
+        headers.insert(JOIN_TOKEN_HEADER, secret_value(token.expose())?);
     }
     let (socket, _) = within(tokio_tungstenite::client_async(request, transport))
         .await?
@@ -236,6 +237,15 @@ async fn connect(
             other => LinkError::WebSocket(other.to_string()),
         })?;
     Ok((socket, host_address))
+}
+
+/// The value of a header that is never shown.
+fn secret_value(text: &str) -> Result<HeaderValue, LinkError> {
+    let mut value = HeaderValue::from_str(text).map_err(|_| {
+        LinkError::Address("the agent's token has a character that cannot be sent".to_owned())
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Why the TLS handshake failed.
@@ -364,8 +374,7 @@ fn follow(
                         "it speaks protocol {}, this agent {PROTOCOL_VERSION}; use the same version on both sides",
                         welcome.protocol
                     ),
-                    retry: true,
-                    changed: false,
+                    then: AfterRefusal::Retry,
                 });
             }
             tracing::info!(
@@ -379,16 +388,8 @@ fn follow(
                 host_address: host_address.to_owned(),
             }));
         }
-        ToAgent::Refused {
-            reason,
-            retry,
-            changed,
-        } => {
-            return Err(LinkError::Refused {
-                reason,
-                retry,
-                changed,
-            });
+        ToAgent::Refused { reason, then } => {
+            return Err(LinkError::Refused { reason, then });
         }
         ToAgent::Start(spec) => manager.start(*spec),
         ToAgent::Kill {

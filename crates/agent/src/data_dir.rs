@@ -3,6 +3,7 @@
 //! ```text
 //! <data>/agent.lock          held while an agent lives
 //! <data>/instance            identity of this directory, made once
+//! <data>/token               what this agent identifies itself to the master with, made once
 //! <data>/bin/                a copy of the supervisor, where it cannot be linked
 //! <data>/containers/<id>/    one per container, see `containers::store`
 //! <data>/trash/              directories on their way out
@@ -16,11 +17,17 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::Secret;
+
+/// File in an agent's data directory with the agent's own token.
+pub const TOKEN_FILE: &str = "token";
+
 /// An agent's directory that is ours while this value lives.
 #[derive(Debug)]
 pub(crate) struct DataDir {
     path: PathBuf,
     instance_id: String,
+    token: Secret,
     /// Released by the kernel when the agent ends, however it ends.
     _lock: File,
 }
@@ -86,10 +93,12 @@ impl DataDir {
                 }
             }
         }
-        let instance_id = instance_id(&path.join("instance"))?;
+        let instance_id = made_once(&path.join("instance"), || uuid::Uuid::new_v4().to_string())?;
+        let token = made_once(&path.join(TOKEN_FILE), new_token)?;
         Ok(Self {
             path,
             instance_id,
+            token: Secret::new(token),
             _lock: lock,
         })
     }
@@ -97,6 +106,11 @@ impl DataDir {
     /// Identity of this directory.
     pub(crate) fn instance_id(&self) -> &str {
         &self.instance_id
+    }
+
+    /// The token of this agent alone. It is stored before the master hears of it.
+    pub(crate) fn token(&self) -> &Secret {
+        &self.token
     }
 
     /// The directory, without links.
@@ -120,17 +134,24 @@ impl DataDir {
     }
 }
 
-/// Reads the identity, or makes one.
-fn instance_id(path: &Path) -> Result<String, DataDirError> {
+/// A token that cannot be guessed: 64 hexadecimal digits.
+fn new_token() -> String {
+    rand::random::<[u8; 32]>()
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// Reads a text that is for this agent's account only, or makes it.
+fn made_once(path: &Path, make: impl FnOnce() -> String) -> Result<String, DataDirError> {
     match std::fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(access("read", path)(source)),
     }
-    let id = uuid::Uuid::new_v4().to_string();
-    write_atomically(path, id.as_bytes(), 0o600).map_err(access("write", path))?;
-    Ok(id)
+    let text = make();
+    write_atomically(path, text.as_bytes(), 0o600).map_err(access("write", path))?;
+    Ok(text)
 }
 
 fn access(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataDirError {
@@ -193,9 +214,26 @@ mod tests {
             "{message}"
         );
         let identity = first.instance_id().to_owned();
+        let token = first.token().clone();
         drop(first);
         let again = DataDir::open(&path, Duration::ZERO).await.unwrap();
         assert_eq!(again.instance_id(), identity, "the identity stays");
+        assert_eq!(again.token(), &token, "the token stays");
+    }
+
+    #[tokio::test]
+    async fn the_token_is_random_and_for_the_agents_account_only() {
+        let root = tempfile::tempdir().unwrap();
+        let mut tokens = Vec::new();
+        for name in ["a", "b"] {
+            let path = root.path().join(name);
+            let dir = DataDir::open(&path, Duration::ZERO).await.unwrap();
+            let file = std::fs::metadata(dir.path().join(TOKEN_FILE)).unwrap();
+            assert_eq!(file.permissions().mode() & 0o777, 0o600);
+            tokens.push(dir.token().expose().to_owned());
+        }
+        assert_eq!(tokens[0].len(), 64);
+        assert_ne!(tokens[0], tokens[1]);
     }
 
     #[tokio::test]

@@ -32,7 +32,7 @@ use thiserror::Error;
 use tokio::sync::{OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use data_dir::DataDirError;
+pub use data_dir::{DataDirError, TOKEN_FILE};
 pub use det_taskspec::sandbox::{Isolation, IsolationRow};
 pub use isolation::check_isolation;
 pub use options::{
@@ -96,9 +96,9 @@ pub enum AgentError {
     Refused {
         /// The master's words.
         reason: String,
-        /// Whether it is because this agent's devices or pool are others than the master knew: its tasks have been
-        /// ended, and a start after this joins as a new agent.
-        changed: bool,
+        /// Whether the master has given up this agent's tasks, because its devices or its pool are others than the
+        /// master knew, or because its token was revoked: they have been ended.
+        given_up: bool,
     },
     /// The number of attempts is used up.
     #[error("gave up on the master at {master} after {attempts} attempts: {reason}")]
@@ -121,7 +121,8 @@ pub enum AgentError {
 ///
 /// When it cannot start, when the master refuses it for good, and when
 /// [`AgentOptions::reconnect_attempts`] are used up. In the last two cases [`AgentOptions::on_connection_lost`] has been
-/// run, also where no connection ever succeeded. Tasks run on in all of these, except where the devices or the pool of this agent have changed ([`AgentError::Refused`]).
+/// run, also where no connection ever succeeded. Tasks run on in all of these, except where the
+/// master has given them up ([`AgentError::Refused`]).
 pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(), AgentError> {
     let master = MasterAddress::parse(&options.master_url)
         .map_err(|error| AgentError::MasterAddress(error.to_string()))?;
@@ -184,11 +185,16 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
     remove_strays(&shared, &manager).await;
     let result = serve_until(&shared, &manager, tls, shutdown).await;
     match &result {
-        Err(AgentError::GaveUp { .. } | AgentError::Refused { changed: false, .. }) => {
+        Err(
+            AgentError::GaveUp { .. }
+            | AgentError::Refused {
+                given_up: false, ..
+            },
+        ) => {
             connection_lost_hook(&shared.options.on_connection_lost).await;
         }
-        // The master has given these tasks up and starts them elsewhere.
-        Err(AgentError::Refused { changed: true, .. }) => end_tasks(&shared, &manager).await,
+        // They may run elsewhere by now.
+        Err(AgentError::Refused { given_up: true, .. }) => end_tasks(&shared, &manager).await,
         _ => {}
     }
     result

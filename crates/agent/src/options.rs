@@ -30,7 +30,8 @@ pub struct AgentOptions {
     pub container_master_host: Option<String>,
     /// Port that *tasks* use to reach the master; `None` = the port of [`AgentOptions::master_url`].
     pub container_master_port: Option<u16>,
-    /// Token this agent proves itself with, sent as `Authorization: Bearer`; `None` where the master asks for none.
+    /// Token that all agents of the cluster join with; `None` for an agent that has joined: it has a token of its own in
+    /// its data directory.
     pub token: Option<Secret>,
     /// How the master's certificate is checked when its address is `https`.
     pub tls: TlsOptions,

@@ -217,6 +217,10 @@ pub struct DisableAgentResponse {
     pub agent: Agent,
 }
 
+/// Answer of `RevokeAgent`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct RevokeAgentResponse {}
+
 /// Answer of `GetSlots`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -1,6 +1,7 @@
 //! `det agent`: an agent on its own. (Managing the agents of a cluster stands in `commands/agents.rs`.)
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -64,7 +65,7 @@ pub(crate) struct AgentArgs {
     /// Where the agent keeps its tasks
     #[arg(long, value_name = "PATH")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// File with the token that the master gives out
+    /// File with the token that the cluster's agents join with; not needed once this agent has joined
     #[arg(long, value_name = "PATH")]
     pub(crate) agent_token_file: Option<PathBuf>,
     /// End the tasks when the agent is told to stop
@@ -162,7 +163,7 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     serve::warn_of_secrets(&flags);
     tracing::info!(config = %config.to_masked_json(), "starting");
     let mut options = options(&config)?;
-    options.token = token(&config)?;
+    options.token = token(&config, &options.data_dir)?;
     options.private_paths.extend(private_files(&files, &config));
     options.keep_tasks_on_shutdown = !args.stop_tasks;
     let shutdown = CancellationToken::new();
@@ -301,8 +302,9 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     Ok(options)
 }
 
-/// The token: from the configuration, the file it names, or a master's on this machine.
-fn token(config: &AgentConfig) -> Result<Option<Secret>, CliError> {
+/// The token to join with: from the configuration, the file it names, or a master's on this machine. An agent that has a
+/// token of its own needs none.
+fn token(config: &AgentConfig, data_dir: &Path) -> Result<Option<Secret>, CliError> {
     if let Some(token) = &config.agent_token {
         return Ok(Some(Secret::new(token.clone())));
     }
@@ -312,8 +314,15 @@ fn token(config: &AgentConfig) -> Result<Option<Secret>, CliError> {
     };
     match std::fs::read_to_string(&path) {
         Ok(text) => Ok(Some(Secret::new(text.trim()))),
+        Err(error) if error.kind() == ErrorKind::NotFound && has_own_token(data_dir) => Ok(None),
+        Err(_) if config.agent_token_file.is_none() && has_own_token(data_dir) => Ok(None),
         Err(_) if config.agent_token_file.is_none() => Err(CliError::usage("the agent has no token for the master")
             .with_hint("copy the file \"agent-token\" from the master's data directory and name it with --agent-token-file")),
         Err(error) => Err(CliError::file("read the agents' token", &path, &error)),
     }
+}
+
+/// Whether an agent has run with this data directory, and so may have joined.
+fn has_own_token(data_dir: &Path) -> bool {
+    data_dir.join(det_agent::TOKEN_FILE).exists()
 }

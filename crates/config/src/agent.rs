@@ -314,7 +314,7 @@ pub(crate) static AGENT: Section = section(&[
     field(
         "agent_token",
         Kind::Text,
-        "What the agent presents to the master",
+        "Token that the cluster's agents join with; not needed once this agent has joined",
     )
     .secret(),
     field("agent_token_file", Kind::Text, "File that holds the above"),

@@ -34,6 +34,7 @@ mod standing;
 pub mod unit;
 pub mod writer;
 
+pub mod agent_tokens;
 pub mod agents;
 pub mod allocations;
 pub mod bulk;

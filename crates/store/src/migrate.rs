@@ -34,6 +34,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "checkpoint files",
         text: include_str!("../migrations/0004_checkpoint_files.sql"),
     },
+    Migration {
+        version: 5,
+        name: "agent tokens",
+        text: include_str!("../migrations/0005_agent_tokens.sql"),
+    },
 ];
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.

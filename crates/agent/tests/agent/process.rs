@@ -5,7 +5,7 @@ use crate::common::{
 };
 use axum::http::StatusCode;
 use det_agent::{AgentError, AgentOptions};
-use det_agent_proto::{ContainerState, PROTOCOL_VERSION, ToAgent};
+use det_agent_proto::{AfterRefusal, ContainerState, PROTOCOL_VERSION, ToAgent};
 use det_spool::{Record, Stdtype, Writer};
 use det_taskspec::{ContainerExit, SPOOL_DIR};
 
@@ -534,8 +534,7 @@ async fn an_agent_that_is_refused_for_good_ends_and_says_why() {
     let root = tempfile::tempdir().unwrap();
     let master = FakeMaster::start_with(ToAgent::Refused {
         reason: "resource pool \"default\" does not exist".into(),
-        retry: false,
-        changed: false,
+        then: AfterRefusal::End,
     })
     .await;
     let agent = Agent::start(options(&master, root.path(), &stub_supervisor(root.path())));
@@ -592,8 +591,7 @@ async fn the_hook_runs_where_the_master_refuses_the_agent_for_good() {
     let root = tempfile::tempdir().unwrap();
     let master = FakeMaster::start_with(ToAgent::Refused {
         reason: "no such pool".into(),
-        retry: false,
-        changed: false,
+        then: AfterRefusal::End,
     })
     .await;
     let (options, marker) = with_hook(&master, root.path());
@@ -635,12 +633,11 @@ async fn an_agent_that_has_changed_ends_its_tasks_and_joins_anew_at_its_next_sta
     assert!(process.exists());
     master.answer(ToAgent::Refused {
         reason: "it had 1 devices and comes back with 2".into(),
-        retry: false,
-        changed: true,
+        then: AfterRefusal::Rejoin,
     });
     let error = Agent::start(options.clone()).ended().await.unwrap_err();
     assert!(
-        matches!(error, AgentError::Refused { changed: true, .. }),
+        matches!(error, AgentError::Refused { given_up: true, .. }),
         "{error:?}"
     );
     assert!(!process.exists());

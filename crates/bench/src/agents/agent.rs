@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use det_agent_proto::{
-    ContainerReport, ContainerState, Hello, PATH, PROTOCOL_VERSION, ToAgent, ToMaster,
+    ContainerReport, ContainerState, Hello, JOIN_TOKEN_HEADER, PATH, PROTOCOL_VERSION, ToAgent,
+    ToMaster,
 };
 use det_ids::{AgentId, ContainerId, SlotId};
 use det_taskspec::{ContainerExit, ContainerSpec, Device, DeviceKind};
@@ -95,10 +96,10 @@ impl Agent {
         let stream = TcpStream::connect(&options.master).await?;
         stream.set_nodelay(true)?;
         let mut request = format!("ws://{}{PATH}", options.master).into_client_request()?;
-        request.headers_mut().insert(
-            AUTHORIZATION,
-            format!("Bearer {}", self.fleet.token).parse()?,
-        );
+        let headers = request.headers_mut();
+        let own = format!("Bearer made by {}", self.id.as_str());
+        headers.insert(AUTHORIZATION, own.parse()?);
+        headers.insert(JOIN_TOKEN_HEADER, self.fleet.token.parse()?);
         let (mut socket, _) = tokio_tungstenite::client_async(request, stream).await?;
         let hello = Hello {
             protocol: PROTOCOL_VERSION,

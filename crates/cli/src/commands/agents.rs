@@ -1,4 +1,4 @@
-//! `det agent list|enable|disable`: the agents of a cluster; `det agent check-isolation`: this machine.
+//! `det agent list|enable|disable|revoke`: the agents of a cluster; `det agent check-isolation`: this machine.
 
 use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
@@ -30,6 +30,11 @@ pub(crate) enum AgentQuestion {
         #[command(flatten)]
         format: FormatArgs,
     },
+    /// Refuse an agent's token from now on: it is cut off, its tasks start elsewhere, and its id is free
+    Revoke {
+        /// Id of the agent
+        agent_id: String,
+    },
     /// Show what a process task could reach on this machine, by trying it in a task's sandbox
     CheckIsolation {
         #[command(flatten)]
@@ -50,7 +55,7 @@ pub(crate) struct AgentChoice {
     all: bool,
 }
 
-/// Carries out `det agent list|enable|disable`.
+/// Carries out `det agent list|enable|disable|revoke|check-isolation`.
 pub(crate) async fn run(question: AgentQuestion, context: &Context) -> Result<(), CliError> {
     if let AgentQuestion::CheckIsolation { agent, format } = question {
         return agent::check_isolation(*agent, format.format()).await;
@@ -66,6 +71,13 @@ pub(crate) async fn run(question: AgentQuestion, context: &Context) -> Result<()
                     .await?;
                 output::note(format_args!("Enabled agent {agent}."));
             }
+            Ok(())
+        }
+        AgentQuestion::Revoke { agent_id } => {
+            client
+                .post(&api_path(["agents", &agent_id, "revoke"]), None)
+                .await?;
+            output::note(format_args!("Revoked the token of agent {agent_id}."));
             Ok(())
         }
         AgentQuestion::Disable {

@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use det_agent_proto::{AgentLog, ContainerState, Hello, PROTOCOL_VERSION};
 use det_failpoints::failpoint;
 use det_store::agents::{self, AgentRow};
+use det_store::allocations::ContainerRow;
 use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, WriteTx, allocations};
 use det_taskspec::{Device, DeviceKind};
 
 use crate::app::Master;
+use crate::app::agent_tokens::Credential;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
@@ -146,7 +148,12 @@ impl Master {
     }
 
     /// Removes an agent and gives up its containers.
-    async fn remove_agent(&self, tx: &mut WriteTx, id: &str, reason: &str) -> AppResult<()> {
+    pub(crate) async fn remove_agent(
+        &self,
+        tx: &mut WriteTx,
+        id: &str,
+        reason: &str,
+    ) -> AppResult<()> {
         self.lose_containers(tx, id, reason).await?;
         agents::delete(&mut tx.conn(), id).await?;
         let event = NewEvent {
@@ -163,11 +170,18 @@ impl Master {
     }
 
     /// Stores that an agent is here, with all its containers.
-    pub(crate) async fn agent_joined(&self, hello: Hello) -> AppResult<()> {
-        let master = self.clone();
+    pub(crate) async fn agent_joined(
+        &self,
+        hello: Hello,
+        credential: &Credential,
+    ) -> AppResult<()> {
+        let (master, credential) = (self.clone(), credential.clone());
         self.store
             .write(move |tx| {
                 Box::pin(async move {
+                    master
+                        .require_admitted(tx, hello.agent_id.as_str(), &credential)
+                        .await?;
                     // It may have gone since the agent was asked in.
                     master.require_pool(&hello.resource_pool)?;
                     let before = agents::find(&mut tx.conn(), hello.agent_id.as_str()).await?;
@@ -297,11 +311,26 @@ impl Master {
         Ok(())
     }
 
-    /// Stores lines of the agent for a task's log.
+    /// Stores lines of the agent for the log of a task that it has, or had, a container of.
     pub(crate) async fn agent_logged(&self, agent_id: &str, log: AgentLog) -> AppResult<()> {
         let Some((task_id, _)) = log.allocation_id.split() else {
             return Ok(());
         };
+        let containers = {
+            let mut conn = self.store.read().await?;
+            allocations::containers(&mut conn.conn(), log.allocation_id.as_str()).await?
+        };
+        let own = |row: &ContainerRow| {
+            row.agent_id == agent_id && log.container_id.as_ref().is_none_or(|id| id.0 == row.id)
+        };
+        if !containers.iter().any(own) {
+            tracing::warn!(
+                agent.id = agent_id,
+                allocation.id = log.allocation_id.as_str(),
+                "lines of an agent for a task that it does not run are left out"
+            );
+            return Ok(());
+        }
         let lines: Vec<LogLine> = log
             .lines
             .into_iter()

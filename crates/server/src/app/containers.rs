@@ -274,9 +274,11 @@ impl Master {
         }
         row.observed = Some(text);
         allocations::update_container(&mut tx.conn(), &row).await?;
-        if let (ContainerState::Running { .. }, Some((task, _))) =
-            (&report.state, report.allocation_id.split())
-        {
+        // The allocation of the row: what the agent says of it must not choose the log.
+        if let (ContainerState::Running { .. }, Some((task, _))) = (
+            &report.state,
+            AllocationId(row.allocation_id.clone()).split(),
+        ) {
             let text = format!("Container started on agent {agent_id}");
             self.log_line(tx, task.as_str(), Some(&row.allocation_id), &text)?;
         }

@@ -4,6 +4,7 @@
 //! background work, which it wakes. Nothing here knows HTTP.
 
 mod admission;
+pub(crate) mod agent_tokens;
 pub mod agents;
 pub mod allocations;
 mod backfill;

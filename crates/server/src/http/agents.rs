@@ -6,10 +6,11 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use det_agent_proto::JOIN_TOKEN_HEADER;
 use det_api_types::agents::{
     Agent, AgentSortBy, DisableAgentRequest, DisableAgentResponse, DisableSlotRequest,
     DisableSlotResponse, EnableAgentResponse, EnableSlotResponse, GetAgentResponse, GetAgentsQuery,
-    GetAgentsResponse, GetSlotResponse, GetSlotsResponse, Slot,
+    GetAgentsResponse, GetSlotResponse, GetSlotsResponse, RevokeAgentResponse, Slot,
 };
 use det_api_types::page::OrderBy;
 use det_store::{agents, allocations};
@@ -18,8 +19,7 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::agents::Service;
-use crate::auth::token_hash;
-use crate::error::{AppError, AppResult, ErrorKind};
+use crate::error::{AppError, AppResult};
 use crate::http::error::ApiError;
 use crate::http::extract::{Caller, WireBody, WireQuery, session_token};
 use crate::http::respond::{Answer, message};
@@ -32,6 +32,7 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(get_agent))
         .routes(routes!(enable_agent))
         .routes(routes!(disable_agent))
+        .routes(routes!(revoke_agent))
         .routes(routes!(get_slots))
         .routes(routes!(get_slot))
         .routes(routes!(enable_slot))
@@ -167,6 +168,20 @@ fn service(drain: bool) -> Service {
     }
 }
 
+/// Refuses the token of an agent from now on: its connection ends, what runs on it is given up, and its id is free. For
+/// administrators; an addition of ours.
+#[utoipa::path(post, path = "/api/v1/agents/{agentId}/revoke", operation_id = "RevokeAgent", tag = "agents",
+    params(("agentId" = String, Path, description = "the agent")),
+    responses((status = 200, body = RevokeAgentResponse)))]
+async fn revoke_agent(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    Path(agent_id): Path<String>,
+) -> Answer {
+    master.revoke_agent(&actor, &agent_id).await?;
+    message(&RevokeAgentResponse::default())
+}
+
 /// The slots of an agent.
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}/slots", operation_id = "GetSlots", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
@@ -236,22 +251,19 @@ const MESSAGE_LIMIT_BYTES: usize = 8 << 20;
 /// What a connection reads and writes at once.
 const AGENT_BUFFER_BYTES: usize = 8 << 10;
 
-/// The WebSocket of an agent, which must show the cluster's agent token.
+/// The WebSocket of an agent, which shows its own token, and that of the cluster until it has joined.
 pub async fn connect(
     State(master): State<Master>,
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
-    // Both sides of the comparison are SHA-256 hashes: how long it takes says nothing about the token.
-    let allowed =
-        session_token(&headers).is_some_and(|token| token_hash(&token) == master.agent_token_hash);
-    if !allowed {
-        return ApiError(
-            AppError::new(ErrorKind::Unauthenticated, "this agent's token is not the one of this cluster")
-                .hint("start the agent with the token that the master shows its administrators, see --agent-token-file"),
-        )
-        .into_response();
-    }
+    let join = headers
+        .get(JOIN_TOKEN_HEADER)
+        .and_then(|value| value.to_str().ok());
+    let credential = match master.agent_credential(session_token(&headers), join).await {
+        Ok(credential) => credential,
+        Err(error) => return ApiError(error).into_response(),
+    };
     match upgrade {
         Ok(upgrade) => {
             let upgrade = upgrade
@@ -260,7 +272,9 @@ pub async fn connect(
                 // Messages are small; there may be thousands of agents that have nothing to say.
                 .read_buffer_size(AGENT_BUFFER_BYTES)
                 .write_buffer_size(AGENT_BUFFER_BYTES);
-            upgrade.on_upgrade(move |socket| crate::rm_agents::connection::serve(master, socket))
+            upgrade.on_upgrade(move |socket| {
+                crate::rm_agents::connection::serve(master, credential, socket)
+            })
         }
         Err(_) => ApiError(AppError::invalid(
             "agents connect here with a WebSocket; this request is none",

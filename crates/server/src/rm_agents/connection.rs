@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket};
 use det_agent_proto::{
-    ContainerReport, ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION, SILENCE_SECONDS,
-    ToAgent, ToMaster, Welcome,
+    AfterRefusal, ContainerReport, ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION,
+    SILENCE_SECONDS, ToAgent, ToMaster, Welcome,
 };
 use det_failpoints::failpoint;
 use det_ids::ContainerId;
@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Registration;
 use super::reconcile::{Desired, Heard, Order, reconcile};
 use crate::app::Master;
+use crate::app::agent_tokens::{Credential, NotAdmitted};
 use crate::error::{AppResult, ErrorKind};
 use crate::hub::Topic;
 
@@ -25,33 +26,28 @@ const REPORTS_AT_ONCE: usize = 256;
 const REPEAT_END: Duration = Duration::from_secs(30);
 
 /// Serves an agent until its connection ends.
-pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
+pub(crate) async fn serve(master: Master, credential: Credential, mut socket: WebSocket) {
     let hello = match first_message(&mut socket).await {
         Ok(hello) => hello,
         Err(reason) => {
             tracing::warn!(reason, "a connection to the agents' port was refused");
-            refuse(&mut socket, refusal(reason)).await;
+            refuse(&mut socket, reason, AfterRefusal::End).await;
             return;
         }
     };
     let agent_id = hello.agent_id.0.clone();
-    if let Err(reason) = master.check_agent(&hello) {
+    if let Err((reason, then)) = admit(&master, &hello, &credential).await {
         tracing::warn!(agent.id = agent_id, reason, "an agent was refused");
-        refuse(&mut socket, refusal(reason)).await;
+        refuse(&mut socket, reason, then).await;
         return;
     }
-    let (serial, replaced) = match master.connections.register(&agent_id, &hello.instance_id) {
-        Registration::Accepted(serial, replaced) => (serial, replaced),
+    let (serial, ended) = match master.connections.register(&agent_id, &hello.instance_id) {
+        Registration::Accepted(serial, ended) => (serial, ended),
         Registration::Taken => {
             let reason = format!(
                 "another agent with the id \"{agent_id}\" is connected; give this one another with --agent-id"
             );
-            let taken = ToAgent::Refused {
-                reason,
-                retry: true,
-                changed: false,
-            };
-            refuse(&mut socket, taken).await;
+            refuse(&mut socket, reason, AfterRefusal::Retry).await;
             return;
         }
     };
@@ -65,12 +61,7 @@ pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
                 "an agent that has changed was refused"
             );
             master.connections.unregister(&agent_id, serial);
-            let changed = ToAgent::Refused {
-                reason,
-                retry: false,
-                changed: true,
-            };
-            refuse(&mut socket, changed).await;
+            refuse(&mut socket, reason, AfterRefusal::Rejoin).await;
             return;
         }
         Err(error) => {
@@ -85,12 +76,13 @@ pub(crate) async fn serve(master: Master, mut socket: WebSocket) {
     let mut connection = Connection {
         master: master.clone(),
         agent_id: agent_id.clone(),
+        credential,
         socket,
         heard: BTreeMap::new(),
     };
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,
-        () = replaced.cancelled() => Ok("a newer connection of the same agent took over"),
+        () = ended.cancelled() => Ok("a newer connection of the same agent took over, or its token was revoked"),
         () = master.shutdown.cancelled() => Ok("the master is stopping"),
     };
     match outcome {
@@ -128,17 +120,32 @@ async fn first_message(socket: &mut WebSocket) -> Result<Hello, String> {
     }
 }
 
-/// A refusal after which the agent is to end.
-fn refusal(reason: String) -> ToAgent {
-    ToAgent::Refused {
-        reason,
-        retry: false,
-        changed: false,
+/// Decides whether an agent that says hello may join; else the reason, and what it is to do.
+async fn admit(
+    master: &Master,
+    hello: &Hello,
+    credential: &Credential,
+) -> Result<(), (String, AfterRefusal)> {
+    master
+        .check_agent(hello)
+        .map_err(|reason| (reason, AfterRefusal::End))?;
+    match master
+        .admit_agent(hello.agent_id.as_str(), credential)
+        .await
+    {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(NotAdmitted::Yet(reason))) => Err((reason, AfterRefusal::Retry)),
+        Ok(Err(NotAdmitted::Stranger(reason))) => Err((reason, AfterRefusal::End)),
+        Ok(Err(NotAdmitted::Revoked(reason))) => Err((reason, AfterRefusal::EndTasks)),
+        Err(error) => Err((
+            format!("the master cannot read its agents' tokens now: {error}"),
+            AfterRefusal::Retry,
+        )),
     }
 }
 
-async fn refuse(socket: &mut WebSocket, refusal: ToAgent) {
-    if let Ok(text) = serde_json::to_string(&refusal) {
+async fn refuse(socket: &mut WebSocket, reason: String, then: AfterRefusal) {
+    if let Ok(text) = serde_json::to_string(&ToAgent::Refused { reason, then }) {
         // The agent may be gone already; nothing is lost by that.
         let _ = socket.send(Message::Text(text.into())).await;
         let _ = socket.send(Message::Close(None)).await;
@@ -148,6 +155,7 @@ async fn refuse(socket: &mut WebSocket, refusal: ToAgent) {
 struct Connection {
     master: Master,
     agent_id: String,
+    credential: Credential,
     socket: WebSocket,
     heard: BTreeMap<String, Heard>,
 }
@@ -170,7 +178,7 @@ impl Connection {
                 },
             );
         }
-        self.master.agent_joined(hello).await?;
+        self.master.agent_joined(hello, &self.credential).await?;
         let welcome = ToAgent::Welcome(Welcome {
             protocol: PROTOCOL_VERSION,
             version: env!("CARGO_PKG_VERSION").into(),

@@ -22,7 +22,8 @@ struct Connected {
     instance_id: String,
     /// Grows with every connection, so that an older one cannot remove a newer one.
     serial: u64,
-    replaced: CancellationToken,
+    /// Cancelled when it is to end: a newer one takes its place, or the agent's token was revoked.
+    ended: CancellationToken,
 }
 
 /// Outcome of [`Connections::register`].
@@ -41,21 +42,21 @@ impl Connections {
         let serial = match inner.get(agent_id) {
             Some(other) if other.instance_id != instance_id => return Registration::Taken,
             Some(other) => {
-                other.replaced.cancel();
+                other.ended.cancel();
                 other.serial + 1
             }
             None => 1,
         };
-        let replaced = CancellationToken::new();
+        let ended = CancellationToken::new();
         inner.insert(
             agent_id.to_owned(),
             Connected {
                 instance_id: instance_id.to_owned(),
                 serial,
-                replaced: replaced.clone(),
+                ended: ended.clone(),
             },
         );
-        Registration::Accepted(serial, replaced)
+        Registration::Accepted(serial, ended)
     }
 
     /// Removes a connection; `false` when a newer one has taken its place.
@@ -66,6 +67,14 @@ impl Connections {
             true
         } else {
             false
+        }
+    }
+
+    /// Ends the connection of an agent, if it has one. It counts as gone at once.
+    pub(crate) fn cut(&self, agent_id: &str) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connected) = inner.remove(agent_id) {
+            connected.ended.cancel();
         }
     }
 

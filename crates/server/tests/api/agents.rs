@@ -2,12 +2,10 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::Error;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use det_store::{StoreError, experiments};
 
-use crate::support::{Cluster, within};
+use crate::support::Cluster;
 
 fn ids(answer: &Value) -> Vec<&str> {
     answer["agents"]
@@ -291,46 +289,6 @@ async fn a_slot_is_disabled_drained_and_enabled() {
             .await
             .refused(400)
             .contains("drain")
-    );
-    cluster.stop().await;
-}
-
-#[tokio::test]
-async fn only_agents_with_the_clusters_token_connect() {
-    let cluster = Cluster::start().await;
-    let address = cluster.master_address();
-    for token in [
-        None,
-        Some("Bearer wrong".to_owned()),
-        Some(format!("Bearer {}", cluster.admin().await.token())),
-    ] {
-        let mut request = format!("ws://{address}{}", det_agent_proto::PATH)
-            .into_client_request()
-            .unwrap();
-        if let Some(token) = token {
-            request
-                .headers_mut()
-                .insert("Authorization", token.parse().unwrap());
-        }
-        match within(
-            "a refusal",
-            Box::pin(tokio_tungstenite::connect_async(request)),
-        )
-        .await
-        {
-            Err(Error::Http(response)) => assert_eq!(response.status().as_u16(), 401),
-            other => panic!("not refused: {other:?}"),
-        }
-    }
-    let plain = cluster
-        .client()
-        .with("Authorization", format!("Bearer {}", cluster.agent_token()));
-    assert!(
-        plain
-            .get(det_agent_proto::PATH)
-            .await
-            .refused(400)
-            .contains("WebSocket")
     );
     cluster.stop().await;
 }

@@ -14,7 +14,7 @@ use det_server::http::openapi;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Cluster, FakeAgent};
+use crate::support::{Client, Cluster, FakeAgent, own_token};
 
 const TABLE: &str = include_str!("../authorisation.tsv");
 
@@ -527,11 +527,16 @@ async fn everybody_may_do_what_the_table_says_and_no_more() {
 async fn only_agents_reach_the_agents_connection() {
     let world = World::new().await;
     for caller in CALLERS {
+        // Nor does the token that all agents join with, on its own.
         let status = world.caller(caller).await.get(PATH).await.status;
-        // Without a WebSocket it goes no further than this.
-        let expected = if caller == "agent" { 400 } else { 401 };
-        assert_eq!(status, expected, "{caller}");
+        assert_eq!(status, 401, "{caller}");
     }
+    let own = format!("Bearer {}", own_token("a1"));
+    let agent = world.cluster.client().with("Authorization", own);
+    // Without a WebSocket it goes no further than this.
+    assert_eq!(agent.get(PATH).await.status, 400);
+    // An agent's own token is no token of the API.
+    assert_eq!(agent.get("/api/v1/me").await.status, 401);
     world.cluster.stop().await;
 }
 

@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod agent_tokens;
 mod agents;
 mod allocations;
 mod auth;

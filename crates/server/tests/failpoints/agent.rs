@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use det_agent_proto::{
-    ContainerReport, ContainerState, Hello, PATH, PROTOCOL_VERSION, ToAgent, ToMaster,
+    ContainerReport, ContainerState, Hello, JOIN_TOKEN_HEADER, PATH, PROTOCOL_VERSION, ToAgent,
+    ToMaster,
 };
 use det_ids::{AgentId, SlotId};
 use det_taskspec::{ContainerExit, ContainerSpec, Device, DeviceKind};
@@ -110,10 +111,9 @@ async fn serve(
     inbox: &mut mpsc::UnboundedReceiver<ContainerReport>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let mut request = format!("ws://127.0.0.1:{port}{PATH}").into_client_request()?;
-    let token = format!("Bearer {AGENT_TOKEN}");
-    request
-        .headers_mut()
-        .insert("Authorization", token.parse()?);
+    let headers = request.headers_mut();
+    headers.insert("Authorization", format!("Bearer made by {id}").parse()?);
+    headers.insert(JOIN_TOKEN_HEADER, AGENT_TOKEN.parse()?);
     let (mut socket, _) = Box::pin(tokio_tungstenite::connect_async(request)).await?;
     while inbox.try_recv().is_ok() {}
     let hello = ToMaster::Hello(Hello {

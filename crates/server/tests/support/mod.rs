@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use det_agent_proto::{
-    ContainerReport, ContainerState, Hello, PATH, PROTOCOL_VERSION, ToAgent, ToMaster,
+    AfterRefusal, ContainerReport, ContainerState, Hello, JOIN_TOKEN_HEADER, PATH,
+    PROTOCOL_VERSION, ToAgent, ToMaster,
 };
 use det_config::Sources;
 use det_config::master::LoadedMaster;
@@ -31,8 +32,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 /// Nothing in these tests takes this long; what does has failed.
@@ -509,9 +510,8 @@ impl Cluster {
         match FakeAgent::say_hello(self, id, slots, pool).await.1 {
             ToAgent::Refused {
                 reason,
-                retry: false,
-                changed,
-            } => (reason, changed),
+                then: then @ (AfterRefusal::End | AfterRefusal::Rejoin),
+            } => (reason, then == AfterRefusal::Rejoin),
             other => panic!("not refused: {other:?}"),
         }
     }
@@ -588,6 +588,20 @@ fn options(
     (options, written)
 }
 
+/// What a fake agent shows.
+#[derive(Clone, Default)]
+pub(crate) struct Tokens {
+    /// Its own.
+    pub(crate) own: Option<String>,
+    /// The one that all join with.
+    pub(crate) join: Option<String>,
+}
+
+/// The token that a fake agent makes for itself.
+pub(crate) fn own_token(agent_id: &str) -> String {
+    format!("made by {agent_id}")
+}
+
 /// An agent that runs nothing but says that it does.
 pub(crate) struct FakeAgent {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
@@ -604,19 +618,38 @@ impl FakeAgent {
 
     /// Connects; gives the master's answer.
     async fn say_hello(cluster: &Cluster, id: &str, slots: u32, pool: &str) -> (Self, ToAgent) {
+        let tokens = Tokens {
+            own: Some(own_token(id)),
+            join: Some(cluster.agent_token().to_owned()),
+        };
+        let hello = Self::say_hello_with(cluster, tokens, id, slots, pool);
+        hello.await.unwrap()
+    }
+
+    /// The same with these tokens; the status where no connection is opened.
+    pub(crate) async fn say_hello_with(
+        cluster: &Cluster,
+        tokens: Tokens,
+        id: &str,
+        slots: u32,
+        pool: &str,
+    ) -> Result<(Self, ToAgent), u16> {
         let mut request = format!("ws://{}{PATH}", cluster.running.address)
             .into_client_request()
             .unwrap();
-        let token = format!("Bearer {}", cluster.agent_token());
-        request
-            .headers_mut()
-            .insert("Authorization", token.parse().unwrap());
-        let (socket, _) = within(
-            "an agent's connection",
-            Box::pin(tokio_tungstenite::connect_async(request)),
-        )
-        .await
-        .unwrap();
+        let headers = request.headers_mut();
+        if let Some(own) = tokens.own {
+            headers.insert("Authorization", format!("Bearer {own}").parse().unwrap());
+        }
+        if let Some(join) = tokens.join {
+            headers.insert(JOIN_TOKEN_HEADER, join.parse().unwrap());
+        }
+        let connection = Box::pin(tokio_tungstenite::connect_async(request));
+        let socket = match within("an agent's connection", connection).await {
+            Ok((socket, _)) => socket,
+            Err(Error::Http(response)) => return Err(response.status().as_u16()),
+            Err(error) => panic!("{error}"),
+        };
         let mut agent = Self { socket };
         let devices = (0..slots)
             .map(|n| Device {
@@ -640,10 +673,22 @@ impl FakeAgent {
             }))
             .await;
         let answer = agent.hear().await;
-        (agent, answer)
+        Ok((agent, answer))
     }
 
-    async fn say(&mut self, message: &ToMaster) {
+    /// Waits until the master ends the connection.
+    pub(crate) async fn cut(mut self) {
+        within("the end of an agent's connection", async {
+            while let Some(Ok(message)) = self.socket.next().await {
+                if matches!(message, Message::Close(_)) {
+                    break;
+                }
+            }
+        })
+        .await;
+    }
+
+    pub(crate) async fn say(&mut self, message: &ToMaster) {
         self.socket
             .send(Message::text(serde_json::to_string(message).unwrap()))
             .await

@@ -263,6 +263,7 @@ suite! {
         containers_hold_slots_until_they_end,
         tokens_act_for_their_allocation_until_they_expire,
         agents_are_replaced_and_noted_away,
+        an_agent_has_one_token,
         long_lists_of_ids_are_answered;
     reports:
         a_log_is_read_forwards_and_backwards,

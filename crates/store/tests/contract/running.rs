@@ -1,5 +1,6 @@
 //! Trials, allocations, containers, tokens and agents.
 
+use det_store::agent_tokens;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow};
 use det_store::experiments;
@@ -441,4 +442,29 @@ pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
     assert_eq!(states, [(experiment_id, "PENDING".to_owned())]);
     let uuids: Vec<String> = (0..70_000).map(|n| n.to_string()).collect();
     assert!(read!(world, conn => det_store::checkpoints::find_all(conn, &uuids).await).is_empty());
+}
+
+pub(crate) async fn an_agent_has_one_token(world: &World) {
+    let find = |id: &'static str| async move {
+        read!(world, conn => agent_tokens::find(conn, id).await)
+            .map(|row| (row.token_hash, row.joined_at, row.revoked_at))
+    };
+    assert_eq!(find("a").await, None);
+    assert!(!change!(world, conn => agent_tokens::revoke(conn, "a", 1).await));
+    change!(world, conn => agent_tokens::accept(conn, "a", &[1], 5).await);
+    change!(world, conn => agent_tokens::accept(conn, "b", &[2], 6).await);
+    assert_eq!(find("a").await, Some((vec![1], 5, None)));
+    let by_hash = read!(world, conn => agent_tokens::find_by_hash(conn, &[2]).await);
+    assert_eq!(by_hash.unwrap().agent_id, "b");
+
+    assert!(change!(world, conn => agent_tokens::revoke(conn, "a", 7).await));
+    assert!(
+        !change!(world, conn => agent_tokens::revoke(conn, "a", 8).await),
+        "it is revoked since it first was"
+    );
+    assert_eq!(find("a").await, Some((vec![1], 5, Some(7))));
+    // A token that comes under another id leaves the first one; the id has only the new one.
+    change!(world, conn => agent_tokens::accept(conn, "a", &[2], 9).await);
+    assert_eq!(find("a").await, Some((vec![2], 9, None)));
+    assert_eq!(find("b").await, None);
 }

@@ -1,0 +1,202 @@
+//! Tokens of agents.
+//!
+//! The cluster has one token that any agent may join with. Each agent makes a token of its own and shows it from its first
+//! connection on; what the master stores is its hash, for the agent's id. From then on the id is that agent's: nobody else
+//! who holds the cluster's token connects as this agent, also while it is away, and the agent needs the cluster's token no
+//! more. The id becomes free when the agent has been away for longer than its pool waits (see
+//! [`Master::give_up_lost_agents`]) or when an administrator revokes its token.
+
+use det_store::events::NewEvent;
+use det_store::{WriteTx, agent_tokens, agents};
+
+use crate::app::Master;
+use crate::auth::{Actor, token_hash};
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// What a connection to the agents' address has shown.
+#[derive(Debug, Clone)]
+pub(crate) struct Credential {
+    /// Hash of the agent's own token.
+    own: Vec<u8>,
+    /// Whether it has shown the cluster's token as well.
+    may_join: bool,
+}
+
+/// Why an agent is not admitted.
+pub(crate) enum NotAdmitted {
+    /// It may be later.
+    Yet(String),
+    /// This token belongs to another agent, or to none.
+    Stranger(String),
+    /// Its token was revoked, and its tasks were given up.
+    Revoked(String),
+}
+
+impl Master {
+    /// What the tokens of a request are worth: the agent's own, and that of the cluster if it brings one.
+    ///
+    /// # Errors
+    /// `Unauthenticated` when they allow no agent to connect.
+    pub(crate) async fn agent_credential(
+        &self,
+        own: Option<String>,
+        join: Option<&str>,
+    ) -> AppResult<Credential> {
+        let refused = |message: &str| AppError::new(ErrorKind::Unauthenticated, message);
+        let own = own.map(|token| token_hash(&token));
+        // An agent's own token is known to nobody else, so it is never the one that all know.
+        let Some(own) = own.filter(|own| *own != self.agent_token_hash) else {
+            return Err(
+                refused("this request brings no token of an agent's own").hint(
+                    "agents make one by themselves: install the same version on agents and master",
+                ),
+            );
+        };
+        // Both sides of the comparison are SHA-256 hashes: how long it takes says nothing about the token.
+        let may_join = join.is_some_and(|token| token_hash(token) == self.agent_token_hash);
+        if !may_join {
+            let mut conn = self.store.read().await?;
+            let known = agent_tokens::find_by_hash(&mut conn.conn(), &own).await?;
+            if known.is_none() {
+                return Err(
+                    refused("no agent has joined this cluster with this token").hint(
+                        "start the agent with the token that the cluster's agents join with, see --agent-token-file",
+                    ),
+                );
+            }
+        }
+        Ok(Credential { own, may_join })
+    }
+
+    /// Decides whether a connection is the agent that it says it is, and keeps the token of one that joins.
+    pub(crate) async fn admit_agent(
+        &self,
+        agent_id: &str,
+        credential: &Credential,
+    ) -> AppResult<Result<(), NotAdmitted>> {
+        let known = {
+            let mut conn = self.store.read().await?;
+            agent_tokens::find(&mut conn.conn(), agent_id).await?
+        };
+        // Nearly every connection is one of an agent that has joined before; the transaction that stores it looks again.
+        if known.is_some_and(|k| k.token_hash == credential.own && k.revoked_at.is_none()) {
+            return Ok(Ok(()));
+        }
+        let (master, id, credential) = (self.clone(), agent_id.to_owned(), credential.clone());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let known = agent_tokens::find(&mut tx.conn(), &id).await?;
+                    if let Some(known) = &known
+                        && known.token_hash == credential.own
+                    {
+                        return Ok(known.revoked_at.map_or(Ok(()), |_| Err(revoked(&id))));
+                    }
+                    let bearer =
+                        agent_tokens::find_by_hash(&mut tx.conn(), &credential.own).await?;
+                    if let Some(bearer) = &bearer
+                        && bearer.revoked_at.is_some()
+                    {
+                        return Ok(Err(revoked(&bearer.agent_id)));
+                    }
+                    if !credential.may_join {
+                        return Ok(Err(NotAdmitted::Stranger(format!(
+                            "this agent's token is not that of agent \"{id}\"; to join under this id, start the agent with \
+                             the token that the cluster's agents join with, see --agent-token-file"
+                        ))));
+                    }
+                    if known.is_some_and(|known| known.revoked_at.is_none())
+                        && agents::find(&mut tx.conn(), &id).await?.is_some()
+                    {
+                        return Ok(Err(NotAdmitted::Yet(format!(
+                            "agent \"{id}\" joined with another token, from another data directory; its id is free when it \
+                             has been away for the pool's agent_reconnect_wait, or after: det agent revoke {id}"
+                        ))));
+                    }
+                    if let Some(bearer) = bearer
+                        && agents::find(&mut tx.conn(), &bearer.agent_id).await?.is_some()
+                    {
+                        let other = bearer.agent_id;
+                        return Ok(Err(NotAdmitted::Yet(format!(
+                            "this agent's token is that of agent \"{other}\"; where the data directory was copied, give each \
+                             agent its own; where the agent was renamed, it can join when \"{other}\" has been away for the \
+                             pool's agent_reconnect_wait"
+                        ))));
+                    }
+                    let now = det_store::now();
+                    agent_tokens::accept(&mut tx.conn(), &id, &credential.own, now).await?;
+                    master
+                        .record_token(tx, &format!("agent:{id}"), &id, "joined")
+                        .await?;
+                    Ok::<_, AppError>(Ok(()))
+                })
+            })
+            .await
+    }
+
+    /// Fails unless the token of a connection is still the agent's: it may have been revoked since it was admitted.
+    pub(crate) async fn require_admitted(
+        &self,
+        tx: &mut WriteTx,
+        agent_id: &str,
+        credential: &Credential,
+    ) -> AppResult<()> {
+        let known = agent_tokens::find(&mut tx.conn(), agent_id).await?;
+        if known.is_some_and(|k| k.token_hash == credential.own && k.revoked_at.is_none()) {
+            return Ok(());
+        }
+        let message = format!("the token of agent \"{agent_id}\" is no longer accepted");
+        Err(AppError::new(ErrorKind::Unauthenticated, message))
+    }
+
+    /// Refuses the token of an agent from now on, ends its connection and gives up what runs on it. For administrators.
+    /// Its id is free for an agent that joins with the cluster's token and a token of its own that is new.
+    pub async fn revoke_agent(&self, actor: &Actor, agent_id: &str) -> AppResult<()> {
+        actor.require_admin("revoke the tokens of agents")?;
+        let (master, id, actor) = (self.clone(), agent_id.to_owned(), actor.name());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let now = det_store::now();
+                    let revoked = agent_tokens::revoke(&mut tx.conn(), &id, now).await?;
+                    let known = agents::find(&mut tx.conn(), &id).await?.is_some();
+                    if !revoked && !known {
+                        return Err(AppError::not_found("agent", id.escape_debug())
+                            .hint("nothing was changed; \"det agent list\" shows the agents"));
+                    }
+                    if known {
+                        let reason = format!("the token of agent \"{id}\" was revoked");
+                        master.remove_agent(tx, &id, &reason).await?;
+                    }
+                    master.record_token(tx, &actor, &id, "revoked").await?;
+                    tx.after_commit(move || master.connections.cut(&id));
+                    Ok::<_, AppError>(())
+                })
+            })
+            .await
+    }
+
+    async fn record_token(
+        &self,
+        tx: &mut WriteTx,
+        actor: &str,
+        agent_id: &str,
+        kind: &'static str,
+    ) -> AppResult<()> {
+        let event = NewEvent {
+            actor,
+            subject_kind: "agent",
+            subject_id: agent_id.to_owned(),
+            kind,
+            ..Default::default()
+        };
+        Ok(self.record(tx, event).await?)
+    }
+}
+
+fn revoked(agent_id: &str) -> NotAdmitted {
+    NotAdmitted::Revoked(format!(
+        "the token of agent \"{agent_id}\" was revoked; to join again, delete the file \"token\" in the agent's data \
+         directory and start it with the token that the cluster's agents join with"
+    ))
+}
