@@ -93,6 +93,8 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
     }
     if master.connections.unregister(&agent_id, serial)
         && let Err(error) = master.agent_left(&agent_id).await
+        // A master that stops has closed its store; the next start notes that every agent is away.
+        && !master.shutdown.is_cancelled()
     {
         tracing::warn!(agent.id = agent_id, %error, "the end of the connection could not be stored; it is tried again");
         master.hub.notify(&Topic::Deadlines);
