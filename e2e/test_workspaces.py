@@ -153,7 +153,7 @@ def test_what_a_workspace_gives_is_explained_beforehand(cluster: Cluster) -> Non
 def test_refusals_name_the_flags_that_were_given(cluster: Cluster) -> None:
     for flags, told in (
         (["--default-compute-pool", "none"], "--default-compute-pool: pool \"none\" does not exist"),
-        (["--agent-uid", "7"], "--agent-uid, --agent-user, --agent-gid, --agent-group: must have a user, a group"),
+        (["--agent-uid", "7"], "--agent-uid, --agent-user, --agent-gid, --agent-group: must have a number with every"),
         (["--checkpoint-storage-config", "{type: s3}"], "--checkpoint-storage-config: bucket: is required"),
     ):
         result = cluster.run_det("workspace", "create", "wrong", *flags, check=False, env=ADMIN)

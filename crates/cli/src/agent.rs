@@ -148,6 +148,7 @@ pub(crate) async fn check_isolation(args: AgentArgs, format: Format) -> Result<(
 
 /// Runs an agent until it is told to stop.
 pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
+    let mut stop_signals = serve::StopSignals::new()?;
     let files = serve::config_files(&args.config_file, DEFAULT_CONFIG)?;
     let flags = flags(&args)?;
     let (config, warnings) = load(&files, &flags)?;
@@ -171,8 +172,7 @@ pub(crate) async fn run(args: AgentArgs) -> Result<ExitCode, CliError> {
     let agent = tokio::spawn(det_agent::run(options, shutdown));
     tokio::pin!(agent);
     let ended = tokio::select! {
-        stopped = serve::stop_signal() => {
-            stopped?;
+        () = stop_signals.next() => {
             stop.cancel();
             agent.await
         }

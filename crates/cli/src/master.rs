@@ -157,6 +157,7 @@ impl MasterArgs {
 /// Runs a master until it is told to stop.
 pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     let source = args.source()?;
+    let mut stop_signals = serve::StopSignals::new()?;
     let mut hang_ups = serve::HangUps::new()?;
     let loaded = source.load()?;
     let config = &loaded.config;
@@ -194,7 +195,14 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
         hub,
         log: log.kept,
     };
-    let mut running = start(options).await?;
+    let mut running = tokio::select! {
+        started = start(options) => started?,
+        // Whatever a start has done by then, the next one goes on with.
+        () = stop_signals.next() => {
+            tracing::info!("stopped before the master listened");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     tracing::info!(address = %running.address, store = running.master().store.kind(), "the master listens");
     if running.blank_password {
         tracing::warn!("the user \"admin\" has a blank password: det user change-password");
@@ -206,7 +214,7 @@ pub(crate) async fn run(args: MasterArgs) -> Result<ExitCode, CliError> {
     );
     let master = running.master().clone();
     tokio::select! {
-        stopped = serve::stop_signal() => stopped?,
+        () = stop_signals.next() => {}
         () = hang_ups.reload(&master) => {}
         () = running.wait() => {}
     }

@@ -187,16 +187,31 @@ pub(crate) fn warn_of_secrets(flags: &[(String, String)]) {
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-pub(crate) async fn stop_signal() -> Result<(), CliError> {
-    let failed = |e: std::io::Error| CliError::request(format!("could not wait for signals: {e}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Ctrl-C and SIGTERM. From its making on they do not end the process any more; one that comes before somebody waits for it
+/// is not lost.
+pub(crate) struct StopSignals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl StopSignals {
+    /// Registers for the signals.
+    pub(crate) fn new() -> Result<Self, CliError> {
+        let failed =
+            |e: std::io::Error| CliError::request(format!("could not wait for signals: {e}"));
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+        })
     }
-    Ok(())
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// What SIGHUP asks for.

@@ -67,6 +67,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
             ("data_dir".to_owned(), data_dir.display().to_string()),
         ],
     };
+    let mut stop_signals = serve::StopSignals::new()?;
     let mut hang_ups = serve::HangUps::new()?;
     let loaded = source.load()?;
     let config = &loaded.config;
@@ -97,7 +98,14 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         hub,
         log: log.kept,
     };
-    let mut master = crate::master::start(options).await?;
+    let mut master = tokio::select! {
+        started = crate::master::start(options) => started?,
+        // Whatever a start has done by then, the next one goes on with.
+        () = stop_signals.next() => {
+            output::note("Stopped before the cluster was started.");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
     let address = master.address;
     let scheme = if master.master().tls { "https" } else { "http" };
     let url = format!("{scheme}://{address}");
@@ -144,17 +152,17 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
         options.tls.skip_verify = master.master().tls;
         agents.spawn(det_agent::run(options, shutdown.clone()));
     }
-    let outcome = tokio::select! {
-        stopped = serve::stop_signal() => stopped,
-        ended = first_failure(&mut agents) => ended,
-        () = agents_joined(&master, &names) => Ok(()),
+    let ended_before = tokio::select! {
+        () = stop_signals.next() => Some(Ok(())),
+        ended = first_failure(&mut agents) => Some(ended),
+        () = agents_joined(&master, &names) => None,
     };
-    let outcome = match outcome {
-        Ok(()) if master.agents_connected(&names) => {
+    let outcome = match ended_before {
+        None => {
             greet(&args, &url, &data_dir, master.blank_password)?;
             let reloading = master.master().clone();
             let outcome = tokio::select! {
-                stopped = serve::stop_signal() => stopped,
+                () = stop_signals.next() => Ok(()),
                 () = hang_ups.reload(&reloading) => Ok(()),
                 () = master.wait() => {
                     let why = master.failure().map_or_else(String::new, |why| format!(": {why}"));
@@ -165,7 +173,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
             output::note("Stopping …");
             outcome
         }
-        other => other,
+        Some(outcome) => outcome,
     };
     if !args.keep_tasks {
         master.stop_scheduling();
