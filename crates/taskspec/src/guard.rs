@@ -5,7 +5,7 @@
 //! | [`HostGuard::protected`], and what contains it | never |
 //! | at or below [`HostGuard::allowed`] | yes |
 //! | `/usr` and the like | read-only |
-//! | `/etc`, `/dev`, `/proc`, `/run`, the home directory of the agent's account and the like, and what contains them | no |
+//! | `/etc`, `/dev` except `/dev/shm`, `/proc`, `/run`, the home directory of the agent's account and the like, and what contains them | no |
 //! | anything else | yes, with the rights of the task's user |
 
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ const SENSITIVE: [&str; 10] = [
     "/var/lib/docker",
     "/var/run",
 ];
+/// Shared memory: it lies below `/dev`, holds no devices, and is open to everybody like `/tmp`.
+const SHARED_MEMORY: &str = "/dev/shm";
 /// Directories of every host that hold its programs.
 pub const PROGRAMS: [&str; 7] = [
     "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr",
@@ -62,6 +64,7 @@ impl HostGuard {
         let sensitive = SENSITIVE
             .iter()
             .map(Path::new)
+            .filter(|_| !source.starts_with(SHARED_MEMORY))
             .chain(self.homes.iter().map(PathBuf::as_path));
         if let Some(kept) = sensitive.into_iter().find(|kept| overlap(source, kept)) {
             let relation = if source.starts_with(kept) {
@@ -157,6 +160,9 @@ mod tests {
             ("/etc/shared/a", false, true),
             ("/dev", true, false),
             ("/dev/sda", true, false),
+            ("/dev/shm", false, true),
+            ("/dev/shm/dataset", false, true),
+            ("/dev/shmoo", true, false),
             ("/run/docker.sock", true, false),
             ("/proc/1/root", true, false),
             ("/home/agent", true, false),
