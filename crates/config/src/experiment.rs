@@ -28,7 +28,7 @@ use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, mask_all};
 use crate::secrets::{hide_variables, mask_addresses, mask_all_variables, mask_members};
 use crate::template::{Under, leave_out_foreign};
-use crate::yaml::{Node, Tree};
+use crate::yaml::{self, Node, Tree};
 
 pub use layers::Explained;
 pub(crate) use overrides::apply_all;
@@ -181,7 +181,7 @@ impl Submitted {
     /// # Errors
     /// As [`Submitted::parse`], without lines.
     pub fn from_value(value: &Value) -> Result<Self, ConfigErrors> {
-        Self::from_checked(checker(Stage::Sane), Node::from(value)).checked()
+        Self::from_checked(checker(Stage::Sane), yaml::from_value(value)?).checked()
     }
 
     /// A layer that is no text of anybody; `source` names it in mistakes and origins. Its mistakes are told when the whole

@@ -11,7 +11,7 @@ use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position};
 use crate::origin::{Layer, Source};
 use crate::schema::{Checker, Document, Kind, NATURAL_32, Section, Stage, field, section};
 use crate::task::TASK_DOCUMENT;
-use crate::yaml::{Node, Tree};
+use crate::yaml::{self, Node, Tree};
 
 /// The kinds of work that have policies of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Policies {
         scope: &str,
         value: &Value,
     ) -> Result<Self, ConfigErrors> {
-        let mut root = Node::from(value);
+        let mut root = yaml::from_value(value)?;
         root.set_source(&Arc::new(Source::layer(Layer::Policy(scope.to_owned()))));
         Self::from_node(workload, scope, root, Vec::new())
     }

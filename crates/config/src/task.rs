@@ -25,7 +25,7 @@ use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, merge_documents};
 use crate::secrets::mask_all_variables;
 use crate::template::{Under, leave_out_foreign};
-use crate::yaml::{Node, Tree};
+use crate::yaml::{self, Node, Tree};
 
 pub(crate) use schema::DOCUMENT as TASK_DOCUMENT;
 pub use types::{NotebookIdleType, TaskConfig, TaskResources, expand_work_dir};
@@ -219,7 +219,7 @@ impl SubmittedTask {
     /// As [`SubmittedTask::parse`], without lines.
     pub fn from_value(kind: TaskKind, value: &Value) -> Result<Self, ConfigErrors> {
         let checker = Checker::new(&TASK_DOCUMENT, Stage::Sane);
-        Self::from_checked(kind, checker, Node::from(value)).checked()
+        Self::from_checked(kind, checker, yaml::from_value(value)?).checked()
     }
 
     /// A layer that is no text of anybody; `source` names it in mistakes and origins. Its mistakes are told when the whole

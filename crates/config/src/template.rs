@@ -11,7 +11,7 @@ use crate::origin::Source;
 use crate::repair;
 use crate::schema::{Checker, Document, Stage};
 use crate::task::{TASK_DOCUMENT, TaskKind, kinds_that_fit};
-use crate::yaml::Node;
+use crate::yaml::{self, Node};
 
 /// A checked template.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +42,7 @@ impl Template {
     /// # Errors
     /// As [`Template::parse`], without lines.
     pub fn from_value(value: &Value) -> Result<Self, ConfigErrors> {
-        Self::check(&Node::from(value), Vec::new())
+        Self::check(&yaml::from_value(value)?, Vec::new())
     }
 
     fn check(root: &Node, mistakes: Vec<ConfigError>) -> Result<Self, ConfigErrors> {

@@ -21,6 +21,7 @@ use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position
 use crate::schema::cut;
 
 pub use emit::to_yaml;
+pub(crate) use json::from_value;
 use node::Size;
 pub use node::{Node, Tree};
 pub use scalar::parse_scalar;
@@ -28,14 +29,14 @@ pub use scalar::parse_scalar;
 /// Deepest nesting of lists and maps; below the 128 that `serde_json` reads back.
 pub const MAX_DEPTH: usize = 100;
 /// Most nodes that anchors, aliases and merge keys may copy, over the whole text.
-pub const MAX_ALIAS_NODES: usize = 100_000;
+pub const MAX_ALIAS_NODES: usize = 50_000;
 /// Most bytes of keys and texts that they may copy: a single long text, named a thousand times, is a large tree as well.
 pub const MAX_ALIAS_BYTES: usize = 1 << 20;
 /// Longest configuration in bytes. Tasks get at most 128 KiB of it, so this leaves room for comments.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
 /// Most memory in bytes that the tree of a configuration may take, by a count that is never below the true size. It is
-/// counted while the tree is built, and holds some 130,000 numbers in a list or 8,000 maps.
-pub const MAX_TREE_BYTES: usize = 8 << 20;
+/// counted while the tree is built, and holds some 80,000 numbers in a list or 5,000 maps.
+pub const MAX_TREE_BYTES: usize = 5 << 20;
 
 /// How much a text may bring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

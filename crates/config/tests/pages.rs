@@ -198,7 +198,6 @@ fn only_what_is_not_built_waits_to_be_acted_on() {
         ("master", "ui_customization", "the web pages"),
         ("master", "logging", "Elasticsearch"),
         ("master", "telemetry.otel", "traces"),
-        ("master", "observability", "Prometheus"),
         ("master", "webhooks", "webhooks"),
         (
             "master",

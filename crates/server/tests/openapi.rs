@@ -16,6 +16,7 @@ const OURS: &[&str] = &[
     "GetEvents",
     "GetMasterConfigOrigins",
     "GetMasterMemory",
+    "GetPrometheusMetrics",
     "RevokeAgent",
     "Info",
     "PlainLogin",

@@ -477,10 +477,9 @@ static TELEMETRY: Section = section(&[
 static OBSERVABILITY: Section = section(&[field(
     "enable_prometheus",
     Kind::Bool,
-    "Whether the Prometheus routes answer",
+    "Whether `GET /debug/prom/metrics` answers, to administrators",
 )
-.or("true")
-.kept()]);
+.or("true")]);
 
 static WEBHOOKS: Section = section(&[
     field(

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
-use serde_json::Number;
+use serde_json::{Number, Value};
 
 use super::node::{LIST_BYTES, MAP_BYTES, MEMBER_BYTES, NODE_BYTES};
 use super::{Builder, Limits, MAX_DEPTH, Node, Reading, Tree, position, too_large};
-use crate::errors::ConfigError;
+use crate::errors::{ConfigError, ConfigErrors};
 
 /// Reads JSON; `None` when it is not JSON, an error when it is but has a duplicate key.
 pub(super) fn read(text: &str, limits: Limits) -> Option<Result<Reading, ConfigError>> {
@@ -49,6 +49,25 @@ pub(super) fn read(text: &str, limits: Limits) -> Option<Result<Reading, ConfigE
         }
         Err(_) => None,
     }
+}
+
+/// The tree of a parsed JSON value, within the limits of a configuration.
+///
+/// # Errors
+/// The value is nested too deeply, or would take too much memory as a tree; building stops there.
+pub(crate) fn from_value(value: &Value) -> Result<Node, ConfigErrors> {
+    let limits = Limits::CONFIGURATION;
+    let reader = JsonNode {
+        depth: 0,
+        left: &Cell::new(limits.tree_bytes),
+        limits,
+    };
+    reader.deserialize(value).map_err(|error| {
+        let error = ConfigError::new("", None, error.to_string());
+        error
+            .with_hint("keep data in files of the context directory")
+            .into()
+    })
 }
 
 /// Reads one JSON value at a depth, refusing duplicate keys and more memory than is left.

@@ -181,7 +181,7 @@ fn a_small_text_cannot_become_a_large_tree() {
         let line = format!("a{i}: &a{i} [{}]\n", vec![alias; 10].join(", "));
         bomb.push_str(&line);
     }
-    assert!(failure(&bomb).contains("anchors and aliases expand to more than 100000 values"));
+    assert!(failure(&bomb).contains("anchors and aliases expand to more than 50000 values"));
     assert!(failure(&"[".repeat(5000)).starts_with("<config>: is"));
     let deep = format!("{}1{}", "[".repeat(120), "]".repeat(120));
     assert!(failure(&deep).contains("nested more than 100 levels deep"));
@@ -270,7 +270,7 @@ fn anchors_around_anchors_are_copies_too() {
         (0..levels).map(|n| format!("&a{n} [")).collect::<String>(),
         "]".repeat(levels)
     );
-    assert!(failure(&text).contains("anchors and aliases expand to more than 100000 values"));
+    assert!(failure(&text).contains("anchors and aliases expand to more than 50000 values"));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn the_memory_of_a_tree_is_limited_before_it_is_built() {
     ] {
         let message = failure(&text);
         assert!(
-            message.contains("has too many values: read up to here they take the 8388608 bytes"),
+            message.contains("has too many values: read up to here they take the 5242880 bytes"),
             "{message}"
         );
     }
@@ -302,6 +302,25 @@ fn the_memory_of_a_tree_is_limited_before_it_is_built() {
         parse(&full).is_ok(),
         "as much as tasks can be given is read"
     );
+}
+
+#[test]
+fn the_tree_of_a_parsed_value_has_the_same_limits() {
+    let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    for text in [
+        format!("[{}]", vec!["0"; 200_000].join(",")),
+        format!("[{}]", vec!["{}"; 20_000].join(",")),
+        format!("\"{}\"", "x".repeat(MAX_TREE_BYTES)),
+    ] {
+        let message = from_value(&value(&text)).unwrap_err().to_string();
+        assert!(message.contains("has too many values"), "{message}");
+    }
+    let deep = format!("{}{}", "[".repeat(101), "]".repeat(101));
+    let message = from_value(&value(&deep)).unwrap_err().to_string();
+    assert!(message.contains("nested more than"), "{message}");
+    let whole =
+        value(r#"{"a": [1, -2, 0.5, 18446744073709551615, true, null, "t"], "b": {"c": {}}}"#);
+    assert_eq!(from_value(&whole).unwrap(), Node::from(&whole));
 }
 
 /// The count of [`MAX_TREE_BYTES`] is never below the true size of a tree.

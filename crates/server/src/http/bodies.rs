@@ -37,7 +37,7 @@ pub const LOGIN_LIMIT_BYTES: usize = 64 << 10;
 pub const PLAIN_LIMIT_BYTES: usize = 8 * MIB;
 
 /// Bytes that the values of a body may take as objects, see [`wire::tree_bytes`].
-const TREE_BYTES: usize = 40 * MIB;
+const TREE_BYTES: usize = 24 * MIB;
 /// The same for an operation that brings files: each of 100,000 files is an object.
 const FILES_TREE_BYTES: usize = 128 * MIB;
 
@@ -566,7 +566,7 @@ mod tests {
         for dense in ["0,".repeat(2 * MIB), "[".repeat(MIB), "{},".repeat(200_000)] {
             let error = check_tree(dense.as_bytes(), TREE_BYTES).unwrap_err();
             assert!(
-                error.message.contains("at most 40 MiB"),
+                error.message.contains("at most 24 MiB"),
                 "{}",
                 error.message
             );

@@ -228,6 +228,35 @@ async fn administrators_see_what_the_master_holds() {
 }
 
 #[tokio::test]
+async fn prometheus_collects_what_the_master_holds() {
+    let path = "/debug/prom/metrics";
+    let cluster = Cluster::start().await;
+    let answer = cluster.admin().await.get(path).await;
+    assert_eq!(answer.status, 200);
+    let content_type = answer.headers["content-type"].to_str().unwrap();
+    assert!(content_type.starts_with("text/plain; version=0.0.4"));
+    let value = |name: &str| -> i64 {
+        let text = &answer.text;
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.trim().parse().ok())
+            .unwrap_or_else(|| panic!("no {name} in {text}"))
+    };
+    assert!(value("process_resident_memory_bytes ") > 1 << 20);
+    assert_eq!(
+        value("det_memory_budget_used_bytes{budget=\"all_gathers\"} "),
+        0
+    );
+    assert!(value("det_memory_budget_limit_bytes{budget=\"answers\"} ") > 0);
+    cluster.client().assert_needs_token(Method::GET, path).await;
+    cluster.stop().await;
+
+    let cluster = Cluster::start_with(&[("observability", "{\"enable_prometheus\": false}")]).await;
+    let refused = cluster.admin().await.get(path).await;
+    assert_eq!(refused.status, 404, "{refused:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn the_front_page_tells_how_to_begin() {
     let cluster = Cluster::start_with(&[("cluster_name", "<lab>")]).await;
     let page = cluster.client().get("/").await;
