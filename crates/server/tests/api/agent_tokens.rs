@@ -93,7 +93,7 @@ async fn an_agent_that_has_joined_needs_its_own_token_only() {
 async fn who_holds_the_clusters_token_cannot_be_an_agent_that_is_known() {
     let cluster = Cluster::start().await;
     let shared = cluster.agent_token().to_owned();
-    let (_a1, spec) = cluster.running_task().await;
+    let (a1, spec) = cluster.running_task().await;
     // The same id, the same identity of the data directory, but not the token: the real one stays connected.
     let (reason, then) =
         refusal(hello(&cluster, "a1", Some("of somebody else"), Some(&shared)).await);
@@ -106,11 +106,11 @@ async fn who_holds_the_clusters_token_cannot_be_an_agent_that_is_known() {
     assert_eq!(task, spec.container_id.as_str());
 
     // Nor while it is away.
-    drop(_a1);
+    drop(a1);
     away(&cluster, "a1").await;
     let (reason, _) = refusal(hello(&cluster, "a1", Some("of somebody else"), Some(&shared)).await);
     assert!(reason.contains("det agent revoke a1"), "{reason}");
-    let _a1 = cluster.agent("a1", 1).await;
+    let _again = cluster.agent("a1", 1).await;
 
     // Nor does one agent become another.
     let _b1 = cluster.agent("b1", 1).await;
