@@ -8,13 +8,13 @@
 //! Scheduling thinks for long where a cluster is large, so it has an image of its own and is handed the changes
 //! (`Live::catch_up`): commits and connections do not wait for it.
 
+mod planned;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId, WorkspaceId};
-use det_scheduler::{
-    AgentSnapshot, AgentState, Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState,
-};
+use det_ids::{AgentId, JobId, SlotId};
+use det_scheduler::{AgentSnapshot, AgentState, Job, Request, RunningAllocation};
 use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
@@ -23,6 +23,8 @@ use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
 
 use crate::app::agents::{devices, slot_set};
 use crate::rm_agents::reconcile::Desired;
+pub(crate) use planned::request;
+use planned::{entry, slots, work};
 
 /// The image, shared. Cheap to clone.
 #[derive(Clone, Default)]
@@ -99,6 +101,14 @@ struct Container {
     slots: Vec<SlotId>,
 }
 
+impl Allocation {
+    /// Slots that it holds now: its containers that have exited have given theirs back.
+    fn held(&self) -> u32 {
+        let slots: usize = self.containers.iter().map(|c| c.slots.len()).sum();
+        u32::try_from(slots).unwrap_or(u32::MAX)
+    }
+}
+
 impl Agent {
     fn read(row: Arc<AgentRow>) -> Result<Self, StoreError> {
         Ok(Self {
@@ -128,10 +138,8 @@ pub(crate) struct Startable {
     pub(crate) container: Arc<ContainerRow>,
     pub(crate) allocation: Arc<AllocationRow>,
     pub(crate) agent: Arc<AgentRow>,
-    /// Slots of the allocation's first container.
-    pub(crate) chief_slots: String,
-    /// Containers of the allocation that hold slots.
-    pub(crate) members: usize,
+    /// The allocation's containers that have not exited, in the order of their ranks.
+    pub(crate) alive: Vec<Arc<ContainerRow>>,
 }
 
 impl Live {
@@ -469,13 +477,12 @@ impl Image {
         if container.row.desired != "run" {
             return None;
         }
-        let chief = allocation.containers.first()?;
+        let alive = allocation.containers.iter().map(|c| c.row.clone());
         Some(Startable {
             container: container.row.clone(),
             allocation: allocation.row.clone(),
             agent: self.agents.get(agent_id)?.row.clone(),
-            chief_slots: chief.row.slots.clone(),
-            members: allocation.containers.len(),
+            alive: alive.collect(),
         })
     }
 
@@ -573,14 +580,15 @@ impl Image {
     /// A job as the queue of a pool has it; `None` = nothing of it runs or waits there.
     pub(crate) fn job_in(&self, id: &str, pool: &str) -> Option<Job> {
         let job = self.jobs.get(id)?;
-        let mut rows = self.rows_of(id);
-        rows.any(|row| row.resource_pool == pool)
+        let mut allocations = self.allocations_of(id);
+        allocations
+            .any(|allocation| allocation.row.resource_pool == pool)
             .then(|| self.job_entry(job, pool))
     }
 
-    fn rows_of(&self, job: &str) -> impl Iterator<Item = &AllocationRow> {
+    fn allocations_of(&self, job: &str) -> impl Iterator<Item = &Allocation> {
         let ids = self.of_job.get(job).into_iter().flatten();
-        ids.filter_map(|id| Some(&*self.allocations.get(id)?.row))
+        ids.filter_map(|id| self.allocations.get(id))
     }
 
     /// A job as the queue of one pool has it: of its cap, what it uses in other pools is taken.
@@ -589,23 +597,34 @@ impl Image {
         if let Some(max_slots) = &mut entry.max_slots
             && job.fallback.is_some()
         {
-            let elsewhere: i64 = self
-                .rows_of(&job.id)
-                .filter(|row| row.resource_pool != pool && row.placed_at.is_some())
-                .map(|row| row.slots)
-                .sum();
-            *max_slots = max_slots.saturating_sub(u32::try_from(elsewhere).unwrap_or(u32::MAX));
+            let elsewhere: u32 = self
+                .allocations_of(&job.id)
+                .filter(|allocation| allocation.row.resource_pool != pool)
+                .map(Allocation::held)
+                .fold(0, u32::saturating_add);
+            *max_slots = max_slots.saturating_sub(elsewhere);
         }
         entry
     }
 
-    /// Allocations that were given slots, with their workspaces.
-    pub(crate) fn placed(&self) -> impl Iterator<Item = (i64, &AllocationRow)> {
+    /// Slots that allocations hold: of each its workspace, its pool, and how many.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (i64, &str, u32)> {
         self.jobs.values().flat_map(|job| {
-            let rows = self.rows_of(&job.id);
-            let placed = rows.filter(|row| row.placed_at.is_some());
-            placed.map(|row| (job.workspace_id, row))
+            let allocations = self.allocations_of(&job.id);
+            allocations.map(|allocation| {
+                let pool = allocation.row.resource_pool.as_str();
+                (job.workspace_id, pool, allocation.held())
+            })
         })
+    }
+
+    /// By allocation that has slots: how many it holds.
+    pub(crate) fn held_by(&self) -> BTreeMap<String, u32> {
+        let placed = self.allocations.iter();
+        placed
+            .filter(|(_, allocation)| !allocation.containers.is_empty())
+            .map(|(id, allocation)| (id.clone(), allocation.held()))
+            .collect()
     }
 
     /// The workspace of an allocation's job.
@@ -645,87 +664,6 @@ pub(crate) fn called(row: &AllocationRow) -> Option<String> {
         "trial {} of experiment {experiment}",
         row.trial_id?
     ))
-}
-
-fn work(allocation: &Allocation) -> Work {
-    if allocation.row.placed_at.is_none() {
-        Work::Waits(request(&allocation.row))
-    } else {
-        Work::Runs(running(allocation))
-    }
-}
-
-fn slots(agent: &Agent, held: &HashMap<u32, &str>) -> Vec<SlotSnapshot> {
-    agent
-        .slots
-        .iter()
-        .map(|slot| {
-            let holder = held.get(&slot.0).map(|id| AllocationId((*id).to_owned()));
-            let state = if agent.disabled.contains(&slot.0) {
-                SlotState::Disabled(holder)
-            } else if agent.draining.contains(&slot.0) {
-                SlotState::Draining(holder)
-            } else {
-                holder.map_or(SlotState::Free, SlotState::Held)
-            };
-            SlotSnapshot { id: *slot, state }
-        })
-        .collect()
-}
-
-fn running(allocation: &Allocation) -> RunningAllocation {
-    let row = &allocation.row;
-    RunningAllocation {
-        request: request(row),
-        placement: allocation
-            .containers
-            .iter()
-            .map(|c| (AgentId(c.row.agent_id.clone()), c.slots.clone()))
-            .collect(),
-        started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
-        progress: match (&row.preempted_for, row.preempt_deadline, row.state.as_str()) {
-            (Some(other), _, _) => Progress::PreemptedFor(AllocationId(other.clone())),
-            (None, Some(_), _) | (None, None, "TERMINATING") => Progress::Stopping,
-            (None, None, _) => Progress::Active,
-        },
-    }
-}
-
-/// What a row asks for.
-pub(crate) fn request(row: &AllocationRow) -> Request {
-    Request {
-        allocation_id: AllocationId(row.id.clone()),
-        task_id: TaskId(row.task_id.clone()),
-        job_id: JobId(row.job_id.clone()),
-        slots: u32::try_from(row.slots).unwrap_or(u32::MAX),
-        single_agent: row.single_agent,
-        preemptible: row.preemptible,
-        excluded_agents: excluded(row),
-        requested_at: Micros(row.requested_at),
-    }
-}
-
-/// Agents that an allocation must not run on. A list that cannot be read excludes none.
-fn excluded(row: &AllocationRow) -> BTreeSet<AgentId> {
-    row.excluded_agents
-        .as_deref()
-        .and_then(|text| serde_json::from_str::<BTreeSet<String>>(text).ok())
-        .into_iter()
-        .flatten()
-        .map(AgentId)
-        .collect()
-}
-
-fn entry(job: &JobRow) -> Job {
-    Job {
-        priority: u8::try_from(job.priority).unwrap_or(99),
-        weight: job.weight,
-        max_slots: job.max_slots.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
-        submitted_at: Micros(job.submitted_at),
-        position: job.position,
-        moved: job.moved,
-        workspace: Some(WorkspaceId(job.workspace_id)),
-    }
 }
 
 #[cfg(test)]

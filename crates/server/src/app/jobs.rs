@@ -17,6 +17,7 @@ use crate::app::job_changes::JobChange;
 use crate::app::submission::document_error;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::live::Image;
 
 /// Instead of the number of jobs ahead, where jobs share a pool or take turns.
 const NO_ORDER: i64 = -1;
@@ -30,6 +31,8 @@ pub struct QueuedJob {
     pub experiment: ExperimentRow,
     /// Its live allocations, in order of request; never empty.
     pub allocations: Vec<AllocationRow>,
+    /// Slots that they hold: containers that have exited have given theirs back.
+    pub allocated_slots: i64,
     /// Jobs of the same pool that are served before it; -1 = the pool has no such order.
     pub ahead: i64,
     /// Whether all that has slots fills gaps: it started past a more important request that waits for room.
@@ -45,15 +48,6 @@ impl QueuedJob {
     /// Slots that its allocations ask for, those they have included.
     pub fn requested_slots(&self) -> i64 {
         self.allocations.iter().map(|a| a.slots).sum()
-    }
-
-    /// Slots that its allocations have.
-    pub fn allocated_slots(&self) -> i64 {
-        self.allocations
-            .iter()
-            .filter(|a| a.placed_at.is_some())
-            .map(|a| a.slots)
-            .sum()
     }
 
     /// Whether all of it can be asked to make room.
@@ -141,6 +135,8 @@ impl Master {
                 experiments::live_jobs(&mut conn.conn()).await?,
             )
         };
+        let held = self.live.look(&self.store, Image::held_by).await?;
+        let held_by = |a: &AllocationRow| held.get(&a.id).copied().map_or(0, i64::from);
         // A job without work at present, such as a paused one, is in no queue. One that names several pools may be in
         // the queue of each.
         let mut of_job: BTreeMap<(String, String), Vec<AllocationRow>> = BTreeMap::new();
@@ -163,6 +159,7 @@ impl Master {
                         ..job
                     },
                     experiment: (*experiment_of.get(job_id.as_str())?).clone(),
+                    allocated_slots: allocations.iter().map(held_by).sum(),
                     allocations,
                     ahead: 0,
                     backfilled: false,

@@ -7,6 +7,7 @@ use det_config::container::TaskContainerDefaults;
 use det_config::experiment::{Entrypoint as ConfiguredEntrypoint, ExperimentConfig};
 use det_config::storage::{CheckpointStorage, StorageLocation};
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
+use det_store::Conn;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments::{self, ExperimentRow};
 use det_store::trials::{self, TrialRow};
@@ -20,6 +21,7 @@ use crate::app::Master;
 use crate::app::agents::{devices, slot_set};
 use crate::auth::{User, new_token, token_hash};
 use crate::error::{AppError, AppResult};
+use crate::live::Startable;
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
 const GRACE_SECONDS: u32 = 10;
@@ -109,8 +111,10 @@ impl Master {
             .iter()
             .find(|d| slots.contains(&d.id.0))
             .map_or(DeviceKind::Cpu, |d| d.kind);
+        let members = self.members(&startable, conn).await?;
         // All members use the same ports: those of the chief's lowest slot on its agent.
-        let chief = slot_set(&startable.chief_slots)?;
+        let chief = members.first().map_or("[]", |chief| chief.slots.as_str());
+        let chief = slot_set(chief)?;
         let port_offset = self.port_offset(chief.first().copied(), &allocation.id);
         let known_token = self.fresh_tokens.take(container_id);
         let is_stored = known_token.is_some();
@@ -124,7 +128,7 @@ impl Master {
             defaults: &defaults,
             owner: &owner,
             user: self.task_user_in(experiment.project_id, &owner),
-            members: startable.members,
+            members: members.len(),
             kind,
             slots: &slots,
             port_offset,
@@ -143,6 +147,25 @@ impl Master {
             })
             .await?;
         Ok(Some(spec))
+    }
+
+    /// All containers of an allocation in the order of their ranks, those that have exited among them.
+    async fn members(
+        &self,
+        startable: &Startable,
+        conn: &mut Conn<'_>,
+    ) -> AppResult<Vec<Arc<ContainerRow>>> {
+        let mut held = 0;
+        for container in &startable.alive {
+            held += slot_set(&container.slots)?.len();
+        }
+        let asked = usize::try_from(startable.allocation.slots).unwrap_or(0);
+        if held >= asked {
+            return Ok(startable.alive.clone());
+        }
+        // Ranks may end before others of their gang have started.
+        let rows = allocations::containers(conn, &startable.allocation.id).await?;
+        Ok(rows.into_iter().map(Arc::new).collect())
     }
 
     /// Distance of this allocation's ports from the first ones, free of reserved ports.

@@ -34,9 +34,9 @@ impl Limits {
             })
             .collect();
         if !by_workspace.is_empty() {
-            for (workspace, row) in image.placed() {
+            for (workspace, pool, slots) in image.held() {
                 if let Some(limit) = by_workspace.get_mut(&workspace) {
-                    limit.add(&row.resource_pool, row.slots);
+                    limit.add(pool, slots);
                 }
             }
         }
@@ -65,15 +65,15 @@ impl Limits {
             let limit = workspace.and_then(|workspace| self.by_workspace.get_mut(&workspace));
             if let Some(limit) = limit {
                 let slots: usize = placement.parts.iter().map(|(_, slots)| slots.len()).sum();
-                limit.add(pool, i64::try_from(slots).unwrap_or(i64::MAX));
+                limit.add(pool, u32::try_from(slots).unwrap_or(u32::MAX));
             }
         }
     }
 }
 
 impl Limit {
-    fn add(&mut self, pool: &str, slots: i64) {
+    fn add(&mut self, pool: &str, slots: u32) {
         let in_use = self.in_use.entry(pool.to_owned()).or_default();
-        *in_use = in_use.saturating_add(u32::try_from(slots).unwrap_or(0));
+        *in_use = in_use.saturating_add(slots);
     }
 }

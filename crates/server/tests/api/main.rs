@@ -18,6 +18,7 @@ mod config_policies;
 mod drop_in;
 mod events;
 mod experiments;
+mod gangs;
 mod intake;
 mod jobs;
 mod log_policies;

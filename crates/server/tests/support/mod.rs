@@ -715,6 +715,14 @@ impl FakeAgent {
         }
     }
 
+    /// Waits for the order to forget a container.
+    pub(crate) async fn forgets(&mut self, spec: &ContainerSpec) {
+        match self.hear().await {
+            ToAgent::Forget { container_id } => assert_eq!(container_id, spec.container_id),
+            other => panic!("expected to forget, heard {other:?}"),
+        }
+    }
+
     /// Waits for the order to end a container.
     pub(crate) async fn next_kill(&mut self) -> bool {
         match self.hear().await {

@@ -58,7 +58,7 @@ pub fn job(queued: &QueuedJob) -> Result<Job, StoreError> {
         entity_id: experiment.id.to_string(),
         job_id: queued.job.id.clone(),
         requested_slots: queued.requested_slots(),
-        allocated_slots: queued.allocated_slots(),
+        allocated_slots: queued.allocated_slots,
         name: experiment.name.clone(),
         progress: Float(experiment.progress),
         workspace_id: queued.job.workspace_id,

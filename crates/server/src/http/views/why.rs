@@ -219,7 +219,7 @@ fn job_ahead(entry: &QueuedJob) -> JobAhead {
         priority: entry.job.priority,
         weight: Float(entry.job.weight),
         requested_slots: entry.requested_slots(),
-        allocated_slots: entry.allocated_slots(),
+        allocated_slots: entry.allocated_slots,
     }
 }
 

@@ -1,0 +1,91 @@
+//! Live rows as the planner is told of them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use det_ids::{AgentId, AllocationId, JobId, Micros, TaskId, WorkspaceId};
+use det_scheduler::{Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState};
+use det_store::allocations::AllocationRow;
+use det_store::experiments::JobRow;
+
+use super::{Agent, Allocation, Work};
+
+pub(super) fn work(allocation: &Allocation) -> Work {
+    if allocation.row.placed_at.is_none() {
+        Work::Waits(request(&allocation.row))
+    } else {
+        Work::Runs(running(allocation))
+    }
+}
+
+pub(super) fn slots(agent: &Agent, held: &HashMap<u32, &str>) -> Vec<SlotSnapshot> {
+    agent
+        .slots
+        .iter()
+        .map(|slot| {
+            let holder = held.get(&slot.0).map(|id| AllocationId((*id).to_owned()));
+            let state = if agent.disabled.contains(&slot.0) {
+                SlotState::Disabled(holder)
+            } else if agent.draining.contains(&slot.0) {
+                SlotState::Draining(holder)
+            } else {
+                holder.map_or(SlotState::Free, SlotState::Held)
+            };
+            SlotSnapshot { id: *slot, state }
+        })
+        .collect()
+}
+
+pub(super) fn running(allocation: &Allocation) -> RunningAllocation {
+    let row = &allocation.row;
+    RunningAllocation {
+        request: request(row),
+        placement: allocation
+            .containers
+            .iter()
+            .map(|c| (AgentId(c.row.agent_id.clone()), c.slots.clone()))
+            .collect(),
+        started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
+        progress: match (&row.preempted_for, row.preempt_deadline, row.state.as_str()) {
+            (Some(other), _, _) => Progress::PreemptedFor(AllocationId(other.clone())),
+            (None, Some(_), _) | (None, None, "TERMINATING") => Progress::Stopping,
+            (None, None, _) => Progress::Active,
+        },
+    }
+}
+
+/// What a row asks for.
+pub(crate) fn request(row: &AllocationRow) -> Request {
+    Request {
+        allocation_id: AllocationId(row.id.clone()),
+        task_id: TaskId(row.task_id.clone()),
+        job_id: JobId(row.job_id.clone()),
+        slots: u32::try_from(row.slots).unwrap_or(u32::MAX),
+        single_agent: row.single_agent,
+        preemptible: row.preemptible,
+        excluded_agents: excluded(row),
+        requested_at: Micros(row.requested_at),
+    }
+}
+
+/// Agents that an allocation must not run on. A list that cannot be read excludes none.
+fn excluded(row: &AllocationRow) -> BTreeSet<AgentId> {
+    row.excluded_agents
+        .as_deref()
+        .and_then(|text| serde_json::from_str::<BTreeSet<String>>(text).ok())
+        .into_iter()
+        .flatten()
+        .map(AgentId)
+        .collect()
+}
+
+pub(super) fn entry(job: &JobRow) -> Job {
+    Job {
+        priority: u8::try_from(job.priority).unwrap_or(99),
+        weight: job.weight,
+        max_slots: job.max_slots.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        submitted_at: Micros(job.submitted_at),
+        position: job.position,
+        moved: job.moved,
+        workspace: Some(WorkspaceId(job.workspace_id)),
+    }
+}
