@@ -12,7 +12,7 @@ use crate::app::Master;
 use crate::app::job_changes::JobChange;
 use crate::app::submission::document_error;
 use crate::app::templates::{masked_for, require_real_secrets};
-use crate::app::workspaces::Places;
+use crate::app::workspaces::{Places, require_unarchived_workspace};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -30,6 +30,17 @@ impl Scope {
         match self {
             Self::Cluster => 0,
             Self::Workspace(id) => id,
+        }
+    }
+
+    /// Fails when it is a workspace that is put away, or is not there any more.
+    fn require_unarchived(self, places: &Places) -> AppResult<()> {
+        match self {
+            Self::Cluster => Ok(()),
+            Self::Workspace(id) => require_unarchived_workspace(
+                places.workspace(id)?,
+                "its policies cannot be changed",
+            ),
         }
     }
 
@@ -107,8 +118,7 @@ impl Master {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
-                    // It may have gone since it was looked up.
-                    scope.name(&Places::load(&mut tx.conn()).await?)?;
+                    scope.require_unarchived(&Places::load(&mut tx.conn()).await?)?;
                     config_policies::set(&mut tx.conn(), &row).await?;
                     let event = NewEvent {
                         actor: &name,
@@ -138,6 +148,7 @@ impl Master {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
+                    scope.require_unarchived(&Places::load(&mut tx.conn()).await?)?;
                     let (id, kind) = (scope.stored(), stored_workload(workload));
                     if !config_policies::delete(&mut tx.conn(), id, kind).await? {
                         return Ok(());

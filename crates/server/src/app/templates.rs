@@ -12,6 +12,7 @@ use det_store::workspaces::{self, DELETING, UNCATEGORIZED_ID};
 use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
+use crate::app::workspaces::require_unarchived_workspace;
 use crate::app::{Master, beside};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -98,6 +99,7 @@ impl Master {
                 } else {
                     let known = find(&mut tx.conn(), &row.name).await?;
                     master.require_own_template(&actor, &known, "change")?;
+                    require_unarchived(&mut tx.conn(), &known).await?;
                     templates::set_config(&mut tx.conn(), &row.name, &row.config, row.modified_at)
                         .await?;
                     "changed"
@@ -135,6 +137,7 @@ impl Master {
                 let (name, config) = (row.name.as_str(), row.config.as_str());
                 let known = find(&mut tx.conn(), name).await?;
                 master.require_own_template(&actor, &known, "change")?;
+                require_unarchived(&mut tx.conn(), &known).await?;
                 templates::set_config(&mut tx.conn(), name, config, row.modified_at).await?;
                 master
                     .record_template(tx, &actor.name(), "changed", name, None)
@@ -159,6 +162,7 @@ impl Master {
             Box::pin(async move {
                 let known = find(&mut tx.conn(), &from).await?;
                 master.require_own_template(&actor, &known, "rename")?;
+                require_unarchived(&mut tx.conn(), &known).await?;
                 if from != to && templates::find(&mut tx.conn(), &to).await?.is_some() {
                     return Err(taken(&to));
                 }
@@ -181,6 +185,7 @@ impl Master {
             Box::pin(async move {
                 let row = find(&mut tx.conn(), &name).await?;
                 master.require_own_template(&actor, &row, "delete")?;
+                require_unarchived(&mut tx.conn(), &row).await?;
                 // Everybody reads events.
                 let config = serde_json::from_str(&row.config).map_err(AppError::internal)?;
                 let detail = mask_with_variables(&config).to_string();
@@ -319,6 +324,16 @@ async fn find(conn: &mut Conn<'_>, name: &str) -> AppResult<TemplateRow> {
     templates::find(conn, name)
         .await?
         .ok_or_else(|| AppError::not_found("template", name.escape_debug()))
+}
+
+/// What lies in a workspace that is put away stays as it is.
+async fn require_unarchived(conn: &mut Conn<'_>, template: &TemplateRow) -> AppResult<()> {
+    match workspaces::find(conn, template.workspace_id).await? {
+        Some(workspace) => {
+            require_unarchived_workspace(&workspace, "its templates cannot be changed")
+        }
+        None => Ok(()),
+    }
 }
 
 /// Templates go into workspaces that are there and stay.

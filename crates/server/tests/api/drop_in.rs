@@ -240,6 +240,9 @@ async fn the_log_of_a_trial_holds_the_words_that_scripts_look_for() {
     cluster.stop().await;
 }
 
+/// A template of the tests.
+const TEMPLATE: &str = "/api/v1/templates/kept";
+
 #[tokio::test]
 async fn what_is_archived_refuses_every_change_but_being_taken_out() {
     let cluster = Cluster::start().await;
@@ -266,6 +269,11 @@ async fn what_is_archived_refuses_every_change_but_being_taken_out() {
     let moves = |id: i64| format!("/api/v1/experiments/{id}/move");
     client.post(&moves(inside), to(project)).await.ok();
     let home = format!("/api/v1/projects/{project}");
+    let template = json!({"config": {"max_restarts": 1}, "workspaceId": workspace});
+    client.post(TEMPLATE, template).await.ok();
+    let policies = format!("/api/v1/config-policies/workspaces/{workspace}/EXPERIMENT");
+    let rules = json!({"configPolicies": "constraints: {resources: {max_slots: 4}}"});
+    admin.put(&policies, rules.clone()).await.ok();
     for (kind, put_away) in [
         ("project", home.clone()),
         ("workspace", format!("{path}/{workspace}")),
@@ -301,6 +309,14 @@ async fn what_is_archived_refuses_every_change_but_being_taken_out() {
             );
             let open = format!("/api/v1/projects/{open_project}/move");
             refused.push(client.post(&open, to(workspace)).await);
+            let config = json!({"max_restarts": 2});
+            let renamed = json!({"oldName": "kept", "newName": "other"});
+            refused.push(client.patch(TEMPLATE, config.clone()).await);
+            refused.push(client.put(TEMPLATE, json!({"config": config})).await);
+            refused.push(client.patch("/api/v1/template/rename", renamed).await);
+            refused.push(client.delete(TEMPLATE).await);
+            refused.push(admin.put(&policies, rules.clone()).await);
+            refused.push(admin.delete(&policies).await);
         }
         for reply in refused {
             assert!(
