@@ -13,7 +13,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use det_agent::{AgentError, AgentOptions, RuntimeChoice, Secret, SlotType};
 use det_agent_proto::{
-    AgentLog, ContainerState, Hello, PROTOCOL_VERSION, ToAgent, ToMaster, Welcome,
+    AgentLog, ContainerState, Hello, JOIN_TOKEN_HEADER, PROTOCOL_VERSION, ToAgent, ToMaster,
+    Welcome,
 };
 use det_ids::{AllocationId, ContainerId, TaskId};
 use det_taskspec::{ContainerExit, ContainerSpec, Entrypoint, RUN_DIR, Script, TaskUser};
@@ -37,6 +38,8 @@ pub(crate) struct Heard {
     pub(crate) connected: bool,
     /// `Authorization` of the latest connection.
     pub(crate) authorization: Option<String>,
+    /// The cluster's token, of the latest connection.
+    pub(crate) join_token: Option<String>,
 }
 
 impl Heard {
@@ -224,13 +227,15 @@ async fn agents(
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    let authorization = headers
-        .get("authorization")
-        .and_then(|value| value.to_str().ok())
-        .map(str::to_owned);
+    let header = |name: &str| {
+        let value = headers.get(name).and_then(|value| value.to_str().ok());
+        value.map(str::to_owned)
+    };
+    let (authorization, join_token) = (header("authorization"), header(JOIN_TOKEN_HEADER));
     upgrade.on_upgrade(|socket| async move {
         shared.heard.send_modify(|heard| {
             heard.authorization = authorization;
+            heard.join_token = join_token;
         });
         serve_agent(shared, socket).await;
     })

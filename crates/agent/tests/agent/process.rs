@@ -127,7 +127,13 @@ async fn a_task_is_started_reported_and_forgotten() {
         ("127.0.0.1", &[(1734, 1734)][..])
     );
     assert_eq!(states.len(), 4, "{states:?}");
-    assert_eq!(heard.authorization.as_deref(), Some("Bearer agent-token"));
+    // It joins with the token of the cluster, and is itself by its own.
+    assert_eq!(heard.join_token.as_deref(), Some("agent-token"));
+    let own = std::fs::read_to_string(world.options().data_dir.join(det_agent::TOKEN_FILE));
+    assert_eq!(
+        heard.authorization,
+        Some(format!("Bearer {}", own.unwrap()))
+    );
     assert_eq!(heard.hellos[0].runtime, "process");
     world.end(&[&id]).await;
 }

@@ -19,6 +19,7 @@ use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 
 use crate::app::Master;
+use crate::app::log_policies::allow_restarts;
 use crate::app::log_retention::configured_days;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -237,7 +238,10 @@ impl Master {
             for effect in &step.effects {
                 match effect {
                     TrialEffect::ChargeRestart => row.restarts += 1,
-                    TrialEffect::ResetRestarts => row.restarts = 0,
+                    TrialEffect::ResetRestarts => {
+                        row.restarts = 0;
+                        allow_restarts(tx, &row).await?;
+                    }
                     _ => {}
                 }
             }

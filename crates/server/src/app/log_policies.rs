@@ -356,6 +356,20 @@ async fn agents_of(
     Ok(agents.collect())
 }
 
+/// A trial that goes on counts its restarts anew: what its earlier runs printed does not forbid them any more. Agents that
+/// it avoids stay avoided.
+pub(crate) async fn allow_restarts(tx: &mut WriteTx, trial: &TrialRow) -> Result<(), StoreError> {
+    let mut findings = LogFindings::of(trial)?;
+    if findings.retries_canceled_by.take().is_none() {
+        return Ok(());
+    }
+    let text = serde_json::to_string(&findings).map_err(|error| StoreError::Corrupt {
+        what: format!("the log findings of trial {}", trial.id),
+        message: error.to_string(),
+    })?;
+    trials::set_log_findings(&mut tx.conn(), trial.id, &text).await
+}
+
 /// Agents that the next allocation of a trial avoids, as its row has them.
 pub(crate) fn excluded_text(findings: &LogFindings) -> AppResult<Option<String>> {
     if findings.excluded_agents.is_empty() {

@@ -76,13 +76,15 @@ async fn events_are_followed() {
         .follow(&format!("/api/v1/events?follow=true&after={next}"))
         .await;
     let _agent = cluster.agent("a1", 1).await;
-    let event = follower.next().await.unwrap();
-    let what = (
-        event["subjectKind"].as_str(),
-        event["subjectId"].as_str(),
-        event["kind"].as_str(),
-    );
-    assert_eq!(what, (Some("agent"), Some("a1"), Some("connected")));
+    for kind in ["joined", "connected"] {
+        let event = follower.next().await.unwrap();
+        let what = (
+            event["subjectKind"].as_str(),
+            event["subjectId"].as_str(),
+            event["kind"].as_str(),
+        );
+        assert_eq!(what, (Some("agent"), Some("a1"), Some(kind)));
+    }
     cluster.stop().await;
     // The disconnection of the agent may have been seen before the end.
     while follower.next().await.is_some() {}

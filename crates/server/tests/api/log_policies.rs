@@ -168,5 +168,17 @@ async fn retries_are_canceled_by_a_line_and_not_by_its_echo() {
         log.contains("trial failed and matched logs to a don't retry policy (\"bug\")"),
         "{log}"
     );
+
+    // An experiment that is continued counts restarts anew, whatever was printed before.
+    let body = json!({"id": 1});
+    let path = "/api/v1/experiments/continue";
+    client.post(path, body).await.ok();
+    let spec = next_run(&mut agent).await;
+    agent.exits(&spec, 1).await;
+    let spec = next_run(&mut agent).await;
+    prints(&cluster, &spec, "a1", "assertion failed again").await;
+    agent.exits(&spec, 1).await;
+    let trial = cluster.until(&client, "/api/v1/trials/1", ended).await;
+    assert_eq!(trial["trial"]["restarts"], 1);
     cluster.stop().await;
 }
