@@ -42,7 +42,7 @@ setup-run:
 build:
 	cargo build --locked --profile $(PROFILE) -p det-cli --bin det
 	cargo build --locked --profile $(PROFILE) -p det-supervisor --target $(static_target)
-	install -m 755 $(static_supervisor) $(built)/det-supervisor
+	scripts/put-supervisor $(static_supervisor) $(built)/det-supervisor
 
 demo: setup-run build
 	scripts/demo

@@ -249,7 +249,7 @@ async fn of_two_administrators_who_resign_at_once_one_stays() {
     let own = format!("/api/v1/users/{}", id(&own));
     admin.patch(&other, json!({"admin": true})).await.ok();
     let determined = cluster.determined().await;
-    // With a password each of them hashes before it writes.
+    // Each would leave the other one as the last administrator.
     let resign = || json!({"admin": false, "displayName": ""});
     let (first, second) = tokio::join!(
         admin.patch(&own, resign()),
