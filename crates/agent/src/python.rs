@@ -50,7 +50,7 @@ pub(crate) async fn prepare(
     package_dir: Option<&Path>,
     bin: &Path,
 ) -> Result<TaskPython, PythonError> {
-    let dir = match interpreter {
+    let configured = match interpreter {
         Some(interpreter) => Some(directory_of(interpreter, bin)?),
         None => None,
     };
@@ -61,6 +61,13 @@ pub(crate) async fn prepare(
     let about = match &interpreter {
         Some(interpreter) => ask(interpreter).await,
         None => About::default(),
+    };
+    let dir = match (configured, &interpreter) {
+        (None, Some(found)) => match about.behind(found) {
+            Some(real) => Some(directory_of(real, bin)?),
+            None => None,
+        },
+        (configured, _) => configured,
     };
     let package_path = match (package_dir, &interpreter) {
         (Some(package), Some(_)) if !about.has_determined => Some(absolute(package)),
@@ -153,12 +160,24 @@ struct About {
     has_determined: bool,
     /// Where it and its libraries are.
     directories: Vec<PathBuf>,
+    /// Its file, as it was called.
+    executable: Option<PathBuf>,
+}
+
+impl About {
+    /// The interpreter that a program on `PATH` starts, if it is one of a version manager: tasks do not see the manager's
+    /// own files.
+    fn behind(&self, found: &Path) -> Option<&Path> {
+        let real = self.executable.as_deref()?;
+        (real.parent() != absolute(found).parent()).then_some(real)
+    }
 }
 
 /// Asks the interpreter. One that does not answer is taken as having no package: a second copy on the path does no harm,
 /// none at all does.
 async fn ask(interpreter: &Path) -> About {
     const ASK: &str = "import importlib.util, os, sys; \
+                       print('executable:' + sys.executable); \
                        paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path[1:]}; \
                        print('\\n'.join(sorted(p for p in paths if os.path.isabs(p) and os.path.isdir(p)))); \
                        sys.exit(0 if importlib.util.find_spec('determined') else 3)";
@@ -172,14 +191,21 @@ async fn ask(interpreter: &Path) -> About {
         .stderr(std::process::Stdio::null())
         .kill_on_drop(true);
     match tokio::time::timeout(PATIENCE, command.output()).await {
-        Ok(Ok(output)) => About {
-            has_determined: output.status.success(),
-            directories: String::from_utf8_lossy(&output.stdout)
+        Ok(Ok(output)) => {
+            let said = String::from_utf8_lossy(&output.stdout);
+            let paths = said.lines().filter(|line| line.starts_with('/'));
+            let mut executable = said
                 .lines()
-                .filter(|line| line.starts_with('/'))
-                .map(PathBuf::from)
-                .collect(),
-        },
+                .filter_map(|line| line.strip_prefix("executable:"));
+            About {
+                has_determined: output.status.success(),
+                directories: paths.map(PathBuf::from).collect(),
+                executable: executable
+                    .next()
+                    .filter(|path| path.starts_with('/'))
+                    .map(PathBuf::from),
+            }
+        }
         Ok(Err(error)) => {
             tracing::warn!(interpreter = %interpreter.display(), %error, "cannot ask the Python interpreter for its packages");
             About::default()
@@ -233,6 +259,26 @@ mod tests {
             let message = directory_of(&path, root.path()).unwrap_err().to_string();
             assert!(message.contains("is not a Python interpreter"), "{message}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_program_of_a_version_manager_is_followed_to_the_interpreter() {
+        let root = tempfile::tempdir().unwrap();
+        let real = root.path().join("versions/3.11/bin/python3");
+        program(
+            &real,
+            &format!("#!/bin/sh\necho executable:{}\n", real.display()),
+        );
+        let shim = root.path().join("shims/python3");
+        program(
+            &shim,
+            &format!("#!/bin/sh\nexec {} \"$@\"\n", real.display()),
+        );
+        assert_eq!(ask(&shim).await.behind(&shim), Some(&*real));
+        assert_eq!(ask(&real).await.behind(&real), None);
+        let silent = root.path().join("silent/python3");
+        program(&silent, "#!/bin/sh\n");
+        assert_eq!(ask(&silent).await.behind(&silent), None);
     }
 
     #[tokio::test]

@@ -104,7 +104,18 @@ fn note_loss(reader: &Reader, available: u64, route: &Route) {
 
 /// Posts a batch until the master takes or refuses it. `false` when the time was over first.
 fn deliver(batch: &Batch, log: &Log, route: &Route) -> bool {
-    let body = batch_body(batch, &route.ids).to_string().into_bytes();
+    let body = match batch_body(batch, &route.ids) {
+        Ok(body) => body,
+        Err(error) => {
+            route.diagnostics.note(format!(
+                "records {} to {} of the log cannot be written as JSON and are left out: {error}",
+                batch.first,
+                batch.last()
+            ));
+            log.acknowledge(batch.last());
+            return true;
+        }
+    };
     let mut backoff = Backoff::new();
     let mut failing = false;
     loop {

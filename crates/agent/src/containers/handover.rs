@@ -8,6 +8,7 @@ use det_spool::{
     batch_body,
 };
 use reqwest::StatusCode;
+use reqwest::header::CONTENT_TYPE;
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -39,6 +40,8 @@ pub(crate) enum HandoverError {
     Spool(#[from] SpoolError),
     #[error("the log spool is not a directory of its own")]
     NotASpool,
+    #[error("lines of the log cannot be written as JSON: {0}")]
+    Body(serde_json::Error),
 }
 
 /// Ships what is not acknowledged, in order; gives the number of lines. The spool is final: its writer has ended.
@@ -66,7 +69,8 @@ pub(crate) async fn ship(spool: &Path, to: &Destination<'_>) -> Result<usize, Ha
         let Some(batch) = batch? else {
             return Ok(shipped);
         };
-        post(&batch_body(&batch, &to.ids), to, deadline).await?;
+        let body = batch_body(&batch, &to.ids).map_err(HandoverError::Body)?;
+        post(&body, to, deadline).await?;
         if let Err(error) = acknowledge(spool, batch.last()) {
             // A full disk: whoever ships after us sends again what the master has, which is harmless.
             tracing::debug!(%error, "how far a log was handed over cannot be noted");
@@ -76,11 +80,7 @@ pub(crate) async fn ship(spool: &Path, to: &Destination<'_>) -> Result<usize, Ha
 }
 
 /// Posts one batch, again and again while that can help.
-async fn post(
-    body: &serde_json::Value,
-    to: &Destination<'_>,
-    deadline: Instant,
-) -> Result<(), HandoverError> {
+async fn post(body: &[u8], to: &Destination<'_>, deadline: Instant) -> Result<(), HandoverError> {
     let url = format!("{}{LOGS_PATH}", to.master);
     let mut pause = Duration::from_millis(100);
     loop {
@@ -92,7 +92,8 @@ async fn post(
                 format!("Bearer {}", to.token),
             )
             .timeout(ANSWER_WITHIN)
-            .json(body)
+            .header(CONTENT_TYPE, "application/json")
+            .body(body.to_vec())
             .send()
             .await;
         let reason = match sent {

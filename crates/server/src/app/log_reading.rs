@@ -143,7 +143,7 @@ const PAGE_BYTES: usize = 64 * 1024;
 /// Most unpacked bytes of such a page, but for a single chunk.
 const LARGEST_PAGE_BYTES: usize = 4 * PAGE_BYTES;
 /// Most unpacked bytes of a page that is looked through, but for a single chunk.
-const SEARCH_PAGE_BYTES: usize = 16 << 20;
+const SEARCH_PAGE_BYTES: usize = 4 << 20;
 /// Most chunks of such a page: a log that was printed line by line has a chunk for each.
 const LARGEST_PAGE: i64 = 256;
 /// Bytes in one message.
@@ -444,22 +444,22 @@ impl<S: Sink> Reader<'_, S> {
 /// How many chunks to read at once.
 struct PageSize {
     limit: i64,
-    fixed: bool,
+    /// Whether most lines may go by: pages become large, whatever is in them.
+    selective: bool,
 }
 
 impl PageSize {
     fn new(filter: &LogFilter) -> Self {
-        let fixed = filter.is_selective();
         Self {
-            limit: if fixed { SEARCH_PAGE } else { 1 },
-            fixed,
+            limit: 1,
+            selective: filter.is_selective(),
         }
     }
 
     /// Leaves out what would take too much memory unpacked, and learns for the next page. Many lines may pack to next to
     /// nothing, and there may be many readers.
     fn adapt(&mut self, chunks: &mut Vec<ChunkRow>) {
-        let most = if self.fixed {
+        let most = if self.selective {
             SEARCH_PAGE_BYTES
         } else {
             LARGEST_PAGE_BYTES
@@ -473,10 +473,10 @@ impl PageSize {
             })
             .count();
         chunks.truncate(fits.max(1));
-        if self.fixed {
-            return;
-        }
-        if bytes > PAGE_BYTES {
+        if self.selective {
+            // What is wanted may be in the first chunk: then the others need not be read.
+            self.limit = (self.limit * 4).min(SEARCH_PAGE);
+        } else if bytes > PAGE_BYTES {
             self.limit = (self.limit / 2).max(1);
         } else if bytes < PAGE_BYTES / 4 {
             self.limit = (self.limit * 4).min(LARGEST_PAGE);
@@ -554,6 +554,25 @@ mod tests {
         assert_eq!(size.limit, LARGEST_PAGE);
         size.adapt(&mut vec![chunk(PAGE_BYTES * 2)]);
         assert_eq!(size.limit, LARGEST_PAGE / 2);
+    }
+
+    #[test]
+    fn a_search_begins_with_one_chunk_and_goes_on_with_many() {
+        let chunk = || ChunkRow {
+            first_line: 1,
+            lines: 1,
+            data: vec![0; 100],
+        };
+        let mut size = PageSize::new(&LogFilter {
+            rank_ids: vec![0],
+            ..LogFilter::default()
+        });
+        let mut pages = Vec::new();
+        for _ in 0..5 {
+            pages.push(size.limit);
+            size.adapt(&mut vec![chunk()]);
+        }
+        assert_eq!(pages, [1, 4, 16, SEARCH_PAGE, SEARCH_PAGE]);
     }
 
     #[test]

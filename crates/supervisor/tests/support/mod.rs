@@ -171,7 +171,7 @@ impl Master {
         if path == "/api/v1/task/logs" {
             let first = body["spool"]["first"].as_u64().unwrap();
             let records = body["logs"].as_array().unwrap();
-            assert!(!records.is_empty() && records.len() <= 1000);
+            assert!(!records.is_empty() && records.len() <= det_spool::MAX_BATCH_RECORDS);
             for (sequence, record) in (first..).zip(records) {
                 if state.log.insert(sequence, record.clone()).is_some() {
                     state.repeated += 1;
