@@ -100,6 +100,9 @@ class World:
         """Lets `VmHWM` begin again."""
         pathlib.Path(f"/proc/{self.cluster.part('master').pid}/clear_refs").write_text("5")
 
+    def agents(self) -> list[str]:
+        return [agent["id"] for agent in self.cluster.api("GET", "/api/v1/agents")["agents"]]
+
     def alive(self) -> None:
         self.cluster.wait_for_agents()
 
@@ -247,10 +250,15 @@ def sweep(world: World, seed: int, count: int) -> Found:
     operations = malformed.operations(world.description)
     operations.sort(key=lambda operation: (bool(REMOVING.search(operation.name)), bool(ENDING.search(operation.name))))
     token = world.token()
+    with contextlib.closing(Frames(world)) as stray:
+        stray.text(hello())
+        wait_for("an agent that nobody misses", lambda: "hostile" in world.agents(), within=20)
+    unmissed = malformed.Generator(world.description, seed, {**world.ids, "agentId": "hostile"}, f"127.0.0.1:{world.port}")
     for operation in operations:
         if "ogout" in operation.name:
             token = world.token()
-        requests = generator.requests(operation, token, count)
+        # An agent whose token was revoked ends.
+        requests = (unmissed if operation.name == "RevokeAgent" else generator).requests(operation, token, count)
         found.fewest = min(found.fewest, len(requests))
         refused = [request for request in requests if tried(world, request, found)]
         found.refused += len(refused)
@@ -551,12 +559,13 @@ def test_a_task_that_prints_a_line_of_100_mb(world: World) -> None:
 class Frames:
     """A WebSocket by hand, so that it can be wrong."""
 
-    def __init__(self, world: World, token: str | None = None) -> None:
-        token = token or (world.cluster.data_dir / "agent-token").read_text().strip()
+    def __init__(self, world: World, join: str | None = None, own: str = "own of the agent hostile") -> None:
+        join = join or (world.cluster.data_dir / "agent-token").read_text().strip()
         self.socket = socket.create_connection(("127.0.0.1", world.port), timeout=AGAIN)
         key = base64.b64encode(bytes(16)).decode()
         self.socket.sendall(
-            f"GET /agents HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\n"
+            f"GET /agents HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {own}\r\nDet-Join-Token: {join}\r\n"
+            "Connection: Upgrade\r\n"
             f"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()
         )
         self.head = b""
@@ -607,8 +616,9 @@ def hello(**over: Any) -> dict[str, Any]:
 
 
 def test_only_agents_are_let_in(world: World) -> None:
-    for token in ("wrong", world.token(), "x" * 10_000):
-        frames = Frames(world, token)
+    shared = (world.cluster.data_dir / "agent-token").read_text().strip()
+    for join, own in [("wrong", "own"), (world.token(), "own"), ("x" * 10_000, "own"), (shared, shared), ("wrong", shared)]:
+        frames = Frames(world, join, own)
         assert b" 401 " in frames.head.splitlines()[0], frames.head
         frames.close()
 
@@ -677,7 +687,7 @@ def test_an_agents_later_frames(world: World) -> None:
     ]
     experiment_id = int(world.ids["experimentId"])
     before = world.cluster.experiment(experiment_id)["state"]
-    frames = Frames(world)
+    frames = Frames(world, own="own of the agent later")
     frames.text(hello(agent_id="later", instance_id="later"))
     with bounded(world, 128 * MIB):
         for message in messages:

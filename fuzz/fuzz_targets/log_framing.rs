@@ -84,7 +84,8 @@ fn posted(batch: &Batch) {
         agent_id: "a".into(),
         container_id: "c".into(),
     };
-    let body = batch_body(batch, &ids);
+    let body = batch_body(batch, &ids).expect("a body");
+    let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
     assert_eq!(
         body["logs"].as_array().map(Vec::len),
         Some(batch.records.len())

@@ -250,6 +250,12 @@ fn what_is_no_document_of_ours_is_not_guessed() {
             "has no key that any kind of document has",
             "--kind experiment, task, notebook",
         ),
+        (
+            "x.yaml",
+            "foo: 1\nbar: 2\n",
+            "has no key that any kind of document has",
+            "--kind",
+        ),
         ("x.yaml", "{}", "is empty", "--kind"),
         ("x.yaml", "- a\n", "is a list, not a map", "--kind"),
         (

@@ -319,7 +319,8 @@ pub(crate) fn snake(key: &str) -> String {
     out
 }
 
-/// The candidate nearest to `word`, at most two edits away, of a long word three, and not a wholly different word.
+/// The candidate nearest to `word`, at most two edits away, of a long word three, of a short one one or the same letters
+/// in another order, and not a wholly different word.
 pub(crate) fn closest<'a>(
     word: &str,
     candidates: impl Iterator<Item = &'a str>,
@@ -328,6 +329,15 @@ pub(crate) fn closest<'a>(
     candidates
         .filter_map(|candidate| Some((edit_distance(word, candidate, limit)?, candidate)))
         .filter(|(distance, candidate)| *distance < candidate.chars().count())
+        .filter(|(distance, candidate)| {
+            *distance < 2 || word.len() > 4 || sorted(word) == sorted(candidate)
+        })
         .min()
         .map(|(_, candidate)| candidate)
+}
+
+fn sorted(word: &str) -> Vec<char> {
+    let mut letters: Vec<char> = word.chars().collect();
+    letters.sort_unstable();
+    letters
 }
