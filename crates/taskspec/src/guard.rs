@@ -5,7 +5,7 @@
 //! | [`HostGuard::protected`], and what contains it | never |
 //! | at or below [`HostGuard::allowed`] | yes |
 //! | `/usr` and the like | read-only |
-//! | `/etc`, `/dev` except `/dev/shm`, `/proc`, `/run`, the home directory of the agent's account and the like, and what contains them | no |
+//! | `/etc`, `/dev` except `/dev/shm`, `/proc`, `/run`, the home directory of the agent's account, files of databases and engines and the like, and what contains them | no |
 //! | anything else | yes, with the rights of the task's user |
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 /// Directories of every host that hold what decides about it.
-const SENSITIVE: [&str; 10] = [
+const SENSITIVE: [&str; 15] = [
     "/boot",
     "/dev",
     "/etc",
@@ -21,10 +21,18 @@ const SENSITIVE: [&str; 10] = [
     "/run",
     "/sys",
     "/var/lib/containerd",
+    "/var/lib/containers",
     "/var/lib/determined",
     "/var/lib/docker",
+    "/var/lib/kubelet",
+    "/var/lib/pgsql",
+    "/var/lib/postgresql",
     "/var/run",
+    // Jobs that cron runs as root, among others.
+    "/var/spool",
 ];
+/// Also where the agent is another account, as one that may use the Docker engine.
+const HOME_OF_ROOT: &str = "/root";
 /// Shared memory: it lies below `/dev`, holds no devices, and is open to everybody like `/tmp`.
 const SHARED_MEMORY: &str = "/dev/shm";
 /// Directories of every host that hold its programs.
@@ -65,6 +73,7 @@ impl HostGuard {
             .iter()
             .map(Path::new)
             .filter(|_| !source.starts_with(SHARED_MEMORY))
+            .chain([Path::new(HOME_OF_ROOT)])
             .chain(self.homes.iter().map(PathBuf::as_path));
         if let Some(kept) = sensitive.into_iter().find(|kept| overlap(source, kept)) {
             let relation = if source.starts_with(kept) {
@@ -164,6 +173,9 @@ mod tests {
             ("/dev/shm/dataset", false, true),
             ("/dev/shmoo", true, false),
             ("/run/docker.sock", true, false),
+            ("/root/.ssh", true, false),
+            ("/var/spool/cron", false, false),
+            ("/var/lib/postgresql/15/main", false, false),
             ("/proc/1/root", true, false),
             ("/home/agent", true, false),
             ("/home/agent/.ssh", true, false),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use det_agent_proto::Welcome;
@@ -372,6 +372,11 @@ fn owned_directory(path: &Path, mode: u32, user: &TaskUser) -> Result<(), Prepar
         }
         _ => {}
     }
+    // What a task left there must not lead elsewhere.
+    if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
+        let other = io::Error::other("it is no directory");
+        return Err(access("create", path)(other));
+    }
     // The umask may have taken bits away.
     std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(access("open", path))?;
     give(path, user)
@@ -382,7 +387,7 @@ fn give(path: &Path, user: &TaskUser) -> Result<(), PrepareError> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
-    chown(path, Some(user.uid), Some(user.gid)).map_err(access("hand over", path))
+    lchown(path, Some(user.uid), Some(user.gid)).map_err(access("hand over", path))
 }
 
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), PrepareError> {

@@ -208,7 +208,9 @@ impl Master {
             }
             match found.action {
                 None => {}
-                Some(LogAction::CancelRetries) if findings.retries_canceled_by.is_some() => {}
+                // A trial that was continued has a new task: what its earlier ones printed and shipped late is forgiven.
+                Some(LogAction::CancelRetries)
+                    if findings.retries_canceled_by.is_some() || trial.task_id != task_id => {}
                 Some(LogAction::CancelRetries) => {
                     let text = format!(
                         "The log policy \"{}\" matched: this trial is not restarted after a failure",

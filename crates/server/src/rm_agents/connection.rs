@@ -11,7 +11,7 @@ use det_agent_proto::{
 use det_failpoints::failpoint;
 use det_ids::ContainerId;
 use futures::FutureExt as _;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Registration;
 use super::reconcile::{Desired, Heard, Order, reconcile};
@@ -28,7 +28,11 @@ const REPEAT_END: Duration = Duration::from_secs(30);
 /// Serves an agent until its connection ends.
 pub(crate) async fn serve(master: Master, credential: Credential, mut socket: WebSocket) {
     let hello = match first_message(&mut socket).await {
-        Ok(hello) => hello,
+        Ok(Some(hello)) => hello,
+        Ok(None) => {
+            tracing::debug!("a connection to the agents' port ended before the first message");
+            return;
+        }
         Err(reason) => {
             tracing::warn!(reason, "a connection to the agents' port was refused");
             refuse(&mut socket, reason, AfterRefusal::End).await;
@@ -101,17 +105,16 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
     }
 }
 
-async fn first_message(socket: &mut WebSocket) -> Result<Hello, String> {
+/// `None` when the connection has ended: an agent that stops at once, or loses its way to the master.
+async fn first_message(socket: &mut WebSocket) -> Result<Option<Hello>, String> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         match timeout_at(deadline, socket.recv()).await {
             Err(_) => return Err("no first message within ten seconds".into()),
-            Ok(None | Some(Err(_))) => {
-                return Err("the connection ended before the first message".into());
-            }
+            Ok(None | Some(Err(_) | Ok(Message::Close(_)))) => return Ok(None),
             Ok(Some(Ok(Message::Text(text)))) => {
                 return match serde_json::from_str(&text) {
-                    Ok(ToMaster::Hello(hello)) => Ok(hello),
+                    Ok(ToMaster::Hello(hello)) => Ok(Some(hello)),
                     Ok(_) => Err("the first message must be \"hello\"".into()),
                     Err(error) => Err(format!("the first message cannot be read: {error}")),
                 };
@@ -209,7 +212,7 @@ impl Connection {
                     if last_heard.elapsed() > Duration::from_secs(SILENCE_SECONDS) {
                         return Ok("nothing was heard from it for too long");
                     }
-                    if self.socket.send(Message::Ping(Vec::new().into())).await.is_err() {
+                    if !self.send_frame(Message::Ping(Vec::new().into())).await {
                         return Ok("the connection ended");
                     }
                 }
@@ -364,9 +367,18 @@ impl Connection {
         Ok(true)
     }
 
+    /// `false` when the connection is gone, or the agent reads nothing for too long.
+    async fn send_frame(&mut self, frame: Message) -> bool {
+        let sent = timeout(
+            Duration::from_secs(SILENCE_SECONDS),
+            self.socket.send(frame),
+        );
+        matches!(sent.await, Ok(Ok(())))
+    }
+
     async fn send(&mut self, message: &ToAgent) -> bool {
         match serde_json::to_string(message) {
-            Ok(text) => self.socket.send(Message::Text(text.into())).await.is_ok(),
+            Ok(text) => self.send_frame(Message::Text(text.into())).await,
             Err(error) => {
                 tracing::error!(%error, "a message to an agent could not be written");
                 false

@@ -173,6 +173,8 @@ async fn retries_are_canceled_by_a_line_and_not_by_its_echo() {
     let body = json!({"id": 1});
     let path = "/api/v1/experiments/continue";
     client.post(path, body).await.ok();
+    // Nor what arrives late.
+    prints(&cluster, &spec, "a1", "assertion failed, shipped late").await;
     let spec = next_run(&mut agent).await;
     agent.exits(&spec, 1).await;
     let spec = next_run(&mut agent).await;

@@ -147,6 +147,18 @@ async fn no_edit_of_a_workspace_project_template_or_policy_is_lost() {
                 "/workspace/defaultComputePool",
                 json!("default"),
             ),
+            Edit::patch(
+                &path,
+                json!({"agentUserGroup": {"agentGid": 9, "agentGroup": "g"}}),
+                "/workspace/agentUserGroup/agentGid",
+                json!(9),
+            ),
+            Edit::patch(
+                &path,
+                json!({"checkpointStorageConfig": {"type": "shared_fs", "host_path": "/mnt/x"}}),
+                "/workspace/checkpointStorageConfig/host_path",
+                json!("/mnt/x"),
+            ),
             Edit::patch(&path, Value::Null, "/workspace/pinned", json!(true))
                 .post(format!("{path}/pin")),
             Edit::patch(&project, json!({"name": "q"}), "/project/name", json!("q")),
@@ -229,6 +241,12 @@ async fn no_edit_of_an_experiment_or_agent_is_lost() {
                 json!({"resources": {"maxSlots": 3}}),
                 "/experiment/config/resources/max_slots",
                 json!(3),
+            ),
+            Edit::patch(
+                &path,
+                json!({"resources": {"weight": 2.5}}),
+                "/experiment/config/resources/weight",
+                json!(2.5),
             ),
             disabled("/slots/0", "/agent/slots/0/enabled"),
             disabled("/slots/1", "/agent/slots/1/enabled"),
