@@ -173,7 +173,7 @@ mod tests {
             ("/dev/shm/dataset", false, true),
             ("/dev/shmoo", true, false),
             ("/run/docker.sock", true, false),
-            ("/root/.ssh", true, false),
+            ("/root", true, false),
             ("/var/spool/cron", false, false),
             ("/var/lib/postgresql/15/main", false, false),
             ("/proc/1/root", true, false),
