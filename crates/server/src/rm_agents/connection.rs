@@ -41,7 +41,10 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
     };
     let agent_id = hello.agent_id.0.clone();
     if let Err((reason, then)) = admit(&master, &hello, &credential).await {
-        tracing::warn!(agent.id = agent_id, reason, "an agent was refused");
+        // A master that stops has closed its store.
+        if !master.shutdown.is_cancelled() {
+            tracing::warn!(agent.id = agent_id, reason, "an agent was refused");
+        }
         refuse(&mut socket, reason, then).await;
         return;
     }
@@ -69,7 +72,6 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
             return;
         }
         Err(error) => {
-            // A master that stops has closed its store.
             if !master.shutdown.is_cancelled() {
                 tracing::warn!(agent.id = agent_id, %error, "what is known of an agent cannot be read");
             }
@@ -91,13 +93,14 @@ pub(crate) async fn serve(master: Master, credential: Credential, mut socket: We
     };
     match outcome {
         Ok(reason) => tracing::info!(agent.id = agent_id, reason, "agent disconnected"),
+        Err(_) if master.shutdown.is_cancelled() => {}
         Err(error) => {
             tracing::warn!(agent.id = agent_id, %error, cause = ?error.cause, "agent disconnected after an error");
         }
     }
     if master.connections.unregister(&agent_id, serial)
         && let Err(error) = master.agent_left(&agent_id).await
-        // A master that stops has closed its store; the next start notes that every agent is away.
+        // The next start notes that every agent is away.
         && !master.shutdown.is_cancelled()
     {
         tracing::warn!(agent.id = agent_id, %error, "the end of the connection could not be stored; it is tried again");
