@@ -90,6 +90,61 @@ def test_shared_memory(boxed: Cluster) -> None:
     assert [line.strip() for line in boxed.printed(trial["id"])] == [str(37 * 1024)]
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"environment": {"add_capabilities": ["SYS_ADMIN"]}}, "allowed_capabilities"),
+        ({"environment": {"add_capabilities": ["ALL"]}}, "allowed_capabilities"),
+        ({"resources": {"devices": [{"host_path": "/dev", "container_path": "/host-dev"}]}}, "allowed_host_paths"),
+    ],
+)
+def test_what_makes_a_container_the_host_is_an_administrators_to_give(boxed: Cluster, asked, told: str) -> None:
+    refused = boxed.submit(experiment("refused", "echo ran", **asked))
+    boxed.wait_experiment(refused, "ERROR")
+    lines = boxed.log_lines(boxed.only_trial(refused)["id"])
+    assert any(told in line for line in lines), lines
+    assert "ran" not in lines
+
+
+def test_capabilities_within_the_container_are_given(boxed: Cluster) -> None:
+    asked = {"environment": {"add_capabilities": ["SYS_PTRACE", "CAP_IPC_LOCK"]}}
+    trial = boxed.run(experiment("traces", "grep CapEff /proc/self/status", **asked))
+    [line] = boxed.printed(trial["id"])
+    effective = int(line.split()[1], 16)
+    # CAP_IPC_LOCK and CAP_SYS_PTRACE of linux/capability.h.
+    assert effective & 1 << 14 and effective & 1 << 19, line
+    assert not effective & 1 << 21, "CAP_SYS_ADMIN"
+
+
+@pytest.fixture
+def root_program(boxed: Cluster) -> Iterator[str]:
+    """The usual image with an interpreter that belongs to root and says so."""
+    name, container = "det-test-root-program", "det-test-root-program"
+    made = "cp $(readlink -f $(command -v python3)) /usr/local/bin/rootly && chmod 4755 /usr/local/bin/rootly"
+    docker("run", "--name", container, "--network", "none", "--entrypoint", "sh", str(boxed.image), "-c", made)
+    try:
+        docker("commit", container, name)
+        yield name
+    finally:
+        docker("rm", "--force", container)
+        docker("image", "rm", "--force", name)
+
+
+def test_no_program_of_an_image_makes_root_of_a_mapped_user(boxed: Cluster, root_program: str) -> None:
+    agent_user = {"agentUid": 4321, "agentUser": "mapped", "agentGid": 4321, "agentGroup": "mapped"}
+    user = {"username": "mapped", "active": True, "agentUserGroup": agent_user}
+    boxed.api("POST", "/api/v1/users", {"user": user}, user="admin")
+    config = experiment(
+        "rootly", "/usr/local/bin/rootly -c 'import os; print(os.geteuid())'", environment={"image": root_program}
+    )
+    submitted = boxed.api(
+        "POST", "/api/v1/experiments", {"config": json.dumps(config), "activate": True}, user="mapped"
+    )
+    boxed.wait_experiment(submitted["experiment"]["id"], "COMPLETED")
+    trial = boxed.only_trial(submitted["experiment"]["id"])
+    assert boxed.printed(trial["id"]) == ["4321"]
+
+
 def import_image(name: str, root: pathlib.Path) -> str:
     """An image of the files below `root`, without asking a registry."""
     archive = root.with_suffix(".tar")
@@ -116,7 +171,9 @@ def test_an_image_with_busybox_alone(boxed: Cluster, busybox: pathlib.Path, tmp_
         (root / "bin" / applet).symlink_to("busybox")
     (root / "tmp").mkdir()
     image = import_image("det-test-busybox:latest", root)
-    config = experiment("busybox", "echo from $DET_TASK_TYPE; cat look.py | busybox wc -l", environment={"image": image})
+    config = experiment(
+        "busybox", "echo from $DET_TASK_TYPE; cat look.py | busybox wc -l", environment={"image": image}
+    )
     trial = boxed.run(config, "look")
     assert boxed.printed(trial["id"])[0] == "from TRIAL"
 

@@ -47,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             python=sys.executable,
             image=os.environ.get("DET_BENCH_IMAGE") or None,
             load=_generator(det),
+            soak_seconds=options.soak_seconds,
             say=lambda text: print(f"  {text}", flush=True),
         )
         return _measure(chosen, options.store, plan, options.profile, options.results)
@@ -71,6 +72,7 @@ def _options(figures: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="few and short repeats: to see that it works")
     parser.add_argument("--no-build", action="store_true", help="measure what was built before")
     parser.add_argument("--store", choices=("sqlite", "postgres"), help="only on this store")
+    parser.add_argument("--soak-seconds", type=float, default=120.0, help="how long the soak's load is [default: 120]")
     parser.add_argument("--work", help="where clusters keep their files, on the disk to be measured [default: TMPDIR]")
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS, help="where result files go")
     parser.add_argument("--list", action="store_true", help="name the figures and end")

@@ -24,6 +24,8 @@ class Plan:
     image: str | None
     # The load generator, det-bench; None if it was not built.
     load: pathlib.Path | None
+    # How long the soak loads a master.
+    soak_seconds: float
     # Told what is going on.
     say: Callable[[str], None]
 
@@ -48,9 +50,9 @@ class Figure:
 
 def all_figures() -> Mapping[str, Figure]:
     """The figures by name, in the order in which they are measured."""
-    from measure.figures import control, footprint, intake, reading, starts
+    from measure.figures import control, footprint, intake, reading, soak, starts
 
-    groups = (starts.FIGURES, intake.FIGURES, control.FIGURES, footprint.FIGURES, reading.FIGURES)
+    groups = (starts.FIGURES, intake.FIGURES, control.FIGURES, footprint.FIGURES, reading.FIGURES, soak.FIGURES)
     return {figure.name: figure for figure in _ordered(*groups)}
 
 

@@ -59,6 +59,9 @@ pub struct AgentOptions {
     /// Directories of this host below which users' configurations may name paths that the agent creates or gives to tasks,
     /// beside what the master's configuration names; see `det_taskspec::guard`.
     pub allowed_host_paths: Vec<PathBuf>,
+    /// Capabilities that users' configurations may ask for although they reach beyond the container; see
+    /// `det_taskspec::guard`.
+    pub allowed_capabilities: Vec<String>,
     /// Files and directories that no task may reach, beside [`AgentOptions::data_dir`]: a master's data directory on the
     /// same host, configuration files, tokens.
     pub private_paths: Vec<PathBuf>,
@@ -102,6 +105,7 @@ impl AgentOptions {
             keep_tasks_on_shutdown: true,
             on_connection_lost: Vec::new(),
             allowed_host_paths: Vec::new(),
+            allowed_capabilities: Vec::new(),
             private_paths: Vec::new(),
             root_tasks: false,
             isolation_notice: Arc::default(),

@@ -34,6 +34,7 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
         ports: Vec::new(),
         devices: Vec::new(),
         add_capabilities: Vec::new(),
+        default_capabilities: Vec::new(),
         drop_capabilities: Vec::new(),
         script: Script {
             task_type: "COMMAND".into(),

@@ -288,6 +288,9 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
         .iter()
         .map(PathBuf::from)
         .collect();
+    options
+        .allowed_capabilities
+        .clone_from(&config.allowed_capabilities);
     options.root_tasks = config.root_tasks == RootTasks::Root;
     options.python = config.python.as_ref().map(PathBuf::from);
     options.python_package_dir = Some(serve::python_package(&data_dir)?);

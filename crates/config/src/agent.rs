@@ -91,6 +91,8 @@ pub struct AgentConfig {
     pub data_dir: Option<String>,
     /// Directories of this host below which users' configurations may name paths that the agent creates or gives to tasks.
     pub allowed_host_paths: Vec<String>,
+    /// Linux capabilities that users' configurations may ask for although they reach beyond the container.
+    pub allowed_capabilities: Vec<String>,
     /// Who process tasks of users without a mapping are.
     pub root_tasks: RootTasks,
 }
@@ -332,6 +334,12 @@ pub(crate) static AGENT: Section = section(&[
         "allowed_host_paths",
         Kind::List(&Kind::Text),
         "Directories of this host below which users' configurations may name paths that the program itself creates, reads or deletes (checkpoint storage, mount points), beside the configured checkpoint storage; also directories of the system, home directories and devices that tasks may be given",
+    )
+    .or("[]"),
+    field(
+        "allowed_capabilities",
+        Kind::List(&Kind::Text),
+        "Linux capabilities, such as `SYS_ADMIN`, that users' configurations may ask for in `add_capabilities` although they reach beyond the container: with most of them a task can become root of the host. Those that engines give by default and `IPC_LOCK`, `SYS_NICE`, `SYS_PTRACE` and the like need no entry, nor those of `task_container_defaults`",
     )
     .or("[]"),
     field(

@@ -40,6 +40,31 @@ pub const PROGRAMS: [&str; 7] = [
     "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr",
 ];
 
+/// Capabilities that containers may have for the asking: those that engines give by default, and those that reach nothing
+/// outside the container's own processes but their memory, time and limits.
+const HARMLESS_CAPABILITIES: [&str; 20] = [
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "KILL",
+    "LEASE",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "NET_RAW",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+    "SYS_NICE",
+    "SYS_PTRACE",
+    "SYS_RESOURCE",
+];
+
 /// What of an agent's host its tasks are kept from. All paths are absolute and without links.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -51,6 +76,8 @@ pub struct HostGuard {
     pub homes: Vec<PathBuf>,
     /// `allowed_host_paths` of the agent's configuration.
     pub allowed: Vec<PathBuf>,
+    /// `allowed_capabilities` of the agent's configuration.
+    pub allowed_capabilities: Vec<String>,
 }
 
 impl HostGuard {
@@ -125,6 +152,21 @@ impl HostGuard {
         })
     }
 
+    /// Why a container may not have a capability that its task's configuration asks for; `None` = it may. `defaults` are
+    /// those that an administrator gives to every task.
+    pub fn capability_refusal(&self, name: &str, defaults: &[String]) -> Option<String> {
+        let wanted = plain_capability(name);
+        let chosen = self.allowed_capabilities.iter().chain(defaults);
+        let mut chosen = chosen.map(|allowed| plain_capability(allowed));
+        let is_allowed = HARMLESS_CAPABILITIES.contains(&wanted.as_str())
+            || chosen.any(|allowed| allowed == wanted || allowed == "ALL");
+        (!is_allowed).then(|| {
+            "it reaches beyond the container, which tasks may only where an administrator has named it in \
+             \"allowed_capabilities\" of the agent's configuration"
+                .to_owned()
+        })
+    }
+
     /// The longest allowed path at or above this one.
     pub fn root_of(&self, path: &Path) -> Option<&Path> {
         let above = self.allowed.iter().filter(|root| path.starts_with(root));
@@ -136,6 +178,12 @@ impl HostGuard {
     fn is_allowed(&self, path: &Path) -> bool {
         self.root_of(path).is_some()
     }
+}
+
+/// A capability without `CAP_`, in capitals: engines take either form.
+fn plain_capability(name: &str) -> String {
+    let name = name.trim().to_ascii_uppercase();
+    name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
 }
 
 fn overlap(one: &Path, other: &Path) -> bool {
@@ -151,6 +199,7 @@ mod tests {
             protected: vec!["/var/lib/cluster/data".into(), "/srv/own".into()],
             homes: vec!["/home/agent".into()],
             allowed: vec!["/etc/shared".into(), "/srv".into()],
+            allowed_capabilities: vec!["CAP_NET_ADMIN".into()],
         }
     }
 
@@ -188,6 +237,29 @@ mod tests {
             let refusal = guard().refusal(Path::new(source), read_only);
             assert_eq!(refusal.is_none(), allowed, "{source}: {refusal:?}");
         }
+    }
+
+    #[test]
+    fn capabilities_that_reach_beyond_the_container_are_an_administrators_choice() {
+        let defaults = ["SYS_TIME".to_owned()];
+        for (name, allowed) in [
+            ("SYS_PTRACE", true),
+            ("cap_ipc_lock", true),
+            ("SYS_ADMIN", false),
+            (" cap_sys_admin", false),
+            ("DAC_READ_SEARCH", false),
+            ("SYS_MODULE", false),
+            ("ALL", false),
+            ("CAP_ALL", false),
+            ("", false),
+            ("NET_ADMIN", true),
+            ("CAP_SYS_TIME", true),
+        ] {
+            let refusal = guard().capability_refusal(name, &defaults);
+            assert_eq!(refusal.is_none(), allowed, "{name}: {refusal:?}");
+        }
+        let everything = ["ALL".to_owned()];
+        assert_eq!(guard().capability_refusal("SYS_ADMIN", &everything), None);
     }
 
     #[test]

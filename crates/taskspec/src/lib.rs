@@ -59,6 +59,9 @@ pub struct ContainerSpec {
     pub devices: Vec<DeviceMapping>,
     /// Linux capabilities to add.
     pub add_capabilities: Vec<String>,
+    /// Capabilities that the master's configuration gives to every task of the pool: an administrator chose them.
+    #[serde(default)]
+    pub default_capabilities: Vec<String>,
     /// Linux capabilities to drop.
     pub drop_capabilities: Vec<String>,
     /// What the supervisor does inside.

@@ -86,9 +86,9 @@ impl From<EngineError> for LaunchError {
 impl From<PrepareError> for LaunchError {
     fn from(error: PrepareError) -> Self {
         match error {
-            PrepareError::Mount { .. } | PrepareError::Device { .. } => {
-                Self::Task(error.to_string())
-            }
+            PrepareError::Mount { .. }
+            | PrepareError::Device { .. }
+            | PrepareError::Capability { .. } => Self::Task(error.to_string()),
             PrepareError::Access { .. } => Self::Host(error.to_string()),
         }
     }

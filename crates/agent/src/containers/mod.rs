@@ -2,6 +2,7 @@
 
 mod actor;
 mod exit;
+mod grants;
 mod handover;
 pub(crate) mod prepare;
 pub(crate) mod store;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt, lchown};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use det_agent_proto::Welcome;
@@ -15,6 +15,7 @@ use det_taskspec::{
 };
 use thiserror::Error;
 
+use super::grants;
 use super::store::{ContainerDir, RuntimeKind};
 use crate::data_dir::write_atomically;
 use crate::devices::LocalDevice;
@@ -59,6 +60,9 @@ pub(crate) enum PrepareError {
     /// The task asks for a device that it may not have.
     #[error("cannot give the task the device \"{path}\": {reason}")]
     Device { path: String, reason: String },
+    /// The task asks for a capability that it may not have.
+    #[error("cannot give the task the capability \"{name}\": {reason}")]
+    Capability { name: String, reason: String },
     #[error("cannot {action} \"{}\": {source}", path.display())]
     Access {
         action: &'static str,
@@ -78,8 +82,9 @@ pub(crate) fn prepare(
         host_directory(mount, user, ingredients.guard)?;
     }
     for device in &spec.devices {
-        check_device(device, ingredients)?;
+        grants::check_device(device, ingredients)?;
     }
+    grants::check_capabilities(spec, ingredients)?;
     let run = dir.run();
     owned_directory(&run, 0o700, user)?;
     let tls = ingredients.tls;
@@ -259,27 +264,6 @@ pub(crate) fn device_mappings(devices: &[LocalDevice]) -> impl Iterator<Item = D
     })
 }
 
-/// Refuses a device that the task's configuration names and that is not the task's to have.
-fn check_device(device: &DeviceMapping, ingredients: &Ingredients<'_>) -> Result<(), PrepareError> {
-    // With these, anybody is root of the host, also within a container.
-    const OF_THE_KERNEL: [&str; 4] = ["/dev/kmem", "/dev/kmsg", "/dev/mem", "/dev/port"];
-    let failed = |reason: String| PrepareError::Device {
-        path: device.host_path.clone(),
-        reason,
-    };
-    let real = std::fs::canonicalize(&device.host_path)
-        .map_err(|error| failed(format!("it is not on this agent: {error}")))?;
-    let is_disk = std::fs::metadata(&real).is_ok_and(|found| found.file_type().is_block_device());
-    let is_dangerous = is_disk || OF_THE_KERNEL.iter().any(|path| real == Path::new(path));
-    if ingredients.runtime != RuntimeKind::Process && !is_dangerous {
-        return Ok(());
-    }
-    match ingredients.guard.device_refusal(&real) {
-        Some(reason) => Err(failed(reason)),
-        None => Ok(()),
-    }
-}
-
 /// What takes the place of an image's environment.
 fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
     const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -417,6 +401,7 @@ mod tests {
         spec: ContainerSpec,
         python: TaskPython,
         guard: HostGuard,
+        runtime: RuntimeKind,
     }
 
     impl Scene {
@@ -429,6 +414,7 @@ mod tests {
                 spec: container_spec("c1", "true"),
                 python: TaskPython::default(),
                 guard: HostGuard::default(),
+                runtime: RuntimeKind::Process,
             }
         }
 
@@ -455,7 +441,7 @@ mod tests {
                     supervisor: &self.root.path().join("supervisor"),
                     bin: self.root.path().join("bin"),
                     python: &self.python,
-                    runtime: RuntimeKind::Process,
+                    runtime: self.runtime,
                     own_devices: &[],
                     guard: &self.guard,
                     root_tasks: false,
@@ -577,6 +563,44 @@ mod tests {
         let message = scene.prepare("http://m").unwrap_err().to_string();
         assert!(message.contains("\"/dev/null\""), "{message}");
         scene.guard.allowed = vec!["/dev/null".into()];
+        scene.prepare("http://m").unwrap();
+    }
+
+    #[test]
+    fn no_device_of_the_host_comes_with_the_directory_that_it_is_in() {
+        let mut scene = Scene::new();
+        scene.runtime = RuntimeKind::Docker;
+        scene.guard.allowed = vec!["/dev/null".into()];
+        let mut device = |path: &str| {
+            scene.spec.devices = vec![DeviceMapping {
+                host_path: path.into(),
+                container_path: "/dev/x".into(),
+                mode: "rwm".into(),
+            }];
+            scene.prepare("http://m").map_err(|error| error.to_string())
+        };
+        device("/dev/zero").unwrap();
+        device("/dev/shm").unwrap();
+        let message = device("/dev").unwrap_err();
+        assert!(
+            message.contains("is in it") && message.contains("allowed_host_paths"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn containers_get_capabilities_that_reach_out_of_them_only_where_an_administrator_allowed_them()
+    {
+        let mut scene = Scene::new();
+        scene.spec.add_capabilities = vec!["SYS_PTRACE".into(), "SYS_ADMIN".into()];
+        scene.prepare("http://m").unwrap();
+        scene.runtime = RuntimeKind::Docker;
+        let message = scene.prepare("http://m").unwrap_err().to_string();
+        assert!(
+            message.contains("\"SYS_ADMIN\"") && message.contains("allowed_capabilities"),
+            "{message}"
+        );
+        scene.guard.allowed_capabilities = vec!["SYS_ADMIN".into()];
         scene.prepare("http://m").unwrap();
     }
 

@@ -118,13 +118,28 @@ fn host_config(
         device_requests: gpu_request(kind, context).map(|request| vec![request]),
         cap_add: Some(spec.add_capabilities.clone()),
         cap_drop: Some(spec.drop_capabilities.clone()),
-        // AMD's run time needs system calls that the usual filter refuses, and its devices belong to this group.
-        security_opt: (!rocm.is_empty()).then(|| vec!["seccomp=unconfined".to_owned()]),
+        security_opt: security_options(spec, !rocm.is_empty()),
+        // AMD's devices belong to this group.
         group_add: (!rocm.is_empty()).then(|| vec!["video".to_owned()]),
         log_config: Some(log_config()),
         auto_remove: Some(false),
         ..HostConfig::default()
     }
+}
+
+/// What differs from the engine's usual protection of a container.
+fn security_options(spec: &ContainerSpec, has_rocm: bool) -> Option<Vec<String>> {
+    let mut options = Vec::new();
+    if has_rocm {
+        // AMD's run time needs system calls that the usual filter refuses.
+        options.push("seccomp=unconfined".to_owned());
+    }
+    if spec.user.uid != 0 {
+        // The user chose the image: a program in it that belongs to root and says so would make root of anybody, with
+        // root's rights on what is mounted.
+        options.push("no-new-privileges".to_owned());
+    }
+    (!options.is_empty()).then_some(options)
 }
 
 /// Asks for exactly the container's NVIDIA GPUs.
@@ -290,6 +305,7 @@ mod tests {
         assert_eq!(body.labels.unwrap()["ai.determined.container.id"], "c1");
         let host = body.host_config.unwrap();
         assert_eq!(host.auto_remove, Some(false));
+        assert_eq!(host.security_opt.unwrap(), ["no-new-privileges"]);
         assert_eq!(host.device_requests, None);
         let mounts = host.mounts.unwrap();
         assert_eq!(mounts[0].source.as_deref(), Some("/data/containers/c1/run"));

@@ -40,6 +40,7 @@ pub(crate) fn of_host(options: &AgentOptions, data_dir: &Path) -> HostGuard {
             .iter()
             .map(|path| real(path).unwrap_or_else(|| path.clone()))
             .collect(),
+        allowed_capabilities: options.allowed_capabilities.clone(),
     }
 }
 

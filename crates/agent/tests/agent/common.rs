@@ -392,6 +392,7 @@ pub(crate) fn spec(id: &str, shell: &str) -> ContainerSpec {
         ports: vec![1734],
         devices: Vec::new(),
         add_capabilities: Vec::new(),
+        default_capabilities: Vec::new(),
         drop_capabilities: Vec::new(),
         script: Script {
             task_type: "COMMAND".into(),

@@ -179,7 +179,7 @@ proptest! {
 fn tasks_have_few_rights_unless_the_agent_says_otherwise() {
     let (config, _) = load("master_host: m", &[], &[]).unwrap();
     assert_eq!(config.root_tasks, RootTasks::Unprivileged);
-    assert!(config.allowed_host_paths.is_empty());
+    assert!(config.allowed_host_paths.is_empty() && config.allowed_capabilities.is_empty());
     let text =
         "master_host: m\nroot_tasks: root\nallowed_host_paths: [/data, relative, /data/../etc]";
     let errors = load(text, &[], &[]).unwrap_err().to_string();

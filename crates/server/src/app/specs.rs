@@ -242,6 +242,7 @@ impl Master {
             ports,
             devices: devices.cloned().collect(),
             add_capabilities: environment.add_capabilities.clone(),
+            default_capabilities: defaults.add_capabilities.clone(),
             drop_capabilities: environment.drop_capabilities.clone(),
             script: Script {
                 task_type: "TRIAL".into(),

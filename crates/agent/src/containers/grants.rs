@@ -1,0 +1,109 @@
+//! What of this host a task may be given because its configuration asks for it: devices and capabilities.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use det_taskspec::guard::HostGuard;
+use det_taskspec::{ContainerSpec, DeviceMapping};
+
+use super::prepare::{Ingredients, PrepareError};
+use super::store::RuntimeKind;
+
+/// Refuses a device that the task's configuration names and that is not the task's to have.
+pub(super) fn check_device(
+    device: &DeviceMapping,
+    ingredients: &Ingredients<'_>,
+) -> Result<(), PrepareError> {
+    let failed = |reason: String| PrepareError::Device {
+        path: device.host_path.clone(),
+        reason,
+    };
+    let absent = |error: io::Error| failed(format!("it is not on this agent: {error}"));
+    let real = std::fs::canonicalize(&device.host_path).map_err(absent)?;
+    let guard = ingredients.guard;
+    if ingredients.runtime == RuntimeKind::Process {
+        return match guard.device_refusal(&real) {
+            Some(reason) => Err(failed(reason)),
+            None => Ok(()),
+        };
+    }
+    match refused_device(&real, guard).map_err(absent)? {
+        None => Ok(()),
+        Some((found, reason)) if found == real => Err(failed(reason)),
+        Some((found, reason)) => Err(failed(format!(
+            "\"{}\" is in it: {reason}",
+            found.display()
+        ))),
+    }
+}
+
+/// A device at or below a path with which root of a container is root of the host, or reads what is typed there, and that
+/// no administrator allowed; and why not.
+fn refused_device(path: &Path, guard: &HostGuard) -> io::Result<Option<(PathBuf, String)>> {
+    const OF_THE_HOST: [&str; 17] = [
+        "/dev/bsg",
+        "/dev/console",
+        "/dev/cpu/",
+        "/dev/input",
+        "/dev/kmem",
+        "/dev/kmsg",
+        "/dev/mapper",
+        "/dev/mem",
+        "/dev/nvme",
+        "/dev/port",
+        "/dev/raw",
+        "/dev/sg",
+        "/dev/tty",
+        "/dev/uhid",
+        "/dev/uinput",
+        "/dev/vcs",
+        "/dev/vfio",
+    ];
+    const MOST_ENTRIES: usize = 10_000;
+    if guard.device_refusal(path).is_none() {
+        return Ok(None);
+    }
+    // An engine gives everything in a directory.
+    let mut left = vec![path.to_owned()];
+    let mut seen = 0;
+    while let Some(next) = left.pop() {
+        let kind = std::fs::symlink_metadata(&next)?.file_type();
+        seen += 1;
+        let name = next.to_string_lossy();
+        let is_named = OF_THE_HOST.iter().any(|start| name.starts_with(start));
+        let is_dangerous = kind.is_block_device()
+            // The terminal of whoever opens it.
+            || (kind.is_char_device() && is_named && name != "/dev/tty")
+            // Nobody looks through the whole host for a task.
+            || (kind.is_dir() && !next.starts_with("/dev"))
+            || seen > MOST_ENTRIES;
+        if is_dangerous && let Some(reason) = guard.device_refusal(&next) {
+            return Ok(Some((next, reason)));
+        }
+        if kind.is_dir() {
+            for entry in std::fs::read_dir(&next)? {
+                left.push(entry?.path());
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses capabilities that the task's configuration asks for and that are not the task's to have. Processes get none.
+pub(super) fn check_capabilities(
+    spec: &ContainerSpec,
+    ingredients: &Ingredients<'_>,
+) -> Result<(), PrepareError> {
+    if ingredients.runtime == RuntimeKind::Process {
+        return Ok(());
+    }
+    for name in &spec.add_capabilities {
+        let guard = ingredients.guard;
+        if let Some(reason) = guard.capability_refusal(name, &spec.default_capabilities) {
+            let name = name.clone();
+            return Err(PrepareError::Capability { name, reason });
+        }
+    }
+    Ok(())
+}
