@@ -17,7 +17,6 @@ from measure.results import Outcome, Value
 from measure.stores import own, server_processes
 
 REPORTERS = 16
-READERS = 4
 # A part of the load, after which the next one begins: reports of one value and of many take turns.
 ROUND_SECONDS = 10.0
 REST_SECONDS = 60
@@ -87,7 +86,7 @@ def soak(plan: Plan, store_kind: str) -> Outcome:
             "Memory of a master under load, and afterwards",
             store.label,
             f"{REPORTERS} trials report metrics (rounds of one value and of 1,000 batch values take turns) and ship "
-            f"log lines, {READERS} connections read logs, series and lists, all as fast as they are answered. "
+            "log lines, four connections read logs, series and lists, all as fast as they are answered. "
             "Anonymous memory of smaps_rollup each second. "
             f"In all {done[0]} reports, {done[1] * LINES_PER_BATCH} lines, {done[2]} reads.",
             [
@@ -110,19 +109,30 @@ def _round(plan: Plan, cluster: Cluster, reporters: list[Reporter], number: int,
     half = len(reporters) // 2
     trial = reporters[0].trial
     paths = [
-        f"/api/v1/trials/{trial}/logs?limit=1000",
         f"/api/v1/trials/time-series?trialIds={trial}&metricIds=training.loss&maxDatapoints=1000",
         "/api/v1/experiments?limit=100",
         f"/api/v1/trials/{trial}",
     ]
-    reads = [request("GET", path, cluster.headers()) for path in paths[:READERS]]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    reads = [request("GET", path, cluster.headers()) for path in paths]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        logs = pool.submit(_read_logs, cluster, trial, time.monotonic() + seconds)
         loads = [
             pool.submit(drive, plan, cluster, reporters[:half], reports, seconds),
             pool.submit(drive, plan, cluster, reporters[half:], lines, seconds),
         ]
         read = closed_loop(cluster.port, [lambda data=data: data for data in reads], seconds)
-        return [*(load.result().all_requests for load in loads), read.all_requests]
+        return [*(load.result().all_requests for load in loads), read.all_requests + logs.result()]
+
+
+def _read_logs(cluster: Cluster, trial: int, until: float) -> int:
+    """How often the newest lines of a trial were read. They come as a stream."""
+    count = 0
+    while time.monotonic() < until:
+        with cluster.follow(f"/api/v1/trials/{trial}/logs?limit=1000&orderBy=ORDER_BY_DESC") as lines:
+            for _ in lines:
+                pass
+        count += 1
+    return count
 
 
 FIGURES = (Figure("soak", "memory under load, and a minute later", ("sqlite", "postgres"), soak),)
