@@ -68,7 +68,12 @@ fn refused_device(path: &Path, guard: &HostGuard) -> io::Result<Option<(PathBuf,
     let mut left = vec![path.to_owned()];
     let mut seen = 0;
     while let Some(next) = left.pop() {
-        let kind = std::fs::symlink_metadata(&next)?.file_type();
+        let kind = match std::fs::symlink_metadata(&next) {
+            Ok(found) => found.file_type(),
+            // Files in shared memory come and go.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && next != path => continue,
+            Err(error) => return Err(error),
+        };
         seen += 1;
         let name = next.to_string_lossy();
         let is_named = OF_THE_HOST.iter().any(|start| name.starts_with(start));
@@ -82,7 +87,11 @@ fn refused_device(path: &Path, guard: &HostGuard) -> io::Result<Option<(PathBuf,
             return Ok(Some((next, reason)));
         }
         if kind.is_dir() {
-            for entry in std::fs::read_dir(&next)? {
+            let entries = match std::fs::read_dir(&next) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            for entry in entries {
                 left.push(entry?.path());
             }
         }
