@@ -11,7 +11,7 @@ import time
 from measure.cluster import Cluster, Failed
 from measure.facts import Watch, memory_kb
 from measure.figures import Figure, Plan
-from measure.figures.intake import LINES_PER_BATCH, Reporter, drive, report_load, start_reporters
+from measure.figures.intake import LINES_PER_BATCH, WINDOWS, Reporter, drive, report_load, start_reporters
 from measure.load import closed_loop, request
 from measure.results import Outcome, Value
 from measure.stores import own, server_processes
@@ -63,6 +63,10 @@ def soak(plan: Plan, store_kind: str) -> Outcome:
     """Reports, log lines and readers at once, as fast as they are answered."""
     seconds = plan.seconds(ROUND_SECONDS)
     rounds = 4 if plan.quick else max(2, round(plan.soak_seconds / ROUND_SECONDS))
+    if rounds > WINDOWS:
+        raise Failed(
+            f"--soak-seconds {plan.soak_seconds:g}: at most {WINDOWS * ROUND_SECONDS:g}, after which the steps end"
+        )
     rest = 2 if plan.quick else REST_SECONDS
     with (
         own(store_kind) as store,

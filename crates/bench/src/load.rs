@@ -23,8 +23,9 @@ const READY_BYTES: usize = 65_536;
 const READY_BATCHES: usize = 8;
 /// Answers still under way at the end are waited for so long, so that one window does not disturb the next.
 const DRAIN: Duration = Duration::from_secs(30);
-/// Steps are written with eight digits, so that the length of a request is known beforehand.
-const STEPS: std::ops::Range<u64> = 10_000_000..99_000_000;
+/// Steps are written with nine digits, so that the length of a request is known beforehand.
+const STEPS: std::ops::Range<u64> = 100_000_000..990_000_000;
+const STEP_DIGITS: usize = 9;
 
 /// Loads a master and prints what came of it: answers in the window, latencies in milliseconds.
 #[derive(Debug, Args)]
@@ -93,9 +94,10 @@ pub(crate) async fn run(load: Load) -> anyhow::Result<Value> {
     if let What::Reports(reports) = &load.what {
         ensure!(
             STEPS.contains(&reports.first_step),
-            "--first-step {} must have eight digits, at most {}",
+            "--first-step {} must be from {} to {}",
             reports.first_step,
-            STEPS.end
+            STEPS.start,
+            STEPS.end - 1
         );
         if reports.trials > 0 {
             ensure!(
@@ -275,7 +277,11 @@ fn report_requests(reporter: &Reporter, reports: &Reports) -> Requests {
             r#","reportTime":null,"metrics":{{"avgMetrics":{{{}}},"batchMetrics":{single}}}}}}}"#,
             names.join(",")
         );
-        let mut start = head(&path, &reporter.token, before.len() + 8 + behind.len());
+        let mut start = head(
+            &path,
+            &reporter.token,
+            before.len() + STEP_DIGITS + behind.len(),
+        );
         start.extend_from_slice(before.as_bytes());
         parts.push((start, behind.into_bytes()));
     }
