@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 import time
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f'bench: DET_BIN names no executable: "{det}"', file=sys.stderr)
         return 2
     chosen = [figures[name] for name in options.figure] or list(figures.values())
+    # Ended from outside it takes its clusters down with it, as it does for Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="det-bench-", dir=options.work) as work:
         os.chmod(work, 0o711)
         plan = Plan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,8 +71,12 @@ def drive(plan: Plan, cluster: Cluster, reporters: Sequence[Reporter], what: Seq
     if plan.load is None:
         raise Skipped("there is no det-bench to make load with; build it, or name it with DET_BENCH_BIN")
     command = [str(plan.load), "load", "--port", str(cluster.port), "--seconds", str(seconds), *what]
-    told = json.dumps([dataclasses.asdict(reporter) for reporter in reporters])
-    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=seconds + 120)
+    # A file and not a pipe: the processes that read beside the load are forked from this one and would keep a pipe's
+    # writing end open, so that the load waited for its input until they were done.
+    with tempfile.TemporaryFile("w+") as told:
+        json.dump([dataclasses.asdict(reporter) for reporter in reporters], told)
+        told.seek(0)
+        done = subprocess.run(command, stdin=told, capture_output=True, text=True, timeout=seconds + 120)
     if done.returncode != 0:
         raise Failed(done.stderr.strip())
     window = json.loads(done.stdout)
