@@ -77,6 +77,25 @@ fn postgres_reads_all(steps: &[String]) -> Vec<String> {
     found
 }
 
+/// Statements that read a page of a long history.
+const PAGES: [&str; 3] = [
+    "metrics: chunks of a group",
+    "metrics: marks",
+    "metrics: chunks between",
+];
+
+/// A page of a group's chunks begins at its place in the index, not at the first chunk of its run, and nothing is sorted.
+fn assert_pages_begin_in_their_place(plans: &[Plan], begins: impl Fn(&str) -> bool, sorts: &str) {
+    for name in PAGES {
+        let plan = plans.iter().find(|plan| plan.name == name).unwrap();
+        assert!(plan.steps.iter().any(|step| begins(step)), "{plan:#?}");
+        assert!(
+            !plan.steps.iter().any(|step| step.contains(sorts)),
+            "{plan:#?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn sqlite_answers_every_listing_by_an_index() {
     let directory = tempfile::tempdir().unwrap();
@@ -84,6 +103,11 @@ async fn sqlite_answers_every_listing_by_an_index() {
     let plans = plans_of(&store, &made).await;
     assert!(plans.len() > 60, "{} statements", plans.len());
     store.close().await;
+    assert_pages_begin_in_their_place(
+        &plans,
+        |step| step.contains("(trial_id=? AND group_name=? AND run_id=? AND id>?"),
+        "TEMP B-TREE",
+    );
     let mut bad = Vec::new();
     for plan in plans {
         assert!(!plan.steps.is_empty(), "{}", plan.name);
@@ -118,6 +142,11 @@ async fn postgres_answers_every_listing_by_an_index() {
     store.close().await;
     run(format!("DROP DATABASE {name} WITH (FORCE)")).await;
     assert!(plans.len() > 60, "{} statements", plans.len());
+    assert_pages_begin_in_their_place(
+        &plans,
+        |step| step.contains("Index Cond:") && step.contains("ROW(run_id, id) > ROW("),
+        "Sort ",
+    );
     let bad: Vec<Plan> = plans
         .into_iter()
         .filter(|plan| !postgres_reads_all(&plan.steps).is_empty())

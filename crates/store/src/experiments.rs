@@ -713,6 +713,7 @@ pub async fn delete(conn: &mut Conn<'_>, id: i64) -> Result<(), StoreError> {
     conn.writing()?.forget_rows();
     for sql in [
         "DELETE FROM metric_chunks WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
+        "DELETE FROM metric_runs WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
         "DELETE FROM metric_series WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
         "DELETE FROM metric_summaries WHERE trial_id IN (SELECT id FROM trials WHERE experiment_id = $1)",
         "DELETE FROM log_chunks WHERE task_id IN (SELECT id FROM tasks WHERE experiment_id = $1)",

@@ -1,5 +1,8 @@
 //! Metric reports, stored as chunks, and the statistics of each metric name.
 
+mod pages;
+mod runs;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +12,11 @@ use serde_json::{Map, Value};
 use crate::db::Link;
 use crate::query::{Query, Value as Bound, pieces};
 use crate::{Conn, StoreError, chunk};
+
+pub(crate) use pages::{BETWEEN, GROUP_CHUNKS, MARKS, TRIAL_CHUNKS};
+pub use pages::{ChunkMark, chunks, chunks_between, marks};
+pub(crate) use runs::run_starts_query;
+pub use runs::{counts, outdated_from, run_starts, run_starts_of};
 
 /// One report as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -28,6 +36,20 @@ pub struct StoredReport {
     /// Identity given by the sender, if any.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
     pub report_id: Option<String>,
+}
+
+/// A [`StoredReport`] without the metrics of its single batches.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Averages {
+    /// See [`StoredReport`].
+    #[serde(rename = "s", default)]
+    pub step: Option<i64>,
+    /// See [`StoredReport`].
+    #[serde(rename = "t")]
+    pub at: i64,
+    /// See [`StoredReport`].
+    #[serde(rename = "m")]
+    pub metrics: Map<String, Value>,
 }
 
 /// About how many bytes a value takes besides its place.
@@ -309,6 +331,12 @@ impl ChunkRow {
         chunk::unpack(&self.data)
     }
 
+    /// What the reports say, in order, without the metrics of their single batches: those may be a hundred times as much,
+    /// and are passed over.
+    pub fn unpack_averages(&self) -> Result<Vec<Averages>, StoreError> {
+        chunk::unpack(&self.data)
+    }
+
     /// The reports at `step` in order; `None` = those without one.
     pub fn unpack_at(&self, step: Option<i64>) -> Result<Vec<StoredReport>, StoreError> {
         let bytes = chunk::unpack_bytes(&self.data)?;
@@ -408,6 +436,7 @@ impl NewChunk {
 
 /// Appends packed chunks in their order. Those of trials that are gone are left out.
 pub async fn append_all(conn: &mut Conn<'_>, chunks: Vec<NewChunk>) -> Result<(), StoreError> {
+    runs::note(conn, &chunks).await?;
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     let pg = match &mut conn.link {
         Link::Pg(pg) => pg,
@@ -509,70 +538,6 @@ pub async fn newest_without_step(
     )?)
 }
 
-/// Chunks of one group after chunk `after`: runs follow one another, so the order of runs is that of arrival, and the
-/// index has it.
-macro_rules! group_page {
-    ($columns:literal) => {
-        concat!(
-            "SELECT ",
-            $columns,
-            " FROM metric_chunks WHERE trial_id = $1 AND group_name = $2 AND (run_id, id) > \
-             (COALESCE((SELECT c.run_id FROM metric_chunks c WHERE c.id = $3), 0), $3) ORDER BY run_id, id LIMIT $4"
-        )
-    };
-}
-
-/// See [`chunks`].
-pub(crate) const GROUP_CHUNKS: &str = group_page!("*");
-/// See [`chunks`]. The plus signs keep both databases from going through the chunks of all other trials by number.
-pub(crate) const TRIAL_CHUNKS: &str =
-    "SELECT * FROM metric_chunks WHERE trial_id = $1 AND +id > $2 ORDER BY +id LIMIT $3";
-/// See [`marks`].
-pub(crate) const MARKS: &str = group_page!("id, run_id, first_step, last_step, reports");
-
-/// A page of a trial's chunks after chunk `after`, in order; of one group when given. Without a group each page costs a
-/// look at all chunks of the trial: groups one by one are the way to read a long history.
-pub async fn chunks(
-    conn: &mut Conn<'_>,
-    trial_id: i64,
-    group: Option<&str>,
-    after: i64,
-    limit: i64,
-) -> Result<Vec<ChunkRow>, StoreError> {
-    Ok(match group {
-        Some(group) => fetch_all!(conn, ChunkRow, GROUP_CHUNKS, trial_id, group, after, limit)?,
-        None => fetch_all!(conn, ChunkRow, TRIAL_CHUNKS, trial_id, after, limit)?,
-    })
-}
-
-/// Where a chunk lies, without what is in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, crate::Row)]
-pub struct ChunkMark {
-    /// See [`ChunkRow`].
-    pub id: i64,
-    /// See [`ChunkRow`].
-    pub run_id: i64,
-    /// See [`ChunkRow`].
-    pub first_step: i64,
-    /// See [`ChunkRow`].
-    pub last_step: i64,
-    /// See [`ChunkRow`].
-    pub reports: i64,
-}
-
-/// As [`chunks`] of one group, without what is in them.
-pub async fn marks(
-    conn: &mut Conn<'_>,
-    trial_id: i64,
-    group: &str,
-    after: i64,
-    limit: i64,
-) -> Result<Vec<ChunkMark>, StoreError> {
-    Ok(fetch_all!(
-        conn, ChunkMark, MARKS, trial_id, group, after, limit
-    )?)
-}
-
 /// Places in one statement.
 const PLACES: usize = 1000;
 
@@ -620,77 +585,6 @@ pub async fn chunks_at(
     }
     found.sort_unstable_by_key(|chunk: &ChunkRow| chunk.id);
     Ok(found)
-}
-
-/// Chunks of one run of a group that may hold reports at steps from `from` through `to`, in order of arrival, at most
-/// `limit`, after chunk `after`.
-pub async fn chunks_between(
-    conn: &mut Conn<'_>,
-    trial_id: i64,
-    group: &str,
-    steps: std::ops::RangeInclusive<i64>,
-    after: i64,
-    limit: i64,
-) -> Result<Vec<ChunkRow>, StoreError> {
-    Ok(fetch_all!(
-        conn,
-        ChunkRow,
-        BETWEEN,
-        trial_id,
-        group,
-        after,
-        limit,
-        *steps.start(),
-        *steps.end()
-    )?)
-}
-
-/// See [`chunks_between`].
-pub(crate) const BETWEEN: &str = "SELECT * FROM metric_chunks WHERE trial_id = $1 AND group_name = $2 AND (run_id, id) > \
-     (COALESCE((SELECT c.run_id FROM metric_chunks c WHERE c.id = $3), 0), $3) AND last_step >= $5 AND first_step <= $6 \
-     ORDER BY run_id, id LIMIT $4";
-
-pub(crate) fn run_starts_query(trial_ids: &[i64]) -> Query {
-    let mut query = Query::new(
-        "SELECT trial_id, group_name, run_id, COALESCE(MIN(CASE WHEN first_step >= 0 THEN first_step END), -1) \
-         FROM metric_chunks",
-    );
-    query.any_of("trial_id", trial_ids.iter().map(|id| Bound::Integer(*id)));
-    query.push(" GROUP BY trial_id, group_name, run_id ORDER BY trial_id, group_name, run_id");
-    query
-}
-
-/// As [`run_starts`], of several trials.
-pub async fn run_starts_of(
-    conn: &mut Conn<'_>,
-    trial_ids: &[i64],
-) -> Result<BTreeMap<i64, Vec<(String, i64, i64)>>, StoreError> {
-    let mut all: BTreeMap<i64, Vec<(String, i64, i64)>> = BTreeMap::new();
-    for ids in pieces(trial_ids) {
-        let rows = run_starts_query(ids)
-            .fetch_all::<(i64, String, i64, i64)>(conn)
-            .await?;
-        for (trial_id, group, run, start) in rows {
-            all.entry(trial_id).or_default().push((group, run, start));
-        }
-    }
-    Ok(all)
-}
-
-/// The groups that a trial has reported, with the runs and their lowest steps: what a reader needs to leave out reports
-/// that a newer run has outdated.
-pub async fn run_starts(
-    conn: &mut Conn<'_>,
-    trial_id: i64,
-) -> Result<Vec<(String, i64, i64)>, StoreError> {
-    Ok(fetch_all!(
-        conn,
-        (String, i64, i64),
-        // A chunk without steps (-1) says nothing of where its run starts.
-        "SELECT group_name, run_id, COALESCE(MIN(CASE WHEN first_step >= 0 THEN first_step END), -1) \
-         FROM metric_chunks WHERE trial_id = $1 GROUP BY group_name, run_id ORDER BY group_name, run_id",
-        trial_id
-    )?)
 }
 
 /// The statistics of a trial's groups.
@@ -751,24 +645,4 @@ pub async fn save_summary(
         document.as_str()
     )?;
     Ok(())
-}
-
-/// From which step on each run has outdated the runs before it in `group`, from [`run_starts`].
-///
-/// A run outdates older reports at or after its own first step in the same group, and after its first step in any other
-/// group (`wire-contract` reference §11.1). Reports without a step are never outdated.
-pub fn outdated_from(run_starts: &[(String, i64, i64)], group: &str) -> BTreeMap<i64, i64> {
-    let mut from: BTreeMap<i64, i64> = BTreeMap::new();
-    for (name, run, start) in run_starts.iter().filter(|(_, _, start)| *start >= 0) {
-        let step = if name == group { *start } else { start + 1 };
-        from.entry(*run)
-            .and_modify(|s| *s = (*s).min(step))
-            .or_insert(step);
-    }
-    from
-}
-
-/// Whether a report of `run` at `step` still counts.
-pub fn counts(outdated_from: &BTreeMap<i64, i64>, run: i64, step: Option<i64>) -> bool {
-    step.is_none_or(|step| outdated_from.range(run + 1..).all(|(_, from)| *from > step))
 }

@@ -39,6 +39,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "agent tokens",
         text: include_str!("../migrations/0005_agent_tokens.sql"),
     },
+    Migration {
+        version: 6,
+        name: "metric runs",
+        text: include_str!("../migrations/0006_metric_runs.sql"),
+    },
 ];
 
 /// Spellings of the tokens, SQLite first, then PostgreSQL.

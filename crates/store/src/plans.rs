@@ -39,7 +39,7 @@ pub async fn all(conn: &mut Conn<'_>, sample: &Sample) -> Result<Vec<Plan>, Stor
         execute!(conn, "SET enable_seqscan = off")?;
     }
     let mut plans = Vec::new();
-    for (name, query) in statements(sample) {
+    for (name, query) in statements(conn, sample) {
         let steps = query.explained(conn).await?;
         plans.push(Plan { name, steps });
     }
@@ -49,10 +49,10 @@ pub async fn all(conn: &mut Conn<'_>, sample: &Sample) -> Result<Vec<Plan>, Stor
     Ok(plans)
 }
 
-fn statements(sample: &Sample) -> Vec<(String, Query)> {
+fn statements(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
     let mut all = trial_lists(sample.experiment_id);
     all.extend(experiment_lists(sample.experiment_id));
-    all.extend(histories(sample));
+    all.extend(histories(conn, sample));
     all
 }
 
@@ -94,7 +94,7 @@ fn trial_lists(experiment_id: i64) -> Vec<(String, Query)> {
     all
 }
 
-fn histories(sample: &Sample) -> Vec<(String, Query)> {
+fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
     let (trial, number) = (sample.trial_id, Value::Integer);
     let text = |text: &str| Value::Text(text.to_owned());
     let group = || vec![number(trial), text("training")];
@@ -123,8 +123,12 @@ fn histories(sample: &Sample) -> Vec<(String, Query)> {
             checkpoints::IN_REMOVAL,
             Vec::new(),
         ),
-        fixed("metrics: chunks of a group", metrics::GROUP_CHUNKS, page()),
-        fixed("metrics: marks", metrics::MARKS, page()),
+        fixed(
+            "metrics: chunks of a group",
+            metrics::GROUP_CHUNKS.on(conn),
+            page(),
+        ),
+        fixed("metrics: marks", metrics::MARKS.on(conn), page()),
         fixed(
             "metrics: chunks of a trial",
             metrics::TRIAL_CHUNKS,
@@ -132,7 +136,7 @@ fn histories(sample: &Sample) -> Vec<(String, Query)> {
         ),
         fixed(
             "metrics: chunks between",
-            metrics::BETWEEN,
+            metrics::BETWEEN.on(conn),
             [page(), vec![number(5), number(9)]].concat(),
         ),
         (

@@ -8,9 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::metrics::{self, ChunkRow, number};
+use crate::metrics::{ChunkRow, number};
 use crate::query::{Query, Value as Bound};
-use crate::{Conn, StoreError};
+use crate::{Conn, StoreError, chunk};
 
 /// Most stretches of a run.
 const STRETCHES: usize = 1024;
@@ -239,12 +239,15 @@ pub struct GroupSeries {
     pub through: i64,
     /// Reports taken in since they were loaded.
     pub new_reports: usize,
+    /// Bytes of the chunks that they were in, unpacked: what the next one who asks would have to read again.
+    pub new_bytes: usize,
 }
 
 impl GroupSeries {
     /// Takes in the next chunk.
     pub fn add(&mut self, chunk: &ChunkRow) -> Result<(), StoreError> {
-        for report in chunk.unpack()? {
+        self.new_bytes += chunk::unpacked_size(&chunk.data);
+        for report in chunk.unpack_averages()? {
             self.new_reports += 1;
             for (name, value) in &report.metrics {
                 let Some(value) = number(value) else { continue };
@@ -335,21 +338,6 @@ pub async fn save(
     Ok(())
 }
 
-/// Reads what came after `series` into it: at most `limit` chunks. Whether there may be more.
-pub async fn catch_up(
-    conn: &mut Conn<'_>,
-    trial_id: i64,
-    group: &str,
-    series: &mut GroupSeries,
-    limit: i64,
-) -> Result<bool, StoreError> {
-    let chunks = metrics::chunks(conn, trial_id, Some(group), series.through, limit).await?;
-    for chunk in &chunks {
-        series.add(chunk)?;
-    }
-    Ok(!chunks.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -422,5 +410,32 @@ mod tests {
         assert!(series.points(10, |_, _| true).is_empty());
         series.add(1, point(3, 1.0));
         assert_eq!(series.points(1, |_, _| true).len(), 1);
+    }
+
+    #[test]
+    fn values_of_batches_are_passed_over_but_counted_as_read() {
+        let line = br#"{"s":3,"t":30,"m":{"loss":0.5},"b":[{"loss":9.0},{"loss":8.0}]}"#;
+        let row = ChunkRow {
+            id: 7,
+            trial_id: 1,
+            group_name: "training".into(),
+            run_id: 2,
+            first_step: 3,
+            last_step: 3,
+            reports: 1,
+            data: chunk::pack_bytes(line).unwrap(),
+        };
+        let mut group = GroupSeries::default();
+        group.add(&row).unwrap();
+        assert_eq!(
+            group.metrics["loss"].points(10, |_, _| true),
+            [Point {
+                step: 3,
+                at: 30,
+                value: 0.5
+            }]
+        );
+        assert_eq!((group.through, group.new_reports), (7, 1));
+        assert!(group.new_bytes >= line.len());
     }
 }

@@ -11,14 +11,18 @@ use det_store::series::{self, GroupSeries, Point};
 use det_store::{StoreError, metrics};
 
 use crate::app::Master;
-use crate::app::checkpoints::reports::Outdating;
+use crate::app::checkpoints::reports::{Outdating, Pages};
 use crate::error::AppResult;
 
 /// Reports of a group after which its series are brought up to date.
 const GATHERED: usize = 16_384;
+/// Bytes of reports after which they are as well: metrics of single batches make few reports long.
+const GATHERED_BYTES: usize = 16 << 20;
 /// A reader stores what it had to read itself from so many reports on.
 const WORTH_STORING: usize = 2048;
-/// Chunks read at once.
+/// The same in bytes.
+const BYTES_WORTH_STORING: usize = 1 << 20;
+/// Chunks read at once for a close look.
 const PAGE: i64 = 64;
 /// Reports of a part of a long metric that are read one by one when its series has too few points in it.
 const CLOSE_LOOK: i64 = 200_000;
@@ -31,7 +35,7 @@ pub struct Work {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gathered {
-    Reports(usize),
+    Reports { count: usize, bytes: usize },
     BeingStored,
 }
 
@@ -40,8 +44,8 @@ impl Work {
         change(&mut self.gathered.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Counts a report; whether it is time to bring the group up to date.
-    fn count(&self, trial_id: i64, group: &str) -> bool {
+    /// Counts a report of so many bytes; whether it is time to bring the group up to date.
+    fn count(&self, trial_id: i64, group: &str, size: usize) -> bool {
         self.change(|all| {
             // Bounded: groups that report seldom are forgotten, and what they gathered is read by who asks.
             if all.len() > 4096 {
@@ -49,12 +53,13 @@ impl Work {
             }
             match all
                 .entry((trial_id, group.to_owned()))
-                .or_insert(Gathered::Reports(0))
+                .or_insert(Gathered::Reports { count: 0, bytes: 0 })
             {
                 Gathered::BeingStored => false,
-                Gathered::Reports(count) => {
+                Gathered::Reports { count, bytes } => {
                     *count += 1;
-                    *count >= GATHERED
+                    *bytes += size;
+                    *count >= GATHERED || *bytes >= GATHERED_BYTES
                 }
             }
         })
@@ -85,9 +90,10 @@ pub struct Look {
 }
 
 impl Master {
-    /// Counts a report that was stored, and sees to it that the series of its group do not fall far behind.
-    pub(crate) fn note_report(&self, trial_id: i64, group: &str) {
-        if !self.series.count(trial_id, group) {
+    /// Counts a report that was stored, of `size` bytes as it came, and sees to it that the series of its group do not
+    /// fall far behind.
+    pub(crate) fn note_report(&self, trial_id: i64, group: &str, size: usize) {
+        if !self.series.count(trial_id, group, size) {
             return;
         }
         let (master, group) = (self.clone(), group.to_owned());
@@ -135,11 +141,14 @@ impl Master {
         group: &str,
         found: &mut GroupSeries,
     ) -> Result<(), StoreError> {
+        let mut pages = Pages::new(&self.store, trial_id, group).after(found.through);
         loop {
-            // A connection is held only while a page is read.
-            let mut conn = self.store.read().await?;
-            if !series::catch_up(&mut conn.conn(), trial_id, group, found, PAGE).await? {
+            let chunks = pages.next().await?;
+            if chunks.is_empty() {
                 return Ok(());
+            }
+            for chunk in &chunks {
+                found.add(chunk)?;
             }
         }
     }
@@ -162,7 +171,7 @@ impl Master {
             series::load(&mut conn.conn(), trial_id, group, Some(names)).await?
         };
         self.catch_up(trial_id, group, &mut found).await?;
-        if found.new_reports >= WORTH_STORING {
+        if found.new_reports >= WORTH_STORING || found.new_bytes >= BYTES_WORTH_STORING {
             let (master, group) = (self.clone(), group.to_owned());
             tokio::spawn(async move {
                 if let Err(error) = master.store_series(trial_id, &group).await {
@@ -222,7 +231,7 @@ impl Master {
                 if reports > CLOSE_LOOK {
                     return Ok(None);
                 }
-                for report in chunk.unpack()? {
+                for report in chunk.unpack_averages()? {
                     let Some(step) = report.step.filter(|s| (look.from..=look.to).contains(s))
                     else {
                         continue;
@@ -256,13 +265,21 @@ mod tests {
     #[test]
     fn a_group_is_brought_up_to_date_by_one_at_a_time() {
         let work = Work::default();
-        assert!((1..GATHERED).all(|_| !work.count(1, "training")));
-        assert!(work.count(1, "training"));
-        assert!(!work.count(1, "validation"));
+        assert!((1..GATHERED).all(|_| !work.count(1, "training", 100)));
+        assert!(work.count(1, "training", 100));
+        assert!(!work.count(1, "validation", 100));
         assert!(work.begin(1, "training"));
         assert!(!work.begin(1, "training"), "somebody is at it");
-        assert!(!work.count(1, "training"));
+        assert!(!work.count(1, "training", 100));
         work.end(1, "training");
         assert!(work.begin(1, "training"));
+    }
+
+    #[test]
+    fn few_long_reports_are_as_many_short_ones() {
+        let work = Work::default();
+        let long = GATHERED_BYTES / 8;
+        assert!((1..8).all(|_| !work.count(1, "training", long)));
+        assert!(work.count(1, "training", long));
     }
 }

@@ -481,7 +481,7 @@ async fn get_experiment_validation_history(
                 break;
             }
             for chunk in &chunks {
-                points.extend(chunk.unpack()?.iter().filter_map(|report| {
+                points.extend(chunk.unpack_averages()?.iter().filter_map(|report| {
                     let counts = outdating.counts(VALIDATION, chunk.run_id, report.step);
                     let metric = report
                         .metrics

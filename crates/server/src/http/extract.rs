@@ -50,6 +50,11 @@ impl FromRequest<Master> for RawBody {
 }
 
 impl RawBody {
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Decodes it, and gives its memory back: a large one beside the requests of others, as [`WireBody`].
     pub(crate) async fn decode<T: Send + 'static>(
         self,

@@ -47,12 +47,13 @@ async fn report_trial_metrics(
     master
         .require_reporter(&actor, Reported::Trial(trial_id))
         .await?;
+    let size = body.len();
     let incoming = body.decode(|body| Ok(read_report(body)?)).await?;
     actor.require_run(trial_id, incoming.trial_run_id)?;
     let report = report(trial_id, incoming);
     let group = report.group.clone();
     master.report_metrics(report).await?;
-    master.note_report(trial_id, &group);
+    master.note_report(trial_id, &group, size);
     empty()
 }
 

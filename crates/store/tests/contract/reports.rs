@@ -292,6 +292,94 @@ pub(crate) async fn a_newer_run_outdates_what_it_repeats(world: &World) {
     }
 }
 
+/// Every page holds what comes next, wherever a page ends and whichever run that is in.
+pub(crate) async fn pages_of_a_group_go_on_from_run_to_run(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let trial_id = stored_trial(world, experiment_id, "r").await;
+    let other = stored_trial(world, experiment_id, "other").await;
+    // Chunks of other groups and trials lie between.
+    for (run_id, step) in [(1, 10), (1, 20), (1, 30), (2, 21), (4, 22), (4, 32)] {
+        change!(world, conn => {
+            for (trial_id, group) in [(trial_id, "training"), (trial_id, "validation"), (other, "training")] {
+                metrics::append(conn, trial_id, group, run_id, &[report(Some(step), &json!({"x": step}))]).await?;
+            }
+            Ok(())
+        });
+    }
+    let whole =
+        read!(world, conn => metrics::chunks(conn, trial_id, Some("training"), 0, 100).await);
+    let places = |chunks: &[metrics::ChunkRow]| -> Vec<(i64, i64)> {
+        chunks.iter().map(|c| (c.run_id, c.first_step)).collect()
+    };
+    assert_eq!(
+        places(&whole),
+        [(1, 10), (1, 20), (1, 30), (2, 21), (4, 22), (4, 32)]
+    );
+    for size in 1..=whole.len() {
+        for from in 0..=whole.len() {
+            let after = from.checked_sub(1).map_or(0, |last| whole[last].id);
+            let limit = i64::try_from(size).unwrap();
+            let expected = &whole[from..whole.len().min(from + size)];
+            let page = read!(world, conn => metrics::chunks(conn, trial_id, Some("training"), after, limit).await);
+            assert_eq!(places(&page), places(expected), "{size} after {from}");
+            let marks = read!(world, conn => metrics::marks(conn, trial_id, "training", after, limit).await);
+            assert_eq!(
+                marks.iter().map(|mark| mark.id).collect::<Vec<_>>(),
+                expected.iter().map(|chunk| chunk.id).collect::<Vec<_>>()
+            );
+        }
+        let mut between = Vec::new();
+        let mut after = 0;
+        loop {
+            let limit = i64::try_from(size).unwrap();
+            let page = read!(world, conn => metrics::chunks_between(conn, trial_id, "training", 21..=30, after, limit).await);
+            let Some(last) = page.last() else { break };
+            after = last.id;
+            between.extend(places(&page));
+        }
+        assert_eq!(between, [(1, 30), (2, 21), (4, 22)], "pages of {size}");
+    }
+}
+
+/// A store of a version that kept no runs: they are found in its chunks once.
+pub(crate) async fn an_older_store_knows_where_its_runs_began(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let trial_id = stored_trial(world, experiment_id, "r").await;
+    for (group, run_id, steps) in [
+        ("training", 1, vec![Some(10), Some(20)]),
+        ("training", 2, vec![None, Some(16)]),
+        ("training", 2, vec![Some(15)]),
+        ("cpu", 2, vec![None]),
+    ] {
+        let reports: Vec<StoredReport> = steps
+            .into_iter()
+            .map(|s| report(s, &json!({"x": 1})))
+            .collect();
+        change!(world, conn => metrics::append(conn, trial_id, group, run_id, &reports).await);
+    }
+    let known = read!(world, conn => metrics::run_starts(conn, trial_id).await);
+    let expected = [("cpu", 2, -1), ("training", 1, 10), ("training", 2, 15)];
+    assert_eq!(
+        known,
+        expected.map(|(group, run, step)| (group.to_owned(), run, step))
+    );
+    world
+        .older("DROP TABLE metric_runs; DELETE FROM schema_versions WHERE version >= 6;")
+        .await;
+    let world = world.reopened().await;
+    let found = read!(world, conn => metrics::run_starts(conn, trial_id).await);
+    assert_eq!(found, known);
+    // And it goes on from there.
+    change!(world, conn => {
+        metrics::append(conn, trial_id, "cpu", 2, &[report(Some(3), &json!({"x": 1}))]).await?;
+        metrics::append(conn, trial_id, "training", 2, &[report(Some(40), &json!({"x": 1}))]).await
+    });
+    let later = read!(world, conn => metrics::run_starts(conn, trial_id).await);
+    let steps: Vec<i64> = later.iter().map(|(_, _, step)| *step).collect();
+    assert_eq!(steps, [3, 10, 15]);
+    world.store.close().await;
+}
+
 pub(crate) async fn summaries_are_replaced(world: &World) {
     let mut summary = GroupSummary::new();
     for step in [5, 9] {

@@ -171,7 +171,7 @@ pub(crate) async fn a_trial_says_how_long_its_logs_are_kept(world: &World) {
 }
 
 /// What a store of the second version is missing.
-const BEFORE: &str = "DROP TABLE agent_tokens; DROP INDEX tasks_with_old_logs; ALTER TABLE tasks DROP COLUMN logs_deleted_at; \
+const BEFORE: &str = "DROP TABLE metric_runs; DROP TABLE agent_tokens; DROP INDEX tasks_with_old_logs; ALTER TABLE tasks DROP COLUMN logs_deleted_at; \
      ALTER TABLE trials DROP COLUMN log_retention_days; \
      DROP TABLE checkpoint_storages; DROP INDEX checkpoints_in_removal; \
      ALTER TABLE checkpoints DROP COLUMN storage_id; ALTER TABLE checkpoints DROP COLUMN owner_uid; \

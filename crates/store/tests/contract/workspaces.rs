@@ -183,7 +183,7 @@ pub(crate) async fn experiments_and_their_jobs_go_with_their_project(world: &Wor
 }
 
 /// What a store of the first version is missing.
-const BEFORE: &str = "DROP TABLE agent_tokens; DROP TABLE workspace_pins; DROP TABLE projects; DROP TABLE workspaces; \
+const BEFORE: &str = "DROP TABLE metric_runs; DROP TABLE agent_tokens; DROP TABLE workspace_pins; DROP TABLE projects; DROP TABLE workspaces; \
      DROP INDEX experiments_by_project; ALTER TABLE jobs DROP COLUMN workspace_id; \
      DROP INDEX tasks_with_old_logs; ALTER TABLE tasks DROP COLUMN logs_deleted_at; \
      ALTER TABLE trials DROP COLUMN log_retention_days; \

@@ -92,6 +92,13 @@ impl<'a> Pages<'a> {
         }
     }
 
+    /// Begins after this chunk; 0 = with the first one.
+    #[must_use]
+    pub fn after(mut self, chunk_id: i64) -> Self {
+        self.after = chunk_id;
+        self
+    }
+
     /// Ends with this chunk: later ones are left out.
     #[must_use]
     pub fn through(mut self, chunk_id: i64) -> Self {
