@@ -120,7 +120,7 @@ pub async fn marks(
     )?)
 }
 
-/// Chunks of one run of a group that may hold reports at steps from `from` through `to`, in order of arrival, at most
+/// Chunks of a group that may hold reports at these steps, in order of their runs and of arrival, at most
 /// `limit`, after chunk `after`.
 pub async fn chunks_between(
     conn: &mut Conn<'_>,
