@@ -82,6 +82,14 @@ def test_a_task_reaches_nothing_of_the_cluster(up: Cluster) -> None:
         assert printed[-1].startswith("uid 20000000"), "a task of an unmapped user has an id of its own"
 
 
+def test_the_log_of_a_process_names_the_capabilities_that_it_was_not_given(up: Cluster) -> None:
+    asked = {"environment": {"add_capabilities": ["SYS_PTRACE"]}}
+    trial = up.run(experiment("asks", ["sh", "-c", "grep CapEff /proc/self/status"], **asked))
+    assert any("SYS_PTRACE not given" in line for line in up.log_lines(trial["id"]))
+    [line] = up.printed(trial["id"])
+    assert int(line.split()[1], 16) == 0, line
+
+
 def test_no_task_changes_the_checkpoints_of_another_user(up: Cluster) -> None:
     with equipment():
         _need_root("setpriv")

@@ -330,6 +330,21 @@ class Cluster:
         self.wait_ended(experiment)
         self.wait_idle()
 
+    def delete(self, experiment: int) -> None:
+        """Deletes an experiment that has ended; what belongs to it goes afterwards, see `wait_deleted`."""
+        self.api("DELETE", f"/api/v1/experiments/{experiment}")
+
+    def wait_deleted(self, within: float = 600) -> None:
+        """Waits until no experiment is being deleted."""
+
+        def done() -> bool:
+            states = [experiment["state"] for experiment in self.api("GET", "/api/v1/experiments?limit=-1")["experiments"]]
+            if "STATE_DELETE_FAILED" in states:
+                raise Failed("an experiment could not be deleted")
+            return "STATE_DELETING" not in states
+
+        wait_for("experiments to be deleted", done, within, look_every=0.1)
+
     def wait_idle(self) -> None:
         """Waits until nothing runs and the agent has cleared up."""
         containers = self.root / "agent" / "containers"

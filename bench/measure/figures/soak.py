@@ -19,6 +19,9 @@ from measure.stores import own, server_processes
 REPORTERS = 16
 # A part of the load, after which the next one begins: reports of one value and of many take turns.
 ROUND_SECONDS = 10.0
+# After so many rounds another experiment takes over and the one before is deleted under load, as on a cluster that is
+# used: an hour of this load would fill most disks otherwise.
+EXPERIMENT_ROUNDS = 30
 REST_SECONDS = 60
 
 
@@ -68,6 +71,7 @@ def soak(plan: Plan, store_kind: str) -> Outcome:
             f"--soak-seconds {plan.soak_seconds:g}: at most {WINDOWS * ROUND_SECONDS:g}, after which the steps end"
         )
     rest = 2 if plan.quick else REST_SECONDS
+    experiment_rounds = 2 if plan.quick else EXPERIMENT_ROUNDS
     with (
         own(store_kind) as store,
         Cluster(plan.det, plan.work, store, slots=REPORTERS, python=plan.python) as cluster,
@@ -77,8 +81,15 @@ def soak(plan: Plan, store_kind: str) -> Outcome:
         experiment, reporters = start_reporters(cluster, REPORTERS)
         parts = {**cluster.pids(), "database": server_processes(store)}
         done = [0, 0, 0]
+        deleted = 0
         with Samples(pid) as samples, Watch(parts) as watch:
             for number in range(rounds):
+                if number > 0 and number % experiment_rounds == 0:
+                    cluster.wait_deleted()
+                    cluster.kill(experiment)
+                    cluster.delete(experiment)
+                    deleted += 1
+                    experiment, reporters = start_reporters(cluster, REPORTERS)
                 for n, count in enumerate(_round(plan, cluster, reporters, number, seconds)):
                     done[n] += count
                 plan.say(f"round {number + 1} of {rounds}: {anonymous(pid):.0f} MB")
@@ -91,8 +102,9 @@ def soak(plan: Plan, store_kind: str) -> Outcome:
             store.label,
             f"{REPORTERS} trials report metrics (rounds of one value and of 1,000 batch values take turns) and ship "
             "log lines, four connections read logs, series and lists, all as fast as they are answered. "
+            f"After {experiment_rounds} rounds another experiment takes over and the one before is deleted meanwhile. "
             "Anonymous memory of smaps_rollup each second. "
-            f"In all {done[0]} reports, {done[1] * LINES_PER_BATCH} lines, {done[2]} reads.",
+            f"In all {done[0]} reports, {done[1] * LINES_PER_BATCH} lines, {done[2]} reads, {deleted} deletions.",
             [
                 Value("before", "MB", [before], "anonymous, an agent connected"),
                 Value("under load", "MB", memory, "anonymous, each second"),
@@ -101,7 +113,12 @@ def soak(plan: Plan, store_kind: str) -> Outcome:
                 Value(f"{rest} s afterwards", "MB", [anonymous(pid)], "anonymous"),
                 Value("threads", "", [float(samples.threads)], "most at once"),
             ],
-            {"rounds": rounds, "round_seconds": seconds, "rest_seconds": rest},
+            {
+                "rounds": rounds,
+                "round_seconds": seconds,
+                "experiment_rounds": experiment_rounds,
+                "rest_seconds": rest,
+            },
             watch.cores(),
         )
 

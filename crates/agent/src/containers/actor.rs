@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::exit::{self, RuntimeEnd};
+use super::grants;
 use super::handover::{self, Destination};
 use super::prepare::{self, Ingredients, PrepareError};
 use super::store::{
@@ -391,6 +392,9 @@ impl Actor {
     }
 
     async fn start_process(&self, session: &Session) -> Result<Started, LaunchError> {
+        if let Some(notice) = grants::missing_capabilities_notice(&self.spec) {
+            self.shared.say(&self.spec, WARNING, notice);
+        }
         let (shared, dir, id) = (
             self.shared.clone(),
             self.dir.clone(),

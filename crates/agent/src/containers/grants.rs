@@ -116,3 +116,39 @@ pub(super) fn check_capabilities(
     }
     Ok(())
 }
+
+/// What a task's log says where its configuration asks for capabilities in the process runtime, which gives none.
+///
+/// Those that the master's configuration gives to every task are not named: who reads the log did not ask for them.
+pub(super) fn missing_capabilities_notice(spec: &ContainerSpec) -> Option<String> {
+    let asked = spec.add_capabilities.iter();
+    let missing: Vec<&str> = asked
+        .filter(|name| !spec.default_capabilities.contains(name))
+        .map(String::as_str)
+        .collect();
+    if missing.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "environment.add_capabilities: {} not given: this agent runs tasks as processes, which have no capabilities. \
+         Use a resource pool whose agents run containers (Docker or Podman) if the task needs them",
+        missing.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_of_a_process_names_the_capabilities_that_its_own_configuration_asked_for() {
+        let mut spec = crate::testing::container_spec("c1", "true");
+        assert_eq!(missing_capabilities_notice(&spec), None);
+        spec.default_capabilities = vec!["NET_RAW".into()];
+        spec.add_capabilities = vec!["NET_RAW".into()];
+        assert_eq!(missing_capabilities_notice(&spec), None);
+        spec.add_capabilities.push("SYS_PTRACE".into());
+        let notice = missing_capabilities_notice(&spec).unwrap();
+        assert!(notice.contains("SYS_PTRACE") && !notice.contains("NET_RAW"), "{notice}");
+    }
+}
