@@ -2,6 +2,7 @@
 //!
 //! Answers are JSON objects; a missing member and null mean the same, and show as nothing.
 
+use det_scheduler::WaitKind;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -156,33 +157,37 @@ pub(crate) fn short_reason(reason: &Value) -> String {
         one if one == "1" => "1 slot".to_owned(),
         n => format!("{n} slots"),
     };
-    match reason["kind"].as_str().unwrap_or_default() {
-        "no_agents" => "the pool has no agents".to_owned(),
-        "all_agents_excluded" => "all agents are excluded".to_owned(),
-        "no_agent_large_enough" => format!("no agent has {}", slots("needed")),
-        "pool_too_small" => format!("the pool has {} of {}", number("capacity"), slots("needed")),
-        "gang_does_not_divide" => format!("agents do not add up to {}", slots("needed")),
-        "agents_unavailable" => "agents are out of service".to_owned(),
-        "waiting_for_instances" => "waits for new instances".to_owned(),
-        "over_job_cap" => format!("at its max_slots of {}", number("max_slots")),
-        "over_workspace_limit" => format!("its workspace is limited to {}", number("max_slots")),
-        "over_fair_share" => format!("at its fair share of {}", number("share")),
-        "behind_own_job" => "behind its own earlier task".to_owned(),
-        "behind_higher_priority" => format!("behind priority {}", number("priority")),
-        "reserved_for" => "room is kept for another".to_owned(),
-        "waiting_for_preemption" => "its room is being freed".to_owned(),
-        "not_enough_free_slots" => {
+    let Ok(kind) = text(reason, "kind").parse() else {
+        return first_part(&text(reason, "message"));
+    };
+    match kind {
+        WaitKind::NoAgents => "the pool has no agents".to_owned(),
+        WaitKind::AllAgentsExcluded => "all agents are excluded".to_owned(),
+        WaitKind::NoAgentLargeEnough => format!("no agent has {}", slots("needed")),
+        WaitKind::PoolTooSmall => format!("the pool has {} of {}", number("capacity"), slots("needed")),
+        WaitKind::GangDoesNotDivide => format!("agents do not add up to {}", slots("needed")),
+        WaitKind::AgentsUnavailable => "agents are out of service".to_owned(),
+        WaitKind::WaitingForInstances => "waits for new instances".to_owned(),
+        WaitKind::OverJobCap => format!("at its max_slots of {}", number("max_slots")),
+        WaitKind::OverWorkspaceLimit => format!("its workspace is limited to {}", number("max_slots")),
+        WaitKind::OverFairShare => format!("at its fair share of {}", number("share")),
+        WaitKind::BehindOwnJob => "behind its own earlier task".to_owned(),
+        WaitKind::BehindHigherPriority => format!("behind priority {}", number("priority")),
+        WaitKind::ReservedFor => "room is kept for another".to_owned(),
+        WaitKind::WaitingForPreemption => "its room is being freed".to_owned(),
+        WaitKind::NotEnoughFreeSlots => {
             format!("needs {}, {} free", slots("needed"), number("free_total"))
         }
-        "aux_full" => "no free place without slots".to_owned(),
-        _ => {
-            let message = text(reason, "message");
-            let first = message.split(';').next().unwrap_or_default();
-            match first.char_indices().nth(SHORT) {
-                Some((end, _)) => format!("{}…", &first[..end]),
-                None => first.to_owned(),
-            }
-        }
+        WaitKind::AuxFull => "no free place without slots".to_owned(),
+    }
+}
+
+/// The sentence of a reason that has no short form here, up to its first semicolon.
+fn first_part(message: &str) -> String {
+    let first = message.split(';').next().unwrap_or_default();
+    match first.char_indices().nth(SHORT) {
+        Some((end, _)) => format!("{}…", &first[..end]),
+        None => first.to_owned(),
     }
 }
 
@@ -258,12 +263,9 @@ mod tests {
             "a long story about something that nobody…"
         );
         assert_eq!(short_reason(&Value::Null), "");
-        for kind in det_scheduler::WaitReason::KINDS {
-            let told = shown(kind, json!({}));
-            assert!(
-                told.chars().count() <= SHORT && !told.starts_with("a long story"),
-                "{kind}: {told}"
-            );
+        for kind in WaitKind::ALL {
+            let text = shown(kind.name(), json!({}));
+            assert!(text.chars().count() <= SHORT, "{kind:?}: {text}");
         }
     }
 }

@@ -106,7 +106,7 @@ impl Look<'_> {
             .collect();
         let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
         for reason in &reasons {
-            *kinds.entry(reason.kind().to_owned()).or_default() += 1;
+            *kinds.entry(reason.kind().name().to_owned()).or_default() += 1;
         }
         match waits {
             Waits::Tasks(number) => (number.to_string(), reasons.len().to_string()),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use det_ids::{AllocationId, Micros};
-use det_scheduler::{Plan, Policy, PoolSettings, PoolSnapshot, Queue, WaitReason};
+use det_scheduler::{Plan, Policy, PoolSettings, PoolSnapshot, Queue, WaitKind, WaitReason};
 
 use crate::cluster::{Cluster, End, TaskState};
 use crate::description::{Expectation, Scenario, Step, Until, When};
@@ -135,7 +135,7 @@ struct Player<'a> {
     /// Why tasks wait, by number. Unless all of it is asked for, numbers in the reasons may be those of an earlier moment.
     reasons: BTreeMap<usize, Arc<WaitReason>>,
     /// The kinds of the reasons that changed in this moment, as they were before it; `None` = it did not wait.
-    kinds_before: BTreeMap<usize, Option<&'static str>>,
+    kinds_before: BTreeMap<usize, Option<WaitKind>>,
     moments: Vec<Moment>,
     mismatches: Vec<Mismatch>,
     offered: f64,

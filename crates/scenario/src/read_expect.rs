@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use det_config::yaml::Tree;
-use det_scheduler::WaitReason;
+use det_scheduler::WaitKind;
 
 use crate::description::{Expectation, Presence, Waits};
 use crate::fields::{Reader, Value, nearest};
@@ -123,13 +123,13 @@ fn waits(reader: &mut Reader, value: &Value<'_>) -> Option<Waits> {
 }
 
 fn known_kind(reader: &mut Reader, value: &Value<'_>, kind: &str) -> Option<()> {
-    let known = WaitReason::KINDS;
-    if known.contains(&kind) {
+    if kind.parse::<WaitKind>().is_ok() {
         return Some(());
     }
+    let known = WaitKind::NAMES;
     reader.mistake(value, format!("\"{kind}\" is no kind of reason"));
     if let Some(mistake) = reader.mistakes.last_mut() {
-        mistake.hint = Some(match nearest(kind, &known) {
+        mistake.hint = Some(match nearest(kind, known) {
             Some(nearest) => format!("did you mean \"{nearest}\"?"),
             None => format!("the kinds are {}", known.join(", ")),
         });

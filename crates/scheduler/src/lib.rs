@@ -50,4 +50,4 @@ pub use model::{
 pub use moves::{MoveRefused, Side, Standing, move_job};
 pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};
 pub use planner::{Pass, Planner};
-pub use reason::{AgentGroup, Behind, Holder, Holders, WaitReason};
+pub use reason::{AgentGroup, Behind, Holder, Holders, WaitKind, WaitReason};

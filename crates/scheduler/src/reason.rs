@@ -4,11 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use det_ids::{AllocationId, WorkspaceId};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantArray, VariantNames};
 
 /// Why a request waits. True for the pool as it is after the plan that carries it has been applied.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, EnumDiscriminants)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[strum_discriminants(
+    name(WaitKind),
+    doc = "What kind of [`WaitReason`] it is; the names are those of its field `kind`.",
+    derive(Hash, Deserialize, EnumString, IntoStaticStr, VariantArray, VariantNames),
+    serde(rename_all = "snake_case"),
+    strum(serialize_all = "snake_case")
+)]
 pub enum WaitReason {
     /// The pool has no agents.
     NoAgents,
@@ -208,47 +216,22 @@ impl Serialize for Holders {
     }
 }
 
-impl WaitReason {
-    /// The names of all reasons.
-    pub const KINDS: [&'static str; 16] = [
-        "no_agents",
-        "all_agents_excluded",
-        "no_agent_large_enough",
-        "pool_too_small",
-        "gang_does_not_divide",
-        "agents_unavailable",
-        "waiting_for_instances",
-        "over_job_cap",
-        "over_workspace_limit",
-        "over_fair_share",
-        "behind_own_job",
-        "behind_higher_priority",
-        "reserved_for",
-        "waiting_for_preemption",
-        "not_enough_free_slots",
-        "aux_full",
-    ];
+impl WaitKind {
+    /// All kinds.
+    pub const ALL: &'static [Self] = <Self as VariantArray>::VARIANTS;
+    /// Their names, in the same order.
+    pub const NAMES: &'static [&'static str] = <Self as VariantNames>::VARIANTS;
 
-    /// The reason's stable name, the same as the field `kind` of its serialised form.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::NoAgents => "no_agents",
-            Self::AllAgentsExcluded { .. } => "all_agents_excluded",
-            Self::NoAgentLargeEnough { .. } => "no_agent_large_enough",
-            Self::PoolTooSmall { .. } => "pool_too_small",
-            Self::GangDoesNotDivide { .. } => "gang_does_not_divide",
-            Self::AgentsUnavailable { .. } => "agents_unavailable",
-            Self::WaitingForInstances { .. } => "waiting_for_instances",
-            Self::OverJobCap { .. } => "over_job_cap",
-            Self::OverWorkspaceLimit { .. } => "over_workspace_limit",
-            Self::OverFairShare { .. } => "over_fair_share",
-            Self::BehindOwnJob { .. } => "behind_own_job",
-            Self::BehindHigherPriority { .. } => "behind_higher_priority",
-            Self::ReservedFor { .. } => "reserved_for",
-            Self::WaitingForPreemption { .. } => "waiting_for_preemption",
-            Self::NotEnoughFreeSlots { .. } => "not_enough_free_slots",
-            Self::AuxFull { .. } => "aux_full",
-        }
+    /// The stable name.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl WaitReason {
+    /// The kind of the reason; its name is the field `kind` of the serialised form.
+    pub fn kind(&self) -> WaitKind {
+        self.into()
     }
 
     /// Whether nothing that ends by itself can help: the pool's agents or the request must change.

@@ -7,7 +7,7 @@ mod common;
 
 use common::{Traits, World, judge, notebook, pool, prio};
 use det_ids::{AllocationId, JobId};
-use det_scheduler::{AgentState, Pass, Plan, Planner, Progress, SlotState, WaitReason};
+use det_scheduler::{AgentState, Pass, Plan, Planner, Progress, SlotState, WaitKind, WaitReason};
 use proptest::prelude::*;
 
 /// One thing that happens.
@@ -479,13 +479,13 @@ proptest! {
         for (allocation, reason) in &plan.waiting {
             prop_assert!(
                 reason.is_permanent()
-                    || matches!(reason.kind(), "agents_unavailable" | "behind_higher_priority"),
+                    || matches!(reason.kind(), WaitKind::AgentsUnavailable | WaitKind::BehindHigherPriority),
                 "{} still waits: {:?}", allocation, reason
             );
         }
-        let stuck = plan.waiting.iter().any(|(_, reason)| reason.kind() == "agents_unavailable");
+        let stuck = plan.waiting.iter().any(|(_, reason)| reason.kind() == WaitKind::AgentsUnavailable);
         prop_assert!(
-            stuck || plan.waiting.iter().all(|(_, r)| r.kind() != "behind_higher_priority")
+            stuck || plan.waiting.iter().all(|(_, r)| r.kind() != WaitKind::BehindHigherPriority)
         );
     }
 }

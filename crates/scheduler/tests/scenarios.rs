@@ -5,7 +5,7 @@ mod common;
 use common::{World, notebook, pool, preempt, prio, start, wait};
 use det_ids::{AgentId, AllocationId};
 use det_scheduler::{
-    AgentState, Behind, PreemptReason, Progress, Provisionable, WaitReason, can_ever_fit,
+    AgentState, Behind, PreemptReason, Progress, Provisionable, WaitKind, WaitReason, can_ever_fit,
 };
 
 /// Sizes of the parts a request was placed in, largest first.
@@ -641,12 +641,12 @@ fn what_can_never_run_is_refused_with_the_nearest_sizes() {
     let huge = refused(pool().agents(&[8, 8]).queued("t", 32, &prio(42)));
     assert_eq!(
         (huge.nearest, huge.reason.kind()),
-        (vec![16], "pool_too_small")
+        (vec![16], WaitKind::PoolTooSmall)
     );
     let single = refused(pool().agents(&[4, 8]).queued("t", 16, &prio(42).single()));
     assert_eq!(
         (single.nearest, single.reason.kind()),
-        (vec![8], "no_agent_large_enough")
+        (vec![8], WaitKind::NoAgentLargeEnough)
     );
     let uneven = refused(pool().agents(&[8, 4]).uneven().queued("t", 10, &prio(42)));
     assert_eq!(uneven.nearest, [8, 12]);

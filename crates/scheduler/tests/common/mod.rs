@@ -463,6 +463,6 @@ pub fn outcomes(plan: &Plan) -> BTreeSet<Outcome> {
     let waits = plan
         .waiting
         .iter()
-        .map(|(allocation, reason)| wait(allocation.as_str(), reason.kind()));
+        .map(|(allocation, reason)| wait(allocation.as_str(), reason.kind().name()));
     starts.chain(stops).chain(waits).collect()
 }

@@ -15,6 +15,7 @@ use det_taskspec::ContainerExit;
 use crate::app::Master;
 use crate::app::agents::slot_set;
 use crate::app::lifecycle::{Cause, allocation_state};
+use crate::app::wait_reasons::{WaitText, stored_kind};
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 
@@ -192,9 +193,7 @@ impl Master {
         &self,
         tx: &mut WriteTx,
         id: &AllocationId,
-        reason: &str,
-        message: &str,
-        kind: &str,
+        reason: &WaitText,
     ) -> AppResult<()> {
         let Some(row) = allocations::find(&mut tx.conn(), id.as_str()).await? else {
             return Ok(());
@@ -202,22 +201,20 @@ impl Master {
         if row.placed_at.is_some() || row.ended_at.is_some() {
             return Ok(());
         }
-        let same_kind = row
-            .wait_reason
-            .as_deref()
-            .is_some_and(|before| before.contains(&format!("\"kind\":\"{kind}\"")));
+        // One that cannot be read is replaced like one of another kind.
+        let same_kind = stored_kind(&row).is_ok_and(|before| before == Some(reason.kind));
         let since = if same_kind {
             row.wait_since
         } else {
             Some(det_store::now())
         };
-        allocations::set_wait(&mut tx.conn(), id.as_str(), Some(reason), since).await?;
+        allocations::set_wait(&mut tx.conn(), id.as_str(), Some(&reason.stored), since).await?;
         if !same_kind {
             self.log_line(
                 tx,
                 &row.task_id,
                 Some(&row.id),
-                &format!("Waiting: {message}"),
+                &format!("Waiting: {}", reason.message),
             )?;
         }
         Ok(())

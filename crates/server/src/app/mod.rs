@@ -36,6 +36,7 @@ pub mod submission;
 pub mod templates;
 pub mod trials;
 pub mod users;
+pub(crate) mod wait_reasons;
 pub mod why;
 pub mod workspaces;
 

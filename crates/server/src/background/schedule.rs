@@ -14,6 +14,7 @@ use det_store::allocations::AllocationRow;
 use det_store::queue_days::{self, QueueDay};
 
 use crate::app::Master;
+use crate::app::wait_reasons::WaitText;
 use crate::app::workspaces::Places;
 use crate::background::fallback;
 use crate::background::limits::Limits;
@@ -242,14 +243,7 @@ impl Master {
                         master.hand_over(tx, hand_over).await?;
                     }
                     for (allocation, text) in texts {
-                        let WaitText {
-                            stored,
-                            message,
-                            kind,
-                        } = &*text;
-                        master
-                            .note_waiting(tx, &allocation, stored, message, kind)
-                            .await?;
+                        master.note_waiting(tx, &allocation, &text).await?;
                     }
                     if places {
                         failpoint!("server::schedule::place::before_commit");
@@ -295,38 +289,4 @@ fn in_words(
             Ok((allocation, text))
         })
         .collect()
-}
-
-/// A waiting reason in words.
-struct WaitText {
-    /// The structured reason and the sentence, as they are stored.
-    stored: String,
-    message: String,
-    kind: &'static str,
-}
-
-impl WaitText {
-    fn of(
-        reason: &WaitReason,
-        called: impl Fn(&AllocationId) -> Option<String>,
-        places: &Places,
-    ) -> AppResult<Self> {
-        let document = WaitDocument {
-            reason,
-            message: reason.told(called, |id| places.name_of(id)),
-        };
-        Ok(Self {
-            stored: serde_json::to_string(&document).map_err(AppError::internal)?,
-            message: document.message,
-            kind: reason.kind(),
-        })
-    }
-}
-
-/// A stored waiting reason: the structured reason and the sentence.
-#[derive(serde::Serialize)]
-struct WaitDocument<'a> {
-    #[serde(flatten)]
-    reason: &'a WaitReason,
-    message: String,
 }

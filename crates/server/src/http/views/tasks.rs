@@ -20,30 +20,16 @@ use det_taskspec::Device;
 use crate::app::agents::{devices, slot_set};
 use crate::app::containers::observed;
 use crate::app::lifecycle::allocation_state;
+use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
 
 /// Why an allocation waits; `None` once it has slots, and before the scheduler has first looked at it.
 pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError> {
-    #[derive(serde::Deserialize)]
-    struct Stored {
-        kind: String,
-        message: String,
-        #[serde(flatten)]
-        details: serde_json::Map<String, serde_json::Value>,
-    }
-    let Some(text) = row
-        .wait_reason
-        .as_deref()
-        .filter(|_| row.placed_at.is_none() && row.ended_at.is_none())
-    else {
+    if row.placed_at.is_some() || row.ended_at.is_some() {
         return Ok(None);
-    };
-    let stored: Stored = serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
-        what: format!("waiting reason of allocation {}", row.id),
-        message: e.to_string(),
-    })?;
-    Ok(Some(WaitReason {
-        kind: stored.kind,
+    }
+    Ok(stored_reason(row)?.map(|stored| WaitReason {
+        kind: stored.kind.name().to_owned(),
         message: stored.message,
         since: row.wait_since.map(Timestamp),
         details: Object(stored.details),

@@ -4,7 +4,7 @@ use det_api_types::jobs::{ExplainJobResponse, JobAhead, PoolSituation, SlotHolde
 use det_api_types::wire::{Float, Timestamp};
 use det_ids::AllocationId;
 use det_lifecycle::experiment::ExperimentState;
-use det_scheduler::{Estimate, Policy};
+use det_scheduler::{Estimate, Policy, WaitKind};
 use det_store::StoreError;
 use det_store::allocations::AllocationRow;
 
@@ -64,7 +64,7 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
     };
     let at_limit = waiting.iter().any(|task| {
         let reason = task.wait_reason.as_ref();
-        reason.is_some_and(|reason| reason.kind == "over_workspace_limit")
+        reason.is_some_and(|reason| reason.kind == WaitKind::OverWorkspaceLimit.name())
     });
     let workspace_elsewhere = if at_limit {
         largest(story, story.workspace_elsewhere.iter())
