@@ -338,7 +338,8 @@ class Cluster:
         """Waits until no experiment is being deleted."""
 
         def done() -> bool:
-            states = [experiment["state"] for experiment in self.api("GET", "/api/v1/experiments?limit=-1")["experiments"]]
+            experiments = self.api("GET", "/api/v1/experiments?limit=-1")["experiments"]
+            states = [experiment["state"] for experiment in experiments]
             if "STATE_DELETE_FAILED" in states:
                 raise Failed("an experiment could not be deleted")
             return "STATE_DELETING" not in states

@@ -11,6 +11,7 @@ pub mod adoption;
 pub mod reconcile;
 
 use det_ids::{AgentId, AllocationId, ContainerId};
+use det_lifecycle::container::Observed;
 use det_taskspec::{ContainerExit, ContainerSpec, Device};
 use serde::{Deserialize, Serialize};
 
@@ -72,8 +73,7 @@ pub struct ContainerReport {
     pub state: ContainerState,
 }
 
-/// Life of a container; only ever moves downward in this list. A report that would move it upward has been overtaken by
-/// a newer one: see [`ContainerState::is_before`].
+/// Life of a container as agents report it; only ever moves downward in this list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum ContainerState {
@@ -99,19 +99,22 @@ pub enum ContainerState {
     },
 }
 
-impl ContainerState {
-    /// Whether this state comes before `other` in a container's life.
-    pub fn is_before(&self, other: &Self) -> bool {
-        self.place() < other.place()
-    }
-
-    fn place(&self) -> u8 {
-        match self {
-            Self::Assigned => 0,
-            Self::Pulling => 1,
-            Self::Starting => 2,
-            Self::Running { .. } => 3,
-            Self::Terminated { .. } => 4,
+impl From<ContainerState> for Observed {
+    fn from(state: ContainerState) -> Self {
+        match state {
+            ContainerState::Assigned => Self::Assigned,
+            ContainerState::Pulling => Self::Pulling,
+            ContainerState::Starting => Self::Starting,
+            ContainerState::Running {
+                host_address,
+                ports,
+                runtime_id,
+            } => Self::Running {
+                host_address,
+                ports,
+                runtime_id,
+            },
+            ContainerState::Terminated { exit } => Self::Terminated { exit },
         }
     }
 }

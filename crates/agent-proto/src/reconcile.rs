@@ -2,29 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_lifecycle::container::Desired;
+
 use crate::ContainerState;
-
-/// What the rows want of one container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Desired {
-    /// It is to run.
-    Run,
-    /// End it, asking first.
-    Stop,
-    /// End it at once.
-    Kill,
-}
-
-impl Desired {
-    /// From the stored word; one that is not known means `run`.
-    pub fn from_row(text: &str) -> Self {
-        match text {
-            "stop" => Self::Stop,
-            "kill" => Self::Kill,
-            _ => Self::Run,
-        }
-    }
-}
 
 /// What this connection has heard and said of one container.
 #[derive(Debug, Clone, Default, PartialEq)]

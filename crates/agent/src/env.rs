@@ -83,7 +83,7 @@ pub(crate) fn complete(spec: &ContainerSpec, facts: &AgentFacts<'_>) -> Vec<(Str
     for (name, value) in [
         ("DET_TASK_ID", spec.task_id.as_str()),
         ("DET_ALLOCATION_ID", spec.allocation_id.as_str()),
-        ("DET_TASK_TYPE", &spec.script.task_type),
+        ("DET_TASK_TYPE", spec.script.task_type.name()),
         ("DET_SESSION_TOKEN", &spec.script.token),
         ("DET_WORKDIR", &spec.script.work_dir),
         // The harness knows no other word for "an agent's container", whatever runs it.

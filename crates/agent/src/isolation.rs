@@ -112,7 +112,7 @@ fn spec(check: &Check<'_>) -> SandboxSpec {
 /// A script of which nothing is ever run.
 fn script() -> Script {
     Script {
-        task_type: "COMMAND".into(),
+        task_type: det_taskspec::TaskKind::Command,
         allocation_id: "check".into(),
         task_id: "check".into(),
         container_id: "check".into(),

@@ -37,7 +37,7 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
         default_capabilities: Vec::new(),
         drop_capabilities: Vec::new(),
         script: Script {
-            task_type: "COMMAND".into(),
+            task_type: det_taskspec::TaskKind::Command,
             allocation_id,
             task_id,
             container_id: ContainerId::from(id),

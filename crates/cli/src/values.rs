@@ -164,12 +164,16 @@ pub(crate) fn short_reason(reason: &Value) -> String {
         WaitKind::NoAgents => "the pool has no agents".to_owned(),
         WaitKind::AllAgentsExcluded => "all agents are excluded".to_owned(),
         WaitKind::NoAgentLargeEnough => format!("no agent has {}", slots("needed")),
-        WaitKind::PoolTooSmall => format!("the pool has {} of {}", number("capacity"), slots("needed")),
+        WaitKind::PoolTooSmall => {
+            format!("the pool has {} of {}", number("capacity"), slots("needed"))
+        }
         WaitKind::GangDoesNotDivide => format!("agents do not add up to {}", slots("needed")),
         WaitKind::AgentsUnavailable => "agents are out of service".to_owned(),
         WaitKind::WaitingForInstances => "waits for new instances".to_owned(),
         WaitKind::OverJobCap => format!("at its max_slots of {}", number("max_slots")),
-        WaitKind::OverWorkspaceLimit => format!("its workspace is limited to {}", number("max_slots")),
+        WaitKind::OverWorkspaceLimit => {
+            format!("its workspace is limited to {}", number("max_slots"))
+        }
         WaitKind::OverFairShare => format!("at its fair share of {}", number("share")),
         WaitKind::BehindOwnJob => "behind its own earlier task".to_owned(),
         WaitKind::BehindHigherPriority => format!("behind priority {}", number("priority")),

@@ -526,7 +526,9 @@ fn events(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let mut happened: HashSet<(&str, &str)> = HashSet::new();
     for event in events {
         let subject = (event.subject_kind.as_str(), event.subject_id.as_str());
-        if let Some(to) = &event.to {
+        // An allocation that goes on to another pool says from which to which.
+        let is_state = event.kind != "resource_pool";
+        if let Some(to) = event.to.as_ref().filter(|_| is_state) {
             told.insert(subject, to);
         }
         if event.subject_kind == "allocation" {
@@ -551,6 +553,9 @@ fn events(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
     for trial in &snapshot.trials {
         compare("trial", trial.id.to_string(), trial.state.stored_name());
+    }
+    for allocation in &snapshot.allocations {
+        compare("allocation", allocation.id.clone(), allocation.state.name());
     }
     for allocation in &snapshot.allocations {
         for (is, kind) in [(allocation.placed, "placed"), (allocation.ended, "ended")] {

@@ -100,9 +100,12 @@ fn sound() -> Snapshot {
             event("experiment", "1", "created", Some("ACTIVE")),
             event("trial", "1", "created", Some("ACTIVE")),
             event("trial", "2", "created", Some("ACTIVE")),
-            event("allocation", "task-1.1", "placed", None),
-            event("allocation", "task-1.1", "ended", None),
-            event("allocation", "task-1.2", "placed", None),
+            event("allocation", "task-1.1", "placed", Some("ASSIGNED")),
+            event("allocation", "task-1.1", "ended", Some("TERMINATED")),
+            event("allocation", "task-1.2", "placed", Some("ASSIGNED")),
+            event("allocation", "task-1.2", "state", Some("READY")),
+            event("allocation", "task-2.1", "created", Some("PENDING")),
+            event("allocation", "task-2.1", "resource_pool", Some("other")),
         ]),
         acknowledged: vec![metric(1), metric(2)],
         stored: vec![
@@ -220,6 +223,9 @@ fn every_damage_is_seen() {
         }),
         (10, "a change without an event", |s| {
             s.events.as_mut().unwrap().remove(1);
+        }),
+        (10, "a change of an allocation without an event", |s| {
+            s.events.as_mut().unwrap().remove(6);
         }),
         (10, "a placement without an event", |s| {
             s.events.as_mut().unwrap().remove(5);

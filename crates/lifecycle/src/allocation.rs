@@ -288,16 +288,28 @@ impl AllocationState {
         matches!(self, Self::Terminated { .. })
     }
 
-    /// The name it is stored, filtered and shown under (the wire adds `STATE_`).
+    /// The name it is stored, filtered and shown under (the wire adds `STATE_`): that of [`AllocationState::name`],
+    /// except that clients know one word for everything that runs.
     pub fn stored_name(&self) -> &'static str {
+        match self {
+            Self::Ready | Self::Preempting | Self::Saving => "RUNNING",
+            Self::Pending | Self::Starting(_) | Self::Killing { .. } | Self::Terminated { .. } => {
+                self.name()
+            }
+        }
+    }
+
+    /// The name in the ordered record of changes: another one for each state, whatever the data in it.
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Pending => "PENDING",
             Self::Starting(Phase::Assigned) => "ASSIGNED",
             Self::Starting(Phase::Pulling) => "PULLING",
             Self::Starting(Phase::Starting) => "STARTING",
-            Self::Starting(Phase::Running) | Self::Ready | Self::Preempting | Self::Saving => {
-                "RUNNING"
-            }
+            Self::Starting(Phase::Running) => "RUNNING",
+            Self::Ready => "READY",
+            Self::Preempting => "PREEMPTING",
+            Self::Saving => "SAVING",
             Self::Killing { .. } => "TERMINATING",
             Self::Terminated { .. } => "TERMINATED",
         }

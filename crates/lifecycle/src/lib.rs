@@ -1,4 +1,4 @@
-//! State machines of experiments, trials and allocations.
+//! State machines of experiments, trials and allocations, and what allocations know of their containers.
 //!
 //! Each file holds one: a state that carries just what is true in it, events, and one pure function that answers a pair
 //! of them with the next state and the effects to carry out. Nothing here acts, stores, or knows the time. There is no
@@ -14,8 +14,8 @@
 )]
 
 pub mod allocation;
+pub mod container;
 pub mod experiment;
-mod member;
 #[cfg(test)]
 mod table;
 pub mod trial;

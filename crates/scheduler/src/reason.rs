@@ -13,7 +13,14 @@ use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantArray, VariantN
 #[strum_discriminants(
     name(WaitKind),
     doc = "What kind of [`WaitReason`] it is; the names are those of its field `kind`.",
-    derive(Hash, Deserialize, EnumString, IntoStaticStr, VariantArray, VariantNames),
+    derive(
+        Hash,
+        Deserialize,
+        EnumString,
+        IntoStaticStr,
+        VariantArray,
+        VariantNames
+    ),
     serde(rename_all = "snake_case"),
     strum(serialize_all = "snake_case")
 )]

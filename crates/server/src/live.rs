@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AgentId, JobId, SlotId};
+use det_lifecycle::container::Desired;
 use det_scheduler::{AgentSnapshot, AgentState, Job, Request, RunningAllocation};
 use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -22,7 +23,6 @@ use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
 
 use crate::app::agents::{devices, slot_set};
-use crate::rm_agents::reconcile::Desired;
 pub(crate) use planned::request;
 use planned::{entry, slots, work};
 
@@ -466,7 +466,7 @@ impl Image {
             .flatten()
             .filter_map(|(id, _)| {
                 let (_, container) = self.container(agent_id, id)?;
-                Some((id.clone(), Desired::from_row(&container.row.desired)))
+                Some((id.clone(), container.row.desired))
             })
             .collect()
     }
@@ -474,7 +474,7 @@ impl Image {
     /// What is needed to start a container on an agent; `None` if it is not to run there any more.
     pub(crate) fn startable(&self, agent_id: &str, id: &str) -> Option<Startable> {
         let (allocation, container) = self.container(agent_id, id)?;
-        if container.row.desired != "run" {
+        if container.row.desired != Desired::Run {
             return None;
         }
         let alive = allocation.containers.iter().map(|c| c.row.clone());

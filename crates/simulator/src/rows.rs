@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use det_agent_proto::ContainerState;
-use det_agent_proto::reconcile::Desired;
 use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
 
@@ -76,7 +75,7 @@ pub(crate) struct Container {
     pub(crate) member: usize,
     pub(crate) slots: BTreeSet<u32>,
     pub(crate) desired: Desired,
-    pub(crate) observed: Option<ContainerState>,
+    pub(crate) observed: Option<Observed>,
     pub(crate) joined: bool,
     pub(crate) ended_at: Option<Time>,
 }

@@ -1,17 +1,26 @@
 //! `#[derive(Row)]`: reads a struct with named fields from a row of either database.
 //!
 //! A field is read from the column of its name. Both drivers are served by one list of fields, so that a column cannot
-//! be forgotten for one of them.
+//! be forgotten for one of them. Two attributes read more than plain values; an `Option` of either may be NULL:
+//!
+//! - `#[row(json)]`: the column holds JSON. `#[row(json = "machine")]` names the column where the field is called
+//!   otherwise.
+//! - `#[row(word)]`: the column holds one of the words of an enum.
+//!
+//! A value that does not fit is an error that names the row by its kind, the struct's name without `Row` or what
+//! `#[row(kind = "…")]` says, and its field `id`.
 
 use proc_macro::TokenStream;
+use proc_macro2::TokenStream as Code;
 use quote::quote;
-use syn::{Data, DeriveInput, Fields, parse_macro_input};
+use syn::{Data, DeriveInput, Field, Fields, Ident, LitStr, Type, parse_macro_input};
 
 /// Implements `sqlx::FromRow` for PostgreSQL's rows and `crate::lite::FromLite` for SQLite's.
 ///
 /// # Errors
-/// A type that is not a struct with named fields, or has generics, is a compile error.
-#[proc_macro_derive(Row)]
+/// A type that is not a struct with named fields, or has generics, is a compile error; so is an attribute that is not
+/// known, or that is used without a field `id`.
+#[proc_macro_derive(Row, attributes(row))]
 pub fn row(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     expand(&input)
@@ -19,7 +28,100 @@ pub fn row(input: TokenStream) -> TokenStream {
         .into()
 }
 
-fn expand(input: &DeriveInput) -> syn::Result<proc_macro2::TokenStream> {
+/// How a column is read.
+enum Form {
+    Plain,
+    /// By this function of `crate::column`.
+    Typed(Ident),
+}
+
+struct Column<'a> {
+    field: &'a Ident,
+    kind: &'a Type,
+    name: String,
+    form: Form,
+}
+
+impl<'a> Column<'a> {
+    fn of(field: &'a Field) -> syn::Result<Option<Self>> {
+        let Some(ident) = &field.ident else {
+            return Ok(None);
+        };
+        let mut column = Self {
+            field: ident,
+            kind: &field.ty,
+            name: ident.to_string(),
+            form: Form::Plain,
+        };
+        for attribute in field.attrs.iter().filter(|a| a.path().is_ident("row")) {
+            attribute.parse_nested_meta(|meta| {
+                if meta.path.is_ident("json") {
+                    if meta.input.peek(syn::Token![=]) {
+                        column.name = meta.value()?.parse::<LitStr>()?.value();
+                    }
+                } else if !meta.path.is_ident("word") {
+                    return Err(meta.error("a column is read as json or word"));
+                }
+                column.form = Form::Typed(meta.path.require_ident()?.clone());
+                Ok(())
+            })?;
+        }
+        Ok(Some(column))
+    }
+
+    fn is_optional(&self) -> bool {
+        let Type::Path(path) = self.kind else {
+            return false;
+        };
+        path.path
+            .segments
+            .last()
+            .is_some_and(|last| last.ident == "Option")
+    }
+
+    /// Reads the field; `plain` and `text` give the column's value as the field's type and as `&str` (or an `Option`
+    /// of it), `id` the row's id.
+    fn read(&self, row: &str, plain: Code, text: &Code, id: Option<&Code>) -> syn::Result<Code> {
+        let Form::Typed(function) = &self.form else {
+            return Ok(plain);
+        };
+        let id = id.ok_or_else(|| {
+            syn::Error::new_spanned(
+                self.field,
+                "errors name the row by its field `id`, and there is none",
+            )
+        })?;
+        let name = &self.name;
+        let read = if self.is_optional() {
+            quote!(#text.map(crate::column::#function).transpose())
+        } else {
+            quote!(crate::column::#function(#text))
+        };
+        Ok(quote!(#read.map_err(|message| crate::column::Unreadable {
+            row: ::std::format!("{} {}", #row, #id.map(|id| id.to_string()).unwrap_or_default()),
+            column: #name,
+            message,
+        })?))
+    }
+}
+
+/// What errors call a row.
+fn kind_of(input: &DeriveInput) -> syn::Result<String> {
+    let name = input.ident.to_string();
+    let mut kind = name.trim_end_matches("Row").to_lowercase();
+    for attribute in input.attrs.iter().filter(|a| a.path().is_ident("row")) {
+        attribute.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("kind") {
+                return Err(meta.error("a row has a kind"));
+            }
+            kind = meta.value()?.parse::<LitStr>()?.value();
+            Ok(())
+        })?;
+    }
+    Ok(kind)
+}
+
+fn expand(input: &DeriveInput) -> syn::Result<Code> {
     let name = &input.ident;
     let fields = match &input.data {
         Data::Struct(data) => match &data.fields {
@@ -28,22 +130,55 @@ fn expand(input: &DeriveInput) -> syn::Result<proc_macro2::TokenStream> {
         },
         _ => return Err(unsupported(input)),
     };
-    let idents: Vec<_> = fields.iter().filter_map(|f| f.ident.as_ref()).collect();
-    let columns: Vec<String> = idents.iter().map(ToString::to_string).collect();
-    let places = 0..idents.len();
+    let mut columns = Vec::new();
+    for field in fields {
+        columns.extend(Column::of(field)?);
+    }
+    let row = kind_of(input)?;
+    let id = columns.iter().position(|column| column.name == "id");
+    let (mut from_pg, mut from_lite) = (Vec::new(), Vec::new());
+    let pg_id = id.map(|at| {
+        let kind = columns[at].kind;
+        quote!(row.try_get::<#kind, _>("id"))
+    });
+    let lite_id = id.map(|at| {
+        let kind = columns[at].kind;
+        quote!(row.get::<_, #kind>(places[#at]))
+    });
+    for (place, column) in columns.iter().enumerate() {
+        let (field, name) = (column.field, &column.name);
+        let (text, lite_text) = if column.is_optional() {
+            (
+                quote!(row.try_get::<::std::option::Option<&str>, _>(#name)?),
+                quote!(as_str_or_null),
+            )
+        } else {
+            (quote!(row.try_get::<&str, _>(#name)?), quote!(as_str))
+        };
+        let read = column.read(&row, quote!(row.try_get(#name)?), &text, pg_id.as_ref())?;
+        from_pg.push(quote!(#field: #read));
+        let read = column.read(
+            &row,
+            quote!(row.get(places[#place])?),
+            &quote!(row.get_ref(places[#place])?.#lite_text()?),
+            lite_id.as_ref(),
+        )?;
+        from_lite.push(quote!(#field: #read));
+    }
+    let names = columns.iter().map(|column| &column.name);
     Ok(quote! {
         impl ::sqlx::FromRow<'_, ::sqlx::postgres::PgRow> for #name {
             fn from_row(row: &::sqlx::postgres::PgRow) -> ::std::result::Result<Self, ::sqlx::Error> {
                 use ::sqlx::Row as _;
-                ::std::result::Result::Ok(Self { #( #idents: row.try_get(#columns)?, )* })
+                ::std::result::Result::Ok(Self { #( #from_pg, )* })
             }
         }
 
         impl crate::lite::FromLite for #name {
-            const COLUMNS: &'static [&'static str] = &[ #( #columns ),* ];
+            const COLUMNS: &'static [&'static str] = &[ #( #names ),* ];
 
             fn from_lite(row: &::rusqlite::Row<'_>, places: &[usize]) -> ::rusqlite::Result<Self> {
-                ::std::result::Result::Ok(Self { #( #idents: row.get(places[#places])?, )* })
+                ::std::result::Result::Ok(Self { #( #from_lite, )* })
             }
         }
     })

@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::container::{Desired, Observed};
+use det_taskspec::TaskKind;
+
+use crate::column;
 use crate::db::Link;
 use crate::query::{Query, Value, pieces};
 use crate::unit::save_rows;
@@ -12,8 +17,9 @@ use crate::{Conn, StoreError};
 pub struct TaskRow {
     /// `<experiment>.<request uuid>` for trials.
     pub id: String,
-    /// `TRIAL`.
-    pub kind: String,
+    /// What kind of task it is.
+    #[row(word)]
+    pub kind: TaskKind,
     /// Its job.
     pub job_id: String,
     /// Whose.
@@ -47,10 +53,9 @@ pub struct AllocationRow {
     pub trial_id: Option<i64>,
     /// The trial's run that it is.
     pub run_id: i64,
-    /// Stored state name: `PENDING`, `ASSIGNED`, …
-    pub state: String,
-    /// Life cycle state with its data, JSON.
-    pub machine: String,
+    /// Where it is in its life. Its name is stored beside it, in the column `state`, for queries.
+    #[row(json = "machine")]
+    pub state: AllocationState,
     /// Pool it waits or runs in.
     pub resource_pool: String,
     /// Slots asked for.
@@ -96,10 +101,12 @@ pub struct ContainerRow {
     pub member: i64,
     /// JSON list of slot numbers.
     pub slots: String,
-    /// `run`, `stop` (with grace) or `kill`.
-    pub desired: String,
-    /// Last report of the agent, JSON of `ContainerState`.
-    pub observed: Option<String>,
+    /// What is to become of it.
+    #[row(word)]
+    pub desired: Desired,
+    /// What was last observed of it; `None` = nothing yet.
+    #[row(json)]
+    pub observed: Option<Observed>,
     /// A helper that does not keep the allocation alive.
     pub daemon: bool,
     /// Whether it has called for the rendezvous.
@@ -128,7 +135,7 @@ pub(crate) async fn save_tasks(
         "INSERT INTO tasks",
         (
             id: "text" = |row| row.id.as_str(),
-            kind: "text" = |row| row.kind.as_str(),
+            kind: "text" = |row| row.kind.name(),
             job_id: "text" = |row| row.job_id.as_str(),
             owner_id: "bigint" = |row| row.owner_id,
             experiment_id: "bigint" = |row| row.experiment_id,
@@ -282,8 +289,8 @@ pub(crate) async fn save_allocations(
             job_id: "text" = |row| row.job_id.as_str(),
             trial_id: "bigint" = |row| row.trial_id,
             run_id: "bigint" = |row| row.run_id,
-            state: "text" = |row| row.state.as_str(),
-            machine: "text" = |row| row.machine.as_str(),
+            state: "text" = |row| row.state.stored_name(),
+            machine: "text" = |row| column::text(&row.state),
             resource_pool: "text" = |row| row.resource_pool.as_str(),
             slots: "bigint" = |row| row.slots,
             single_agent: "boolean" = |row| row.single_agent,
@@ -398,16 +405,29 @@ pub async fn live_of_trials(
     Ok(live)
 }
 
-/// For experiments: the states of their live allocations.
+/// How far a live allocation of an experiment is.
+#[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+#[row(kind = "allocation")]
+pub struct LiveState {
+    /// The allocation.
+    pub id: String,
+    /// Its experiment.
+    pub experiment_id: i64,
+    /// See [`AllocationRow`].
+    #[row(json = "machine")]
+    pub state: AllocationState,
+}
+
+/// The states of the live allocations of some experiments.
 pub async fn live_states_of_experiments(
     conn: &mut Conn<'_>,
     experiment_ids: &[i64],
-) -> Result<Vec<(i64, String)>, StoreError> {
+) -> Result<Vec<LiveState>, StoreError> {
     conn.settle().await?;
     let mut states = Vec::new();
     for ids in pieces(experiment_ids) {
         let mut query = Query::new(
-            "SELECT t.experiment_id, a.state FROM allocations a JOIN tasks t ON t.id = a.task_id",
+            "SELECT a.id, t.experiment_id, a.machine FROM allocations a JOIN tasks t ON t.id = a.task_id",
         );
         query.condition("a.ended_at IS NULL");
         query.any_of("t.experiment_id", ids.iter().map(|id| Value::Integer(*id)));
@@ -416,12 +436,12 @@ pub async fn live_states_of_experiments(
     Ok(states)
 }
 
-pub(crate) const LIVE_STATES: &str = "SELECT t.experiment_id, a.state FROM allocations a \
+pub(crate) const LIVE_STATES: &str = "SELECT a.id, t.experiment_id, a.machine FROM allocations a \
      JOIN tasks t ON t.id = a.task_id WHERE a.ended_at IS NULL AND t.experiment_id IS NOT NULL";
 
-/// The states of all live allocations, each with its experiment.
-pub async fn live_states(conn: &mut Conn<'_>) -> Result<Vec<(i64, String)>, StoreError> {
-    Ok(fetch_all!(conn, (i64, String), LIVE_STATES)?)
+/// The states of the live allocations of all experiments.
+pub async fn live_states(conn: &mut Conn<'_>) -> Result<Vec<LiveState>, StoreError> {
+    Ok(fetch_all!(conn, LiveState, LIVE_STATES)?)
 }
 
 /// Stores all that changes in an allocation's life.
@@ -476,8 +496,8 @@ pub(crate) async fn save_containers(
             agent_id: "text" = |row| row.agent_id.as_str(),
             member: "bigint" = |row| row.member,
             slots: "text" = |row| row.slots.as_str(),
-            desired: "text" = |row| row.desired.as_str(),
-            observed: "text" = |row| row.observed.as_deref(),
+            desired: "text" = |row| <&str>::from(row.desired),
+            observed: "text" = |row| row.observed.as_ref().map(column::text),
             daemon: "boolean" = |row| row.daemon,
             joined: "boolean" = |row| row.joined,
             accelerators: "text" = |row| row.accelerators.as_deref(),

@@ -3,6 +3,10 @@
 //! The master itself adds things one by one, through the modules of the resources, which also leave events behind.
 //! Texts are bound; numbers stand in the statement, since there can be more of them than a statement has parameters.
 
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::trial::TrialState;
+
+use crate::column;
 use crate::experiments::NewExperiment;
 use crate::query::{Query, Value};
 use crate::{Conn, StoreError};
@@ -166,8 +170,8 @@ pub async fn experiments(
                 .text(&new.description.to_lowercase())
                 .text(&new.labels)
                 .literal("''")
-                .text(&new.state)
-                .text(&new.machine)
+                .text(new.state.stored_name())
+                .text(&column::text(&new.state))
                 .boolean(past.archived)
                 .text(&new.job.resource_pool)
                 .text(&new.searcher_name)
@@ -213,10 +217,8 @@ pub struct PastTrial {
     pub request_id: String,
     /// Its task, which is added as well.
     pub task_id: String,
-    /// Stored state name.
-    pub state: String,
-    /// Life cycle state, JSON.
-    pub machine: String,
+    /// Where it is in its life.
+    pub state: TrialState,
     /// Hyperparameters, JSON object.
     pub hparams: String,
     /// Failures charged.
@@ -231,8 +233,8 @@ pub struct PastTrial {
     pub checkpoints: (i64, i64),
     /// Pool that it ran in.
     pub resource_pool: String,
-    /// Its only allocation's stored state name, and life cycle state as JSON.
-    pub allocation: (String, String),
+    /// How its only allocation ended.
+    pub allocation: AllocationState,
     /// Microseconds.
     pub created_at: i64,
     /// Microseconds.
@@ -254,8 +256,8 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .integer(past.experiment_id)
                 .text(&past.request_id)
                 .text(&past.task_id)
-                .text(&past.state)
-                .text(&past.machine)
+                .text(past.state.stored_name())
+                .text(&column::text(&past.state))
                 .text(&past.hparams)
                 .integer(0)
                 .integer(1)
@@ -306,8 +308,8 @@ pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<i64>, 
                 .text(&past.job_id)
                 .integer(*id)
                 .integer(1)
-                .text(&past.allocation.0)
-                .text(&past.allocation.1)
+                .text(past.allocation.stored_name())
+                .text(&column::text(&past.allocation))
                 .text(&past.resource_pool)
                 .integer(1)
                 .boolean(true)

@@ -11,6 +11,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, Postgres, pool::PoolConnection};
 use tokio::sync::watch;
 
+use crate::column;
 use crate::lite::{LiteConn, LiteOptions, LitePool, PooledLite};
 use crate::migrate;
 use crate::standing::{self, Keeper, Standing};
@@ -169,7 +170,12 @@ pub enum StoreError {
 
 impl From<DriverError> for StoreError {
     fn from(error: DriverError) -> Self {
-        if error.is_full() {
+        if let Some(unreadable) = column::unreadable(&error) {
+            Self::Corrupt {
+                what: format!("{} of {}", unreadable.column, unreadable.row),
+                message: unreadable.message.clone(),
+            }
+        } else if error.is_full() {
             Self::Full
         } else {
             Self::Query(error)

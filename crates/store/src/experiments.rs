@@ -4,6 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use crate::catalogue::Catalogue;
 use crate::db::Link;
+use det_lifecycle::experiment::ExperimentState;
+
+use crate::column;
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, Store, StoreError, users};
 
@@ -57,10 +60,9 @@ pub struct ExperimentRow {
     pub labels: String,
     /// Free text.
     pub notes: String,
-    /// Stored state name, without prefix: `ACTIVE`, `STOPPING_CANCELED`, …
-    pub state: String,
-    /// Life cycle state with its data, JSON.
-    pub machine: String,
+    /// Where it is in its life. Its name is stored beside it, in the column `state`, for queries.
+    #[row(json = "machine")]
+    pub state: ExperimentState,
     /// Hidden from default lists.
     pub archived: bool,
     /// Effective configuration, JSON.
@@ -340,8 +342,8 @@ pub(crate) async fn save_changed<'r>(
                  best_metric = $7, trial_count = $8, archived = $9, checkpoint_count = $10, \
                  checkpoint_bytes = $11 WHERE id = $12"
             ),
-            row.state.as_str(),
-            row.machine.as_str(),
+            row.state.stored_name(),
+            column::text(&row.state),
             row.ended_at,
             row.collected,
             row.progress,
@@ -406,9 +408,7 @@ pub struct NewExperiment {
     /// See [`ExperimentRow`].
     pub labels: String,
     /// See [`ExperimentRow`].
-    pub state: String,
-    /// See [`ExperimentRow`].
-    pub machine: String,
+    pub state: ExperimentState,
     /// See [`ExperimentRow`].
     pub config: String,
     /// See [`ExperimentRow`].
@@ -461,8 +461,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<i64, Sto
         new.name.as_str(),
         new.description.as_str(),
         new.labels.as_str(),
-        new.state.as_str(),
-        new.machine.as_str(),
+        new.state.stored_name(),
+        column::text(&new.state),
         false,
         job.resource_pool.as_str(),
         new.searcher_name.as_str(),
@@ -556,13 +556,11 @@ pub async fn model_definition_part(
 pub async fn set_state(
     conn: &mut Conn<'_>,
     id: i64,
-    state: &str,
-    machine: &str,
+    state: ExperimentState,
     ended_at: Option<i64>,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| {
-        state.clone_into(&mut row.state);
-        machine.clone_into(&mut row.machine);
+        row.state = state;
         row.ended_at = ended_at.or(row.ended_at);
     })
     .await

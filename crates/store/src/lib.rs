@@ -26,6 +26,7 @@
 #[macro_use]
 mod db;
 mod clock;
+mod column;
 pub mod lite;
 mod migrate;
 mod query;

@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use det_lifecycle::trial::TrialState;
+
+use crate::column;
 use crate::query::{Query, Value, pieces};
 use crate::unit::save_rows;
 use crate::{Conn, StoreError};
@@ -18,10 +21,9 @@ pub struct TrialRow {
     pub request_id: String,
     /// Its current task.
     pub task_id: String,
-    /// Stored state name.
-    pub state: String,
-    /// Life cycle state with its data, JSON.
-    pub machine: String,
+    /// Where it is in its life. Its name is stored beside it, in the column `state`, for queries.
+    #[row(json = "machine")]
+    pub state: TrialState,
     /// Hyperparameters, JSON object.
     pub hparams: String,
     /// 0 to 2^31.
@@ -78,9 +80,7 @@ pub struct NewTrial {
     /// See [`TrialRow`].
     pub task_id: String,
     /// See [`TrialRow`].
-    pub state: String,
-    /// See [`TrialRow`].
-    pub machine: String,
+    pub state: TrialState,
     /// See [`TrialRow`].
     pub hparams: String,
     /// See [`TrialRow`].
@@ -105,8 +105,8 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<i64, StoreErr
         new.experiment_id,
         new.request_id.as_str(),
         new.task_id.as_str(),
-        new.state.as_str(),
-        new.machine.as_str(),
+        new.state.stored_name(),
+        column::text(&new.state),
         new.hparams.as_str(),
         new.seed,
         new.warm_start_checkpoint.as_deref(),
@@ -127,8 +127,7 @@ impl NewTrial {
             experiment_id: self.experiment_id,
             request_id: self.request_id.clone(),
             task_id: self.task_id.clone(),
-            state: self.state.clone(),
-            machine: self.machine.clone(),
+            state: self.state,
             hparams: self.hparams.clone(),
             seed: self.seed,
             run_id: 0,
@@ -169,8 +168,8 @@ pub(crate) async fn save_changed(
             experiment_id: "bigint" = |row| row.experiment_id,
             request_id: "text" = |row| row.request_id.as_str(),
             task_id: "text" = |row| row.task_id.as_str(),
-            state: "text" = |row| row.state.as_str(),
-            machine: "text" = |row| row.machine.as_str(),
+            state: "text" = |row| row.state.stored_name(),
+            machine: "text" = |row| column::text(&row.state),
             hparams: "text" = |row| row.hparams.as_str(),
             seed: "bigint" = |row| row.seed,
             run_id: "bigint" = |row| row.run_id,
@@ -496,14 +495,12 @@ pub async fn find_all(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<TrialRow>,
 pub async fn set_state(
     conn: &mut Conn<'_>,
     id: i64,
-    state: &str,
-    machine: &str,
+    state: TrialState,
     restarts: i64,
     ended_at: Option<i64>,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| {
-        state.clone_into(&mut row.state);
-        machine.clone_into(&mut row.machine);
+        row.state = state;
         row.restarts = restarts;
         row.ended_at = ended_at;
     })

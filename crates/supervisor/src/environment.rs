@@ -140,7 +140,7 @@ pub(crate) mod tests {
     /// A script that does nothing.
     pub(crate) fn script(env: &[(&str, &str)]) -> Script {
         Script {
-            task_type: "COMMAND".into(),
+            task_type: det_taskspec::TaskKind::Command,
             allocation_id: "t.1".into(),
             task_id: "t".into(),
             container_id: "c".into(),

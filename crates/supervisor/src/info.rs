@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use det_taskspec::TaskKind;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -31,12 +32,12 @@ type Members = BTreeMap<&'static str, Box<RawValue>>;
 /// Writes `cluster.json`, for trials `trial.json`, and `resources.json`.
 pub(crate) fn write(
     dir: &Path,
-    task_type: &str,
+    kind: TaskKind,
     env: &TaskEnv,
     gpu_uuids: &[String],
 ) -> Result<(), SetupError> {
     write_json(dir, "cluster.json", &cluster(env)?)?;
-    if task_type == "TRIAL" {
+    if kind == TaskKind::Trial {
         write_json(dir, "trial.json", &trial(env)?)?;
     }
     let resources = BTreeMap::from([("gpu_uuids", gpu_uuids)]);
@@ -173,7 +174,7 @@ mod tests {
     fn a_trials_files_hold_what_the_package_asks_for() {
         let dir = tempfile::tempdir().unwrap();
         let env = env(&[&CLUSTER, &TRIAL]);
-        write(dir.path(), "TRIAL", &env, &["GPU-1".to_owned()]).unwrap();
+        write(dir.path(), TaskKind::Trial, &env, &["GPU-1".to_owned()]).unwrap();
         assert_eq!(
             read(dir.path(), "cluster.json"),
             json!({"master_url": "http://m:8080", "cluster_id": "k", "agent_id": "a", "slot_ids": [0, 1],
@@ -197,9 +198,9 @@ mod tests {
     #[test]
     fn a_missing_variable_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let error = write(dir.path(), "COMMAND", &env(&[&CLUSTER[1..]]), &[]).unwrap_err();
+        let error = write(dir.path(), TaskKind::Command, &env(&[&CLUSTER[1..]]), &[]).unwrap_err();
         assert!(error.to_string().contains("DET_MASTER"), "{error}");
-        let error = write(dir.path(), "TRIAL", &env(&[&CLUSTER]), &[]).unwrap_err();
+        let error = write(dir.path(), TaskKind::Trial, &env(&[&CLUSTER]), &[]).unwrap_err();
         assert!(
             error.to_string().contains("DET_EXPERIMENT_CONFIG"),
             "{error}"

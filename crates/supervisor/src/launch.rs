@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use det_taskspec::{Entrypoint, Script};
+use det_taskspec::{Entrypoint, Script, TaskKind};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -48,7 +48,7 @@ impl Launch {
         let user_hook = env.work_dir.join(USER_HOOK);
         let hooked = script.pool_startup_hook.is_some() || user_hook.is_file();
         // The server's own clean-up runs as it is; hooks are for people's programs.
-        if !hooked || script.task_type == "CHECKPOINT_GC" {
+        if !hooked || script.task_type == TaskKind::CheckpointGc {
             return Ok(Self::Direct { argv: entrypoint });
         }
         let shell = env

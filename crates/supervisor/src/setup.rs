@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use det_taskspec::{Script, TaskFile};
+use det_taskspec::{Script, TaskFile, TaskKind};
 use serde::Deserialize;
 
 use crate::accelerators::{self, Accelerators};
@@ -104,12 +104,12 @@ impl Setup {
         })?;
         info::write(
             &self.run_dir.join("info"),
-            &self.script.task_type,
+            self.script.task_type,
             &self.env,
             &accelerators.uuids,
         )?;
         self.report_accelerators(&accelerators);
-        if self.script.task_type == "TRIAL" {
+        if self.script.task_type == TaskKind::Trial {
             self.link_tensorboard();
         }
         Ok(Prepared {
@@ -226,8 +226,8 @@ impl Setup {
     /// Tells the master which accelerators there are. Nothing waits for it.
     fn report_accelerators(&self, accelerators: &Accelerators) {
         if !matches!(
-            self.script.task_type.as_str(),
-            "TRIAL" | "NOTEBOOK" | "SHELL"
+            self.script.task_type,
+            TaskKind::Trial | TaskKind::Notebook | TaskKind::Shell
         ) {
             return;
         }

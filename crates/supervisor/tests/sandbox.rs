@@ -654,7 +654,7 @@ fn accelerators_of_a_trial_are_reported() {
     .env("DET_EXPERIMENT_CONFIG", "{}")
     .env("DET_STEPS_COMPLETED", "0")
     .env("DET_TRIAL_RUN_ID", "1");
-    task.script.task_type = "TRIAL".into();
+    task.script.task_type = det_taskspec::TaskKind::Trial;
     // Trials link /tmp/tensorboard, which is not this machine's to have.
     let task = task.start();
     let path = "/api/v1/allocations/task.1/acceleratorData";

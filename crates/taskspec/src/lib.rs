@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
 use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantNames};
 
 /// Fixed by the unmodified PyPI package: info files and work directory live below it in every container.
 pub const RUN_DIR: &str = "/run/determined";
@@ -68,11 +69,51 @@ pub struct ContainerSpec {
     pub script: Script,
 }
 
+/// What kind of task it is. The words are those of the wire and of `DET_TASK_TYPE`.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+    VariantNames,
+)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum TaskKind {
+    /// A trial of an experiment.
+    Trial,
+    /// A Jupyter notebook.
+    Notebook,
+    /// A shell that people enter with SSH.
+    Shell,
+    /// A command.
+    Command,
+    /// A TensorBoard.
+    Tensorboard,
+    /// Deletion of checkpoints' files.
+    CheckpointGc,
+    /// Anything else that runs in a container.
+    Generic,
+}
+
+impl TaskKind {
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
 /// What the supervisor does inside the container. Written by the agent as [`SCRIPT_FILE`], mode 0600, owner the task's user.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Script {
-    /// `TRIAL`, `NOTEBOOK`, `SHELL`, `COMMAND`, `TENSORBOARD`, `CHECKPOINT_GC`, `GENERIC`.
-    pub task_type: String,
+    /// What kind of task it is; becomes `DET_TASK_TYPE`.
+    pub task_type: TaskKind,
     /// The allocation.
     pub allocation_id: AllocationId,
     /// The task.

@@ -149,6 +149,9 @@ mod tests {
         assert_eq!(missing_capabilities_notice(&spec), None);
         spec.add_capabilities.push("SYS_PTRACE".into());
         let notice = missing_capabilities_notice(&spec).unwrap();
-        assert!(notice.contains("SYS_PTRACE") && !notice.contains("NET_RAW"), "{notice}");
+        assert!(
+            notice.contains("SYS_PTRACE") && !notice.contains("NET_RAW"),
+            "{notice}"
+        );
     }
 }

@@ -395,7 +395,7 @@ pub(crate) fn spec(id: &str, shell: &str) -> ContainerSpec {
         default_capabilities: Vec::new(),
         drop_capabilities: Vec::new(),
         script: Script {
-            task_type: "COMMAND".into(),
+            task_type: det_taskspec::TaskKind::Command,
             allocation_id,
             task_id,
             container_id: id.into(),

@@ -159,8 +159,7 @@ pub(super) fn experiment(
             name: name.clone(),
             description: format!("{purpose} of {model}, try {}", draw.below(100)),
             labels: json_text(&labels),
-            state: state.stored_name().to_owned(),
-            machine: json_text(&state),
+            state,
             original_config: format!(
                 "name: {name}\nentrypoint: python3 train.py\nresources:\n  resource_pool: {pool}\n  slots_per_trial: 1\n\
                  searcher:\n  name: {searcher}\n  metric: validation_loss\n  max_trials: {trial_count}\n"
@@ -281,8 +280,7 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
             owner_id: past.new.job.owner_id,
             request_id,
             task_id,
-            state: state.stored_name().to_owned(),
-            machine: json_text(&state),
+            state,
             hparams: json_text(&json!({
                 "learning_rate": 10_f64.powf(-5.0 + 4.0 * draw.unit()),
                 "batch_size": 32 << draw.below(4),
@@ -296,7 +294,7 @@ fn trial(experiment_id: i64, number: i64, past: &PastExperiment, draw: &mut Draw
             latest: Some((latest, json_text(&validated(batches, ended_at, latest)))),
             checkpoints: (checkpoints, checkpoints * 25_000_000),
             resource_pool: past.new.job.resource_pool.clone(),
-            allocation: (allocation.stored_name().to_owned(), json_text(&allocation)),
+            allocation,
             created_at,
             ended_at,
         },

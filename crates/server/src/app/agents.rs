@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use det_agent_proto::{AgentLog, ContainerState, Hello, PROTOCOL_VERSION};
+use det_agent_proto::{AgentLog, Hello, PROTOCOL_VERSION};
 use det_failpoints::failpoint;
 use det_store::agents::{self, AgentRow};
-use det_store::allocations::ContainerRow;
+use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine};
 use det_store::{StoreError, WriteTx, allocations};
@@ -243,9 +243,7 @@ impl Master {
                         if container.observed.is_some() && !held.contains(&container.id) {
                             let message = "the agent does not know it any more".to_owned();
                             let exit = det_taskspec::ContainerExit::Lost { message };
-                            master
-                                .container_ended(tx, container, ContainerState::Terminated { exit })
-                                .await?;
+                            master.container_ended(tx, container, exit).await?;
                         }
                     }
                     master.wake_scheduler(tx);
@@ -305,20 +303,23 @@ impl Master {
             let exit = det_taskspec::ContainerExit::Lost {
                 message: message.to_owned(),
             };
-            self.container_ended(tx, container, ContainerState::Terminated { exit })
-                .await?;
+            self.container_ended(tx, container, exit).await?;
         }
         Ok(())
     }
 
     /// Stores lines of the agent for the log of a task that it has, or had, a container of.
     pub(crate) async fn agent_logged(&self, agent_id: &str, log: AgentLog) -> AppResult<()> {
-        let Some((task_id, _)) = log.allocation_id.split() else {
-            return Ok(());
-        };
-        let containers = {
+        let (found, containers) = {
             let mut conn = self.store.read().await?;
-            allocations::containers(&mut conn.conn(), log.allocation_id.as_str()).await?
+            let id = log.allocation_id.as_str();
+            (
+                allocations::find(&mut conn.conn(), id).await?,
+                allocations::containers(&mut conn.conn(), id).await?,
+            )
+        };
+        let Some(AllocationRow { task_id, .. }) = found else {
+            return Ok(());
         };
         let own = |row: &ContainerRow| {
             row.agent_id == agent_id && log.container_id.as_ref().is_none_or(|id| id.0 == row.id)
@@ -346,7 +347,7 @@ impl Master {
                 rank_id: None,
             })
             .collect();
-        match self.append_logs(task_id.0, logs::pack(&lines)?, None).await {
+        match self.append_logs(task_id, logs::pack(&lines)?, None).await {
             // The task was deleted meanwhile.
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             other => other,

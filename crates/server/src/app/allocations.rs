@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use det_agent_proto::ContainerState;
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::container::Observed;
 use det_store::allocations::{self, ContainerRow};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::app::Master;
 use crate::app::agents::slot_set;
-use crate::app::containers::observed;
-use crate::app::lifecycle::{Cause, allocation_state};
+use crate::app::lifecycle::Cause;
 use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -53,7 +52,7 @@ impl Master {
                 allocations::find(&mut conn.conn(), allocation_id).await?
             };
             let Some(row) = row else { return Ok(false) };
-            match allocation_state(&row)? {
+            match row.state {
                 AllocationState::Preempting | AllocationState::Saving => return Ok(true),
                 AllocationState::Terminated { .. } => return Ok(false),
                 AllocationState::Pending
@@ -342,7 +341,7 @@ fn require_form(allocation_id: &str) -> AppResult<()> {
 fn meeting(containers: &[ContainerRow], container_id: &str) -> AppResult<Option<Rendezvous>> {
     let (mut addresses, mut slots, mut rank) = (Vec::new(), Vec::new(), None);
     for row in containers {
-        let Some(ContainerState::Running { host_address, .. }) = observed(row)? else {
+        let Some(Observed::Running { host_address, .. }) = &row.observed else {
             return Ok(None);
         };
         if !row.joined {
@@ -351,7 +350,7 @@ fn meeting(containers: &[ContainerRow], container_id: &str) -> AppResult<Option<
         if row.id == container_id {
             rank = Some(row.member);
         }
-        addresses.push(host_address);
+        addresses.push(host_address.clone());
         slots.push(i64::try_from(slot_set(&row.slots)?.len()).unwrap_or(i64::MAX));
     }
     Ok(rank.map(|rank| Rendezvous {

@@ -53,6 +53,8 @@ fn waits_for_slots(allocation: &AllocationRow) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use det_lifecycle::allocation::AllocationState;
+
     use super::*;
 
     fn allocation(
@@ -67,8 +69,7 @@ mod tests {
             job_id: "j".into(),
             trial_id: None,
             run_id: 1,
-            state: "PENDING".into(),
-            machine: String::new(),
+            state: AllocationState::Pending,
             resource_pool: "default".into(),
             slots,
             single_agent: false,

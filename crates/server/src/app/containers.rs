@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use det_agent_proto::{ContainerReport, ContainerState};
+use det_agent_proto::ContainerReport;
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId};
-use det_lifecycle::allocation::{AllocationEvent, Member, MemberProgress};
+use det_lifecycle::allocation::{AllocationEvent, AllocationState, Member, MemberProgress, Phase};
+use det_lifecycle::container::{Desired, Observed};
 use det_scheduler::{HandOver, Placement, Preemption};
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::events::NewEvent;
@@ -14,34 +15,18 @@ use det_taskspec::ContainerExit;
 
 use crate::app::Master;
 use crate::app::agents::slot_set;
-use crate::app::lifecycle::{Cause, allocation_state};
+use crate::app::lifecycle::Cause;
 use crate::app::wait_reasons::{WaitText, stored_kind};
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 
-/// The last report on a container.
-pub fn observed(row: &ContainerRow) -> Result<Option<ContainerState>, StoreError> {
-    row.observed
-        .as_deref()
-        .map(|text| {
-            serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
-                what: format!("state of container {}", row.id),
-                message: e.to_string(),
-            })
-        })
-        .transpose()
-}
-
 /// The members of an allocation, as its rows say.
-pub fn members(rows: &[ContainerRow]) -> Result<Vec<Member>, StoreError> {
+pub fn members(rows: &[ContainerRow]) -> Vec<Member> {
     rows.iter()
-        .map(|row| {
-            let progress = MemberProgress::of(observed(row)?.as_ref());
-            Ok(Member {
-                container: ContainerId(row.id.clone()),
-                daemon: row.daemon,
-                progress,
-            })
+        .map(|row| Member {
+            container: ContainerId(row.id.clone()),
+            daemon: row.daemon,
+            progress: MemberProgress::of(row.observed.as_ref()),
         })
         .collect()
 }
@@ -100,7 +85,7 @@ impl Master {
                 agent_id: agent.0.clone(),
                 member: i64::try_from(member).unwrap_or(i64::MAX),
                 slots: serde_json::to_string(&numbers).map_err(AppError::internal)?,
-                desired: "run".into(),
+                desired: Desired::Run,
                 observed: None,
                 daemon: false,
                 joined: false,
@@ -139,6 +124,8 @@ impl Master {
                 subject_kind: "allocation",
                 subject_id: id.clone(),
                 kind: "placed",
+                from: Some(AllocationState::Pending.name()),
+                to: Some(AllocationState::Starting(Phase::Assigned).name()),
                 detail: Some(serde_json::to_string(&held).map_err(AppError::internal)?),
                 ..Default::default()
             },
@@ -259,25 +246,22 @@ impl Master {
         if row.ended_at.is_some() || row.agent_id != agent_id {
             return Ok(());
         }
-        if let ContainerState::Terminated { .. } = report.state {
-            return self.container_ended(tx, row, report.state).await;
+        let state = Observed::from(report.state);
+        if let Observed::Terminated { exit } = state {
+            return self.container_ended(tx, row, exit).await;
         }
-        let text = serde_json::to_string(&report.state).map_err(AppError::internal)?;
         // A report of an earlier connection may come after one of a later one: life only moves on.
-        if row.observed.as_deref() == Some(&text)
-            || observed(&row)?.is_some_and(|known| report.state.is_before(&known))
-        {
+        let known = row.observed.as_ref();
+        if known.is_some_and(|known| *known == state || state.is_before(known)) {
             return Ok(());
         }
-        row.observed = Some(text);
+        let runs = matches!(state, Observed::Running { .. });
+        row.observed = Some(state);
         allocations::update_container(&mut tx.conn(), &row).await?;
         // The allocation of the row: what the agent says of it must not choose the log.
-        if let (ContainerState::Running { .. }, Some((task, _))) = (
-            &report.state,
-            AllocationId(row.allocation_id.clone()).split(),
-        ) {
+        if runs && let Some(of) = allocations::find(&mut tx.conn(), &row.allocation_id).await? {
             let text = format!("Container started on agent {agent_id}");
-            self.log_line(tx, task.as_str(), Some(&row.allocation_id), &text)?;
+            self.log_line(tx, &of.task_id, Some(&of.id), &text)?;
         }
         let (hub, topic) = (
             self.hub.clone(),
@@ -299,16 +283,17 @@ impl Master {
         &self,
         tx: &mut WriteTx,
         mut row: ContainerRow,
-        state: ContainerState,
+        exit: ContainerExit,
     ) -> AppResult<()> {
-        row.observed = Some(serde_json::to_string(&state).map_err(AppError::internal)?);
+        let status_code = status_code(&exit);
+        row.observed = Some(Observed::Terminated { exit });
         row.ended_at = Some(det_store::now());
         allocations::update_container(&mut tx.conn(), &row).await?;
-        if let (0, ContainerState::Terminated { exit }) = (row.member, &state)
+        if row.member == 0
             && let Some(mut allocation) =
                 allocations::find(&mut tx.conn(), &row.allocation_id).await?
         {
-            allocation.status_code = status_code(exit);
+            allocation.status_code = status_code;
             allocations::update(&mut tx.conn(), &allocation).await?;
         }
         self.wake_agent(tx, &row.agent_id);
@@ -339,13 +324,10 @@ impl Master {
                     else {
                         return Ok(());
                     };
-                    if row.ended_at.is_some() || row.desired == "run" {
+                    if row.ended_at.is_some() || row.desired == Desired::Run {
                         return Ok(());
                     }
-                    let state = ContainerState::Terminated {
-                        exit: ContainerExit::Killed,
-                    };
-                    master.container_ended(tx, row, state).await
+                    master.container_ended(tx, row, ContainerExit::Killed).await
                 })
             })
             .await
@@ -380,8 +362,7 @@ impl Master {
                         return Ok(());
                     };
                     let exit = ContainerExit::StartFailed { message };
-                    let state = ContainerState::Terminated { exit };
-                    master.container_ended(tx, row, state).await
+                    master.container_ended(tx, row, exit).await
                 })
             })
             .await
@@ -397,7 +378,7 @@ impl Master {
         let Some(row) = allocations::find(&mut tx.conn(), allocation_id).await? else {
             return Ok(());
         };
-        if allocation_state(&row)?.is_terminal() {
+        if row.state.is_terminal() {
             return Ok(());
         }
         let event = AllocationEvent::Infrastructure(reason.to_owned());

@@ -16,7 +16,7 @@ use det_store::{WriteTx, experiments, trials};
 use serde_json::Value;
 
 use crate::app::Master;
-use crate::app::lifecycle::{Cause, experiment_state, machine_text, trial_state};
+use crate::app::lifecycle::Cause;
 use crate::app::model_archive::{self, ContextFile};
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
 use crate::app::submission::{config_error, known_documents};
@@ -152,8 +152,7 @@ impl Master {
             name: config.name.clone(),
             description: config.description.clone().unwrap_or_default(),
             labels: serde_json::to_string(&config.labels).map_err(AppError::internal)?,
-            state: state.stored_name().to_owned(),
-            machine: machine_text(&state)?,
+            state,
             config: config.to_json().to_string(),
             original_config: checked.original.unwrap_or(request.config),
             searcher_name: method_name(&config.searcher.method).to_owned(),
@@ -284,7 +283,7 @@ impl Master {
     async fn activate(&self, id: i64, cause: &Cause) -> AppResult<()> {
         for _ in 0..ATTEMPTS {
             let row = self.experiment_row(id).await?;
-            let renewed = match experiment_state(&row)? {
+            let renewed = match row.state {
                 ExperimentState::Paused => {
                     let places = self.places.get();
                     let (_, workspace) = places.project(row.project_id)?;
@@ -301,7 +300,7 @@ impl Master {
                         let row = experiments::find(&mut tx.conn(), id)
                             .await?
                             .ok_or_else(|| AppError::not_found("experiment", id))?;
-                        let is_paused = experiment_state(&row)? == ExperimentState::Paused;
+                        let is_paused = row.state == ExperimentState::Paused;
                         match renewed.filter(|renewed| renewed.is_about(&row)) {
                             Some(renewed) if is_paused => {
                                 master.store_renewed(tx, &row, &renewed, &cause).await?;
@@ -371,7 +370,7 @@ impl Master {
                         .await?
                         .ok_or_else(|| AppError::not_found("experiment", id))?;
                     if archived {
-                        experiment_state(&row)?
+                        row.state
                             .may_archive()
                             .map_err(|r| AppError::precondition(r.message))?;
                     }
@@ -502,7 +501,7 @@ impl Master {
                 new.push(action);
                 continue;
             };
-            if trial_state(&trial)? == det_lifecycle::trial::TrialState::Completed && !single {
+            if trial.state == det_lifecycle::trial::TrialState::Completed && !single {
                 waiting.extend(search.on(SearchEvent::Ended {
                     request_id: request_id.clone(),
                 }));

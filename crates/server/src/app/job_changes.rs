@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::app::Master;
 use crate::app::jobs::standing;
-use crate::app::lifecycle::{Cause, experiment_state};
+use crate::app::lifecycle::Cause;
 use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -32,7 +32,7 @@ pub enum JobChange {
 
 /// Refuses an experiment that has ended: it is in no queue, and what it may use decides nothing any more.
 pub(crate) fn require_live(row: &ExperimentRow) -> AppResult<()> {
-    let state = experiment_state(row)?;
+    let state = row.state;
     if state.is_live() {
         return Ok(());
     }

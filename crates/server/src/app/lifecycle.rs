@@ -4,19 +4,19 @@
 //! experiment, and back to other trials.
 
 use det_failpoints::failpoint;
-use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::experiment::{
     ExperimentEffect, ExperimentEvent, ExperimentState, SearchOutcome,
 };
 use det_lifecycle::trial::{History, TrialEffect, TrialEvent, TrialState};
 use det_searcher::{Action, Event as SearchEvent, ExitReason, Outcome};
-use det_store::allocations::{AllocationRow, TaskRow};
+use det_store::allocations::TaskRow;
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::trials::{NewTrial, TrialRow};
 use det_store::{StoreError, WriteTx, allocations, experiments, trials};
+use det_taskspec::TaskKind;
 use futures::future::BoxFuture;
-use serde::de::DeserializeOwned;
 
 use crate::app::Master;
 use crate::app::log_policies::allow_restarts;
@@ -54,37 +54,6 @@ impl Cause {
     }
 }
 
-fn machine<T: DeserializeOwned>(
-    what: &str,
-    id: impl std::fmt::Display,
-    text: &str,
-) -> Result<T, StoreError> {
-    serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
-        what: format!("state of {what} {id}"),
-        message: e.to_string(),
-    })
-}
-
-/// The life cycle's state of an experiment.
-pub fn experiment_state(row: &ExperimentRow) -> Result<ExperimentState, StoreError> {
-    machine("experiment", row.id, &row.machine)
-}
-
-/// The life cycle's state of a trial.
-pub fn trial_state(row: &TrialRow) -> Result<TrialState, StoreError> {
-    machine("trial", row.id, &row.machine)
-}
-
-/// The life cycle's state of an allocation.
-pub fn allocation_state(row: &AllocationRow) -> Result<AllocationState, StoreError> {
-    machine("allocation", &row.id, &row.machine)
-}
-
-/// A state as it is stored.
-pub fn machine_text<T: serde::Serialize>(state: &T) -> AppResult<String> {
-    serde_json::to_string(state).map_err(AppError::internal)
-}
-
 impl Master {
     /// Something happens to an experiment.
     pub(crate) fn experiment_event<'a>(
@@ -98,7 +67,7 @@ impl Master {
             let row = experiments::find(&mut tx.conn(), id)
                 .await?
                 .ok_or_else(|| AppError::not_found("experiment", id))?;
-            let before = experiment_state(&row)?;
+            let before = row.state;
             let step = before
                 .on(event)
                 .map_err(|refused| AppError::precondition(refused.message))?;
@@ -107,14 +76,7 @@ impl Master {
                     .effects
                     .contains(&ExperimentEffect::End)
                     .then(det_store::now);
-                experiments::set_state(
-                    &mut tx.conn(),
-                    id,
-                    step.state.stored_name(),
-                    &machine_text(&step.state)?,
-                    ended,
-                )
-                .await?;
+                experiments::set_state(&mut tx.conn(), id, step.state, ended).await?;
                 self.record(
                     tx,
                     NewEvent {
@@ -207,7 +169,7 @@ impl Master {
             let experiment = experiments::find(&mut tx.conn(), row.experiment_id)
                 .await?
                 .ok_or_else(|| AppError::not_found("experiment", row.experiment_id))?;
-            let before = trial_state(&row)?;
+            let before = row.state;
             let restarts = u32::try_from(row.restarts).unwrap_or(u32::MAX);
             let (allowed, no_restart) = match (self.config_for(&experiment), &event) {
                 (Ok(config), TrialEvent::AllocationEnded(_)) => (
@@ -222,7 +184,7 @@ impl Master {
             let history = History {
                 restarts,
                 max_restarts: allowed,
-                experiment_stops: experiment_state(&experiment)?.is_stopping(),
+                experiment_stops: experiment.state.is_stopping(),
                 restarts_forbidden: no_restart.is_some(),
             };
             let step = before
@@ -247,17 +209,9 @@ impl Master {
             }
             if step.state != before || row.restarts != i64::from(history.restarts) {
                 row.ended_at = step.state.is_terminal().then(det_store::now);
-                step.state.stored_name().clone_into(&mut row.state);
-                row.machine = machine_text(&step.state)?;
-                trials::set_state(
-                    &mut tx.conn(),
-                    id,
-                    &row.state,
-                    &row.machine,
-                    row.restarts,
-                    row.ended_at,
-                )
-                .await?;
+                row.state = step.state;
+                trials::set_state(&mut tx.conn(), id, row.state, row.restarts, row.ended_at)
+                    .await?;
                 self.record(
                     tx,
                     NewEvent {
@@ -386,7 +340,7 @@ impl Master {
             let Some(experiment) = experiments::find(&mut tx.conn(), experiment_id).await? else {
                 return Ok(());
             };
-            if !experiment_state(&experiment)?.is_live() {
+            if !experiment.state.is_live() {
                 return Ok(());
             }
             let (actions, progress) = self.tell_search(tx, &experiment, event).await?;
@@ -476,7 +430,7 @@ impl Master {
         hparams: &serde_json::Map<String, serde_json::Value>,
         cause: &Cause,
     ) -> AppResult<()> {
-        if trial_state(trial)? == TrialState::Completed {
+        if trial.state == TrialState::Completed {
             let request_id = det_ids::RequestId(trial.request_id.clone());
             return self
                 .advance_search(tx, experiment.id, SearchEvent::Ended { request_id })
@@ -484,7 +438,7 @@ impl Master {
         }
         self.continue_trial(tx, experiment, trial, hparams, cause)
             .await?;
-        if experiment_state(experiment)? != ExperimentState::Active {
+        if experiment.state != ExperimentState::Active {
             self.trial_event(tx, trial.id, TrialEvent::Pause, cause)
                 .await?;
         }
@@ -500,7 +454,7 @@ impl Master {
         hparams: &serde_json::Map<String, serde_json::Value>,
         seed: u32,
     ) -> AppResult<()> {
-        let state = match experiment_state(experiment)? {
+        let state = match experiment.state {
             ExperimentState::Active => TrialState::Active,
             _ => TrialState::Paused,
         };
@@ -514,8 +468,7 @@ impl Master {
                 experiment_id: experiment.id,
                 request_id,
                 task_id: task_id.clone(),
-                state: state.stored_name().to_owned(),
-                machine: machine_text(&state)?,
+                state,
                 hparams: serde_json::to_string(hparams).map_err(AppError::internal)?,
                 seed: i64::from(seed),
                 warm_start_checkpoint: warm_start,
@@ -557,7 +510,7 @@ impl Master {
     ) -> AppResult<()> {
         let task = TaskRow {
             id: task_id,
-            kind: "TRIAL".into(),
+            kind: TaskKind::Trial,
             job_id: experiment.job_id.clone(),
             owner_id: experiment.owner_id,
             experiment_id: Some(experiment.id),

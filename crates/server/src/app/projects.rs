@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use det_api_types::workspaces::Note;
+use det_lifecycle::experiment::ExperimentState;
 use det_store::WriteTx;
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow, Member};
@@ -378,7 +379,10 @@ impl Master {
                 "take it out again with `det experiment unarchive {id}`"
             )));
         }
-        if matches!(row.state.as_str(), DELETING | "STOPPING_DELETING") {
+        if matches!(
+            row.state,
+            ExperimentState::Deleting | ExperimentState::StoppingToDelete(_)
+        ) {
             return Err(AppError::precondition(format!(
                 "experiment {id} is being deleted and cannot be moved"
             )));

@@ -6,6 +6,7 @@ use det_failpoints::failpoint;
 use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationExit, AllocationState,
 };
+use det_lifecycle::container::Desired;
 use det_lifecycle::trial::TrialEvent;
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::events::NewEvent;
@@ -16,7 +17,7 @@ use futures::future::BoxFuture;
 
 use crate::app::Master;
 use crate::app::containers::members;
-use crate::app::lifecycle::{Cause, allocation_state, machine_text};
+use crate::app::lifecycle::Cause;
 use crate::app::log_policies::{LogFindings, excluded_text};
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -60,15 +61,13 @@ impl Master {
             trial.latest_checkpoint_steps.unwrap_or(0),
         )
         .await?;
-        let state = AllocationState::Pending;
         let row = AllocationRow {
             id: format!("{}.{attempt}", trial.task_id),
             task_id: trial.task_id.clone(),
             job_id: experiment.job_id.clone(),
             trial_id: Some(trial.id),
             run_id,
-            state: state.stored_name().to_owned(),
-            machine: machine_text(&state)?,
+            state: AllocationState::Pending,
             resource_pool: experiment.resource_pool.clone(),
             slots: i64::from(config.resources.slots_per_trial),
             single_agent: config.resources.is_single_node.unwrap_or(false),
@@ -91,6 +90,18 @@ impl Master {
             trial.id, experiment.id, row.resource_pool
         );
         self.log_line(tx, &trial.task_id, Some(&row.id), &text)?;
+        self.record(
+            tx,
+            NewEvent {
+                actor: "master",
+                subject_kind: "allocation",
+                subject_id: row.id.clone(),
+                kind: "created",
+                to: Some(row.state.name()),
+                ..Default::default()
+            },
+        )
+        .await?;
         let (hub, trial_id) = (self.hub.clone(), trial.id);
         tx.after_commit(move || hub.notify(&Topic::Trial(trial_id)));
         self.wake_scheduler(tx);
@@ -110,17 +121,16 @@ impl Master {
                 .await?
                 .ok_or_else(|| AppError::not_found("allocation", id))?;
             let containers = allocations::containers(&mut tx.conn(), id).await?;
-            let before = allocation_state(&row)?;
+            let before = row.state.clone();
             let mut started = false;
-            let step = before.clone().on(event, &members(&containers)?);
+            let step = before.clone().on(event, &members(&containers));
             if step.state != before {
-                step.state.stored_name().clone_into(&mut row.state);
-                row.machine = machine_text(&step.state)?;
+                row.state.clone_from(&step.state);
                 if before == AllocationState::Pending {
                     row.wait_reason = None;
                     row.wait_since = None;
                 }
-                if row.started_at.is_none() && row.state == "RUNNING" {
+                if row.started_at.is_none() && row.state.stored_name() == "RUNNING" {
                     row.started_at = Some(det_store::now());
                     started = true;
                 }
@@ -132,6 +142,20 @@ impl Master {
                         Some(&row.id),
                         &runner_text(&row, &containers),
                     )?;
+                }
+                // A placement and an end have events of their own, which say more.
+                if before != AllocationState::Pending && !step.state.is_terminal() {
+                    let event = NewEvent {
+                        actor: &cause.actor,
+                        subject_kind: "allocation",
+                        subject_id: row.id.clone(),
+                        kind: "state",
+                        from: Some(before.name()),
+                        to: Some(step.state.name()),
+                        reason: cause.reason.as_deref(),
+                        ..Default::default()
+                    };
+                    self.record(tx, event).await?;
                 }
                 let (hub, topic) = (self.hub.clone(), Topic::Allocation(row.id.clone()));
                 tx.after_commit(move || hub.notify(&topic));
@@ -146,14 +170,13 @@ impl Master {
                         for mut container in
                             containers.iter().filter(|c| c.ended_at.is_none()).cloned()
                         {
-                            container.desired = "kill".into();
+                            container.desired = Desired::Kill;
                             allocations::update_container(&mut tx.conn(), &container).await?;
                             self.wake_agent(tx, &container.agent_id);
                         }
                     }
                     AllocationEffect::End => {
-                        self.end_allocation(tx, &mut row, &step.state, cause)
-                            .await?;
+                        self.end_allocation(tx, &mut row, &before, cause).await?;
                     }
                 }
             }
@@ -187,18 +210,18 @@ impl Master {
         &self,
         tx: &mut WriteTx,
         row: &mut AllocationRow,
-        state: &AllocationState,
+        before: &AllocationState,
         cause: &Cause,
     ) -> AppResult<()> {
         let (gatherings, id) = (self.gatherings.clone(), row.id.clone());
         tx.after_commit(move || gatherings.remove(&id));
-        let AllocationState::Terminated { exit } = state else {
+        let AllocationState::Terminated { exit } = row.state.clone() else {
             return Ok(());
         };
         let now = det_store::now();
         row.ended_at = Some(now);
         row.preempt_deadline = None;
-        let text = match exit {
+        let text = match &exit {
             AllocationExit::Completed => EXITED_WELL.to_owned(),
             AllocationExit::Released => match &cause.reason {
                 Some(reason) => format!("its slots were given back: {reason}"),
@@ -229,6 +252,8 @@ impl Master {
                 subject_kind: "allocation",
                 subject_id: row.id.clone(),
                 kind: "ended",
+                from: Some(before.name()),
+                to: Some(row.state.name()),
                 reason: Some(&text),
                 ..Default::default()
             },
@@ -240,13 +265,8 @@ impl Master {
                 actor: cause.actor.clone(),
                 reason: Some(text),
             };
-            self.trial_event(
-                tx,
-                trial_id,
-                TrialEvent::AllocationEnded(exit.clone()),
-                &cause,
-            )
-            .await?;
+            self.trial_event(tx, trial_id, TrialEvent::AllocationEnded(exit), &cause)
+                .await?;
         }
         Ok(())
     }

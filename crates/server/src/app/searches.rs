@@ -15,7 +15,6 @@ use det_store::searches::StoredSearch;
 use det_store::{StoreError, WriteTx, searches};
 
 use crate::app::Master;
-use crate::app::lifecycle::experiment_state;
 use crate::error::{AppError, AppResult};
 
 /// Events after which a new snapshot replaces them. A restart replays at most this many.
@@ -174,7 +173,7 @@ impl Master {
                     cause = ?error.cause,
                     "the search of an experiment cannot be restored; the experiment fails"
                 );
-                let failing = matches!(experiment_state(experiment)?, ExperimentState::Stopping(_));
+                let failing = matches!(experiment.state, ExperimentState::Stopping(_));
                 let actions = if failing {
                     Vec::new()
                 } else {

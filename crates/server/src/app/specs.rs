@@ -13,7 +13,8 @@ use det_store::experiments::{self, ExperimentRow};
 use det_store::trials::{self, TrialRow};
 use det_store::workspaces::WorkspaceRow;
 use det_taskspec::{
-    ContainerSpec, DeviceKind, Entrypoint, Mount, RUN_DIR, SHARED_FS_DIR, Script, TaskUser,
+    ContainerSpec, DeviceKind, Entrypoint, Mount, RUN_DIR, SHARED_FS_DIR, Script, TaskKind,
+    TaskUser,
 };
 use serde_json::json;
 
@@ -245,7 +246,7 @@ impl Master {
             default_capabilities: defaults.add_capabilities.clone(),
             drop_capabilities: environment.drop_capabilities.clone(),
             script: Script {
-                task_type: "TRIAL".into(),
+                task_type: TaskKind::Trial,
                 allocation_id: AllocationId(allocation.id.clone()),
                 task_id: TaskId(trial.task_id.clone()),
                 container_id: ContainerId(container.id.clone()),
@@ -307,7 +308,7 @@ impl Master {
         // The client inside a task acts as the owner, but as this task: no login of its own outlives it.
         set("DET_USER_TOKEN", token.to_owned());
         set("DET_USER", owner.username.clone());
-        set("DET_TASK_TYPE", "TRIAL".into());
+        set("DET_TASK_TYPE", TaskKind::Trial.name().into());
         set("DET_WORKDIR", work_dir.to_owned());
         set("DET_RUN_DIR", RUN_DIR.into());
         set(

@@ -9,7 +9,6 @@ use det_store::experiments::{self, ExperimentRow};
 use det_store::trials;
 
 use crate::app::jobs::QueuedJob;
-use crate::app::lifecycle::experiment_state;
 use crate::app::{Master, beside};
 use crate::background::fallback::Fallback;
 use crate::error::{AppError, AppResult};
@@ -150,7 +149,7 @@ impl Master {
             estimates,
             elsewhere,
             policy: self.pool_settings(&pool).policy,
-            state: experiment_state(&experiment)?,
+            state: experiment.state,
             queue: here,
             workspace_elsewhere: elsewhere_all
                 .into_iter()

@@ -18,7 +18,7 @@ use crate::app::checkpoints::patterns;
 use crate::app::checkpoints::policy::to_delete;
 use crate::app::checkpoints::removal::{WarmStarts, in_use};
 use crate::app::checkpoints::storage::Storage;
-use crate::app::lifecycle::{Cause, experiment_state};
+use crate::app::lifecycle::Cause;
 use crate::app::searches::config_of;
 use crate::background::sleep_or_forever;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -81,7 +81,7 @@ fn failed(experiment_id: Option<i64>, error: &AppError) -> Option<Duration> {
 }
 
 async fn clean_up(master: &Master, row: &ExperimentRow) -> AppResult<()> {
-    if experiment_state(row)? == ExperimentState::Deleting {
+    if row.state == ExperimentState::Deleting {
         delete(master, row).await
     } else {
         collect(master, row).await
@@ -128,7 +128,7 @@ async fn collect(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                     return Ok(());
                 };
                 // Continued, being deleted, or given another policy meanwhile: then another pass decides.
-                if !experiment_state(&row)?.is_terminal() || row.config != config {
+                if !row.state.is_terminal() || row.config != config {
                     return Ok(());
                 }
                 experiments::set_collected(&mut tx.conn(), id, true).await?;
@@ -202,7 +202,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 let Some(row) = experiments::find(&mut tx.conn(), id).await? else {
                     return Ok(());
                 };
-                if experiment_state(&row)? != ExperimentState::Deleting {
+                if row.state != ExperimentState::Deleting {
                     return Ok(());
                 }
                 handler.metric_intake.forget_all();
@@ -212,7 +212,7 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                     subject_kind: "experiment",
                     subject_id: id.to_string(),
                     kind: "deleted",
-                    from: Some(&row.state),
+                    from: Some(row.state.stored_name()),
                     ..Default::default()
                 };
                 handler.record(tx, event).await?;

@@ -8,7 +8,7 @@ use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_store::{allocations, users};
 
 use crate::app::Master;
-use crate::app::lifecycle::{Cause, allocation_state};
+use crate::app::lifecycle::Cause;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
@@ -98,7 +98,7 @@ async fn end_overdue(master: &Master) -> AppResult<Option<i64>> {
                     }
                     row.preempt_deadline = None;
                     allocations::update(&mut tx.conn(), &row).await?;
-                    let (event, reason) = match allocation_state(&row)? {
+                    let (event, reason) = match row.state {
                         AllocationState::Preempting | AllocationState::Saving => (
                             AllocationEvent::PreemptTimedOut,
                             "it did not exit in time after it was asked to",

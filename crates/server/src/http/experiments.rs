@@ -17,6 +17,7 @@ use det_api_types::jobs::{JobState, JobSummary};
 use det_api_types::page::Empty;
 use det_api_types::trials::{GetExperimentTrialsQuery, GetExperimentTrialsResponse};
 use det_api_types::wire::{Float, Object, Timestamp};
+use det_lifecycle::experiment::ExperimentState as StoredState;
 use det_store::experiments::{self, ExperimentRow};
 use det_store::metrics::number;
 use det_store::{checkpoints, trials};
@@ -76,7 +77,7 @@ pub(crate) async fn show_all(
 ) -> AppResult<Vec<Experiment>> {
     let active: Vec<i64> = rows
         .iter()
-        .filter(|row| row.state == "ACTIVE")
+        .filter(|row| row.state == StoredState::Active)
         .map(|row| row.id)
         .collect();
     let phases = listing::phases(master, &active).await?;
@@ -114,7 +115,7 @@ async fn show(master: &Master, reader: &Actor, id: i64) -> AppResult<Experiment>
 
 /// Where an active experiment stands in its queue.
 async fn job_summary(master: &Master, row: &ExperimentRow) -> AppResult<Option<JobSummary>> {
-    if row.state != "ACTIVE" {
+    if row.state != StoredState::Active {
         return Ok(None);
     }
     let phase = listing::phases(master, &[row.id])

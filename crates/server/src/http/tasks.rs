@@ -6,11 +6,12 @@ use axum::extract::{Path, State};
 use det_api_types::tasks::{
     AllocationSummary, CleanupLogsResponse, GetActiveTasksCountResponse,
     GetTaskAcceleratorDataResponse, GetTaskContextDirectoryResponse, GetTaskResponse,
-    GetTasksResponse, TaskType,
+    GetTasksResponse,
 };
 use det_api_types::wire::Int64;
 use det_store::allocations::TaskRow;
 use det_store::{Conn, agents, allocations, experiments};
+use det_taskspec::TaskKind;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -91,18 +92,12 @@ async fn get_active_tasks_count(State(master): State<Master>, _caller: Caller) -
     // Trials are not counted here, and they are nearly all that lives.
     for allocation in live.iter().filter(|a| a.trial_id.is_none()) {
         let task = find_task(&mut conn.conn(), &allocation.task_id).await?;
-        match TaskType::from_name(&task.kind) {
-            Some(TaskType::Command) => counts.commands += 1,
-            Some(TaskType::Notebook) => counts.notebooks += 1,
-            Some(TaskType::Shell) => counts.shells += 1,
-            Some(TaskType::Tensorboard) => counts.tensorboards += 1,
-            Some(
-                TaskType::Unspecified
-                | TaskType::Trial
-                | TaskType::CheckpointGc
-                | TaskType::Generic,
-            )
-            | None => {}
+        match task.kind {
+            TaskKind::Command => counts.commands += 1,
+            TaskKind::Notebook => counts.notebooks += 1,
+            TaskKind::Shell => counts.shells += 1,
+            TaskKind::Tensorboard => counts.tensorboards += 1,
+            TaskKind::Trial | TaskKind::CheckpointGc | TaskKind::Generic => {}
         }
     }
     message(&counts)

@@ -110,7 +110,7 @@ pub(crate) async fn page(
                 .get(&row.id)
                 .map_or(Phase::Queued, |(phase, _)| *phase)
         };
-        rows.retain(|row| filter.wants(&row.state, phase(row)));
+        rows.retain(|row| filter.wants(row.state.stored_name(), phase(row)));
         total = i64::try_from(rows.len()).unwrap_or(i64::MAX);
         let skipped = usize::try_from(query.offset.max(0)).unwrap_or(usize::MAX);
         let taken = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use det_ids::{AgentId, AllocationId, JobId, Micros, TaskId, WorkspaceId};
+use det_lifecycle::allocation::AllocationState;
 use det_scheduler::{Job, Progress, Request, RunningAllocation, SlotSnapshot, SlotState};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
@@ -45,9 +46,11 @@ pub(super) fn running(allocation: &Allocation) -> RunningAllocation {
             .map(|c| (AgentId(c.row.agent_id.clone()), c.slots.clone()))
             .collect(),
         started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
-        progress: match (&row.preempted_for, row.preempt_deadline, row.state.as_str()) {
+        progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
             (Some(other), _, _) => Progress::PreemptedFor(AllocationId(other.clone())),
-            (None, Some(_), _) | (None, None, "TERMINATING") => Progress::Stopping,
+            (None, Some(_), _) | (None, None, AllocationState::Killing { .. }) => {
+                Progress::Stopping
+            }
             (None, None, _) => Progress::Active,
         },
     }

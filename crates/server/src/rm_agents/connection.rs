@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket};
+use det_agent_proto::reconcile::{Heard, Order, reconcile};
 use det_agent_proto::{
     AfterRefusal, ContainerReport, ContainerState, Hello, PING_SECONDS, PROTOCOL_VERSION,
     SILENCE_SECONDS, ToAgent, ToMaster, Welcome,
 };
 use det_failpoints::failpoint;
 use det_ids::ContainerId;
+use det_lifecycle::container::Desired;
 use futures::FutureExt as _;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Registration;
-use super::reconcile::{Desired, Heard, Order, reconcile};
 use crate::app::Master;
 use crate::app::agent_tokens::{Credential, NotAdmitted};
 use crate::error::{AppResult, ErrorKind};

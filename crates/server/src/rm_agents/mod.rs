@@ -1,11 +1,10 @@
 //! Resource manager for our own agents: who is connected, what each should run, and telling it.
 //!
 //! An agent's connection is served by one task ([`connection`]). It holds nothing that is not also in a row or in the
-//! agent: after every change, and after a restart of either side, [`reconcile`] compares what the rows want with what
+//! agent: after every change, and after a restart of either side, [`det_agent_proto::reconcile`] compares what the rows want with what
 //! the agent has reported, and says what to send.
 
 pub(crate) mod connection;
-pub(crate) mod reconcile;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -147,6 +147,31 @@ async fn a_preemption_is_polled_and_acknowledged() {
         (&spec.task_id, true)
     );
     assert!(task.get(&signal).await.refused(403).contains("has ended"));
+
+    // Every change of its state is in the ordered record.
+    let events = format!(
+        "/api/v1/events?subjectKind=allocation&subjectId={}",
+        spec.allocation_id
+    );
+    let events = cluster.determined().await.get(&events).await.ok();
+    let states: Vec<&str> = events["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["to"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        states,
+        [
+            "PENDING",
+            "ASSIGNED",
+            "RUNNING",
+            "READY",
+            "PREEMPTING",
+            "SAVING",
+            "TERMINATED"
+        ]
+    );
     cluster.stop().await;
 }
 

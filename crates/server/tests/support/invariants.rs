@@ -9,7 +9,6 @@ use det_invariants::{
 use det_searcher::TrialState as SearchTrial;
 use det_server::app::Master;
 use det_server::app::agents::{devices, slot_set};
-use det_server::app::lifecycle::{allocation_state, experiment_state, trial_state};
 use det_server::app::searches::{config_of, replay};
 use det_store::experiments::ExperimentRow;
 use det_store::{
@@ -89,7 +88,7 @@ async fn load_experiment(
     row: &ExperimentRow,
     snapshot: &mut Snapshot,
 ) -> Result<(), StoreError> {
-    let state = experiment_state(row)?;
+    let state = row.state;
     snapshot.experiments.push(Experiment {
         id: row.id,
         state,
@@ -110,7 +109,7 @@ async fn load_experiment(
                     });
                 }
                 snapshot.allocations.push(Allocation {
-                    state: allocation_state(&allocation)?,
+                    state: allocation.state,
                     placed: allocation.placed_at.is_some(),
                     ended: allocation.ended_at.is_some(),
                     true_reason: None,
@@ -124,7 +123,7 @@ async fn load_experiment(
             }
         }
         snapshot.trials.push(Trial {
-            state: trial_state(&trial)?,
+            state: trial.state,
             ended: trial.ended_at.is_some(),
             id: trial.id,
             experiment_id: trial.experiment_id,

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use det_agent_proto::ContainerState;
-use det_agent_proto::reconcile::Desired;
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::container::{Desired, Observed};
 use det_scheduler::{HandOver, Placement, Preemption};
 use det_taskspec::ContainerExit;
 
@@ -16,11 +16,9 @@ use crate::rows::{Agent, Container, Time};
 /// A container as an agent reports it.
 pub(crate) type Reported = (String, ContainerState);
 
-fn lost(message: &str) -> ContainerState {
-    ContainerState::Terminated {
-        exit: ContainerExit::Lost {
-            message: message.to_owned(),
-        },
+fn lost(message: &str) -> ContainerExit {
+    ContainerExit::Lost {
+        message: message.to_owned(),
     }
 }
 
@@ -231,7 +229,7 @@ impl Tx<'_> {
         if let Some(row) = self.rows.allocation_mut(id) {
             row.placed_at = Some(now);
         }
-        self.record("allocation", id, "placed", None);
+        self.record("allocation", id, "placed", Some("ASSIGNED"));
         self.allocation_event(id, AllocationEvent::Place)
     }
 
@@ -281,8 +279,9 @@ impl Tx<'_> {
         if row.ended_at.is_some() || row.agent_id != agent_id {
             return Ok(());
         }
-        if let ContainerState::Terminated { .. } = state {
-            return self.container_ended(container, state);
+        let state = Observed::from(state);
+        if let Observed::Terminated { exit } = state {
+            return self.container_ended(container, exit);
         }
         if row
             .observed
@@ -298,12 +297,12 @@ impl Tx<'_> {
         self.allocation_event(&allocation, AllocationEvent::MembersChanged)
     }
 
-    fn container_ended(&mut self, container: &str, state: ContainerState) -> Result<(), Refused> {
+    fn container_ended(&mut self, container: &str, exit: ContainerExit) -> Result<(), Refused> {
         let now = self.now;
         let Some(row) = self.rows.container_mut(container) else {
             return Ok(());
         };
-        row.observed = Some(state);
+        row.observed = Some(Observed::Terminated { exit });
         row.ended_at = Some(now);
         let (agent, allocation) = (row.agent_id.clone(), row.allocation_id.clone());
         self.rows.live.containers.remove(container);
@@ -319,10 +318,7 @@ impl Tx<'_> {
         if row.ended_at.is_some() || row.desired == Desired::Run {
             return Ok(());
         }
-        let state = ContainerState::Terminated {
-            exit: ContainerExit::Killed,
-        };
-        self.container_ended(container, state)
+        self.container_ended(container, ContainerExit::Killed)
     }
 
     /// Ends an allocation that did not make room in time.

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use det_agent_proto::reconcile::Desired;
 use det_ids::RequestId;
 use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationState, Member, MemberProgress,
 };
+use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::{
     ExperimentEffect, ExperimentEvent, ExperimentState, SearchOutcome,
 };
@@ -528,6 +528,7 @@ impl Tx<'_> {
             .ok_or_else(|| absent("task", &trial.task_id))?;
         *attempts += 1;
         let id = format!("{}.{attempts}", trial.task_id);
+        self.record("allocation", &id, "created", Some("PENDING"));
         self.rows.insert_allocation(Allocation {
             id,
             task_id: trial.task_id,
@@ -584,6 +585,9 @@ impl Tx<'_> {
                     row.wait_reason = None;
                 }
             }
+            if before != AllocationState::Pending && !step.state.is_terminal() {
+                self.record("allocation", id, "state", Some(step.state.name()));
+            }
             self.wake(Topic::Schedule);
         }
         for effect in step.effects {
@@ -621,7 +625,7 @@ impl Tx<'_> {
                         row.preempt_deadline = None;
                     }
                     self.rows.live.allocations.remove(id);
-                    self.record("allocation", id, "ended", None);
+                    self.record("allocation", id, "ended", Some(step.state.name()));
                     self.wake(Topic::Schedule);
                     self.trial_event(trial_id, TrialEvent::AllocationEnded(exit.clone()))?;
                 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use det_agent_proto::ContainerState;
 use det_ids::RequestId;
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::container::Observed;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
 use det_searcher::Event as SearchEvent;
 
@@ -96,7 +96,7 @@ impl Tx<'_> {
         let all_joined = members.iter().all(|c| c.joined);
         let all_run = members
             .iter()
-            .all(|c| matches!(c.observed, Some(ContainerState::Running { .. })));
+            .all(|c| matches!(c.observed, Some(Observed::Running { .. })));
         if all_joined {
             self.allocation_event(allocation, AllocationEvent::Meet)?;
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
-use det_agent_proto::reconcile::{Desired, Heard, Order, reconcile};
+use det_agent_proto::reconcile::{Heard, Order, reconcile};
+use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
 
 use super::{Event, Failed, Spec, ToAgent, ToMaster, World};

@@ -1,10 +1,12 @@
 //! Which experiments are in which project, and moving them.
 
-use super::LIVE;
+use det_lifecycle::experiment::ExperimentState;
+
 use crate::{Conn, StoreError};
 
 /// An experiment as those who look after its project need to know it.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
+#[row(kind = "experiment")]
 pub struct Member {
     /// Number.
     pub id: i64,
@@ -13,18 +15,19 @@ pub struct Member {
     /// See [`super::ExperimentRow`].
     pub owner_id: i64,
     /// See [`super::ExperimentRow`].
-    pub state: String,
+    #[row(json = "machine")]
+    pub state: ExperimentState,
 }
 
 impl Member {
     /// Whether it has not come to its end.
     pub fn is_live(&self) -> bool {
-        LIVE.contains(&self.state.as_str())
+        self.state.is_live()
     }
 
     /// Whether it has not come to its end and is not being stopped either: deleting must wait for the user to end it.
     pub fn is_in_use(&self) -> bool {
-        self.is_live() && !self.state.starts_with("STOPPING_")
+        self.is_live() && !self.state.is_stopping()
     }
 }
 
@@ -34,7 +37,7 @@ pub async fn of_project(conn: &mut Conn<'_>, project_id: i64) -> Result<Vec<Memb
     Ok(fetch_all!(
         conn,
         Member,
-        "SELECT id, project_id, owner_id, state FROM experiments WHERE project_id = $1 ORDER BY id",
+        "SELECT id, project_id, owner_id, machine FROM experiments WHERE project_id = $1 ORDER BY id",
         project_id
     )?)
 }
@@ -60,7 +63,7 @@ pub async fn of_workspace(
     Ok(fetch_all!(
         conn,
         Member,
-        "SELECT id, project_id, owner_id, state FROM experiments \
+        "SELECT id, project_id, owner_id, machine FROM experiments \
          WHERE project_id IN (SELECT id FROM projects WHERE workspace_id = $1) ORDER BY id",
         workspace_id
     )?)

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use det_lifecycle::experiment::ExperimentState;
 use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, NewExperiment, Sort};
 use det_store::logs::{self, LogLine};
@@ -104,23 +105,15 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
         ("job-digits", owner, 9, Some(1234))
     );
     assert_eq!(
-        [
-            &row.name,
-            &row.description,
-            &row.labels,
-            &row.notes,
-            &row.state,
-            &row.machine
-        ],
+        [&row.name, &row.description, &row.labels, &row.notes],
         [
             &expected.name,
             &expected.description,
             &expected.labels,
-            &String::new(),
-            &expected.state,
-            &expected.machine
+            &String::new()
         ]
     );
+    assert_eq!(row.state, expected.state);
     assert_eq!(
         [
             &row.config,
@@ -165,13 +158,13 @@ pub(crate) async fn filters_narrow_the_list(world: &World) {
     );
     let mut ids = Vec::new();
     for (name, owner, state, project_id, description) in [
-        ("one", ada, "ACTIVE", 1, "first of all"),
-        ("two", grace, "PAUSED", 1, "50% done"),
-        ("three", ada, "COMPLETED", 2, "under_score"),
-        ("four", grace, "ACTIVE", 2, r"back\slash"),
+        ("one", ada, ExperimentState::Active, 1, "first of all"),
+        ("two", grace, ExperimentState::Paused, 1, "50% done"),
+        ("three", ada, ExperimentState::Completed, 2, "under_score"),
+        ("four", grace, ExperimentState::Active, 2, r"back\slash"),
     ] {
         let new = NewExperiment {
-            state: state.into(),
+            state,
             project_id,
             description: description.into(),
             ..experiment(name, owner)
@@ -403,14 +396,15 @@ pub(crate) async fn every_sort_puts_missing_values_last_and_ties_by_number(world
             new.project_id = 2;
             new.job.resource_pool = "gpu".into();
             new.job.submitted_at = 9_000;
-            new.state = "PAUSED".into();
+            new.state = ExperimentState::Paused;
         }
         ids.push(stored_experiment(world, new).await);
     }
     let (first, second, third) = (ids[0], ids[1], ids[2]);
     for (id, n) in [(first, 1_i32), (second, 2)] {
         change!(world, conn => {
-            experiments::set_state(conn, id, if n == 1 { "ACTIVE" } else { "PAUSED" }, "{}", Some(i64::from(n))).await?;
+            let state = if n == 1 { ExperimentState::Active } else { ExperimentState::Paused };
+            experiments::set_state(conn, id, state, Some(i64::from(n))).await?;
             experiments::set_best(conn, id, None, Some(f64::from(n))).await
         });
     }
@@ -491,7 +485,7 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
         experiments::set_best(conn, id, Some(5), Some(0.125)).await?;
         experiments::add_trials(conn, id, 3).await?;
         experiments::add_trials(conn, id, 1).await?;
-        experiments::set_state(conn, id, "COMPLETED", "{}", Some(77)).await?;
+        experiments::set_state(conn, id, ExperimentState::Completed, Some(77)).await?;
         experiments::set_collected(conn, id, true).await
     });
     let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
@@ -501,18 +495,11 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
             &row.description,
             &row.labels,
             &row.notes,
-            &row.config,
-            &row.state
+            &row.config
         ],
-        [
-            "new name",
-            "words",
-            r#"["l"]"#,
-            "# notes",
-            r#"{"a":1}"#,
-            "COMPLETED"
-        ]
+        ["new name", "words", r#"["l"]"#, "# notes", r#"{"a":1}"#]
     );
+    assert_eq!(row.state, ExperimentState::Completed);
     assert_eq!((row.progress, row.best_metric), (0.25, Some(0.125)));
     assert_eq!(
         (
@@ -524,7 +511,7 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
         (Some(5), 4, Some(77), true)
     );
     // A later state without an end keeps the end; taking it back is another step.
-    change!(world, conn => experiments::set_state(conn, id, "ACTIVE", "{}", None).await);
+    change!(world, conn => experiments::set_state(conn, id, ExperimentState::Active, None).await);
     let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
     assert_eq!((row.ended_at, row.collected), (Some(77), true));
     change!(world, conn => experiments::clear_end(conn, id).await);
@@ -539,7 +526,7 @@ pub(crate) async fn jobs_follow_their_experiments(world: &World) {
     let late = stored_experiment(world, late).await;
     let early = stored_experiment(world, experiment("early", owner)).await;
     let ended = NewExperiment {
-        state: "ERROR".into(),
+        state: ExperimentState::Errored,
         ..experiment("ended", owner)
     };
     let ended = stored_experiment(world, ended).await;
@@ -675,7 +662,7 @@ pub(crate) async fn a_list_shows_every_change_that_was_made_before_it(world: &Wo
     change!(world, conn => experiments::delete(conn, b).await);
     change!(world, conn => experiments::set_texts(conn, a, "d", "", "[]", "").await);
     assert_eq!(list().await, [(a, "d".into())]);
-    change!(world, conn => experiments::set_state(conn, a, "COMPLETED", "\"completed\"", Some(5)).await);
+    change!(world, conn => experiments::set_state(conn, a, ExperimentState::Completed, Some(5)).await);
     let live = Filter {
         states: Some(vec!["ACTIVE".into()]),
         active: Some(Active::Not([a].into())),

@@ -260,6 +260,7 @@ suite! {
         trials_are_listed_by_every_column,
         a_metric_that_is_not_a_number_is_no_best_metric,
         allocations_live_and_end,
+        what_no_version_has_written_is_an_error_that_names_its_row,
         containers_hold_slots_until_they_end,
         tokens_act_for_their_allocation_until_they_expire,
         agents_are_replaced_and_noted_away,

@@ -1,6 +1,9 @@
 //! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
 //! same changes with every row read anew.
 
+use det_lifecycle::allocation::{AllocationExit, AllocationState};
+use det_lifecycle::container::Observed;
+use det_lifecycle::trial::TrialState;
 use det_store::agents::{self, AgentRow};
 use det_store::events::{self, NewEvent};
 use det_store::logs::{self, LogLine};
@@ -141,7 +144,11 @@ async fn act_on_allocation(
         (0..=4, Some(known)) => {
             let found = allocations::find_container(conn, &known.id).await?;
             let mut row = found.expect("it was listed");
-            row.observed = Some(format!("{{\"n\":{n}}}"));
+            row.observed = Some(Observed::Running {
+                host_address: format!("10.0.0.{n}"),
+                ports: Vec::new(),
+                runtime_id: "1".into(),
+            });
             row.joined = n % 2 == 0;
             row.ended_at = (n % 5 == 0).then_some(n);
             allocations::update_container(conn, &row).await
@@ -156,7 +163,11 @@ async fn act_on_allocation(
             .await
             .map(|_| ()),
         _ => {
-            live.state = format!("STATE_{n}");
+            live.state = AllocationState::Killing {
+                exit: AllocationExit::Failed {
+                    reason: format!("exit code {n}"),
+                },
+            };
             live.preempt_deadline = (n % 3 == 0).then_some(n);
             allocations::update(conn, &live).await
         }
@@ -176,7 +187,7 @@ async fn act_on_the_rest(
     match what {
         10 => {
             let end = (n % 2 == 0).then_some(n);
-            trials::set_state(&mut tx.conn(), id, "ANY", "{}", n, end).await?;
+            trials::set_state(&mut tx.conn(), id, TrialState::Pausing, n, end).await?;
             allocations::set_task_end(&mut tx.conn(), task_id, end).await
         }
         11 => {

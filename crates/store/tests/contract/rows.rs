@@ -1,5 +1,9 @@
 //! Rows for scenarios: complete, with plain values, changed by the scenario where it matters.
 
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::container::Desired;
+use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::trial::TrialState;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::checkpoints::CheckpointRow;
 use det_store::experiments::{JobRow, NewExperiment};
@@ -59,8 +63,7 @@ pub(crate) fn experiment(name: &str, owner_id: i64) -> NewExperiment {
         name: name.into(),
         description: String::new(),
         labels: "[]".into(),
-        state: "ACTIVE".into(),
-        machine: r#"{"state":"active"}"#.into(),
+        state: ExperimentState::Active,
         config: r#"{"name":"x"}"#.into(),
         original_config: "name: x\n".into(),
         searcher_name: "single".into(),
@@ -85,8 +88,7 @@ pub(crate) fn trial(experiment_id: i64, request_id: &str) -> NewTrial {
         experiment_id,
         request_id: request_id.into(),
         task_id: format!("{experiment_id}.{request_id}"),
-        state: "ACTIVE".into(),
-        machine: r#"{"state":"active"}"#.into(),
+        state: TrialState::Active,
         hparams: r#"{"lr":0.1}"#.into(),
         seed: 7,
         warm_start_checkpoint: None,
@@ -103,7 +105,7 @@ pub(crate) async fn stored_trial(world: &World, experiment_id: i64, request_id: 
 pub(crate) fn task(id: &str, experiment_id: Option<i64>, trial_id: Option<i64>) -> TaskRow {
     TaskRow {
         id: id.into(),
-        kind: "TRIAL".into(),
+        kind: det_taskspec::TaskKind::Trial,
         job_id: "job".into(),
         owner_id: 1,
         experiment_id,
@@ -123,8 +125,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> Allo
         job_id: "job".into(),
         trial_id,
         run_id: 1,
-        state: "PENDING".into(),
-        machine: r#"{"state":"pending"}"#.into(),
+        state: AllocationState::Pending,
         resource_pool: "default".into(),
         slots: 1,
         single_agent: false,
@@ -155,7 +156,7 @@ pub(crate) fn container(
         agent_id: agent_id.into(),
         member,
         slots: "[0]".into(),
-        desired: "run".into(),
+        desired: Desired::Run,
         observed: None,
         daemon: false,
         joined: false,

@@ -1,5 +1,8 @@
 //! Trials, allocations, containers, tokens and agents.
 
+use det_lifecycle::allocation::{AllocationExit, AllocationState};
+use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::trial::TrialState;
 use det_store::agent_tokens;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{self, AllocationRow};
@@ -55,12 +58,12 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
 
     // The next run counts anew from its checkpoint.
     change!(world, conn => trials::start_run(conn, id, "task-2", 2, 40).await);
-    change!(world, conn => trials::set_state(conn, id, "ERROR", "{}", 3, Some(99)).await);
+    change!(world, conn => trials::set_state(conn, id, TrialState::Errored, 3, Some(99)).await);
     let row = read!(world, conn => trials::find(conn, id).await).unwrap();
     assert_eq!((row.run_id, row.total_batches, row.restarts), (2, 40, 3));
     assert_eq!(
-        (row.state.as_str(), row.ended_at, row.runner_state.as_str()),
-        ("ERROR", Some(99), "")
+        (row.state, row.ended_at, row.runner_state.as_str()),
+        (TrialState::Errored, Some(99), "")
     );
 
     assert_eq!(
@@ -98,8 +101,8 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
     for (id, n, ended_at) in [(first, 1_i32, 2_000), (second, 2, 20_000)] {
         change!(world, conn => {
             trials::set_validations(conn, id, (Some(f64::from(n)), None), (Some(f64::from(n)), None)).await?;
-            let (state, restarts) = if n == 1 { ("ACTIVE", 0) } else { ("COMPLETED", 2) };
-            trials::set_state(conn, id, state, "{}", restarts, Some(ended_at)).await?;
+            let (state, restarts) = if n == 1 { (TrialState::Active, 0) } else { (TrialState::Completed, 2) };
+            trials::set_state(conn, id, state, restarts, Some(ended_at)).await?;
             report_step(conn, id, 0, if n == 1 { 0 } else { 10 }).await
         });
     }
@@ -166,6 +169,43 @@ pub(crate) async fn a_metric_that_is_not_a_number_is_no_best_metric(world: &Worl
     assert_eq!((row.best_trial_id, row.best_metric), (Some(id), None));
 }
 
+pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(world: &World) {
+    let experiment_id = some_experiment(world).await;
+    let (trial_id, _, allocation_id) = running_trial(world, experiment_id, "r").await;
+    world
+        .older(
+            "UPDATE containers SET desired = 'destroy'; UPDATE allocations SET machine = '\"asleep\"'; \
+             UPDATE trials SET machine = 'no JSON'; UPDATE experiments SET machine = '{}';",
+        )
+        .await;
+    let world = world.reopened().await;
+    let told = |error: det_store::StoreError| match error {
+        det_store::StoreError::Corrupt { what, message } => (what, message),
+        other => panic!("{other:?}"),
+    };
+    let mut held = world.store.read().await.unwrap();
+    let conn = &mut held.conn();
+    let (what, message) = told(
+        allocations::containers(conn, &allocation_id)
+            .await
+            .unwrap_err(),
+    );
+    assert_eq!(
+        what,
+        format!("desired of container container-{allocation_id}")
+    );
+    assert_eq!(message, "\"destroy\" is none of run, stop, kill");
+    let (what, message) = told(allocations::find(conn, &allocation_id).await.unwrap_err());
+    assert_eq!(what, format!("machine of allocation {allocation_id}"));
+    assert!(message.contains("asleep"), "{message}");
+    let (what, _) = told(trials::find(conn, trial_id).await.unwrap_err());
+    assert_eq!(what, format!("machine of trial {trial_id}"));
+    let (what, _) = told(experiments::find(conn, experiment_id).await.unwrap_err());
+    assert_eq!(what, format!("machine of experiment {experiment_id}"));
+    drop(held);
+    world.store.close().await;
+}
+
 pub(crate) async fn allocations_live_and_end(world: &World) {
     let experiment_id = some_experiment(world).await;
     let (trial_id, task_id, allocation_id) = running_trial(world, experiment_id, "r").await;
@@ -176,8 +216,9 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
     );
 
     let ended = AllocationRow {
-        state: "TERMINATED".into(),
-        machine: "{}".into(),
+        state: AllocationState::Terminated {
+            exit: AllocationExit::Released,
+        },
         resource_pool: "gpu".into(),
         placed_at: Some(1),
         started_at: Some(2),
@@ -202,10 +243,15 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
         read!(world, conn => allocations::with_deadline(conn).await).len(),
         1
     );
+    let states = read!(world, conn => allocations::live_states_of_experiments(conn, &[experiment_id, 999]).await);
+    let [state] = &states[..] else {
+        panic!("{states:?}");
+    };
     assert_eq!(
-        read!(world, conn => allocations::live_states_of_experiments(conn, &[experiment_id, 999]).await),
-        [(experiment_id, "TERMINATED".to_owned())]
+        (&state.id, state.experiment_id),
+        (&allocation_id, experiment_id)
     );
+    assert_eq!(state.state.stored_name(), "TERMINATED");
     assert_eq!(
         read!(world, conn => allocations::live_of_trials(conn, &[trial_id]).await).len(),
         1
@@ -274,8 +320,8 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
     assert_eq!(members, [0, 1]);
 
     let mut row = read!(world, conn => allocations::find_container(conn, "c-2").await).unwrap();
-    row.desired = "stop".into();
-    row.observed = Some(r#"{"state":"running"}"#.into());
+    row.desired = Desired::Stop;
+    row.observed = Some(Observed::Starting);
     (row.daemon, row.joined) = (true, true);
     row.accelerators = Some("[]".into());
     let change = row.clone();
@@ -439,7 +485,11 @@ pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
     let experiments: Vec<i64> = (0..70_000).map(|n| n + experiment_id).collect();
     let states =
         read!(world, conn => allocations::live_states_of_experiments(conn, &experiments).await);
-    assert_eq!(states, [(experiment_id, "PENDING".to_owned())]);
+    let states: Vec<_> = states
+        .into_iter()
+        .map(|s| (s.experiment_id, s.state))
+        .collect();
+    assert_eq!(states, [(experiment_id, AllocationState::Pending)]);
     let uuids: Vec<String> = (0..70_000).map(|n| n.to_string()).collect();
     assert!(read!(world, conn => det_store::checkpoints::find_all(conn, &uuids).await).is_empty());
 }

@@ -269,7 +269,7 @@ impl Task {
                 notice: None,
             },
             script: Script {
-                task_type: "COMMAND".into(),
+                task_type: det_taskspec::TaskKind::Command,
                 allocation_id: "task.1".into(),
                 task_id: "task".into(),
                 container_id: "container".into(),

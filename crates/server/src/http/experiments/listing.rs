@@ -46,9 +46,9 @@ pub(crate) async fn phases(master: &Master, ids: &[i64]) -> AppResult<BTreeMap<i
     let mut phases: BTreeMap<i64, Phase> = BTreeMap::new();
     let mut conn = master.store.read().await?;
     for batch in ids.chunks(BATCH) {
-        for (id, state) in allocations::live_states_of_experiments(&mut conn.conn(), batch).await? {
-            let phase = phases.entry(id).or_default();
-            *phase = (*phase).max(Phase::of_allocation(&state));
+        for live in allocations::live_states_of_experiments(&mut conn.conn(), batch).await? {
+            let phase = phases.entry(live.experiment_id).or_default();
+            *phase = (*phase).max(Phase::of_allocation(&live.state));
         }
     }
     Ok(phases)
@@ -158,9 +158,9 @@ async fn apply_states(
     let mut phases: BTreeMap<i64, Phase> = BTreeMap::new();
     {
         let mut conn = master.store.read().await?;
-        for (id, state) in allocations::live_states(&mut conn.conn()).await? {
-            let phase = phases.entry(id).or_default();
-            *phase = (*phase).max(Phase::of_allocation(&state));
+        for live in allocations::live_states(&mut conn.conn()).await? {
+            let phase = phases.entry(live.experiment_id).or_default();
+            *phase = (*phase).max(Phase::of_allocation(&live.state));
         }
     }
     // What has no live allocation is queued; only those that have one can be named.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use det_agent_proto::ContainerState as Observed;
 use det_api_types::agents::{
     Agent, Container, ContainerState, Device, DeviceStats, DeviceType, Slot, SlotStats,
 };
 use det_api_types::wire::Timestamp;
+use det_lifecycle::container::Observed;
 use det_store::StoreError;
 use det_store::agents::AgentRow;
 use det_store::allocations::ContainerRow;
@@ -14,7 +14,6 @@ use det_taskspec::{Device as OwnDevice, DeviceKind};
 
 use crate::app::API_VERSION;
 use crate::app::agents::{devices, slot_set};
-use crate::app::containers::observed;
 
 /// Kind of a device on the wire.
 pub fn device_type(kind: DeviceKind) -> DeviceType {
@@ -90,7 +89,7 @@ pub fn agent(row: &AgentRow, live: &[&ContainerRow]) -> Result<Agent, StoreError
         let slots = slot_set(&container.slots)?;
         let shown = Container {
             id: container.id.clone(),
-            state: container_state(observed(container)?.as_ref()),
+            state: container_state(container.observed.as_ref()),
             devices: devices
                 .iter()
                 .filter(|d| slots.contains(&d.id.0))
@@ -176,6 +175,8 @@ fn count(stats: &mut DeviceStats, slot: &Slot) {
 
 #[cfg(test)]
 mod tests {
+    use det_lifecycle::container::Desired;
+
     use super::*;
 
     fn row() -> AgentRow {
@@ -204,8 +205,8 @@ mod tests {
             agent_id: "a".into(),
             member: 0,
             slots: "[0]".into(),
-            desired: "run".into(),
-            observed: Some(r#"{"state":"pulling"}"#.into()),
+            desired: Desired::Run,
+            observed: Some(Observed::Pulling),
             daemon: false,
             joined: false,
             accelerators: None,

@@ -9,6 +9,8 @@ use det_api_types::wire::{Float, Int64, Object, RawObject, Timestamp};
 use det_config::experiment::{
     Submitted, mask_document, mask_for_others, mask_member, may_hold_secrets,
 };
+use det_lifecycle::allocation::{AllocationState, Phase as Progress};
+use det_lifecycle::{experiment, trial};
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 use serde_json::Value;
@@ -74,13 +76,20 @@ impl Phase {
     /// Every phase.
     pub const ALL: [Self; 4] = [Self::Queued, Self::Pulling, Self::Starting, Self::Running];
 
-    /// Of an allocation in this stored state. One that is being ended has run.
-    pub fn of_allocation(state: &str) -> Self {
+    /// Of an allocation. One that is being ended has run.
+    pub fn of_allocation(state: &AllocationState) -> Self {
         match state {
-            "PENDING" | "ASSIGNED" => Self::Queued,
-            "PULLING" => Self::Pulling,
-            "STARTING" => Self::Starting,
-            _ => Self::Running,
+            AllocationState::Pending | AllocationState::Starting(Progress::Assigned) => {
+                Self::Queued
+            }
+            AllocationState::Starting(Progress::Pulling) => Self::Pulling,
+            AllocationState::Starting(Progress::Starting) => Self::Starting,
+            AllocationState::Starting(Progress::Running)
+            | AllocationState::Ready
+            | AllocationState::Preempting
+            | AllocationState::Saving
+            | AllocationState::Killing { .. }
+            | AllocationState::Terminated { .. } => Self::Running,
         }
     }
 
@@ -97,26 +106,42 @@ impl Phase {
 }
 
 /// The reported state of an experiment.
-pub fn state(stored: &str, phase: Phase) -> ExperimentState {
+pub fn state(stored: experiment::ExperimentState, phase: Phase) -> ExperimentState {
+    use experiment::{ExperimentState as Stored, Stop};
     match (stored, phase) {
-        ("ACTIVE", Phase::Queued) => ExperimentState::Queued,
-        ("ACTIVE", Phase::Pulling) => ExperimentState::Pulling,
-        ("ACTIVE", Phase::Starting) => ExperimentState::Starting,
-        ("ACTIVE", Phase::Running) => ExperimentState::Running,
+        (Stored::Active, Phase::Queued) => ExperimentState::Queued,
+        (Stored::Active, Phase::Pulling) => ExperimentState::Pulling,
+        (Stored::Active, Phase::Starting) => ExperimentState::Starting,
+        (Stored::Active, Phase::Running) => ExperimentState::Running,
+        (Stored::Paused, _) => ExperimentState::Paused,
+        (Stored::Stopping(Stop::Canceled), _) => ExperimentState::StoppingCanceled,
+        (Stored::Stopping(Stop::Killed), _) => ExperimentState::StoppingKilled,
+        (Stored::Stopping(Stop::Completed), _) => ExperimentState::StoppingCompleted,
+        (Stored::Stopping(Stop::Errored), _) => ExperimentState::StoppingError,
+        (Stored::Completed, _) => ExperimentState::Completed,
+        (Stored::Canceled, _) => ExperimentState::Canceled,
+        (Stored::Errored, _) => ExperimentState::Error,
         // Removed once it has ended; clients know one word for both.
-        (STOPPING_DELETING, _) => ExperimentState::Deleting,
-        _ => ExperimentState::from_name(stored).unwrap_or_default(),
+        (Stored::StoppingToDelete(_) | Stored::Deleting, _) => ExperimentState::Deleting,
+        (Stored::DeleteFailed, _) => ExperimentState::DeleteFailed,
     }
 }
 
 /// The reported state of a trial.
-pub fn trial_state(stored: &str, phase: Phase) -> TrialState {
+pub fn trial_state(stored: trial::TrialState, phase: Phase) -> TrialState {
+    use trial::{Stop, TrialState as Stored};
     match (stored, phase) {
-        ("ACTIVE", Phase::Queued) => TrialState::Queued,
-        ("ACTIVE", Phase::Pulling) => TrialState::Pulling,
-        ("ACTIVE", Phase::Starting) => TrialState::Starting,
-        ("ACTIVE", Phase::Running) => TrialState::Running,
-        _ => TrialState::from_name(stored).unwrap_or_default(),
+        (Stored::Active, Phase::Queued) => TrialState::Queued,
+        (Stored::Active, Phase::Pulling) => TrialState::Pulling,
+        (Stored::Active, Phase::Starting) => TrialState::Starting,
+        (Stored::Active, Phase::Running) => TrialState::Running,
+        (Stored::Paused | Stored::Pausing, _) => TrialState::Paused,
+        (Stored::Stopping(Stop::Canceled), _) => TrialState::StoppingCanceled,
+        (Stored::Stopping(Stop::Killed), _) => TrialState::StoppingKilled,
+        (Stored::Stopping(Stop::BySearch | Stop::Early(_)), _) => TrialState::StoppingCompleted,
+        (Stored::Completed, _) => TrialState::Completed,
+        (Stored::Canceled, _) => TrialState::Canceled,
+        (Stored::Errored, _) => TrialState::Error,
     }
 }
 
@@ -308,7 +333,7 @@ pub fn experiment(
         labels,
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
-        state: state(&row.state, phase),
+        state: state(row.state, phase),
         archived: row.archived,
         num_trials: row.trial_count,
         display_name: row.display_name.clone(),
@@ -358,8 +383,7 @@ pub(crate) mod tests {
             description: "d".into(),
             labels: r#"["a","b"]"#.into(),
             notes: String::new(),
-            state: "ACTIVE".into(),
-            machine: "\"active\"".into(),
+            state: experiment::ExperimentState::Active,
             archived: false,
             config: r#"{"name":"mnist","data":{"secrets":{"token":"hunter2"}},"hyperparameters":{"lr":{"type":"const","val":1}},
                 "checkpoint_storage":{"type":"s3","bucket":"b","access_key":"AK","secret_key":"SK","save_experiment_best":0,
@@ -401,42 +425,13 @@ pub(crate) mod tests {
                     .state,
                 expected
             );
-            assert_eq!(state("PAUSED", phase), ExperimentState::Paused);
-        }
-        assert!(Phase::of_allocation("PENDING") < Phase::of_allocation("PULLING"));
-        assert_eq!(Phase::of_allocation("TERMINATING"), Phase::Running);
-    }
-
-    #[test]
-    fn every_stored_state_has_a_name_that_clients_know() {
-        for stored in [
-            "PAUSED",
-            "STOPPING_CANCELED",
-            "STOPPING_KILLED",
-            "STOPPING_COMPLETED",
-            "STOPPING_ERROR",
-            "COMPLETED",
-            "CANCELED",
-            "ERROR",
-        ] {
-            assert_ne!(
-                state(stored, Phase::Queued),
-                ExperimentState::Unspecified,
-                "{stored}"
-            );
-            assert_ne!(
-                trial_state(stored, Phase::Queued),
-                TrialState::Unspecified,
-                "{stored}"
+            assert_eq!(
+                state(experiment::ExperimentState::Paused, phase),
+                ExperimentState::Paused
             );
         }
-        for stored in [STOPPING_DELETING, "DELETING", "DELETE_FAILED"] {
-            assert_ne!(
-                state(stored, Phase::Queued),
-                ExperimentState::Unspecified,
-                "{stored}"
-            );
-        }
+        let pulling = AllocationState::Starting(Progress::Pulling);
+        assert!(Phase::of_allocation(&AllocationState::Pending) < Phase::of_allocation(&pulling));
     }
 
     #[test]

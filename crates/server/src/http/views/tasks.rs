@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use det_agent_proto::ContainerState as Observed;
 use det_api_types::allocations::{AcceleratorData, Allocation};
 use det_api_types::page::WaitReason;
 use det_api_types::tasks::{
@@ -10,16 +9,15 @@ use det_api_types::tasks::{
     TaskState, TaskType,
 };
 use det_api_types::wire::{Object, Timestamp};
-use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::allocation::{AllocationState, Phase};
+use det_lifecycle::container::Observed;
 use det_store::StoreError;
 use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::JobRow;
-use det_taskspec::Device;
+use det_taskspec::{Device, TaskKind};
 
 use crate::app::agents::{devices, slot_set};
-use crate::app::containers::observed;
-use crate::app::lifecycle::allocation_state;
 use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
 
@@ -36,36 +34,51 @@ pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError
     }))
 }
 
+/// The kind of a task on the wire.
+pub fn task_type(kind: TaskKind) -> TaskType {
+    match kind {
+        TaskKind::Trial => TaskType::Trial,
+        TaskKind::Notebook => TaskType::Notebook,
+        TaskKind::Shell => TaskType::Shell,
+        TaskKind::Command => TaskType::Command,
+        TaskKind::Tensorboard => TaskType::Tensorboard,
+        TaskKind::CheckpointGc => TaskType::CheckpointGc,
+        TaskKind::Generic => TaskType::Generic,
+    }
+}
+
 /// Whether an allocation has slots and has been asked to stop.
 pub fn is_stopping(row: &AllocationRow) -> bool {
-    row.placed_at.is_some() && (row.preempt_deadline.is_some() || row.state == "TERMINATING")
+    row.placed_at.is_some()
+        && (row.preempt_deadline.is_some() || matches!(row.state, AllocationState::Killing { .. }))
 }
 
 /// The state of an allocation on the wire. One that has slots but no container yet still counts as queued, as it does
 /// in the states of experiments and trials.
-pub fn allocation_state_name(stored: &str) -> TaskState {
+pub fn state(stored: &AllocationState) -> TaskState {
     match stored {
-        "PENDING" | "ASSIGNED" => TaskState::Queued,
-        "PULLING" => TaskState::Pulling,
-        "STARTING" => TaskState::Starting,
-        "RUNNING" => TaskState::Running,
-        "WAITING" => TaskState::Waiting,
-        "TERMINATING" => TaskState::Terminating,
-        "TERMINATED" => TaskState::Terminated,
-        _ => TaskState::Unspecified,
+        AllocationState::Pending | AllocationState::Starting(Phase::Assigned) => TaskState::Queued,
+        AllocationState::Starting(Phase::Pulling) => TaskState::Pulling,
+        AllocationState::Starting(Phase::Starting) => TaskState::Starting,
+        AllocationState::Starting(Phase::Running)
+        | AllocationState::Ready
+        | AllocationState::Preempting
+        | AllocationState::Saving => TaskState::Running,
+        AllocationState::Killing { .. } => TaskState::Terminating,
+        AllocationState::Terminated { .. } => TaskState::Terminated,
     }
 }
 
 /// An allocation.
 pub fn allocation(row: &AllocationRow) -> Result<Allocation, StoreError> {
     let ready = matches!(
-        allocation_state(row)?,
+        row.state,
         AllocationState::Ready | AllocationState::Preempting | AllocationState::Saving
     );
     Ok(Allocation {
         task_id: row.task_id.clone(),
         allocation_id: row.id.clone(),
-        state: allocation_state_name(&row.state),
+        state: state(&row.state),
         is_ready: Some(ready),
         start_time: row.placed_at.map(Timestamp),
         end_time: row.ended_at.map(Timestamp),
@@ -79,7 +92,7 @@ pub fn allocation(row: &AllocationRow) -> Result<Allocation, StoreError> {
 pub fn task(row: &TaskRow, allocations: &[AllocationRow]) -> Result<Task, StoreError> {
     Ok(Task {
         task_id: row.id.clone(),
-        task_type: TaskType::from_name(&row.kind).unwrap_or_default(),
+        task_type: task_type(row.kind),
         allocations: allocations
             .iter()
             .map(allocation)
@@ -175,22 +188,22 @@ fn resources(
                 .collect()
         })
         .unwrap_or_default();
-    let started = match observed(container)? {
+    let started = match &container.observed {
         Some(Observed::Running {
             host_address,
             ports,
             runtime_id,
         }) => Some(ResourcesStarted {
             addresses: ports
-                .into_iter()
+                .iter()
                 .map(|(inside, outside)| Address {
                     container_ip: String::new(),
-                    container_port: i64::from(inside),
+                    container_port: i64::from(*inside),
                     host_ip: host_address.clone(),
-                    host_port: i64::from(outside),
+                    host_port: i64::from(*outside),
                 })
                 .collect(),
-            native_resources_id: runtime_id,
+            native_resources_id: runtime_id.clone(),
         }),
         Some(
             Observed::Assigned
@@ -219,6 +232,8 @@ fn resources(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use det_lifecycle::container::Desired;
+
     use super::*;
 
     pub(crate) fn waiting() -> AllocationRow {
@@ -228,8 +243,7 @@ pub(crate) mod tests {
             job_id: "j".into(),
             trial_id: Some(7),
             run_id: 1,
-            state: "PENDING".into(),
-            machine: "\"pending\"".into(),
+            state: AllocationState::Pending,
             resource_pool: "default".into(),
             slots: 2,
             single_agent: false,
@@ -267,8 +281,7 @@ pub(crate) mod tests {
     #[test]
     fn an_allocation_whose_members_have_met_is_ready() {
         let shown = allocation(&AllocationRow {
-            machine: "\"ready\"".into(),
-            state: "RUNNING".into(),
+            state: AllocationState::Ready,
             ..waiting()
         });
         let shown = shown.unwrap();
@@ -280,25 +293,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_stored_state_has_a_name_that_clients_know() {
-        for stored in [
-            "PENDING",
-            "ASSIGNED",
-            "PULLING",
-            "STARTING",
-            "RUNNING",
-            "TERMINATING",
-            "TERMINATED",
-        ] {
-            assert_ne!(
-                allocation_state_name(stored),
-                TaskState::Unspecified,
-                "{stored}"
-            );
-        }
-    }
-
-    #[test]
     fn a_summary_joins_container_agent_and_job() {
         let container = ContainerRow {
             id: "c".into(),
@@ -306,8 +300,12 @@ pub(crate) mod tests {
             agent_id: "a".into(),
             member: 0,
             slots: "[0]".into(),
-            desired: "run".into(),
-            observed: Some(r#"{"state":"running","host_address":"10.0.0.1","ports":[[1734,40000]],"runtime_id":"9"}"#.into()),
+            desired: Desired::Run,
+            observed: Some(Observed::Running {
+                host_address: "10.0.0.1".into(),
+                ports: vec![(1734, 40000)],
+                runtime_id: "9".into(),
+            }),
             daemon: false,
             joined: true,
             accelerators: None,

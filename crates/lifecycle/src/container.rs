@@ -1,0 +1,143 @@
+//! A container of an allocation: what its row asks for, and what was last observed of it.
+//!
+//! Where a container runs, an agent's machine or a pod of a cluster, is for others to know: what they report is
+//! translated into [`Observed`].
+
+use det_taskspec::ContainerExit;
+use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantNames};
+
+use crate::allocation::{MemberExit, MemberProgress, Phase};
+
+/// What is to become of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum Desired {
+    /// It is to run.
+    Run,
+    /// End it, asking first.
+    Stop,
+    /// End it at once.
+    Kill,
+}
+
+/// What was last observed of a container. It only ever moves downward in this list: what would move it upward was
+/// overtaken by a newer observation, see [`Observed::is_before`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Observed {
+    /// Its place has accepted it.
+    Assigned,
+    /// The image is being pulled.
+    Pulling,
+    /// Being created.
+    Starting,
+    /// The supervisor runs.
+    Running {
+        /// Address of the host for the allocation's other containers.
+        host_address: String,
+        /// Published ports: container port and host port.
+        ports: Vec<(u16, u16)>,
+        /// What the place calls it: a process id, a container engine's id.
+        runtime_id: String,
+    },
+    /// Ended; its logs have been handed over, or given up with a line that says so.
+    Terminated {
+        /// How.
+        exit: ContainerExit,
+    },
+}
+
+impl Observed {
+    /// Whether this comes before `other` in a container's life.
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.rank() < other.rank()
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Assigned => 0,
+            Self::Pulling => 1,
+            Self::Starting => 2,
+            Self::Running { .. } => 3,
+            Self::Terminated { .. } => 4,
+        }
+    }
+}
+
+impl MemberProgress {
+    /// What a member of an allocation does, by what was last observed of its container; `None` = nothing yet.
+    pub fn of(observed: Option<&Observed>) -> Self {
+        match observed {
+            None | Some(Observed::Assigned) => Self::Alive(Phase::Assigned),
+            Some(Observed::Pulling) => Self::Alive(Phase::Pulling),
+            Some(Observed::Starting) => Self::Alive(Phase::Starting),
+            Some(Observed::Running { .. }) => Self::Alive(Phase::Running),
+            Some(Observed::Terminated { exit }) => Self::Ended(member_exit(exit)),
+        }
+    }
+}
+fn member_exit(exit: &ContainerExit) -> MemberExit {
+    match exit {
+        ContainerExit::Exited { code: 0 } => MemberExit::Success,
+        ContainerExit::Exited { code } => MemberExit::Failed(exit_sentence(*code)),
+        ContainerExit::Signaled {
+            out_of_memory: true,
+            ..
+        } => MemberExit::Failed("the code was killed by the kernel because memory ran out".into()),
+        ContainerExit::Signaled { signal, .. } => {
+            MemberExit::Failed(format!("the code was killed by signal {signal}"))
+        }
+        // The image or the hook will fail again: charged, so that it comes to an end.
+        ContainerExit::SetupFailed { code, message } => MemberExit::Failed(format!(
+            "the task could not be started (exit code {code}): {message}"
+        )),
+        ContainerExit::StartFailed { message } => {
+            MemberExit::Failed(format!("the task could not be started: {message}"))
+        }
+        ContainerExit::Lost { message } => {
+            MemberExit::Infrastructure(format!("the container was lost: {message}"))
+        }
+        ContainerExit::Killed => MemberExit::Killed,
+    }
+}
+
+fn exit_sentence(code: i32) -> String {
+    let meaning = match code {
+        126 => " (the entrypoint is not executable)",
+        127 => " (the entrypoint was not found)",
+        137 => " (killed, often because memory ran out)",
+        143 => " (ended by SIGTERM)",
+        _ => "",
+    };
+    format!("the code ended with exit code {code}{meaning}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_wish_is_refused() {
+        assert_eq!("kill".parse(), Ok(Desired::Kill));
+        assert_eq!(<&str>::from(Desired::Stop), "stop");
+        assert!("destroy".parse::<Desired>().is_err());
+    }
+
+    #[test]
+    fn containers_only_move_on() {
+        let running = Observed::Running {
+            host_address: "h".into(),
+            ports: vec![],
+            runtime_id: "1".into(),
+        };
+        assert!(Observed::Pulling.is_before(&running));
+        assert!(!running.is_before(&running.clone()));
+        assert!(
+            !Observed::Terminated {
+                exit: ContainerExit::Killed
+            }
+            .is_before(&running)
+        );
+    }
+}
