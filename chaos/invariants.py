@@ -33,7 +33,7 @@ TABLES = {
     "experiments": "select id, state, ended_at, trial_count from experiments order by id",
     "trials": "select id, experiment_id, request_id, task_id, state, run_id, restarts from trials order by id",
     "tasks": "select id, trial_id, log_lines, ended_at from tasks order by id",
-    "allocations": "select id, task_id, trial_id, run_id, slots, requested_at, placed_at, ended_at, wait_reason "
+    "allocations": "select id, task_id, trial_id, run_id, state, slots, requested_at, placed_at, ended_at, wait_reason "
     "from allocations order by id",
     "containers": "select id, allocation_id, agent_id, slots, desired, ended_at from containers order by id",
     "agents": "select id, devices, disconnected_at from agents order by id",
@@ -42,7 +42,11 @@ TABLES = {
     "search_snapshots": "select experiment_id, through from search_snapshots order by experiment_id",
     "events": "select id, actor, subject_kind, subject_id, kind, from_state, to_state, reason from events order by id",
 }
-TERMINAL = frozenset({"COMPLETED", "CANCELED", "ERROR", "DELETED"})
+TERMINAL = frozenset({"COMPLETED", "CANCELED", "ERROR", "DELETED", "TERMINATED"})
+# Events that say from which state to which; those of allocations have names of their own.
+STATE_EVENTS = frozenset({"state", "placed", "ended"})
+# States of allocations that have a name of their own in events only.
+RUNNING = frozenset({"READY", "PREEMPTING", "SAVING"})
 # How long a request may wait before it must have a reason: one round of scheduling, generously.
 REASON_WITHIN_MICROS = 10_000_000
 # How long what belonged to something may be there after its end.
@@ -144,7 +148,7 @@ def states_follow_events(tables: Tables) -> Iterable[Violation]:
             if thing in state:
                 yield Violation(7, "doubled", " ".join(thing), "it was created twice", {"event": dict(event)})
             state[thing] = event["to_state"]
-        elif event["kind"] == "state":
+        elif event["kind"] in STATE_EVENTS:
             before = state.get(thing)
             if before is not None and event["from_state"] != before:
                 what = f"it went on from {event['from_state']}, and had been {before}"
@@ -154,13 +158,14 @@ def states_follow_events(tables: Tables) -> Iterable[Violation]:
                 what = f"it had ended as {before} and became {event['to_state']}"
                 yield Violation(4, "wrong", " ".join(thing), what, {"event": dict(event)})
             state[thing] = event["to_state"]
-    for kind, table in (("experiment", "experiments"), ("trial", "trials"), ("checkpoint", "checkpoints")):
+    subjects = ("experiment", "trial", "allocation", "checkpoint")
+    for kind, table in ((subject, f"{subject}s") for subject in subjects):
         for row in tables[table]:
             name = str(row["uuid"] if kind == "checkpoint" else row["id"])
             last = state.get((kind, name))
             if last is None:
                 yield Violation(10, "lost", f"{kind} {name}", "no event tells of its creation")
-            elif last != row["state"]:
+            elif ("RUNNING" if last in RUNNING else last) != row["state"]:
                 yield Violation(10, "wrong", f"{kind} {name}", f"it is {row['state']}, and its last event says {last}")
 
 

@@ -22,8 +22,8 @@ def world() -> dict[str, list[dict[str, Any]]]:
     def happened(number: int, kind: str, thing: str, name: str, **more: Any) -> dict[str, Any]:
         return {**event, "id": number, "subject_kind": thing, "subject_id": name, "kind": kind, **more}
 
-    def allocation(name: str, trial: int, run: int, **more: Any) -> dict[str, Any]:
-        row = {"id": name, "task_id": f"task-{trial}", "trial_id": trial, "run_id": run, "slots": 1}
+    def allocation(name: str, trial: int, run: int, state: str, **more: Any) -> dict[str, Any]:
+        row = {"id": name, "task_id": f"task-{trial}", "trial_id": trial, "run_id": run, "state": state, "slots": 1}
         return {**row, "requested_at": 0, "placed_at": None, "ended_at": None, "wait_reason": None, **more}
 
     def container(name: str, allocation: str, slots: list[int], ended: int | None = None) -> dict[str, Any]:
@@ -38,9 +38,9 @@ def world() -> dict[str, list[dict[str, Any]]]:
         ],
         "tasks": [],
         "allocations": [
-            allocation("a1", 1, 1, placed_at=1, ended_at=2),
-            allocation("a2", 1, 2, placed_at=3),
-            allocation("a3", 2, 1, wait_reason="no slot is free"),
+            allocation("a1", 1, 1, "TERMINATED", placed_at=1, ended_at=2),
+            allocation("a2", 1, 2, "RUNNING", placed_at=3),
+            allocation("a3", 2, 1, "PENDING", wait_reason="no slot is free"),
         ],
         "containers": [container("c1", "a1", [0], ended=2), container("c2", "a2", [0])],
         "agents": [{"id": "a", "devices": json.dumps([{"id": 0}, {"id": 1}]), "disconnected_at": None}],
@@ -51,10 +51,12 @@ def world() -> dict[str, list[dict[str, Any]]]:
             happened(1, "created", "experiment", "1", to_state="ACTIVE", actor="user:ada"),
             happened(2, "created", "trial", "1", to_state="ACTIVE"),
             happened(3, "created", "trial", "2", to_state="ACTIVE"),
-            happened(4, "placed", "allocation", "a1"),
+            happened(4, "placed", "allocation", "a1", from_state="PENDING", to_state="ASSIGNED"),
             happened(5, "created", "checkpoint", "u", to_state="COMPLETED"),
-            happened(6, "ended", "allocation", "a1"),
-            happened(7, "placed", "allocation", "a2"),
+            happened(6, "ended", "allocation", "a1", from_state="ASSIGNED", to_state="TERMINATED"),
+            happened(7, "placed", "allocation", "a2", from_state="PENDING", to_state="ASSIGNED"),
+            happened(8, "state", "allocation", "a2", from_state="ASSIGNED", to_state="READY"),
+            happened(9, "created", "allocation", "a3", to_state="PENDING"),
         ],
     }
 
@@ -69,8 +71,8 @@ def test_a_sound_world_is_taken_for_sound() -> None:
 
 def slot_twice(t: Any) -> None:
     t["containers"].append({**t["containers"][1], "id": "c3", "allocation_id": "a3"})
-    t["allocations"][2]["placed_at"] = 5
-    t["events"].append({**t["events"][6], "id": 9, "subject_id": "a3"})
+    t["allocations"][2].update(placed_at=5, state="ASSIGNED")
+    t["events"].append({**t["events"][6], "id": 10, "subject_id": "a3"})
 
 
 def slot_unknown(t: Any) -> None:
@@ -139,6 +141,10 @@ def end_without_event(t: Any) -> None:
     del t["events"][5]
 
 
+def allocation_without_event(t: Any) -> None:
+    t["allocations"][1]["state"] = "STARTING"
+
+
 def placed_twice(t: Any) -> None:
     t["events"].append({**t["events"][6], "id": 10})
 
@@ -161,7 +167,8 @@ BROKEN: dict[str, tuple[Callable[[Any], None], list[int]]] = {
     "an event of the search is missing": (search_gap, [7]),
     "something waits without a reason": (no_reason, [10]),
     "an end without its event": (end_without_event, [2, 10]),
-    "a placement with two events": (placed_twice, [10]),
+    "a placement with two events": (placed_twice, [4, 10]),
+    "a state of an allocation without its event": (allocation_without_event, [10]),
 }
 
 
