@@ -10,6 +10,7 @@ const PURE: &[&str] = &[
     "det-ids",
     "det-invariants",
     "det-lifecycle",
+    "det-orchestrator",
     "det-scenario",
     "det-scheduler",
     "det-searcher",

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
 use det_store::{Conn, Store, StoreError, WriteTx, allocations, users};
 use futures::future::BoxFuture;
@@ -182,13 +183,15 @@ impl Actor {
     /// Fences what an older run says: once another allocation has taken its place it changes nothing any more.
     /// `current` is the trial's run as read in the transaction that would make the change.
     pub fn require_current_run(&self, trial_id: i64, current: i64) -> AppResult<()> {
+        require_current_run(det_ids::TrialId(trial_id), current, self.run())
+            .map_err(|refused| AppError::precondition(refused.to_string()))
+    }
+
+    /// The run of its trial that a task is; `None` for a user.
+    pub(crate) fn run(&self) -> Option<i64> {
         match self {
-            Self::Task(task) if task.run_id != current => Err(AppError::precondition(format!(
-                "run {} of trial {trial_id} is over: run {current} has taken its place, and nothing is taken of an \
-                     older run any more",
-                task.run_id
-            ))),
-            _ => Ok(()),
+            Self::Task(task) => Some(task.run_id),
+            Self::User(_) => None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Deliberate defects, to show that the checks can fail.
 
+use det_orchestrator::Mutant as CoreMutant;
 use serde::{Deserialize, Serialize};
 
 /// A defect of the glue between the rooms. Most of them were defects of the real one at some time.
@@ -47,6 +48,31 @@ pub enum Mutant {
 }
 
 impl Mutant {
+    /// The defect in the orchestration core that this one is; `None` = it is one of what surrounds the core here.
+    pub(crate) fn of_core(self) -> Option<CoreMutant> {
+        match self {
+            Self::UnfencedMetrics => Some(CoreMutant::UnfencedMetrics),
+            Self::UnfencedCheckpoints => Some(CoreMutant::UnfencedCheckpoints),
+            Self::UnfencedEarlyExit => Some(CoreMutant::UnfencedEarlyExit),
+            Self::ForgetsSearchEvents => Some(CoreMutant::ForgetsSearchEvents),
+            Self::MovesBack => Some(CoreMutant::MovesBack),
+            Self::NoEvents => Some(CoreMutant::NoEvents),
+            Self::CreatesTwice => Some(CoreMutant::CreatesTwice),
+            Self::UntoldEnd => Some(CoreMutant::UntoldEnd),
+            Self::DoublePlacement
+            | Self::DoubledMetrics
+            | Self::AnswersEarly
+            | Self::KeepsSearchAfterFailure
+            | Self::SleepsAfterStart
+            | Self::LosesWakes
+            | Self::ForgetsAbsence
+            | Self::EndlessPatience
+            | Self::LeavesStrays
+            | Self::DirtyRefusal
+            | Self::AgentStartsTwice => None,
+        }
+    }
+
     /// All of them.
     pub const ALL: [Self; 19] = [
         Self::UnfencedMetrics,

@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::container::{Desired, Observed};
-use det_lifecycle::experiment::ExperimentState;
-use det_lifecycle::trial::TrialState;
+use det_orchestrator::Task;
+use det_scheduler::WaitKind;
 
 use crate::history::Submission;
 
@@ -19,65 +17,47 @@ pub const SECOND: Time = 1_000_000;
 /// An experiment and its job.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Experiment {
-    pub(crate) id: i64,
-    pub(crate) state: ExperimentState,
+    pub(crate) row: det_orchestrator::Experiment,
     pub(crate) submission: Rc<Submission>,
     pub(crate) priority: u8,
     /// Share weight in halves.
     pub(crate) weight: u8,
     pub(crate) max_slots: Option<u32>,
     pub(crate) submitted_at: Time,
-    pub(crate) ended_at: Option<Time>,
-    pub(crate) trial_count: i64,
 }
 
 /// A trial.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Trial {
-    pub(crate) id: i64,
-    pub(crate) experiment_id: i64,
-    pub(crate) request_id: String,
-    pub(crate) task_id: String,
-    pub(crate) state: TrialState,
+    pub(crate) row: det_orchestrator::Trial,
     pub(crate) seed: u32,
-    pub(crate) run_id: i64,
-    pub(crate) restarts: u32,
     /// The complete checkpoint with most steps, and these.
     pub(crate) latest_checkpoint: Option<(String, i64)>,
-    pub(crate) ended_at: Option<Time>,
 }
 
 /// An allocation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Allocation {
-    pub(crate) id: String,
-    pub(crate) task_id: String,
-    pub(crate) experiment_id: i64,
-    pub(crate) trial_id: i64,
-    pub(crate) run_id: i64,
-    pub(crate) state: AllocationState,
-    pub(crate) slots: u32,
-    pub(crate) single_agent: bool,
-    pub(crate) requested_at: Time,
-    pub(crate) placed_at: Option<Time>,
-    pub(crate) ended_at: Option<Time>,
-    pub(crate) preempt_deadline: Option<Time>,
-    pub(crate) preempted_for: Option<String>,
-    pub(crate) wait_reason: Option<String>,
+    pub(crate) row: det_orchestrator::Allocation,
+    pub(crate) wait_kind: Option<WaitKind>,
+}
+
+impl Allocation {
+    /// The number of its experiment; 0 of a task that belongs to none.
+    pub(crate) fn experiment_id(&self) -> i64 {
+        let task = self.row.task_id.as_str();
+        task.split('.')
+            .next()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(0)
+    }
 }
 
 /// A container.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Container {
-    pub(crate) id: String,
-    pub(crate) allocation_id: String,
-    pub(crate) agent_id: String,
-    pub(crate) member: usize,
+    pub(crate) row: det_orchestrator::Container,
     pub(crate) slots: BTreeSet<u32>,
-    pub(crate) desired: Desired,
-    pub(crate) observed: Option<Observed>,
-    pub(crate) joined: bool,
-    pub(crate) ended_at: Option<Time>,
 }
 
 /// An agent as last seen.
@@ -130,7 +110,7 @@ pub(crate) struct Line {
 
 /// Kind and id of what events are about.
 pub(crate) type Subject = (&'static str, String);
-/// The state that the newest event tells, where one does, and all kinds of events so far.
+/// The state that the newest event names, where one does, and all kinds of events so far.
 pub(crate) type Told = (Option<&'static str>, BTreeSet<&'static str>);
 
 /// All rows.
@@ -138,8 +118,7 @@ pub(crate) type Told = (Option<&'static str>, BTreeSet<&'static str>);
 pub(crate) struct Rows {
     pub(crate) experiments: BTreeMap<i64, Experiment>,
     pub(crate) trials: BTreeMap<i64, Trial>,
-    /// Attempts by task.
-    pub(crate) tasks: BTreeMap<String, (i64, u32)>,
+    pub(crate) tasks: BTreeMap<String, Task>,
     pub(crate) allocations: BTreeMap<String, Allocation>,
     pub(crate) containers: BTreeMap<String, Container>,
     pub(crate) agents: BTreeMap<String, Agent>,
@@ -213,7 +192,7 @@ impl Rows {
         let container = self.containers.get_mut(id)?;
         self.touched
             .allocations
-            .insert(container.allocation_id.clone());
+            .insert(container.row.allocation_id.0.clone());
         Some(container)
     }
 
@@ -224,39 +203,36 @@ impl Rows {
     }
 
     pub(crate) fn insert_trial(&mut self, trial: Trial) {
+        let (id, of) = (trial.row.id.0, trial.row.experiment_id.0);
         self.version += 1;
-        self.touched.trials.insert(trial.id);
-        self.live.trials.insert(trial.id);
-        self.live
-            .trials_of
-            .entry(trial.experiment_id)
-            .or_default()
-            .push(trial.id);
-        self.live
-            .requests
-            .insert((trial.experiment_id, trial.request_id.clone()), trial.id);
-        self.trials.insert(trial.id, trial);
+        self.touched.trials.insert(id);
+        self.live.trials.insert(id);
+        self.live.trials_of.entry(of).or_default().push(id);
+        let request = trial.row.request_id.0.clone();
+        self.live.requests.insert((of, request), id);
+        self.trials.insert(id, trial);
     }
 
     pub(crate) fn insert_allocation(&mut self, allocation: Allocation) {
+        let id = allocation.row.id.0.clone();
         self.version += 1;
-        self.touched.allocations.insert(allocation.id.clone());
-        self.live.allocations.insert(allocation.id.clone());
-        self.allocations.insert(allocation.id.clone(), allocation);
+        self.touched.allocations.insert(id.clone());
+        self.live.allocations.insert(id.clone());
+        self.allocations.insert(id, allocation);
     }
 
     pub(crate) fn insert_container(&mut self, container: Container) {
+        let id = container.row.id.0.clone();
+        let of = container.row.allocation_id.0.clone();
         self.version += 1;
-        self.touched
-            .allocations
-            .insert(container.allocation_id.clone());
-        self.live.containers.insert(container.id.clone());
+        self.touched.allocations.insert(of.clone());
+        self.live.containers.insert(id.clone());
         self.live
             .containers_of
-            .entry(container.allocation_id.clone())
+            .entry(of)
             .or_default()
-            .push(container.id.clone());
-        self.containers.insert(container.id.clone(), container);
+            .push(id.clone());
+        self.containers.insert(id, container);
     }
 
     /// The containers of an allocation, the chief first.
@@ -272,10 +248,10 @@ impl Rows {
 
     /// The live allocation of a task.
     pub(crate) fn live_of_task(&self, task_id: &str) -> Option<&Allocation> {
-        let (_, attempts) = self.tasks.get(task_id)?;
+        let task = self.tasks.get(task_id)?;
         self.allocations
-            .get(&format!("{task_id}.{attempts}"))
-            .filter(|a| a.ended_at.is_none())
+            .get(task.id.allocation(task.attempts).as_str())
+            .filter(|a| a.row.ended_at.is_none())
     }
 
     /// Containers of an agent that hold slots.
@@ -284,7 +260,7 @@ impl Rows {
             .containers
             .iter()
             .filter_map(|id| self.containers.get(id))
-            .filter(|c| c.agent_id == agent_id)
+            .filter(|c| c.row.place.as_str() == agent_id)
             .collect()
     }
 
@@ -314,7 +290,8 @@ impl Rows {
         self.searches.remove(&id);
         self.live.requests.retain(|(e, _), _| *e != id);
         self.trials.retain(|t, _| !trials.contains(t));
-        self.tasks.retain(|_, (t, _)| !trials.contains(t));
+        self.tasks
+            .retain(|_, task| task.trial_id.is_none_or(|t| !trials.contains(&t.0)));
         self.checkpoints
             .retain(|_, c| !trials.contains(&c.trial_id));
         self.metrics.retain(|m| !trials.contains(&m.trial_id));
@@ -322,8 +299,8 @@ impl Rows {
         let gone: Vec<String> = self
             .allocations
             .values()
-            .filter(|a| trials.contains(&a.trial_id))
-            .map(|a| a.id.clone())
+            .filter(|a| a.row.trial_id.is_some_and(|t| trials.contains(&t.0)))
+            .map(|a| a.row.id.0.clone())
             .collect();
         for allocation in gone {
             self.allocations.remove(&allocation);

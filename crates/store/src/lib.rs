@@ -28,6 +28,7 @@ mod db;
 mod clock;
 mod column;
 pub mod lite;
+pub mod live_rows;
 mod migrate;
 mod query;
 mod room;

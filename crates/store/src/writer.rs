@@ -60,6 +60,10 @@ impl WriteTx {
         }
     }
 
+    pub(crate) fn unit_mut(&mut self) -> &mut Unit {
+        &mut self.unit
+    }
+
     /// Lets every row be read from the database again, what waits having been written: for tests that compare.
     pub async fn read_rows_anew(&mut self) -> Result<(), StoreError> {
         let mut conn = self.conn();

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use det_agent_proto::{AgentLog, Hello, PROTOCOL_VERSION};
 use det_failpoints::failpoint;
+use det_ids::{AgentId, AllocationId};
+use det_orchestrator::Event;
 use det_store::agents::{self, AgentRow};
 use det_store::allocations::{AllocationRow, ContainerRow};
 use det_store::events::NewEvent;
@@ -13,9 +15,9 @@ use det_taskspec::{Device, DeviceKind};
 
 use crate::app::Master;
 use crate::app::agent_tokens::Credential;
+use crate::app::orchestration::advance;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
-use crate::hub::Topic;
 
 /// What a person wants of an agent or slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +75,17 @@ fn changes(known: &AgentRow, hello: &Hello) -> Result<Option<String>, StoreError
         });
     }
     Ok((!changes.is_empty()).then(|| changes.join(", and ")))
+}
+
+/// The platform fails these allocations, each once.
+fn platform_failures(ids: impl IntoIterator<Item = String>, reason: &str) -> Vec<Event> {
+    let ids: BTreeSet<String> = ids.into_iter().collect();
+    ids.into_iter()
+        .map(|id| Event::PlatformFailed {
+            id: AllocationId(id),
+            reason: reason.to_owned(),
+        })
+        .collect()
 }
 
 impl Master {
@@ -154,7 +167,11 @@ impl Master {
         id: &str,
         reason: &str,
     ) -> AppResult<()> {
-        self.lose_containers(tx, id, reason).await?;
+        let lost = Event::PlaceLost {
+            place: AgentId::from(id),
+            reason: reason.to_owned(),
+        };
+        advance(self, tx, [lost]).await?;
         agents::delete(&mut tx.conn(), id).await?;
         let event = NewEvent {
             actor: "master",
@@ -222,31 +239,17 @@ impl Master {
                             },
                         )
                         .await?;
-                    // Containers of another data directory than before are gone for good.
-                    if before.is_some_and(|b| b.instance_id != row.instance_id) {
-                        master
-                            .lose_containers(tx, &row.id, "the agent came back without its tasks")
-                            .await?;
-                    }
-                    let held: BTreeSet<String> = hello
-                        .containers
-                        .iter()
-                        .map(|c| c.container_id.0.clone())
-                        .collect();
-                    for report in hello.containers {
-                        master.apply_container_report(tx, &row.id, report).await?;
-                    }
-                    // What it had reported before and does not know any more is gone; starting it again could make two.
-                    for container in
-                        allocations::live_containers_of_agent(&mut tx.conn(), &row.id).await?
-                    {
-                        if container.observed.is_some() && !held.contains(&container.id) {
-                            let message = "the agent does not know it any more".to_owned();
-                            let exit = det_taskspec::ContainerExit::Lost { message };
-                            master.container_ended(tx, container, exit).await?;
-                        }
-                    }
-                    master.wake_scheduler(tx);
+                    let returned = Event::PlaceReturned {
+                        place: hello.agent_id,
+                        // Containers of another data directory than before are gone for good.
+                        is_new: before.is_some_and(|b| b.instance_id != row.instance_id),
+                        observed: hello
+                            .containers
+                            .into_iter()
+                            .map(|report| (report.container_id, report.state.into()))
+                            .collect(),
+                    };
+                    advance(&master, tx, [returned]).await?;
                     failpoint!("server::agents::join::before_commit");
                     Ok::<_, AppError>(())
                 })
@@ -290,22 +293,6 @@ impl Master {
                 })
             })
             .await
-    }
-
-    /// Gives up the containers of an agent: their slots are free, their trials start elsewhere without a charge.
-    pub(crate) async fn lose_containers(
-        &self,
-        tx: &mut WriteTx,
-        agent_id: &str,
-        message: &str,
-    ) -> AppResult<()> {
-        for container in allocations::live_containers_of_agent(&mut tx.conn(), agent_id).await? {
-            let exit = det_taskspec::ContainerExit::Lost {
-                message: message.to_owned(),
-            };
-            self.container_ended(tx, container, exit).await?;
-        }
-        Ok(())
     }
 
     /// Stores lines of the agent for the log of a task that it has, or had, a container of.
@@ -380,19 +367,9 @@ impl Master {
                     if service == Service::Disable {
                         let live = allocations::live_containers_of_agent(&mut tx.conn(), &agent_id)
                             .await?;
-                        for id in live
-                            .into_iter()
-                            .map(|c| c.allocation_id)
-                            .collect::<BTreeSet<_>>()
-                        {
-                            master
-                                .end_for_infrastructure(
-                                    tx,
-                                    &id,
-                                    &format!("agent \"{agent_id}\" was disabled"),
-                                )
-                                .await?;
-                        }
+                        let reason = format!("agent \"{agent_id}\" was disabled");
+                        let ids = live.into_iter().map(|c| c.allocation_id);
+                        advance(&master, tx, platform_failures(ids, &reason)).await?;
                     }
                     master
                         .record_service(tx, &actor, &agent_id, service, None)
@@ -442,17 +419,16 @@ impl Master {
                     row.draining_slots = slot_text(&draining);
                     agents::save(&mut tx.conn(), &row).await?;
                     if service == Service::Disable {
+                        let mut ids = Vec::new();
                         for container in
                             allocations::live_containers_of_agent(&mut tx.conn(), &agent_id).await?
                         {
                             if slot_set(&container.slots)?.contains(&slot) {
-                                let reason =
-                                    format!("slot {slot} of agent \"{agent_id}\" was disabled");
-                                master
-                                    .end_for_infrastructure(tx, &container.allocation_id, &reason)
-                                    .await?;
+                                ids.push(container.allocation_id);
                             }
                         }
+                        let reason = format!("slot {slot} of agent \"{agent_id}\" was disabled");
+                        advance(&master, tx, platform_failures(ids, &reason)).await?;
                     }
                     master
                         .record_service(tx, &actor, &agent_id, service, Some(slot))
@@ -538,12 +514,5 @@ impl Master {
                 .await?;
         }
         Ok(next)
-    }
-
-    /// Wakes the connection of an agent after the commit.
-    pub(crate) fn wake_agent(&self, tx: &mut WriteTx, agent_id: &str) {
-        let hub = self.hub.clone();
-        let topic = Topic::Agent(agent_id.to_owned());
-        tx.after_commit(move || hub.notify(&topic));
     }
 }

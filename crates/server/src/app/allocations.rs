@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use det_ids::{AllocationId, ContainerId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::Observed;
+use det_orchestrator::Event;
 use det_store::allocations::{self, ContainerRow};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::app::Master;
 use crate::app::agents::slot_set;
-use crate::app::lifecycle::Cause;
+use crate::app::orchestration::{Cause, commit};
 use crate::app::ownership::Reported;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -110,16 +112,11 @@ impl Master {
         require_form(allocation_id)?;
         self.require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
-        let (master, id, cause) = (
-            self.clone(),
-            allocation_id.to_owned(),
+        let (id, cause) = (
+            AllocationId::from(allocation_id),
             Cause::actor(actor.name()),
         );
-        self.store
-            .write(move |tx| {
-                Box::pin(async move { master.allocation_event(tx, &id, event, &cause).await })
-            })
-            .await
+        commit(self, Event::Allocation { id, event, cause }).await
     }
 
     /// Notes that a container has come to the meeting, and waits until all have. A second call of the same container
@@ -136,34 +133,15 @@ impl Master {
         let mut changes = self
             .hub
             .subscribe(Topic::Allocation(allocation_id.to_owned()));
-        let (master, allocation, container) = (
-            self.clone(),
-            allocation_id.to_owned(),
-            container_id.to_owned(),
-        );
-        let cause = Cause::actor(actor.name());
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut rows = allocations::containers(&mut tx.conn(), &allocation).await?;
-                    let Some(row) = rows.iter_mut().find(|r| r.id == container) else {
-                        return Err(AppError::not_found("container", &container));
-                    };
-                    if !row.joined {
-                        row.joined = true;
-                        allocations::update_container(&mut tx.conn(), row).await?;
-                    }
-                    let (hub, topic) = (master.hub.clone(), Topic::Allocation(allocation.clone()));
-                    tx.after_commit(move || hub.notify(&topic));
-                    if rows.iter().all(|r| r.joined) {
-                        master
-                            .allocation_event(tx, &allocation, AllocationEvent::Meet, &cause)
-                            .await?;
-                    }
-                    Ok(())
-                })
-            })
-            .await?;
+        commit(
+            self,
+            Event::Joined {
+                id: AllocationId::from(allocation_id),
+                container_id: ContainerId::from(container_id),
+                cause: Cause::actor(actor.name()),
+            },
+        )
+        .await?;
         loop {
             let (row, containers) = {
                 let mut conn = self.store.read().await?;
@@ -203,31 +181,15 @@ impl Master {
         require_form(allocation_id)?;
         self.require_reporter(actor, Reported::Allocation(allocation_id))
             .await?;
-        let (master, allocation, container) = (
-            self.clone(),
-            allocation_id.to_owned(),
-            container_id.to_owned(),
-        );
-        let cause = Cause::actor(actor.name());
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let mut rows = allocations::containers(&mut tx.conn(), &allocation).await?;
-                    let alone = rows.len() == 1;
-                    let Some(row) = rows.iter_mut().find(|r| r.id == container) else {
-                        return Err(AppError::not_found("container", &container));
-                    };
-                    if alone || row.daemon {
-                        return Ok(());
-                    }
-                    row.daemon = true;
-                    allocations::update_container(&mut tx.conn(), row).await?;
-                    master
-                        .allocation_event(tx, &allocation, AllocationEvent::MembersChanged, &cause)
-                        .await
-                })
-            })
-            .await
+        commit(
+            self,
+            Event::Daemon {
+                id: AllocationId::from(allocation_id),
+                container_id: ContainerId::from(container_id),
+                cause: Cause::actor(actor.name()),
+            },
+        )
+        .await
     }
 
     /// Stores what a container says of its accelerators.

@@ -6,9 +6,10 @@ use det_config::errors::ConfigErrors;
 use det_config::experiment::{ExperimentConfig, Submitted, mask_for_others};
 use det_config::hyperparameters::SearchMethod;
 use det_failpoints::failpoint;
-use det_ids::JobId;
+use det_ids::{ExperimentId, JobId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
-use det_searcher::{Action, Event as SearchEvent, Search};
+use det_orchestrator::Event;
+use det_searcher::Search;
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobRow, NewExperiment};
 use det_store::workspaces::UNCATEGORIZED_ID;
@@ -16,8 +17,8 @@ use det_store::{WriteTx, experiments, trials};
 use serde_json::Value;
 
 use crate::app::Master;
-use crate::app::lifecycle::Cause;
 use crate::app::model_archive::{self, ContextFile};
+use crate::app::orchestration::{Cause, advance, commit};
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
 use crate::app::submission::{config_error, known_documents};
 use crate::app::workspaces::Places;
@@ -232,13 +233,12 @@ impl Master {
             },
         )
         .await?;
-        let actions = search.start();
-        self.store_new_search(tx, id, search).await?;
-        let row = experiments::find(&mut tx.conn(), id)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", id))?;
-        self.carry_out(tx, &row, actions).await?;
-        self.wake_scheduler(tx);
+        let begins = Event::SearchBegins {
+            id: ExperimentId(id),
+            actions: search.start(),
+            search: Box::new(search),
+        };
+        advance(self, tx, [begins]).await?;
         Ok(id)
     }
 
@@ -268,15 +268,12 @@ impl Master {
             }
             _ => self.require_steering(actor, id).await?,
         }
-        let (master, cause) = (self.clone(), Cause::actor(actor.name()));
+        let cause = Cause::actor(actor.name());
         if matches!(event, ExperimentEvent::Activate) {
             return self.activate(id, &cause).await;
         }
-        self.store
-            .write(move |tx| {
-                Box::pin(async move { master.experiment_event(tx, id, event, &cause).await })
-            })
-            .await
+        let id = ExperimentId(id);
+        commit(self, Event::Experiment { id, event, cause }).await
     }
 
     /// What was paused goes on with its configuration under today's policies, in pools that can run it.
@@ -308,9 +305,8 @@ impl Master {
                             None if is_paused => return Ok(false),
                             _ => {}
                         }
-                        master
-                            .experiment_event(tx, id, ExperimentEvent::Activate, &cause)
-                            .await?;
+                        let (id, event) = (ExperimentId(id), ExperimentEvent::Activate);
+                        advance(&master, tx, [Event::Experiment { id, event, cause }]).await?;
                         Ok::<_, AppError>(true)
                     })
                 })
@@ -454,7 +450,6 @@ impl Master {
         let id = row.id;
         self.store_renewed(tx, &row, &renewed, cause).await?;
         let config = &renewed.config;
-        let single = matches!(config.searcher.method, SearchMethod::Single);
         let row = experiments::find(&mut tx.conn(), id)
             .await?
             .ok_or_else(|| AppError::not_found("experiment", id))?;
@@ -470,54 +465,20 @@ impl Master {
         }
         // Nothing kept it there since the experiment ended.
         self.require_pool(&row.resource_pool)?;
-        self.experiment_event(tx, id, ExperimentEvent::Continue, cause)
-            .await?;
-        experiments::clear_end(&mut tx.conn(), id).await?;
-        let row = experiments::find(&mut tx.conn(), id)
-            .await?
-            .ok_or_else(|| AppError::not_found("experiment", id))?;
-        // The search runs again from its seed; its trials are found by the names it gives them (searchers reference §5).
-        let mut search = Search::new(
+        // The search runs again from its seed; its trials are found by the names that it gives them.
+        let search = Search::new(
             &config.searcher,
             &config.hyperparameters,
             config.reproducibility.experiment_seed,
         )
         .map_err(|e| AppError::invalid(format!("searcher: {e}")))?;
-        let mut waiting: Vec<Action> = search.start();
-        let mut new = Vec::new();
-        let mut resumed = 0;
-        while let Some(action) = waiting.pop() {
-            let Action::Create {
-                request_id,
-                hparams,
-                ..
-            } = &action
-            else {
-                continue;
-            };
-            let Some(trial) =
-                trials::find_by_request(&mut tx.conn(), id, request_id.as_str()).await?
-            else {
-                new.push(action);
-                continue;
-            };
-            if trial.state == det_lifecycle::trial::TrialState::Completed && !single {
-                waiting.extend(search.on(SearchEvent::Ended {
-                    request_id: request_id.clone(),
-                }));
-            } else {
-                self.continue_trial(tx, &row, &trial, hparams, cause)
-                    .await?;
-                resumed += 1;
-            }
-        }
-        if resumed == 0 && new.is_empty() {
-            return Err(AppError::precondition(format!(
-                "experiment {id} cannot be continued: all its trials have completed"
-            )));
-        }
-        self.store_new_search(tx, id, search).await?;
-        self.carry_out(tx, &row, new).await?;
+        let continued = Event::Continue {
+            id: ExperimentId(id),
+            search: Box::new(search),
+            single: matches!(config.searcher.method, SearchMethod::Single),
+            cause: cause.clone(),
+        };
+        advance(self, tx, [continued]).await?;
         self.log_warnings(tx, id, &renewed.warnings).await
     }
 }

@@ -1,7 +1,8 @@
 //! Changes of a job's place in the queue or its share of slots; effective at once, on waiting and running work.
 
-use det_ids::JobId;
+use det_ids::{AllocationId, JobId};
 use det_lifecycle::allocation::AllocationEvent;
+use det_orchestrator::Event;
 use det_scheduler::{Policy, Side, move_job};
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobRow};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::app::Master;
 use crate::app::jobs::standing;
-use crate::app::lifecycle::Cause;
+use crate::app::orchestration::{Cause, advance};
 use crate::app::submission::require_storable;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -158,7 +159,7 @@ impl Master {
                 row,
                 &job.resource_pool,
                 &Cause {
-                    actor: actor.to_owned(),
+                    actor: actor.into(),
                     reason: Some("its job moves to another resource pool".into()),
                 },
             )
@@ -247,15 +248,19 @@ impl Master {
         pool: &str,
         cause: &Cause,
     ) -> AppResult<()> {
+        let mut events = Vec::new();
         for trial in trials::live_of_experiment(&mut tx.conn(), row.id).await? {
             if let Some(live) = allocations::live_of_task(&mut tx.conn(), &trial.task_id).await?
                 && live.resource_pool != pool
             {
-                self.allocation_event(tx, &live.id, AllocationEvent::Preempt, cause)
-                    .await?;
+                events.push(Event::Allocation {
+                    id: AllocationId(live.id),
+                    event: AllocationEvent::Preempt,
+                    cause: cause.clone(),
+                });
             }
         }
-        Ok(())
+        advance(self, tx, events).await
     }
 }
 

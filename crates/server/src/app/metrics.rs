@@ -14,13 +14,16 @@ use std::collections::BTreeMap;
 use det_config::experiment::ExperimentConfig;
 use det_config::hyperparameters::SearchMethod;
 use det_failpoints::failpoint;
-use det_searcher::Event;
+use det_ids::ExperimentId;
+use det_orchestrator::Event;
+use det_searcher::Event as SearchEvent;
 use det_store::metrics::{self, GroupSummary, StoredReport, number};
 use det_store::{WriteTx, experiments, trials};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::app::Master;
+use crate::app::orchestration::advance;
 use crate::error::{AppError, AppResult, ErrorKind};
 
 pub use folding::run_folding;
@@ -299,12 +302,12 @@ impl Master {
         let request_id = det_ids::RequestId(trial.request_id.clone());
         let unusable = metric.is_none() || (time_metric.is_some() && time.is_none());
         let event = match metric {
-            Some(metric) if !unusable => Event::Validation {
+            Some(metric) if !unusable => SearchEvent::Validation {
                 request_id,
                 metric,
                 time,
             },
-            _ => Event::UnusableValidation { request_id },
+            _ => SearchEvent::UnusableValidation { request_id },
         };
         if unusable && trial.notice.is_none() {
             let wanted =
@@ -317,7 +320,8 @@ impl Master {
             trials::set_notice(&mut tx.conn(), trial_id, Some(&notice)).await?;
             self.log_line(tx, &trial.task_id, None, &notice)?;
         }
-        self.advance_search(tx, experiment.id, event).await
+        let id = ExperimentId(experiment.id);
+        advance(self, tx, [Event::Search { id, event }]).await
     }
 }
 

@@ -15,20 +15,19 @@ pub mod experiments;
 pub mod gatherings;
 pub mod job_changes;
 pub mod jobs;
-pub mod lifecycle;
 pub(crate) mod log_policies;
 pub mod log_reading;
 pub(crate) mod log_retention;
 pub mod logs;
 pub mod metrics;
 pub mod model_archive;
+pub(crate) mod orchestration;
 pub(crate) mod ownership;
 pub mod pools;
 pub mod preview;
 pub mod projects;
 pub mod reload;
 pub(crate) mod renewal;
-mod runs;
 pub mod searches;
 pub mod series;
 pub mod specs;
@@ -176,6 +175,12 @@ impl Master {
         let hub = self.hub.clone();
         tx.after_commit(move || hub.notify(&crate::hub::Topic::Events));
         Ok(())
+    }
+
+    /// Wakes the watch over deadlines after the commit.
+    pub(crate) fn wake_deadlines(&self, tx: &mut WriteTx) {
+        let hub = self.hub.clone();
+        tx.after_commit(move || hub.notify(&crate::hub::Topic::Deadlines));
     }
 
     /// Wakes scheduling after the commit.

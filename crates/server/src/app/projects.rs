@@ -11,7 +11,7 @@ use det_store::workspaces::{self, DELETING, ProjectRow, WorkspaceRow};
 use serde_json::{Value, json};
 
 use crate::app::Master;
-use crate::app::lifecycle::Cause;
+use crate::app::orchestration::Cause;
 use crate::app::ownership::refuse_to_all;
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
 use crate::app::workspaces::{
@@ -393,7 +393,7 @@ impl Master {
         }
         experiments::set_project(&mut tx.conn(), id, project.id, workspace.id).await?;
         if let Some(renewed) = renewed {
-            let cause = Cause::actor(actor.to_owned());
+            let cause = Cause::actor(actor);
             self.store_renewed(tx, &row, &renewed, &cause).await?;
         }
         let detail = json!({"from": row.project_id, "to": to});

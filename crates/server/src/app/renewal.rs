@@ -16,8 +16,8 @@ use serde_json::Value;
 use crate::app::Master;
 use crate::app::admission::{Findings, above_limit};
 use crate::app::experiments::fallback_of;
-use crate::app::lifecycle::Cause;
 use crate::app::log_retention::configured_days;
+use crate::app::orchestration::Cause;
 use crate::app::submission::{check_size, document_error};
 use crate::error::{AppError, AppResult, ErrorKind};
 

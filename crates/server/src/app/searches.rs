@@ -5,61 +5,58 @@
 //! dropped and the rows bring it back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_config::experiment::ExperimentConfig;
-use det_lifecycle::experiment::ExperimentState;
-use det_searcher::{Action, Event, Outcome, Search};
+use det_orchestrator::SearchState;
 use det_store::experiments::ExperimentRow;
 use det_store::searches::StoredSearch;
-use det_store::{StoreError, WriteTx, searches};
-
-use crate::app::Master;
-use crate::error::{AppError, AppResult};
-
-/// Events after which a new snapshot replaces them. A restart replays at most this many.
-const SNAPSHOT_EVERY: i64 = 4096;
+use det_store::{Conn, StoreError, WriteTx, searches};
 
 /// Loaded searches by experiment.
 #[derive(Clone, Default)]
 pub struct Searches {
-    loaded: Arc<Mutex<HashMap<i64, Loaded>>>,
-}
-
-struct Loaded {
-    search: Search,
-    /// Sequence number of the last event applied.
-    through: i64,
-    /// Sequence number of the last event in the snapshot.
-    snapshot: i64,
+    loaded: Arc<Mutex<HashMap<i64, SearchState>>>,
 }
 
 impl Searches {
-    fn take(&self, experiment_id: i64) -> Option<Loaded> {
-        self.loaded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&experiment_id)
-    }
-
-    fn put(&self, experiment_id: i64, loaded: Loaded) {
-        self.loaded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(experiment_id, loaded);
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, SearchState>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state of a loaded search, as its snapshot; `None` = it is not loaded. For those who compare it with its rows.
     pub fn remembered(&self, experiment_id: i64) -> Option<serde_json::Value> {
-        self.loaded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&experiment_id)
-            .map(|loaded| loaded.search.snapshot())
+        let loaded = self.lock();
+        loaded.get(&experiment_id).map(|it| it.search.snapshot())
     }
 
-    fn drop_copy(&self, experiment_id: i64) {
-        self.take(experiment_id);
+    /// Takes the search of an experiment for a change; [`Searches::keep`] puts it back. Of one that is not in memory it is
+    /// restored from its rows with the experiment's configuration.
+    pub(crate) async fn load(
+        &self,
+        conn: &mut Conn<'_>,
+        experiment_id: i64,
+        config: Result<Arc<ExperimentConfig>, StoreError>,
+    ) -> Result<SearchState, StoreError> {
+        if let Some(known) = self.lock().remove(&experiment_id) {
+            return Ok(known);
+        }
+        let stored = searches::find(conn, experiment_id)
+            .await?
+            .ok_or_else(|| corrupt(experiment_id, "there is no snapshot"))?;
+        replay(&*config?, experiment_id, &stored)
+    }
+
+    /// Keeps a search after a change to it; should the change not be stored, the rows bring the search back.
+    pub(crate) fn keep(&self, tx: &mut WriteTx, experiment_id: i64, search: SearchState) {
+        let searches = self.clone();
+        tx.on_rollback(move || searches.evict(experiment_id));
+        self.lock().insert(experiment_id, search);
+    }
+
+    /// Drops the copy in memory.
+    pub(crate) fn evict(&self, experiment_id: i64) {
+        self.lock().remove(&experiment_id);
     }
 }
 
@@ -68,12 +65,6 @@ fn corrupt(experiment_id: i64, message: impl std::fmt::Display) -> StoreError {
         what: format!("the search of experiment {experiment_id}"),
         message: message.to_string(),
     }
-}
-
-/// Whether what is stored cannot be read.
-fn is_corrupt(error: &AppError) -> bool {
-    let cause = error.cause.as_ref().and_then(|c| c.downcast_ref());
-    matches!(cause, Some(StoreError::Corrupt { .. }))
 }
 
 /// The stored effective configuration of an experiment.
@@ -89,123 +80,17 @@ pub fn config_of(row: &ExperimentRow) -> Result<ExperimentConfig, StoreError> {
         })
 }
 
-/// The search that its rows lead to, and the number of its last event.
+/// The search that its rows lead to.
 pub fn replay(
     config: &ExperimentConfig,
     experiment_id: i64,
     stored: &StoredSearch,
-) -> Result<(Search, i64), StoreError> {
-    let snapshot = serde_json::from_str(&stored.snapshot).map_err(|e| corrupt(experiment_id, e))?;
-    let mut search = Search::restore(&config.searcher, &config.hyperparameters, &snapshot)
-        .map_err(|e| corrupt(experiment_id, e))?;
-    let mut through = stored.through;
-    for (seq, event) in &stored.events {
-        let event: Event = serde_json::from_str(event).map_err(|e| corrupt(experiment_id, e))?;
-        // What it asked for then was carried out in the transaction that stored the event.
-        search.on(event);
-        through = *seq;
-    }
-    Ok((search, through))
-}
-
-impl Master {
-    /// Stores a search that has just been started.
-    pub(crate) async fn store_new_search(
-        &self,
-        tx: &mut WriteTx,
-        experiment_id: i64,
-        search: Search,
-    ) -> Result<(), StoreError> {
-        searches::save_snapshot(
-            &mut tx.conn(),
-            experiment_id,
-            0,
-            &search.snapshot().to_string(),
-        )
-        .await?;
-        self.keep(
-            tx,
-            experiment_id,
-            Loaded {
-                search,
-                through: 0,
-                snapshot: 0,
-            },
-        );
-        Ok(())
-    }
-
-    fn keep(&self, tx: &mut WriteTx, experiment_id: i64, loaded: Loaded) {
-        let searches = self.searches.clone();
-        tx.on_rollback(move || searches.drop_copy(experiment_id));
-        self.searches.put(experiment_id, loaded);
-    }
-
-    async fn load_search(&self, tx: &mut WriteTx, experiment: &ExperimentRow) -> AppResult<Loaded> {
-        if let Some(loaded) = self.searches.take(experiment.id) {
-            return Ok(loaded);
-        }
-        let stored = searches::find(&mut tx.conn(), experiment.id)
-            .await?
-            .ok_or_else(|| corrupt(experiment.id, "there is no snapshot"))?;
-        let (search, through) = replay(&config_of(experiment)?, experiment.id, &stored)?;
-        Ok(Loaded {
-            search,
-            through,
-            snapshot: stored.through,
-        })
-    }
-
-    /// Tells the search of an experiment, and gives what it asks for and the progress it shows now.
-    pub(crate) async fn tell_search(
-        &self,
-        tx: &mut WriteTx,
-        experiment: &ExperimentRow,
-        event: Event,
-    ) -> AppResult<(Vec<Action>, f64)> {
-        let mut loaded = match self.load_search(tx, experiment).await {
-            Ok(loaded) => loaded,
-            // Without its search an experiment can only end.
-            Err(error) if is_corrupt(&error) => {
-                tracing::error!(
-                    experiment.id = experiment.id,
-                    %error,
-                    cause = ?error.cause,
-                    "the search of an experiment cannot be restored; the experiment fails"
-                );
-                let failing = matches!(experiment.state, ExperimentState::Stopping(_));
-                let actions = if failing {
-                    Vec::new()
-                } else {
-                    vec![Action::Shutdown(Outcome::Failed)]
-                };
-                return Ok((actions, experiment.progress));
-            }
-            Err(error) => return Err(error),
-        };
-        let text = serde_json::to_string(&event).map_err(AppError::internal)?;
-        loaded.through += 1;
-        searches::append_event(&mut tx.conn(), experiment.id, loaded.through, &text).await?;
-        let actions = loaded.search.on(event);
-        if loaded.through - loaded.snapshot >= SNAPSHOT_EVERY {
-            let snapshot = loaded.search.snapshot().to_string();
-            searches::save_snapshot(&mut tx.conn(), experiment.id, loaded.through, &snapshot)
-                .await?;
-            loaded.snapshot = loaded.through;
-        }
-        let progress = loaded.search.progress();
-        self.keep(tx, experiment.id, loaded);
-        Ok((actions, progress))
-    }
-
-    /// Forgets the search of an experiment that has ended.
-    pub(crate) async fn end_search(
-        &self,
-        tx: &mut WriteTx,
-        experiment_id: i64,
-    ) -> Result<(), StoreError> {
-        searches::delete(&mut tx.conn(), experiment_id).await?;
-        self.searches.drop_copy(experiment_id);
-        Ok(())
-    }
+) -> Result<SearchState, StoreError> {
+    SearchState::replay(
+        &config.searcher,
+        &config.hyperparameters,
+        (&stored.snapshot, stored.through),
+        &stored.events,
+    )
+    .map_err(|error| corrupt(experiment_id, error))
 }

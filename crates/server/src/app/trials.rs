@@ -1,14 +1,16 @@
 //! Trials: what people do to them and what their code says.
 
 use det_config::experiment::ExperimentConfig;
+use det_ids::{ExperimentId, TrialId};
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
+use det_orchestrator::Event;
 use det_searcher::Event as SearchEvent;
 use det_store::{WriteTx, checkpoints, experiments, trials};
 use serde_json::{Map, Value};
 
 use crate::app::Master;
 use crate::app::checkpoints::{location_text, storage_location};
-use crate::app::lifecycle::Cause;
+use crate::app::orchestration::{Cause, advance, commit};
 use crate::app::ownership::Reported;
 use crate::app::searches::config_of;
 use crate::auth::Actor;
@@ -23,12 +25,9 @@ impl Master {
     /// Ends a trial at once.
     pub async fn kill_trial(&self, actor: &Actor, id: i64) -> AppResult<()> {
         self.require_steering_of_trial(actor, id).await?;
-        let (master, cause) = (self.clone(), Cause::actor(actor.name()));
-        self.store
-            .write(move |tx| {
-                Box::pin(async move { master.trial_event(tx, id, TrialEvent::Kill, &cause).await })
-            })
-            .await
+        let id = TrialId(id);
+        let (event, cause) = (TrialEvent::Kill, Cause::actor(actor.name()));
+        commit(self, Event::Trial { id, event, cause }).await
     }
 
     /// How far the trial says it is: a fraction, or (not `is_raw`) units of the searcher's length.
@@ -70,16 +69,12 @@ impl Master {
                         return Ok(());
                     }
                     let request_id = det_ids::RequestId(trial.request_id);
-                    master
-                        .advance_search(
-                            tx,
-                            experiment.id,
-                            SearchEvent::Progress {
-                                request_id,
-                                fraction,
-                            },
-                        )
-                        .await
+                    let event = SearchEvent::Progress {
+                        request_id,
+                        fraction,
+                    };
+                    let id = ExperimentId(experiment.id);
+                    advance(&master, tx, [Event::Search { id, event }]).await
                 })
             })
             .await
@@ -94,24 +89,16 @@ impl Master {
     ) -> AppResult<()> {
         self.require_reporter(actor, Reported::Trial(trial_id))
             .await?;
-        let (master, cause) = (self.clone(), Cause::actor(actor.name()));
-        let actor = actor.clone();
-        self.store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let trial = trials::find(&mut tx.conn(), trial_id)
-                        .await?
-                        .ok_or_else(|| AppError::not_found("trial", trial_id))?;
-                    actor.require_current_run(trial_id, trial.run_id)?;
-                    if trial.ended_at.is_some() {
-                        return Ok(());
-                    }
-                    master
-                        .trial_event(tx, trial_id, TrialEvent::EarlyExit(reason), &cause)
-                        .await
-                })
-            })
-            .await
+        commit(
+            self,
+            Event::EarlyExit {
+                id: TrialId(trial_id),
+                run: actor.run(),
+                reason,
+                cause: Cause::actor(actor.name()),
+            },
+        )
+        .await
     }
 
     /// What the trial's code says it does: `training`, `validating`, …
@@ -236,21 +223,6 @@ impl Master {
                 "searcher.source_trial_id: trial {id} has no complete checkpoint"
             ))),
         }
-    }
-
-    /// Seconds that a trial has to save and exit.
-    pub(crate) async fn preemption_timeout(
-        &self,
-        tx: &mut WriteTx,
-        trial_id: i64,
-    ) -> AppResult<u32> {
-        let Some(trial) = trials::find(&mut tx.conn(), trial_id).await? else {
-            return Ok(3600);
-        };
-        let Some(experiment) = experiments::find(&mut tx.conn(), trial.experiment_id).await? else {
-            return Ok(3600);
-        };
-        Ok(self.config_for(&experiment)?.preemption_timeout)
     }
 }
 

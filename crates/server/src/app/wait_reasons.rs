@@ -1,6 +1,7 @@
 //! Why allocations wait, as their rows say it: the structured reason and the sentence.
 
 use det_ids::AllocationId;
+use det_orchestrator::Waiting;
 use det_scheduler::{WaitKind, WaitReason};
 use det_store::StoreError;
 use det_store::allocations::AllocationRow;
@@ -10,31 +11,22 @@ use serde_json::{Map, Value};
 use crate::app::workspaces::Places;
 use crate::error::{AppError, AppResult};
 
-/// A reason in words, ready to be stored.
-pub(crate) struct WaitText {
-    /// The document that the row holds.
-    pub(crate) stored: String,
-    pub(crate) message: String,
-    pub(crate) kind: WaitKind,
-}
-
-impl WaitText {
-    /// `name_of` gives the names of allocations for people, `places` those of workspaces.
-    pub(crate) fn of(
-        reason: &WaitReason,
-        name_of: impl Fn(&AllocationId) -> Option<String>,
-        places: &Places,
-    ) -> AppResult<Self> {
-        let document = Document {
-            reason,
-            message: reason.told(name_of, |id| places.name_of(id)),
-        };
-        Ok(Self {
-            stored: serde_json::to_string(&document).map_err(AppError::internal)?,
-            message: document.message,
-            kind: reason.kind(),
-        })
-    }
+/// A reason in words, ready to be stored. `name_of` gives the names of allocations for people, `places` those of
+/// workspaces.
+pub(crate) fn waiting_of(
+    reason: &WaitReason,
+    name_of: impl Fn(&AllocationId) -> Option<String>,
+    places: &Places,
+) -> AppResult<Waiting> {
+    let document = Document {
+        reason,
+        message: reason.told(name_of, |id| places.name_of(id)),
+    };
+    Ok(Waiting {
+        stored: serde_json::to_string(&document).map_err(AppError::internal)?,
+        message: document.message,
+        kind: reason.kind(),
+    })
 }
 
 #[derive(Serialize)]

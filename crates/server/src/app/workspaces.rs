@@ -8,7 +8,9 @@ mod known;
 
 use std::collections::BTreeMap;
 
+use det_ids::ExperimentId;
 use det_lifecycle::experiment::ExperimentEvent;
+use det_orchestrator::Event;
 use det_store::WriteTx;
 use det_store::events::NewEvent;
 use det_store::experiments::{self, Member};
@@ -21,7 +23,7 @@ pub use known::{Known, Places};
 pub(crate) use known::{path_of, require_unarchived, require_unarchived_workspace};
 
 use crate::app::Master;
-use crate::app::lifecycle::Cause;
+use crate::app::orchestration::{Cause, advance};
 use crate::app::users::UnixIdentity;
 use crate::auth::{Actor, User};
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -419,13 +421,15 @@ impl Master {
             .hint("ask an administrator to do it, or archive it"));
         }
         let cause = Cause {
-            actor: actor.name(),
-            reason: Some(format!("{what} is deleted")),
+            actor: actor.name().into(),
+            reason: Some(format!("{what} is deleted").into()),
         };
-        for member in members {
-            self.experiment_event(tx, member.id, ExperimentEvent::Delete, &cause)
-                .await?;
-        }
+        let events = members.iter().map(|member| Event::Experiment {
+            id: ExperimentId(member.id),
+            event: ExperimentEvent::Delete,
+            cause: cause.clone(),
+        });
+        advance(self, tx, events).await?;
         if !members.is_empty() {
             let hub = self.hub.clone();
             tx.after_commit(move || hub.notify(&Topic::CleanUp));

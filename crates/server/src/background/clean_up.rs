@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use det_failpoints::failpoint;
+use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_orchestrator::Event;
 use det_store::checkpoints::CheckpointRow;
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -18,7 +20,7 @@ use crate::app::checkpoints::patterns;
 use crate::app::checkpoints::policy::to_delete;
 use crate::app::checkpoints::removal::{WarmStarts, in_use};
 use crate::app::checkpoints::storage::Storage;
-use crate::app::lifecycle::Cause;
+use crate::app::orchestration::{Cause, advance};
 use crate::app::searches::config_of;
 use crate::background::sleep_or_forever;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -177,14 +179,14 @@ async fn delete(master: &Master, row: &ExperimentRow) -> AppResult<()> {
                 .store
                 .write(move |tx| {
                     Box::pin(async move {
-                        let cause = Cause::master(error.message);
-                        handler
-                            .experiment_event(tx, id, ExperimentEvent::DeleteFailed, &cause)
-                            .await?;
-                        let why = format!(
-                            "experiment {id} could not be deleted: {}",
-                            cause.reason.unwrap_or_default()
-                        );
+                        let failed = Event::Experiment {
+                            id: ExperimentId(id),
+                            event: ExperimentEvent::DeleteFailed,
+                            cause: Cause::master(&error.message),
+                        };
+                        advance(&handler, tx, [failed]).await?;
+                        let why =
+                            format!("experiment {id} could not be deleted: {}", error.message);
                         handler
                             .after_member_deletion(tx, ACTOR, project_id, Some(&why))
                             .await

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_ids::AllocationId;
+use det_orchestrator::Event;
 use det_store::{allocations, users};
 
 use crate::app::Master;
-use crate::app::lifecycle::Cause;
+use crate::app::orchestration::commit;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
@@ -81,39 +82,12 @@ async fn end_overdue(master: &Master) -> AppResult<Option<i64>> {
         .filter_map(|row| row.preempt_deadline)
         .filter(|at| *at > now)
         .min();
-    for row in due
+    let overdue = due
         .into_iter()
-        .filter(|row| row.preempt_deadline.is_some_and(|at| at <= now))
-    {
-        let handler = master.clone();
-        master
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let Some(mut row) = allocations::find(&mut tx.conn(), &row.id).await? else {
-                        return Ok(());
-                    };
-                    if row.preempt_deadline.is_none_or(|at| at > now) || row.ended_at.is_some() {
-                        return Ok(());
-                    }
-                    row.preempt_deadline = None;
-                    allocations::update(&mut tx.conn(), &row).await?;
-                    let (event, reason) = match row.state {
-                        AllocationState::Preempting | AllocationState::Saving => (
-                            AllocationEvent::PreemptTimedOut,
-                            "it did not exit in time after it was asked to",
-                        ),
-                        _ => (
-                            AllocationEvent::Kill,
-                            "it did not exit in time after it said that it ends",
-                        ),
-                    };
-                    handler
-                        .allocation_event(tx, &row.id, event, &Cause::master(reason))
-                        .await
-                })
-            })
-            .await?;
+        .filter(|row| row.preempt_deadline.is_some_and(|at| at <= now));
+    for row in overdue {
+        let id = AllocationId(row.id);
+        commit(master, Event::Overdue { id }).await?;
     }
     Ok(next)
 }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, Micros};
-use det_scheduler::{Pass, PoolSnapshot, Queue, WaitReason};
-use det_store::allocations::AllocationRow;
+use det_ids::{AllocationId, ContainerId, Micros};
+use det_orchestrator::{Event, Placed, Waiting};
+use det_scheduler::{Pass, Placement, PoolSnapshot, Queue, WaitReason};
 use det_store::queue_days::{self, QueueDay};
 
 use crate::app::Master;
-use crate::app::wait_reasons::WaitText;
+use crate::app::orchestration::{PlacedRequest, advance_counting};
+use crate::app::wait_reasons::waiting_of;
 use crate::app::workspaces::Places;
 use crate::background::fallback;
 use crate::background::limits::Limits;
@@ -227,23 +228,31 @@ impl Master {
         self.store
             .write(move |tx| {
                 Box::pin(async move {
+                    let place = decided.place.into_iter().map(placed);
+                    let preempt = decided
+                        .preempt
+                        .into_iter()
+                        .map(|preemption| Event::PreemptFor {
+                            id: preemption.allocation_id,
+                            for_allocation: preemption.for_allocation,
+                            reason: preemption.reason.to_string(),
+                        });
+                    let hand_over = decided.hand_over.into_iter().map(|it| Event::HandOver {
+                        id: it.allocation_id,
+                        for_allocation: it.for_allocation,
+                    });
+                    let waits = texts.into_iter().map(|(id, waiting)| Event::Waits {
+                        id,
+                        waiting: Waiting::clone(&waiting),
+                    });
+                    let events = place.chain(preempt).chain(hand_over).chain(waits);
+                    let placed = advance_counting(&master, tx, events).await?;
                     let mut waits: BTreeMap<(String, i64), QueueDay> = BTreeMap::new();
-                    for placement in decided.place {
-                        if let Some(placed) = master.place_allocation(tx, placement).await? {
-                            note_wait(&mut waits, placed);
-                        }
+                    for request in placed {
+                        note_wait(&mut waits, request);
                     }
                     for ((pool, _), day) in waits {
                         queue_days::add(&mut tx.conn(), &pool, day).await?;
-                    }
-                    for preemption in decided.preempt {
-                        master.preempt_for_scheduler(tx, preemption).await?;
-                    }
-                    for hand_over in decided.hand_over {
-                        master.hand_over(tx, hand_over).await?;
-                    }
-                    for (allocation, text) in texts {
-                        master.note_waiting(tx, &allocation, &text).await?;
                     }
                     if places {
                         failpoint!("server::schedule::place::before_commit");
@@ -259,14 +268,22 @@ impl Master {
     }
 }
 
-/// Adds what an allocation has waited to the day on which it was placed.
-fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: AllocationRow) {
-    let Some(at) = placed.placed_at else { return };
-    let day = queue_days::day_of(at);
+/// A placement with new ids for its containers.
+fn placed(placement: Placement) -> Event {
+    let ids = placement.parts.iter().map(|_| ContainerId::random());
+    Event::Place(Placed {
+        container_ids: ids.collect(),
+        placement,
+    })
+}
+
+/// Adds what a request has waited to the day on which it was placed.
+fn note_wait(waits: &mut BTreeMap<(String, i64), QueueDay>, placed: PlacedRequest) {
+    let day = queue_days::day_of(placed.placed_at.0);
     let entry = waits.entry((placed.resource_pool, day)).or_default();
     entry.day = day;
     entry.placed += 1;
-    entry.waited += (at - placed.requested_at).max(0);
+    entry.waited += (placed.placed_at.0 - placed.requested_at.0).max(0);
 }
 
 /// Reasons in words; many requests wait for the same one. `called` gives the names of allocations for people, `places` those
@@ -275,15 +292,15 @@ fn in_words(
     waiting: Vec<(AllocationId, Arc<WaitReason>)>,
     called: impl Fn(&AllocationId) -> Option<String>,
     places: &Places,
-) -> AppResult<Vec<(AllocationId, Arc<WaitText>)>> {
-    let mut written: HashMap<*const WaitReason, Arc<WaitText>> = HashMap::new();
+) -> AppResult<Vec<(AllocationId, Arc<Waiting>)>> {
+    let mut written: HashMap<*const WaitReason, Arc<Waiting>> = HashMap::new();
     waiting
         .into_iter()
         .map(|(allocation, reason)| {
             let text = match written.entry(Arc::as_ptr(&reason)) {
                 Entry::Occupied(text) => Arc::clone(text.get()),
                 Entry::Vacant(free) => {
-                    Arc::clone(free.insert(Arc::new(WaitText::of(&reason, &called, places)?)))
+                    Arc::clone(free.insert(Arc::new(waiting_of(&reason, &called, places)?)))
                 }
             };
             Ok((allocation, text))

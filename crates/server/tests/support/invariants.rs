@@ -149,7 +149,7 @@ async fn load_experiment(
         });
     }
     if let Some(stored) = searches::find(&mut tx.conn(), row.id).await? {
-        let (search, _) = replay(&config_of(row)?, row.id, &stored)?;
+        let search = replay(&config_of(row)?, row.id, &stored)?.search;
         let remembered = master.searches.remembered(row.id);
         snapshot.searches.push(Search {
             experiment_id: row.id,

@@ -1,12 +1,10 @@
-//! Mirrors `app/agents.rs`, `app/containers.rs` and `rm_agents/connection.rs`.
+//! Agents: joining, leaving, taking out of service.
 
 use std::collections::BTreeSet;
 
 use det_agent_proto::ContainerState;
-use det_lifecycle::allocation::{AllocationEvent, AllocationState};
-use det_lifecycle::container::{Desired, Observed};
-use det_scheduler::{HandOver, Placement, Preemption};
-use det_taskspec::ContainerExit;
+use det_ids::{AgentId, AllocationId, ContainerId};
+use det_orchestrator::Event;
 
 use super::{PATIENCE, Refused, Topic, Tx};
 use crate::history::Service;
@@ -15,12 +13,6 @@ use crate::rows::{Agent, Container, Time};
 
 /// A container as an agent reports it.
 pub(crate) type Reported = (String, ContainerState);
-
-fn lost(message: &str) -> ContainerExit {
-    ContainerExit::Lost {
-        message: message.to_owned(),
-    }
-}
 
 impl Tx<'_> {
     /// An agent says hello with everything it holds.
@@ -48,26 +40,15 @@ impl Tx<'_> {
                 disconnected_at: None,
             },
         );
-        self.record("agent", id, "connected", None);
-        if before.is_some_and(|b| b.instance != instance) {
-            self.lose_containers(id, "the agent came back without its tasks")?;
-        }
-        for (container, state) in containers {
-            self.apply_container_report(id, container, state.clone())?;
-        }
-        let held: BTreeSet<&str> = containers.iter().map(|(id, _)| id.as_str()).collect();
-        let missing: Vec<String> = self
-            .rows
-            .live_containers_of(id)
-            .into_iter()
-            .filter(|c| c.observed.is_some() && !held.contains(c.id.as_str()))
-            .map(|c| c.id.clone())
-            .collect();
-        for container in missing {
-            self.container_ended(&container, lost("the agent does not know it any more"))?;
-        }
-        self.wake(Topic::Schedule);
-        Ok(())
+        self.record("agent", id.to_owned(), "connected", None);
+        let observed = containers
+            .iter()
+            .map(|(id, state)| (ContainerId::from(id.as_str()), state.clone().into()));
+        self.advance([Event::PlaceReturned {
+            place: AgentId::from(id),
+            is_new: before.is_some_and(|b| b.instance != instance),
+            observed: observed.collect(),
+        }])
     }
 
     /// The end of an agent's connection. A connection that has taken its place meanwhile counts more.
@@ -83,22 +64,9 @@ impl Tx<'_> {
             return;
         }
         row.disconnected_at = Some(now);
-        self.record("agent", id, "disconnected", None);
+        self.record("agent", id.to_owned(), "disconnected", None);
         self.wake(Topic::Deadlines);
         self.wake(Topic::Schedule);
-    }
-
-    pub(crate) fn lose_containers(&mut self, agent_id: &str, why: &str) -> Result<(), Refused> {
-        let live: Vec<String> = self
-            .rows
-            .live_containers_of(agent_id)
-            .into_iter()
-            .map(|c| c.id.clone())
-            .collect();
-        for container in live {
-            self.container_ended(&container, lost(why))?;
-        }
-        Ok(())
     }
 
     /// Gives up an agent that has been away since `since`.
@@ -111,10 +79,13 @@ impl Tx<'_> {
         if !still {
             return Ok(());
         }
-        self.lose_containers(id, "the agent was away for too long")?;
+        self.advance([Event::PlaceLost {
+            place: AgentId::from(id),
+            reason: "the agent was away for too long".to_owned(),
+        }])?;
         self.rows.version += 1;
         self.rows.agents.remove(id);
-        self.record("agent", id, "removed", None);
+        self.record("agent", id.to_owned(), "removed", None);
         self.wake(Topic::Schedule);
         Ok(())
     }
@@ -176,166 +147,16 @@ impl Tx<'_> {
         agent_id: &str,
         concerned: impl Fn(&Container) -> bool,
     ) -> Result<(), Refused> {
-        let allocations: BTreeSet<String> = self
+        let allocations: BTreeSet<AllocationId> = self
             .rows
             .live_containers_of(agent_id)
             .into_iter()
             .filter(|c| concerned(c))
-            .map(|c| c.allocation_id.clone())
+            .map(|c| c.row.allocation_id.clone())
             .collect();
-        for allocation in allocations {
-            let event = AllocationEvent::Infrastructure("taken out of service".to_owned());
-            self.allocation_event(&allocation, event)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn place_allocation(&mut self, placement: &Placement) -> Result<(), Refused> {
-        let id = placement.allocation_id.as_str();
-        let Some(row) = self.rows.allocations.get(id) else {
-            return Ok(());
-        };
-        if row.placed_at.is_some() || row.ended_at.is_some() {
-            return Ok(());
-        }
-        for (agent, slots) in &placement.parts {
-            // The agent changed between the plan and now: the change has woken the scheduler for another pass.
-            let takes_work = self.rows.agents.get(agent.as_str()).is_some_and(|a| {
-                a.disconnected_at.is_none()
-                    && a.enabled
-                    && slots.iter().all(|s| !a.disabled_slots.contains(&s.0))
-            });
-            if !takes_work {
-                return Ok(());
-            }
-        }
-        for (member, (agent, slots)) in placement.parts.iter().enumerate() {
-            self.rows.last_container += 1;
-            let container = Container {
-                id: format!("c{}", self.rows.last_container),
-                allocation_id: id.to_owned(),
-                agent_id: agent.0.clone(),
-                member,
-                slots: slots.iter().map(|s| s.0).collect(),
-                desired: Desired::Run,
-                observed: None,
-                joined: false,
-                ended_at: None,
-            };
-            self.rows.insert_container(container);
-            self.wake_agent(agent.as_str());
-        }
-        let now = self.now;
-        if let Some(row) = self.rows.allocation_mut(id) {
-            row.placed_at = Some(now);
-        }
-        self.record("allocation", id, "placed", Some("ASSIGNED"));
-        self.allocation_event(id, AllocationEvent::Place)
-    }
-
-    pub(crate) fn preempt_for_scheduler(&mut self, preemption: &Preemption) -> Result<(), Refused> {
-        let id = preemption.allocation_id.as_str();
-        let Some(row) = self
-            .rows
-            .allocation_mut(id)
-            .filter(|row| row.ended_at.is_none())
-        else {
-            return Ok(());
-        };
-        row.preempted_for = preemption.for_allocation.as_ref().map(|a| a.0.clone());
-        self.allocation_event(id, AllocationEvent::Preempt)
-    }
-
-    pub(crate) fn hand_over(&mut self, hand_over: &HandOver) {
-        if let Some(row) = self
-            .rows
-            .allocation_mut(hand_over.allocation_id.as_str())
-            .filter(|row| row.ended_at.is_none())
-        {
-            row.preempted_for = Some(hand_over.for_allocation.0.clone());
-        }
-    }
-
-    pub(crate) fn note_waiting(&mut self, id: &str, reason: &str) {
-        if let Some(row) = self
-            .rows
-            .allocation_mut(id)
-            .filter(|row| row.placed_at.is_none() && row.ended_at.is_none())
-        {
-            row.wait_reason = Some(reason.to_owned());
-        }
-    }
-
-    pub(crate) fn apply_container_report(
-        &mut self,
-        agent_id: &str,
-        container: &str,
-        state: ContainerState,
-    ) -> Result<(), Refused> {
-        let moves_back = self.is(Mutant::MovesBack);
-        let Some(row) = self.rows.containers.get(container) else {
-            return Ok(());
-        };
-        if row.ended_at.is_some() || row.agent_id != agent_id {
-            return Ok(());
-        }
-        let state = Observed::from(state);
-        if let Observed::Terminated { exit } = state {
-            return self.container_ended(container, exit);
-        }
-        if row
-            .observed
-            .as_ref()
-            .is_some_and(|known| *known == state || (state.is_before(known) && !moves_back))
-        {
-            return Ok(());
-        }
-        let allocation = row.allocation_id.clone();
-        if let Some(row) = self.rows.container_mut(container) {
-            row.observed = Some(state);
-        }
-        self.allocation_event(&allocation, AllocationEvent::MembersChanged)
-    }
-
-    fn container_ended(&mut self, container: &str, exit: ContainerExit) -> Result<(), Refused> {
-        let now = self.now;
-        let Some(row) = self.rows.container_mut(container) else {
-            return Ok(());
-        };
-        row.observed = Some(Observed::Terminated { exit });
-        row.ended_at = Some(now);
-        let (agent, allocation) = (row.agent_id.clone(), row.allocation_id.clone());
-        self.rows.live.containers.remove(container);
-        self.wake_agent(&agent);
-        self.wake(Topic::Schedule);
-        self.allocation_event(&allocation, AllocationEvent::MembersChanged)
-    }
-
-    pub(crate) fn container_never_started(&mut self, container: &str) -> Result<(), Refused> {
-        let Some(row) = self.rows.containers.get(container) else {
-            return Ok(());
-        };
-        if row.ended_at.is_some() || row.desired == Desired::Run {
-            return Ok(());
-        }
-        self.container_ended(container, ContainerExit::Killed)
-    }
-
-    /// Ends an allocation that did not make room in time.
-    pub(crate) fn end_overdue(&mut self, id: &str) -> Result<(), Refused> {
-        let now = self.now;
-        let Some(row) = self.rows.allocation_mut(id).filter(|row| {
-            row.ended_at.is_none() && row.preempt_deadline.is_some_and(|due| due <= now)
-        }) else {
-            return Ok(());
-        };
-        row.preempt_deadline = None;
-        let event = match row.state {
-            AllocationState::Preempting | AllocationState::Saving => {
-                AllocationEvent::PreemptTimedOut
-            }
-            _ => AllocationEvent::Kill,
-        };
-        self.allocation_event(id, event)
+        self.advance(allocations.into_iter().map(|id| Event::PlatformFailed {
+            id,
+            reason: "taken out of service".to_owned(),
+        }))
     }
 }

@@ -1,10 +1,11 @@
-//! Mirrors `background/schedule.rs`: what the planner is told, and what becomes of its plan.
+//! Scheduling: what the planner is given, and what becomes of its plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, TaskId};
+use det_ids::{AgentId, AllocationId, ContainerId, JobId, Micros, SlotId};
 use det_lifecycle::allocation::AllocationState;
+use det_orchestrator::{Event, Placed, Waiting};
 use det_scheduler::{
     AgentSnapshot, AgentState, Job, NeverFits, Plan, Policy, PoolSettings, PoolSnapshot, Progress,
     Queue, Request, RunningAllocation, SlotSnapshot, SlotState, plan,
@@ -66,15 +67,16 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
     for container in live() {
         for slot in &container.slots {
             held.insert(
-                (&container.agent_id, *slot),
-                AllocationId(container.allocation_id.clone()),
+                (container.row.place.as_str(), *slot),
+                container.row.allocation_id.clone(),
             );
         }
         if container.slots.is_empty() {
-            *aux.entry(&container.agent_id).or_default() += 1;
+            *aux.entry(container.row.place.as_str()).or_default() += 1;
         }
-        parts.entry(&container.allocation_id).or_default().push((
-            AgentId(container.agent_id.clone()),
+        let of = container.row.allocation_id.as_str();
+        parts.entry(of).or_default().push((
+            container.row.place.clone(),
             container.slots.iter().copied().map(SlotId).collect(),
         ));
     }
@@ -130,15 +132,16 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
         .iter()
         .filter_map(|id| rows.allocations.get(id))
     {
+        let row = &row.row;
         if row.placed_at.is_none() {
             queue.requests.push(request(row));
         } else if !unheld {
             snapshot.running.push(RunningAllocation {
                 request: request(row),
                 placement: parts.remove(row.id.as_str()).unwrap_or_default(),
-                started_at: Micros(row.placed_at.unwrap_or(row.requested_at)),
+                started_at: row.placed_at.unwrap_or(row.requested_at),
                 progress: match (&row.preempted_for, row.preempt_deadline, &row.state) {
-                    (Some(other), _, _) => Progress::PreemptedFor(AllocationId(other.clone())),
+                    (Some(other), _, _) => Progress::PreemptedFor(other.clone()),
                     (None, Some(_), _) | (None, None, AllocationState::Killing { .. }) => {
                         Progress::Stopping
                     }
@@ -152,7 +155,7 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
         .allocations
         .iter()
         .filter_map(|id| rows.allocations.get(id))
-        .map(|a| a.experiment_id)
+        .map(Allocation::experiment_id)
         .collect::<BTreeSet<_>>()
     {
         let Some(experiment) = rows.experiments.get(&id) else {
@@ -174,16 +177,16 @@ fn pool(rows: &Rows, rule: Rule, mutant: Option<Mutant>) -> (PoolSnapshot, Queue
     (snapshot, queue)
 }
 
-fn request(row: &Allocation) -> Request {
+fn request(row: &det_orchestrator::Allocation) -> Request {
     Request {
-        allocation_id: AllocationId(row.id.clone()),
-        task_id: TaskId(row.task_id.clone()),
-        job_id: JobId(row.experiment_id.to_string()),
+        allocation_id: row.id.clone(),
+        task_id: row.task_id.clone(),
+        job_id: row.job_id.clone(),
         slots: row.slots,
         single_agent: row.single_agent,
         preemptible: true,
         excluded_agents: BTreeSet::new(),
-        requested_at: Micros(row.requested_at),
+        requested_at: row.requested_at,
     }
 }
 
@@ -209,19 +212,41 @@ pub(crate) fn can_ever_fit(rows: &Rows, submission: &Submission) -> Result<(), N
 impl Tx<'_> {
     /// Stores a plan.
     pub(crate) fn apply_plan(&mut self, planned: &Planned) -> Result<(), Refused> {
-        for placement in &planned.plan.place {
-            self.place_allocation(placement)?;
+        let plan = &planned.plan;
+        for placement in &plan.place {
+            let last = self.rows.last_container;
+            let ids = (last + 1..).take(placement.parts.len());
+            self.advance([Event::Place(Placed {
+                placement: placement.clone(),
+                container_ids: ids.map(|n| ContainerId(format!("c{n}"))).collect(),
+            })])?;
         }
-        for preemption in &planned.plan.preempt {
-            self.preempt_for_scheduler(preemption)?;
-        }
-        for hand_over in &planned.plan.hand_over {
-            self.hand_over(hand_over);
-        }
-        for (id, reason) in planned.reasons() {
-            let stored = self.rows.allocations.get(id);
-            if stored.is_some_and(|row| row.wait_reason.as_deref() != Some(&reason)) {
-                self.note_waiting(id, &reason);
+        let preempt = plan.preempt.iter().map(|it| Event::PreemptFor {
+            id: it.allocation_id.clone(),
+            for_allocation: it.for_allocation.clone(),
+            reason: it.reason.to_string(),
+        });
+        let hand_over = plan.hand_over.iter().map(|it| Event::HandOver {
+            id: it.allocation_id.clone(),
+            for_allocation: it.for_allocation.clone(),
+        });
+        self.advance(preempt.chain(hand_over))?;
+        for (id, reason) in &plan.waiting {
+            let (kind, message) = (reason.kind(), reason.to_string());
+            let stored = self.rows.allocations.get(id.as_str());
+            if stored.is_none_or(|it| it.row.wait_reason.as_ref() == Some(&message)) {
+                continue;
+            }
+            self.advance([Event::Waits {
+                id: id.clone(),
+                waiting: Waiting {
+                    kind,
+                    stored: message.clone(),
+                    message,
+                },
+            }])?;
+            if let Some(row) = self.rows.allocation_mut(id.as_str()) {
+                row.wait_kind = row.row.wait_reason.is_some().then_some(kind);
             }
         }
         Ok(())

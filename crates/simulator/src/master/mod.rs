@@ -1,65 +1,43 @@
-//! The master's glue, as thin as it can be mirrored: what its use cases do between loading rows and storing them.
-//!
-//! Every function here has its counterpart of the same name below `crates/server/src`, and decides nothing that the pure
-//! rooms decide. It works on a [`Tx`]: rows, what the master remembers, and the wakes that follow the commit.
+//! The master around the orchestration core: what it remembers, its transactions, and what its use cases do before they
+//! hand an event to the core.
 
 mod agents;
 mod background;
-mod lifecycle;
+mod experiments;
+mod rows;
 mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_agent_proto::reconcile::Heard;
-use det_searcher::Search;
+use det_ids::{AgentId, Micros};
+use det_orchestrator::{Agenda, Clock, Core, Effect, Event, NewTrial, SearchState, Trial};
 
 use crate::mutant::Mutant;
-use crate::rows::{Rows, SECOND, Time};
+use crate::rows::{self as stored, Rows, SECOND, Time};
 
 pub(crate) use background::{Planned, can_ever_fit};
-pub(crate) use lifecycle::replay;
+pub(crate) use det_orchestrator::Topic;
+pub(crate) use experiments::replay;
 pub(crate) use tasks::{Call, Reply};
 
 /// How long an agent may be away before its tasks are given up.
 pub(crate) const PATIENCE: Time = 600 * SECOND;
 /// An order to end a container is repeated when its end has not been reported for this long.
 pub(crate) const REPEAT_END: Time = 30 * SECOND;
-/// Code that has said that it ends early is given this long.
-const EARLY_EXIT: Time = 10 * SECOND;
 /// Events after which a snapshot replaces them; small, so that it happens often here.
 const SNAPSHOT_EVERY: i64 = 16;
 
 /// A request that does not fit; nothing of it is stored.
 pub(crate) type Refused = String;
 
-/// Who may be woken.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Topic {
-    /// Scheduling.
-    Schedule,
-    /// The watch over deadlines.
-    Deadlines,
-    /// Cleaning up.
-    CleanUp,
-    /// The connection of an agent.
-    Agent(String),
-}
-
 /// What the master remembers; lost with it.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// Loaded searches.
-    pub(crate) searches: BTreeMap<i64, Loaded>,
+    pub(crate) searches: BTreeMap<i64, SearchState>,
     /// Connections by agent.
     pub(crate) connections: BTreeMap<String, Connection>,
-}
-
-/// A search in memory.
-#[derive(Debug, Clone)]
-pub(crate) struct Loaded {
-    pub(crate) search: Search,
-    through: i64,
-    snapshot: i64,
 }
 
 /// An agent's connection.
@@ -106,33 +84,136 @@ impl<'a> Tx<'a> {
         self.mutant == Some(mutant)
     }
 
+    fn core(&self) -> Core {
+        Core {
+            snapshot_every: SNAPSHOT_EVERY,
+            mutant: self.mutant.and_then(Mutant::of_core),
+        }
+    }
+
+    /// Decides on events in their order, each with everything that follows from it.
+    pub(crate) fn advance(
+        &mut self,
+        events: impl IntoIterator<Item = Event>,
+    ) -> Result<(), Refused> {
+        let mut agenda = Agenda::new(events);
+        let clock = Clock {
+            wall: Micros(self.now),
+            steady: Micros(self.now),
+        };
+        let core = self.core();
+        while let Some(event) = agenda.next_event() {
+            let outcome = core
+                .decide(self, clock, event)
+                .map_err(|refused| refused.to_string())?;
+            for effect in outcome.effects {
+                self.carry_out(effect);
+            }
+            agenda.follow(outcome.then);
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Record(record) => self.record(
+                record.subject.kind(),
+                record.subject.id(),
+                record.kind,
+                record.to,
+            ),
+            Effect::Wake(topic) => self.wake(topic),
+            Effect::InsertTrial(new) => self.insert_trial(new),
+            Effect::AppendSearchEvent {
+                experiment_id,
+                number,
+                text,
+            } => {
+                self.rows.version += 1;
+                if let Some(stored) = self.rows.searches.get_mut(&experiment_id.0) {
+                    stored.events.push((number, text));
+                }
+            }
+            Effect::SaveSearch {
+                experiment_id,
+                through,
+                snapshot,
+            } => {
+                self.rows.version += 1;
+                let stored = stored::StoredSearch {
+                    through,
+                    snapshot,
+                    events: Vec::new(),
+                };
+                self.rows.searches.insert(experiment_id.0, stored);
+            }
+            Effect::EndSearch(id) => {
+                self.rows.version += 1;
+                self.rows.searches.remove(&id.0);
+                self.memory.searches.remove(&id.0);
+                self.searches.insert(id.0);
+            }
+            // Nothing here keeps logs, statistics, tokens or caches.
+            Effect::Log { .. }
+            | Effect::ExperimentEnded { .. }
+            | Effect::ExperimentContinued(_)
+            | Effect::RunStarted(_)
+            | Effect::RestartsAllowed(_)
+            | Effect::TrialEnded(_)
+            | Effect::ContainerPlaced { .. }
+            | Effect::ContainerEnded(_)
+            | Effect::Placed { .. }
+            | Effect::Preempted(_)
+            | Effect::AllocationEnded(_) => {}
+        }
+    }
+
+    fn insert_trial(&mut self, new: NewTrial) {
+        let id = self.rows.last_trial + 1;
+        self.rows.last_trial = id;
+        self.rows.insert_trial(stored::Trial {
+            row: Trial {
+                id: det_ids::TrialId(id),
+                experiment_id: new.experiment_id,
+                request_id: new.request_id,
+                task_id: new.task_id,
+                state: new.state,
+                run_id: 0,
+                restarts: 0,
+                ended_at: None,
+            },
+            seed: new.seed,
+            latest_checkpoint: None,
+        });
+    }
+
     /// Records what happened to a subject, and with `to` its new state.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "numbers and texts alike are handed in"
-    )]
     fn record(
         &mut self,
         subject: &'static str,
-        id: impl ToString,
+        id: String,
         kind: &'static str,
         to: Option<&'static str>,
     ) {
-        if self.is(Mutant::NoEvents) && subject == "trial" {
-            return;
-        }
         self.rows.version += 1;
         self.rows.events += 1;
-        let told = self.rows.told.entry((subject, id.to_string())).or_default();
-        told.0 = to.or(told.0);
-        told.1.insert(kind);
+        let known = self.rows.told.entry((subject, id)).or_default();
+        known.0 = to.or(known.0);
+        known.1.insert(kind);
     }
 
     fn wake(&mut self, topic: Topic) {
-        self.wakes.insert(topic);
+        match topic {
+            Topic::Schedule | Topic::Deadlines | Topic::CleanUp | Topic::Place(_) => {
+                self.wakes.insert(topic);
+            }
+            // Code asks again by itself.
+            Topic::Allocation(_) | Topic::TaskLog(_) | Topic::Trial(_) => {}
+        }
     }
+}
 
-    fn wake_agent(&mut self, agent_id: &str) {
-        self.wake(Topic::Agent(agent_id.to_owned()));
-    }
+/// The topic of an agent's connection.
+pub(crate) fn place(agent_id: &str) -> Topic {
+    Topic::Place(AgentId::from(agent_id))
 }

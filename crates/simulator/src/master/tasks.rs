@@ -1,11 +1,12 @@
-//! Mirrors what running tasks tell and ask: `app/allocations.rs`, `app/metrics.rs`, `app/checkpoints.rs`, `app/trials.rs`.
+//! What running tasks report and ask.
 
 use std::collections::BTreeMap;
 
-use det_ids::RequestId;
+use det_ids::{AllocationId, ContainerId, TrialId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::Observed;
-use det_lifecycle::trial::{EarlyExit, TrialEvent};
+use det_lifecycle::trial::EarlyExit;
+use det_orchestrator::{Allocation, Cause, Event, Mutant as CoreMutant};
 use det_searcher::Event as SearchEvent;
 
 use super::{Refused, Tx};
@@ -57,6 +58,16 @@ pub(crate) enum Reply {
     Preempt(bool),
 }
 
+fn cause() -> Cause {
+    Cause::actor("task:code")
+}
+
+/// The trial that an allocation works for.
+fn reporter(row: &Allocation) -> Result<TrialId, Refused> {
+    row.trial_id
+        .ok_or_else(|| format!("allocation {} works for no trial", row.id))
+}
+
 impl Tx<'_> {
     /// Takes a call of a container.
     pub(crate) fn take(
@@ -74,38 +85,43 @@ impl Tx<'_> {
             Call::Line { sequence } => self.append_line(allocation, container, sequence),
             Call::Poll => Ok(Reply::Preempt(self.preemption_signal(allocation))),
             Call::Acknowledge => {
-                self.allocation_event(allocation, AllocationEvent::Acknowledge)?;
+                self.advance([Event::Allocation {
+                    id: AllocationId::from(allocation),
+                    event: AllocationEvent::Acknowledge,
+                    cause: cause(),
+                }])?;
                 Ok(Reply::Done)
             }
-            Call::EarlyExit(reason) => self.report_early_exit(allocation, reason),
+            Call::EarlyExit(reason) => {
+                let row = self.allocation_row(allocation)?;
+                let (id, run) = (reporter(row)?, Some(row.run_id));
+                self.advance([Event::EarlyExit {
+                    id,
+                    run,
+                    reason,
+                    cause: cause(),
+                }])?;
+                Ok(Reply::Done)
+            }
         }
     }
 
     fn rendezvous(&mut self, allocation: &str, container: &str) -> Result<Reply, Refused> {
-        let row = self
-            .rows
-            .containers
-            .get(container)
-            .ok_or_else(|| format!("container {container} not found"))?;
-        if !row.joined
-            && let Some(row) = self.rows.container_mut(container)
-        {
-            row.joined = true;
-        }
+        self.advance([Event::Joined {
+            id: AllocationId::from(allocation),
+            container_id: ContainerId::from(container),
+            cause: cause(),
+        }])?;
         let members = self.rows.members(allocation);
-        let all_joined = members.iter().all(|c| c.joined);
-        let all_run = members
+        let all_here = members
             .iter()
-            .all(|c| matches!(c.observed, Some(Observed::Running { .. })));
-        if all_joined {
-            self.allocation_event(allocation, AllocationEvent::Meet)?;
-        }
+            .all(|c| c.row.joined && matches!(c.row.observed, Some(Observed::Running { .. })));
         let ended = self
             .rows
             .allocations
             .get(allocation)
-            .is_none_or(|a| a.ended_at.is_some());
-        match (all_joined && all_run, ended) {
+            .is_none_or(|a| a.row.ended_at.is_some());
+        match (all_here, ended) {
             (true, _) => Ok(Reply::Done),
             (false, true) => Err("the allocation has ended before all had met".to_owned()),
             (false, false) => Ok(Reply::NotYet),
@@ -115,28 +131,33 @@ impl Tx<'_> {
     fn preemption_signal(&self, allocation: &str) -> bool {
         self.rows.allocations.get(allocation).is_some_and(|a| {
             matches!(
-                a.state,
+                a.row.state,
                 AllocationState::Preempting | AllocationState::Saving
             )
         })
     }
 
+    fn allocation_row(&self, id: &str) -> Result<&Allocation, Refused> {
+        let found = self.rows.allocations.get(id);
+        found
+            .map(|it| &it.row)
+            .ok_or_else(|| format!("allocation {id} not found"))
+    }
+
     /// The trial and run that an allocation reports for; refuses an older run.
-    fn fenced(&self, allocation: &str, open: Mutant) -> Result<(i64, i64), Refused> {
-        let row = self
-            .rows
-            .allocations
-            .get(allocation)
-            .ok_or_else(|| format!("allocation {allocation} not found"))?;
-        let newest = self.rows.trials.get(&row.trial_id).map(|t| t.run_id);
-        if newest != Some(row.run_id) && !self.is(open) {
-            return Err(format!("run {} is over", row.run_id));
-        }
-        Ok((row.trial_id, row.run_id))
+    fn fenced(&self, allocation: &str, open: CoreMutant) -> Result<(i64, i64), Refused> {
+        let row = self.allocation_row(allocation)?;
+        let id = reporter(row)?;
+        let trial = self.rows.trials.get(&id.0);
+        let trial = trial.ok_or_else(|| format!("trial {id} not found"))?;
+        self.core()
+            .require_current_run(&trial.row, Some(row.run_id), open)
+            .map_err(|refused| refused.to_string())?;
+        Ok((id.0, row.run_id))
     }
 
     fn report_metric(&mut self, allocation: &str, step: i64, value: f64) -> Result<Reply, Refused> {
-        let (trial_id, run_id) = self.fenced(allocation, Mutant::UnfencedMetrics)?;
+        let (trial_id, run_id) = self.fenced(allocation, CoreMutant::UnfencedMetrics)?;
         let doubled = self.is(Mutant::DoubledMetrics);
         let known = self.rows.steps.entry((trial_id, run_id)).or_default();
         if !known.insert(step) && !doubled {
@@ -154,15 +175,16 @@ impl Tx<'_> {
             .trials
             .get(&trial_id)
             .ok_or_else(|| format!("trial {trial_id} not found"))?;
-        if trial.ended_at.is_none() {
+        if trial.row.ended_at.is_none() {
             #[expect(clippy::cast_precision_loss, reason = "steps stay far below 2^52")]
             let time = Some(step as f64);
             let event = SearchEvent::Validation {
-                request_id: RequestId(trial.request_id.clone()),
+                request_id: trial.row.request_id.clone(),
                 metric: value,
                 time,
             };
-            self.advance_search(trial.experiment_id, event)?;
+            let id = trial.row.experiment_id;
+            self.advance([Event::Search { id, event }])?;
         }
         Ok(Reply::Done)
     }
@@ -177,7 +199,7 @@ impl Tx<'_> {
         if self.rows.checkpoints.contains_key(&uuid) {
             return Ok(Reply::Done);
         }
-        let (trial_id, run_id) = self.fenced(allocation, Mutant::UnfencedCheckpoints)?;
+        let (trial_id, run_id) = self.fenced(allocation, CoreMutant::UnfencedCheckpoints)?;
         self.rows.checkpoints.insert(
             uuid.clone(),
             Checkpoint {
@@ -207,13 +229,9 @@ impl Tx<'_> {
         container: &str,
         sequence: i64,
     ) -> Result<Reply, Refused> {
-        let row = self
-            .rows
-            .allocations
-            .get(allocation)
-            .ok_or_else(|| format!("allocation {allocation} not found"))?;
+        let row = self.allocation_row(allocation)?;
         let line = Line {
-            trial_id: row.trial_id,
+            trial_id: reporter(row)?.0,
             run_id: row.run_id,
             spool: container.to_owned(),
             sequence,
@@ -223,19 +241,6 @@ impl Tx<'_> {
             *next = sequence + 1;
             self.rows.version += 1;
             self.rows.lines.push(line);
-        }
-        Ok(Reply::Done)
-    }
-
-    fn report_early_exit(&mut self, allocation: &str, reason: EarlyExit) -> Result<Reply, Refused> {
-        let (trial_id, _) = self.fenced(allocation, Mutant::UnfencedEarlyExit)?;
-        let ended = self
-            .rows
-            .trials
-            .get(&trial_id)
-            .is_none_or(|t| t.ended_at.is_some());
-        if !ended {
-            self.trial_event(trial_id, TrialEvent::EarlyExit(reason))?;
         }
         Ok(Reply::Done)
     }

@@ -118,20 +118,28 @@ impl World {
         let reasons = planned.map(Planned::reasons);
         let containers = allocations
             .iter()
-            .flat_map(|a| rows.members(&a.id))
+            .flat_map(|a| rows.members(a.row.id.as_str()))
             .chain(
                 rows.live
                     .containers
                     .iter()
                     .filter_map(|id| rows.containers.get(id))
-                    .filter(|c| !rows.allocations.contains_key(&c.allocation_id)),
+                    .filter(|c| !rows.allocations.contains_key(c.row.allocation_id.as_str())),
             )
             .map(container)
             .collect();
         let mut subjects: BTreeSet<(&'static str, String)> = BTreeSet::new();
-        subjects.extend(experiments.iter().map(|e| ("experiment", e.id.to_string())));
-        subjects.extend(trials.iter().map(|t| ("trial", t.id.to_string())));
-        subjects.extend(allocations.iter().map(|a| ("allocation", a.id.clone())));
+        subjects.extend(
+            experiments
+                .iter()
+                .map(|e| ("experiment", e.row.id.to_string())),
+        );
+        subjects.extend(trials.iter().map(|t| ("trial", t.row.id.to_string())));
+        subjects.extend(
+            allocations
+                .iter()
+                .map(|a| ("allocation", a.row.id.0.clone())),
+        );
         let events = subjects.iter().flat_map(|s| self.events_of(s)).collect();
         let (acknowledged, stored) = if whole {
             let mut all = self.acknowledged.clone();
@@ -153,7 +161,9 @@ impl World {
             allocations: allocations
                 .into_iter()
                 .map(|a| {
-                    let reason = reasons.as_ref().and_then(|r| r.get(a.id.as_str()).cloned());
+                    let reason = reasons
+                        .as_ref()
+                        .and_then(|r| r.get(a.row.id.as_str()).cloned());
                     allocation(a, reason)
                 })
                 .collect(),
@@ -284,9 +294,10 @@ impl World {
             };
             // What cannot be replayed differs from everything.
             let (replayed, asked_for) = match replay(&experiment.submission, stored) {
-                Ok((search, _)) => (
-                    search.snapshot().to_string(),
-                    search
+                Ok(state) => (
+                    state.search.snapshot().to_string(),
+                    state
+                        .search
                         .trials()
                         .map(|(name, state)| {
                             let ended = matches!(state, SearchTrial::Ended(_));
@@ -345,34 +356,37 @@ fn idle_although(planned: &Planned) -> Option<Violation> {
     })
 }
 
-fn experiment(row: &rows::Experiment) -> Experiment {
+fn experiment(of: &rows::Experiment) -> Experiment {
+    let row = &of.row;
     Experiment {
-        id: row.id,
+        id: row.id.0,
         state: row.state,
         ended: row.ended_at.is_some(),
         trial_count: row.trial_count,
     }
 }
 
-fn trial(row: &rows::Trial) -> Trial {
+fn trial(of: &rows::Trial) -> Trial {
+    let row = &of.row;
     Trial {
-        id: row.id,
-        experiment_id: row.experiment_id,
-        request_id: row.request_id.clone(),
-        task_id: row.task_id.clone(),
+        id: row.id.0,
+        experiment_id: row.experiment_id.0,
+        request_id: row.request_id.0.clone(),
+        task_id: row.task_id.0.clone(),
         run_id: row.run_id,
         restarts: row.restarts.into(),
         state: row.state,
         ended: row.ended_at.is_some(),
-        latest_checkpoint: row.latest_checkpoint.as_ref().map(|(uuid, _)| uuid.clone()),
+        latest_checkpoint: of.latest_checkpoint.as_ref().map(|(uuid, _)| uuid.clone()),
     }
 }
 
-fn allocation(row: &rows::Allocation, true_reason: Option<String>) -> Allocation {
+fn allocation(of: &rows::Allocation, true_reason: Option<String>) -> Allocation {
+    let row = &of.row;
     Allocation {
-        id: row.id.clone(),
-        task_id: row.task_id.clone(),
-        trial_id: Some(row.trial_id),
+        id: row.id.0.clone(),
+        task_id: row.task_id.0.clone(),
+        trial_id: row.trial_id.map(|id| id.0),
         run_id: row.run_id,
         slots: row.slots.into(),
         state: row.state.clone(),
@@ -383,12 +397,13 @@ fn allocation(row: &rows::Allocation, true_reason: Option<String>) -> Allocation
     }
 }
 
-fn container(row: &rows::Container) -> Container {
+fn container(of: &rows::Container) -> Container {
+    let row = &of.row;
     Container {
-        id: row.id.clone(),
-        allocation_id: row.allocation_id.clone(),
-        agent_id: row.agent_id.clone(),
-        slots: row.slots.clone(),
+        id: row.id.0.clone(),
+        allocation_id: row.allocation_id.0.clone(),
+        agent_id: row.place.0.clone(),
+        slots: of.slots.clone(),
         ended: row.ended_at.is_some(),
     }
 }

@@ -172,7 +172,7 @@ impl World {
                 .rows
                 .trials
                 .get(&spec.trial_id)
-                .map_or(spec.run_id, |t| t.run_id),
+                .map_or(spec.run_id, |t| t.row.run_id),
             what,
         })
     }

@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use det_invariants::Violation;
 use det_lifecycle::experiment::ExperimentState;
-use det_lifecycle::trial::TrialEvent;
 use det_taskspec::ContainerExit;
 
 use super::{Asked, CommitFault, Event, Failed, PROGRESS, SILENCE, World};
@@ -51,7 +50,7 @@ impl World {
                     .unwrap_or_default();
                 if !live.is_empty() {
                     let id = live[trial % live.len()];
-                    self.ask(|tx| tx.trial_event(id, TrialEvent::Kill));
+                    self.ask(|tx| tx.kill_trial(id));
                 }
             }
             What::Priority(place, priority) => {
@@ -110,7 +109,7 @@ impl World {
                 .rows
                 .experiments
                 .get(&id)
-                .is_some_and(|e| e.state.is_live());
+                .is_some_and(|e| e.row.state.is_live());
             if !live {
                 return Err(format!("experiment {id} does not live"));
             }
@@ -235,8 +234,8 @@ impl World {
             .rows
             .experiments
             .values()
-            .filter(|e| e.state == ExperimentState::Paused)
-            .map(|e| e.id)
+            .filter(|e| e.row.state == ExperimentState::Paused)
+            .map(|e| e.row.id.0)
             .collect();
         for id in paused {
             self.ask(|tx| tx.steer(id, Wish::Activate));
@@ -247,8 +246,8 @@ impl World {
                 .rows
                 .experiments
                 .values()
-                .filter(|e| e.state.is_live())
-                .map(|e| (e.id, e.submission.clone()))
+                .filter(|e| e.row.state.is_live())
+                .map(|e| (e.row.id.0, e.submission.clone()))
                 .collect();
             for (id, submission) in live {
                 if can_ever_fit(&self.rows, &submission).is_err() {
@@ -260,7 +259,7 @@ impl World {
             .rows
             .experiments
             .values()
-            .any(|e| e.state.is_live() || e.state == ExperimentState::Deleting);
+            .any(|e| e.row.state.is_live() || e.row.state == ExperimentState::Deleting);
         let held = self.agents.iter().any(|host| !host.records.is_empty());
         let running = self.processes.values().any(|p| p.alive);
         if !busy && !held && !running {
@@ -283,12 +282,12 @@ impl World {
             .iter()
             .filter_map(|id| self.rows.trials.get(id))
             .map(|t| {
-                let allocation = self.rows.live_of_task(&t.task_id);
+                let allocation = self.rows.live_of_task(t.row.task_id.as_str());
                 format!(
                     "trial {} {:?}, allocation {:?}",
-                    t.id,
-                    t.state,
-                    allocation.map(|a| (&a.id, &a.state, &a.wait_reason))
+                    t.row.id,
+                    t.row.state,
+                    allocation.map(|a| (&a.row.id, &a.row.state, &a.row.wait_reason))
                 )
             })
             .collect();
@@ -296,8 +295,8 @@ impl World {
             .rows
             .experiments
             .values()
-            .filter(|e| e.state.is_live() || e.state == ExperimentState::Deleting)
-            .map(|e| (e.id, e.state))
+            .filter(|e| e.row.state.is_live() || e.row.state == ExperimentState::Deleting)
+            .map(|e| (e.row.id.0, e.row.state))
             .collect();
         let held: Vec<&String> = self
             .agents

@@ -5,11 +5,13 @@ use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
 use det_agent_proto::reconcile::{Heard, Order, reconcile};
+use det_ids::{AgentId, AllocationId, ContainerId};
 use det_lifecycle::container::Desired;
 use det_lifecycle::experiment::ExperimentState;
+use det_orchestrator::Event as Decide;
 
 use super::{Event, Failed, Spec, ToAgent, ToMaster, World};
-use crate::master::{Connection, Memory, Planned, REPEAT_END, Topic};
+use crate::master::{Connection, Memory, Planned, REPEAT_END, Topic, place};
 use crate::mutant::Mutant;
 use crate::rows::{SECOND, Time};
 
@@ -89,7 +91,9 @@ impl World {
             Topic::Schedule => self.schedule(),
             Topic::Deadlines => self.deadlines(),
             Topic::CleanUp => self.clean_up(),
-            Topic::Agent(agent) => self.reconcile(&agent),
+            Topic::Place(id) => self.reconcile(id.as_str()),
+            // Nothing here waits for these.
+            Topic::Allocation(_) | Topic::TaskLog(_) | Topic::Trial(_) => {}
         }
     }
 
@@ -124,7 +128,7 @@ impl World {
             self.rows
                 .allocations
                 .get(*id)
-                .is_none_or(|a| a.wait_reason.as_deref() == Some(reason))
+                .is_none_or(|a| a.row.wait_reason.as_deref() == Some(reason))
         });
         let plan = &planned.plan;
         if plan.place.is_empty() && plan.preempt.is_empty() && plan.hand_over.is_empty() && same {
@@ -203,19 +207,19 @@ impl World {
                 None => {}
             }
         }
-        let live: Vec<(String, Time)> = self
+        let live: Vec<(AllocationId, Time)> = self
             .rows
             .live
             .allocations
             .iter()
             .filter_map(|id| self.rows.allocations.get(id))
-            .filter_map(|a| Some((a.id.clone(), a.preempt_deadline?)))
+            .filter_map(|a| Some((a.row.id.clone(), a.row.preempt_deadline?.0)))
             .collect();
         for (id, due) in live {
             if due > self.now {
                 next = Some(next.map_or(due, |n| n.min(due)));
             } else {
-                self.change(|tx| tx.end_overdue(&id))?;
+                self.change(|tx| tx.advance([Decide::Overdue { id: id.clone() }]))?;
             }
         }
         Ok(next)
@@ -230,8 +234,8 @@ impl World {
             .rows
             .experiments
             .values()
-            .filter(|e| e.state == ExperimentState::Deleting)
-            .map(|e| e.id)
+            .filter(|e| e.row.state == ExperimentState::Deleting)
+            .map(|e| e.row.id.0)
             .collect();
         for id in doomed {
             let outcome = self.change(|tx| {
@@ -239,7 +243,7 @@ impl World {
                     .rows
                     .experiments
                     .get(&id)
-                    .is_some_and(|e| e.state == ExperimentState::Deleting);
+                    .is_some_and(|e| e.row.state == ExperimentState::Deleting);
                 if deleting {
                     tx.rows.delete_experiment(id);
                 }
@@ -281,10 +285,16 @@ impl World {
                         Some(state.clone());
                 }
                 self.note(|| format!("{id} reports {container} {state:?}"));
-                let outcome = self.change(|tx| tx.apply_container_report(&id, &container, state));
+                let outcome = self.change(|tx| {
+                    tx.advance([Decide::Observed {
+                        place: AgentId::from(id.as_str()),
+                        container_id: ContainerId::from(container.as_str()),
+                        observed: state.into(),
+                    }])
+                });
                 match outcome {
                     // The loop of the connection compares after every message.
-                    Ok(()) => self.wake(Topic::Agent(id)),
+                    Ok(()) => self.wake(place(&id)),
                     Err(Failed::Crashed) => {}
                     Err(_) => self.end_connection(link),
                 }
@@ -341,7 +351,7 @@ impl World {
         match self.change(|tx| tx.agent_joined(id, instance, slots, containers)) {
             Ok(()) => {
                 self.say_to_agent(link, ToAgent::Welcome);
-                self.wake(Topic::Agent(id.to_owned()));
+                self.wake(place(id));
             }
             Err(Failed::Crashed) => {}
             Err(_) => self.end_connection(link),
@@ -398,7 +408,7 @@ impl World {
             .rows
             .live_containers_of(id)
             .into_iter()
-            .map(|c| (c.id.clone(), c.desired))
+            .map(|c| (c.row.id.0.clone(), c.row.desired))
             .collect();
         for order in reconcile(&rows, &connection.heard) {
             if !self.follow_order(id, link, order) {
@@ -414,7 +424,8 @@ impl World {
             // A token is stored for it.
             Order::Start(_) => self.change(|_| Ok(())),
             Order::NeverStarted(container) => {
-                self.change(|tx| tx.container_never_started(container))
+                let id = ContainerId::from(container.as_str());
+                self.change(|tx| tx.advance([Decide::NeverStarted { id }]))
             }
             Order::End { .. } | Order::Forget(_) => Ok(()),
         };
@@ -474,18 +485,19 @@ impl World {
     }
 
     fn spec(&self, container: &str) -> Option<Spec> {
-        let row = self.rows.containers.get(container)?;
-        let allocation = self.rows.allocations.get(&row.allocation_id)?;
-        let trial = self.rows.trials.get(&allocation.trial_id)?;
-        let experiment = self.rows.experiments.get(&allocation.experiment_id)?;
+        let held = self.rows.containers.get(container)?;
+        let row = &held.row;
+        let allocation = &self.rows.allocations.get(row.allocation_id.as_str())?.row;
+        let trial = self.rows.trials.get(&allocation.trial_id?.0)?;
+        let experiment = self.rows.experiments.get(&trial.row.experiment_id.0)?;
         // The row may have changed since it was read.
         (row.ended_at.is_none() && row.desired == Desired::Run).then(|| Spec {
-            container: row.id.clone(),
-            allocation: allocation.id.clone(),
-            trial_id: trial.id,
+            container: row.id.0.clone(),
+            allocation: allocation.id.0.clone(),
+            trial_id: trial.row.id.0,
             run_id: allocation.run_id,
             seed: trial.seed,
-            member: row.member,
+            member: usize::try_from(row.member).unwrap_or(usize::MAX),
             from_step: trial
                 .latest_checkpoint
                 .as_ref()
@@ -509,7 +521,7 @@ impl World {
             for heard in connection.heard.values_mut() {
                 heard.end_sent = None;
             }
-            self.wake(Topic::Agent(id));
+            self.wake(place(&id));
         }
     }
 }

@@ -1,0 +1,304 @@
+//! What follows for an allocation.
+
+use std::collections::BTreeSet;
+
+use det_ids::{AllocationId, Micros};
+use det_lifecycle::allocation::{
+    AllocationEffect, AllocationEvent, AllocationExit, AllocationState, Member, MemberProgress,
+};
+use det_lifecycle::container::Desired;
+use det_lifecycle::trial::TrialEvent;
+
+use crate::{
+    Allocation, Cause, Container, Effect, Event, Mutant, Record, Refused, Rows, Scene, Subject,
+    Topic, Waiting,
+};
+
+/// Why an allocation ended whose code came to its end; scripts look for it in logs.
+const EXITED_WELL: &str = "resources exited successfully with a zero exit code";
+/// Code that has said that it ends early is given this long, in microseconds.
+const EARLY_EXIT: i64 = 10 * 1_000_000;
+/// Seconds that a task has to save and exit when nothing is configured.
+const PREEMPTION_TIMEOUT: u32 = 3600;
+
+fn known<R: Rows>(scene: &Scene<'_, R>, id: &AllocationId) -> Result<Allocation, Refused> {
+    scene
+        .rows
+        .allocation(id)
+        .ok_or_else(|| Refused::not_found("allocation", id))
+}
+
+/// The members of an allocation, as its containers' rows say.
+pub(crate) fn members(containers: &[Container]) -> Vec<Member> {
+    containers
+        .iter()
+        .map(|row| Member {
+            container: row.id.clone(),
+            daemon: row.daemon,
+            progress: MemberProgress::of(row.observed.as_ref()),
+        })
+        .collect()
+}
+
+/// The line that opens each run of a trial; scripts look for its first words.
+fn runner_text(row: &Allocation, containers: &[Container]) -> String {
+    let places: BTreeSet<&str> = containers.iter().map(|c| c.place.as_str()).collect();
+    let places: Vec<&str> = places.into_iter().collect();
+    format!(
+        "New trial runner: allocation {} (run {}) runs on {} {}",
+        row.id,
+        row.run_id,
+        if places.len() == 1 { "agent" } else { "agents" },
+        places.join(", ")
+    )
+}
+
+/// Something happens to an allocation.
+pub(crate) fn on<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &AllocationId,
+    event: AllocationEvent,
+    cause: &Cause,
+) -> Result<(), Refused> {
+    let mut row = known(scene, id)?;
+    let containers = scene.rows.containers(id);
+    let before = row.state.clone();
+    let step = before.clone().on(event, &members(&containers));
+    if step.state != before {
+        row.state = step.state;
+        enter(scene, &mut row, &before, &containers, cause);
+    }
+    for effect in step.effects {
+        match effect {
+            AllocationEffect::RaisePreemption => raise_preemption(scene, &mut row, cause)?,
+            AllocationEffect::KillMembers => {
+                for mut container in containers.iter().filter(|c| c.ended_at.is_none()).cloned() {
+                    container.desired = Desired::Kill;
+                    scene.rows.update_container(&container);
+                    scene.wake(Topic::Place(container.place));
+                }
+            }
+            AllocationEffect::End => end(scene, &mut row, &before, cause),
+        }
+    }
+    Ok(())
+}
+
+/// Stores another state, with its line in the record.
+fn enter<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    row: &mut Allocation,
+    before: &AllocationState,
+    containers: &[Container],
+    cause: &Cause,
+) {
+    if *before == AllocationState::Pending {
+        row.wait_reason = None;
+        row.wait_since = None;
+    }
+    let starts = row.started_at.is_none() && row.state.stored_name() == "RUNNING";
+    if starts {
+        row.started_at = Some(scene.clock.wall);
+    }
+    scene.rows.update_allocation(row);
+    if starts && row.trial_id.is_some() {
+        let text = runner_text(row, containers);
+        scene.log(&row.task_id, Some(&row.id), text);
+    }
+    // A placement and an end have records of their own, which say more.
+    if *before != AllocationState::Pending && !row.state.is_terminal() {
+        scene.record(Record {
+            cause: cause.clone(),
+            subject: Subject::Allocation(row.id.clone()),
+            kind: "state",
+            from: Some(before.name()),
+            to: Some(row.state.name()),
+            detail: None,
+        });
+    }
+    scene.wake(Topic::Allocation(row.id.clone()));
+    scene.wake(Topic::Schedule);
+}
+
+fn raise_preemption<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    row: &mut Allocation,
+    cause: &Cause,
+) -> Result<(), Refused> {
+    let experiment = scene
+        .rows
+        .task(&row.task_id)
+        .and_then(|task| task.experiment_id);
+    let timeout = match experiment {
+        Some(id) => scene.rows.terms(id)?.preemption_timeout,
+        None => PREEMPTION_TIMEOUT,
+    };
+    let deadline = scene.clock.steady.0 + i64::from(timeout) * 1_000_000;
+    row.preempt_deadline = Some(Micros(deadline));
+    scene.rows.update_allocation(row);
+    let why = cause.reason.as_deref().unwrap_or("a person asked for it");
+    let text = format!("Asked to save and exit within {timeout} s: {why}");
+    scene.log(&row.task_id, Some(&row.id), text);
+    scene.effect(Effect::Preempted(row.id.clone()));
+    scene.wake(Topic::Deadlines);
+    Ok(())
+}
+
+fn end<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    row: &mut Allocation,
+    before: &AllocationState,
+    cause: &Cause,
+) {
+    let AllocationState::Terminated { exit } = row.state.clone() else {
+        return;
+    };
+    row.ended_at = Some(scene.clock.wall);
+    row.preempt_deadline = None;
+    // Texts of agents: what a database cannot hold must not keep an end from being stored.
+    let clean = |text: &str| text.replace('\0', "\\0");
+    let text = match &exit {
+        AllocationExit::Completed => EXITED_WELL.to_owned(),
+        AllocationExit::Released => match &cause.reason {
+            Some(reason) => format!("its slots were given back: {reason}"),
+            None => "its slots were given back".to_owned(),
+        },
+        AllocationExit::Failed { reason } => clean(reason),
+        AllocationExit::Infrastructure { reason } => {
+            format!("{} (not charged to the trial)", clean(reason))
+        }
+    };
+    row.exit_reason = Some(text.clone());
+    scene.rows.update_allocation(row);
+    scene.effect(Effect::AllocationEnded(row.id.clone()));
+    let line = format!("Allocation {} ended: {text}", row.id);
+    scene.log(&row.task_id, Some(&row.id), line);
+    let cause = Cause {
+        actor: cause.actor.clone(),
+        reason: Some(text.into()),
+    };
+    scene.record(Record {
+        cause: cause.clone(),
+        subject: Subject::Allocation(row.id.clone()),
+        kind: "ended",
+        from: Some(before.name()),
+        to: Some(row.state.name()),
+        detail: None,
+    });
+    scene.wake(Topic::Schedule);
+    match row.trial_id {
+        Some(id) => {
+            let event = TrialEvent::AllocationEnded(exit);
+            scene.then(Event::Trial { id, event, cause });
+        }
+        // A task that works for nothing else ends with its only attempt.
+        None => {
+            if let Some(mut task) = scene.rows.task(&row.task_id) {
+                task.ended_at = row.ended_at;
+                scene.rows.update_task(&task);
+                scene.wake(Topic::TaskLog(task.id));
+            }
+        }
+    }
+}
+
+/// The scheduler asks a running allocation to save and exit.
+pub(crate) fn preempt_for<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &AllocationId,
+    for_allocation: Option<AllocationId>,
+    reason: &str,
+) -> Result<(), Refused> {
+    let Some(mut row) = scene.rows.allocation(id).filter(|a| a.ended_at.is_none()) else {
+        return Ok(());
+    };
+    row.preempted_for = for_allocation;
+    scene.rows.update_allocation(&row);
+    on(scene, id, AllocationEvent::Preempt, &Cause::master(reason))
+}
+
+/// The slots of a stopping allocation are for another request from now on.
+pub(crate) fn hand_over<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &AllocationId,
+    for_allocation: AllocationId,
+) {
+    if let Some(mut row) = scene.rows.allocation(id).filter(|a| a.ended_at.is_none()) {
+        row.preempted_for = Some(for_allocation);
+        scene.rows.update_allocation(&row);
+    }
+}
+
+/// Stores why an allocation waits; a reason of another kind than before is also a line in the task's log.
+pub(crate) fn note_waiting<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &AllocationId,
+    waiting: &Waiting,
+) {
+    let found = scene.rows.allocation(id);
+    let Some(mut row) = found.filter(|a| a.placed_at.is_none() && a.ended_at.is_none()) else {
+        return;
+    };
+    let same_kind = scene.rows.wait_kind(id) == Some(waiting.kind);
+    row.wait_reason = Some(waiting.stored.clone());
+    if !same_kind {
+        row.wait_since = Some(scene.clock.wall);
+        let text = format!("Waiting: {}", waiting.message);
+        scene.log(&row.task_id, Some(id), text);
+    }
+    scene.rows.update_allocation(&row);
+}
+
+/// Code has said that it ends: if it has not within a few seconds, it is ended.
+pub(crate) fn end_soon<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &AllocationId,
+) -> Result<(), Refused> {
+    let mut row = known(scene, id)?;
+    row.preempt_deadline = Some(Micros(scene.clock.steady.0 + EARLY_EXIT));
+    scene.rows.update_allocation(&row);
+    scene.wake(Topic::Deadlines);
+    // Its slots will be free soon: what waits for them may have another reason now.
+    if !scene.is(Mutant::UntoldEnd) {
+        scene.wake(Topic::Schedule);
+    }
+    Ok(())
+}
+
+/// Ends an allocation whose deadline has passed.
+pub(crate) fn overdue<R: Rows>(scene: &mut Scene<'_, R>, id: &AllocationId) -> Result<(), Refused> {
+    let now = scene.clock.steady;
+    let found = scene.rows.allocation(id);
+    let is_due = |row: &Allocation| row.preempt_deadline.is_some_and(|at| at <= now);
+    let Some(mut row) = found.filter(|row| row.ended_at.is_none() && is_due(row)) else {
+        return Ok(());
+    };
+    row.preempt_deadline = None;
+    scene.rows.update_allocation(&row);
+    let (event, reason) = match row.state {
+        AllocationState::Preempting | AllocationState::Saving => (
+            AllocationEvent::PreemptTimedOut,
+            "it did not exit in time after it was asked to",
+        ),
+        _ => (
+            AllocationEvent::Kill,
+            "it did not exit in time after it said that it ends",
+        ),
+    };
+    on(scene, id, event, &Cause::master(reason))
+}
+
+/// Ends an allocation because the platform cannot go on with it; its trial starts again elsewhere, uncharged.
+pub(crate) fn platform_failed<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: &AllocationId,
+    reason: &str,
+) -> Result<(), Refused> {
+    match scene.rows.allocation(id) {
+        Some(row) if !row.state.is_terminal() => {
+            let event = AllocationEvent::Infrastructure(reason.to_owned());
+            on(scene, id, event, &Cause::master(reason))
+        }
+        _ => Ok(()),
+    }
+}

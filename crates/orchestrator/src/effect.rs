@@ -1,0 +1,169 @@
+//! What is to be done in the transaction that holds the decided rows.
+
+use det_ids::{
+    AgentId, AllocationId, ContainerId, ExperimentId, Micros, RequestId, TaskId, TrialId,
+};
+use det_lifecycle::trial::TrialState;
+
+use crate::Cause;
+
+/// Something to do. Each may be carried out twice when a transaction is repeated.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Add a line to the ordered record of changes.
+    Record(Record),
+    /// Add a line of the master's own to a task's log.
+    Log {
+        /// Whose log.
+        task_id: TaskId,
+        /// The attempt that it concerns.
+        allocation_id: Option<AllocationId>,
+        /// One line, for people.
+        text: String,
+    },
+    /// After the commit: wake those who wait for this to change.
+    Wake(Topic),
+    /// Add a trial; its number is the database's to choose. [`crate::Event::TrialCreated`] follows.
+    InsertTrial(NewTrial),
+    /// Store an event of a search.
+    AppendSearchEvent {
+        /// Whose search.
+        experiment_id: ExperimentId,
+        /// Counts from 1.
+        number: i64,
+        /// JSON.
+        text: String,
+    },
+    /// Store a snapshot of a search; events up to `through` are in it and can go.
+    SaveSearch {
+        /// Whose search.
+        experiment_id: ExperimentId,
+        /// Number of the last event in it.
+        through: i64,
+        /// JSON.
+        snapshot: String,
+    },
+    /// The search of an experiment is over: remove it.
+    EndSearch(ExperimentId),
+    /// An experiment has ended: store how far its code came, and drop what is cached of it.
+    ExperimentEnded {
+        /// Which experiment.
+        id: ExperimentId,
+        /// Whether it completed: then it came to its end, else as far as its trials say.
+        completed: bool,
+    },
+    /// An experiment goes on: its checkpoints are to be looked at again at its next end.
+    ExperimentContinued(ExperimentId),
+    /// A run of a trial begins: reports that are kept of the run before are invalid.
+    RunStarted(TrialId),
+    /// A trial counts restarts anew: what its earlier logs matched does not forbid restarts any more.
+    RestartsAllowed(TrialId),
+    /// A trial has ended.
+    TrialEnded(TrialId),
+    /// A container has a place: give it a token.
+    ContainerPlaced {
+        /// Which container.
+        id: ContainerId,
+        /// Its allocation.
+        allocation_id: AllocationId,
+    },
+    /// A container has ended: drop what is kept for its start.
+    ContainerEnded(ContainerId),
+    /// A request has been placed, for statistics of the queue.
+    Placed {
+        /// The resource pool.
+        resource_pool: String,
+        /// Since when it waited.
+        requested_at: Micros,
+        /// When it was placed.
+        placed_at: Micros,
+    },
+    /// An allocation is asked to save and exit.
+    Preempted(AllocationId),
+    /// An allocation has ended: its tokens expire soon, and exchanges between its containers end.
+    AllocationEnded(AllocationId),
+}
+
+/// What others can wait for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// Anything that scheduling depends on.
+    Schedule,
+    /// Moments at which something is due.
+    Deadlines,
+    /// Work left behind by ended experiments.
+    CleanUp,
+    /// What a place should run.
+    Place(AgentId),
+    /// An allocation: preemption, readiness, members.
+    Allocation(AllocationId),
+    /// The log of a task, or its end.
+    TaskLog(TaskId),
+    /// The tasks of a trial.
+    Trial(TrialId),
+}
+
+/// A line in the ordered record of changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// Who or what, and why.
+    pub cause: Cause,
+    /// What it is about.
+    pub subject: Subject,
+    /// `created`, `state`, `placed`, `ended`.
+    pub kind: &'static str,
+    /// Name of the state before.
+    pub from: Option<&'static str>,
+    /// Name of the state now.
+    pub to: Option<&'static str>,
+    /// More, as JSON.
+    pub detail: Option<String>,
+}
+
+/// What a record is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// An experiment.
+    Experiment(ExperimentId),
+    /// A trial.
+    Trial(TrialId),
+    /// An allocation.
+    Allocation(AllocationId),
+}
+
+impl Subject {
+    /// The kind's name in the record: `experiment`, `trial`, `allocation`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Experiment(_) => "experiment",
+            Self::Trial(_) => "trial",
+            Self::Allocation(_) => "allocation",
+        }
+    }
+
+    /// Its identifier as text.
+    pub fn id(&self) -> String {
+        match self {
+            Self::Experiment(id) => id.to_string(),
+            Self::Trial(id) => id.to_string(),
+            Self::Allocation(id) => id.0.clone(),
+        }
+    }
+}
+
+/// A trial to be added.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewTrial {
+    /// Its experiment.
+    pub experiment_id: ExperimentId,
+    /// The search's name for it.
+    pub request_id: RequestId,
+    /// Its first task.
+    pub task_id: TaskId,
+    /// Active, or paused with its experiment.
+    pub state: TrialState,
+    /// Hyperparameters, a JSON object.
+    pub hparams: String,
+    /// Seed of its code, 0 to 2^31.
+    pub seed: u32,
+}

@@ -1,0 +1,395 @@
+//! What can happen, and which rows each event concerns.
+
+use std::collections::BTreeSet;
+
+use det_ids::{AgentId, AllocationId, ContainerId, ExperimentId, RequestId, TrialId};
+use det_lifecycle::allocation::AllocationEvent;
+use det_lifecycle::container::Observed;
+use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::trial::{EarlyExit, TrialEvent};
+use det_scheduler::{Placement, WaitKind};
+use det_searcher::{Action, Event as SearchEvent, Search};
+use det_taskspec::ContainerExit;
+
+use crate::Cause;
+
+/// Something that happens, from outside or as a consequence of another event.
+#[derive(Debug, Clone)]
+pub enum Event {
+    // Experiments.
+    /// Something happens to an experiment.
+    Experiment {
+        /// Which experiment.
+        id: ExperimentId,
+        /// What happens.
+        event: ExperimentEvent,
+        /// Who and why.
+        cause: Cause,
+    },
+    /// The same happens to each live trial of an experiment.
+    LiveTrials {
+        /// Which experiment.
+        id: ExperimentId,
+        /// What happens.
+        event: TrialEvent,
+        /// Who and why.
+        cause: Cause,
+    },
+    /// A trial has ended: without another live one its experiment may end.
+    TrialMayBeLast {
+        /// Which experiment.
+        id: ExperimentId,
+        /// Who and why.
+        cause: Cause,
+    },
+    /// An experiment's end has been decided.
+    ExperimentEnds {
+        /// Which experiment.
+        id: ExperimentId,
+    },
+
+    /// An ended experiment goes on. Its search, made anew from its seed, begins again; trials of before are found by the
+    /// names that it gives them.
+    Continue {
+        /// Which experiment.
+        id: ExperimentId,
+        /// The search, not started.
+        search: Box<Search>,
+        /// Whether it has a single trial: that one goes on even if it has completed.
+        single: bool,
+        /// Who.
+        cause: Cause,
+    },
+    /// The next trial of a continued experiment.
+    ContinueTrials(Continuation),
+
+    // Searches.
+    /// A search has been started for an experiment that begins.
+    SearchBegins {
+        /// Which experiment.
+        id: ExperimentId,
+        /// The search.
+        search: Box<Search>,
+        /// What it asks for at its start.
+        actions: Vec<Action>,
+    },
+    /// The search of a live experiment is notified.
+    Search {
+        /// Which experiment.
+        id: ExperimentId,
+        /// What of.
+        event: SearchEvent,
+    },
+    /// The search asks for something.
+    SearchAction {
+        /// Which experiment.
+        id: ExperimentId,
+        /// The experiment's state when the search was asked.
+        state: ExperimentState,
+        /// What it asks for.
+        action: Action,
+    },
+
+    // Trials.
+    /// A trial has been added ([`crate::Effect::InsertTrial`]).
+    TrialCreated {
+        /// Its experiment.
+        experiment_id: ExperimentId,
+        /// The search's name for it.
+        request_id: RequestId,
+    },
+    /// Something happens to a trial.
+    Trial {
+        /// Which trial.
+        id: TrialId,
+        /// What happens.
+        event: TrialEvent,
+        /// Who and why.
+        cause: Cause,
+    },
+    /// An ended trial goes on, as a further task with these hyperparameters.
+    TrialContinues {
+        /// Which trial.
+        id: TrialId,
+        /// A JSON object.
+        hparams: String,
+        /// Who and why.
+        cause: Cause,
+    },
+    /// A trial's code reports that it ends early. A repeat changes nothing.
+    EarlyExit {
+        /// Which trial.
+        id: TrialId,
+        /// The run that reports; `None` = a user does.
+        run: Option<i64>,
+        /// Why.
+        reason: EarlyExit,
+        /// Who.
+        cause: Cause,
+    },
+    /// A trial wants its next run.
+    RunRequested {
+        /// Which trial.
+        id: TrialId,
+    },
+    /// A trial's end has been decided.
+    TrialEnds {
+        /// Which trial.
+        id: TrialId,
+        /// Who and why.
+        cause: Cause,
+    },
+
+    // Allocations.
+    /// Something happens to an allocation.
+    Allocation {
+        /// Which allocation.
+        id: AllocationId,
+        /// What happens.
+        event: AllocationEvent,
+        /// Who and why.
+        cause: Cause,
+    },
+    /// The scheduler asks a running allocation to save and exit; nothing if it has ended.
+    PreemptFor {
+        /// Which allocation.
+        id: AllocationId,
+        /// The waiting allocation that its slots are for; `None` when its job is over its limit.
+        for_allocation: Option<AllocationId>,
+        /// For people.
+        reason: String,
+    },
+    /// The slots of a stopping allocation go to another request than the one it was asked to stop for.
+    HandOver {
+        /// The stopping allocation.
+        id: AllocationId,
+        /// The waiting one.
+        for_allocation: AllocationId,
+    },
+    /// The scheduler says why an allocation waits.
+    Waits {
+        /// Which allocation.
+        id: AllocationId,
+        /// The reason.
+        waiting: Waiting,
+    },
+    /// Its code has said that it ends: it has a few seconds to do so.
+    EndsSoon {
+        /// Which allocation.
+        id: AllocationId,
+    },
+    /// The deadline of an allocation may have passed.
+    Overdue {
+        /// Which allocation.
+        id: AllocationId,
+    },
+    /// The platform cannot go on with an allocation; nothing if it has ended.
+    PlatformFailed {
+        /// Which allocation.
+        id: AllocationId,
+        /// For people.
+        reason: String,
+    },
+
+    // Containers and places.
+    /// The scheduler gives an allocation its slots; nothing if the request or a place has changed since the plan was made.
+    Place(Placed),
+    /// A place reports on a container.
+    Observed {
+        /// Which place.
+        place: AgentId,
+        /// Which container.
+        container_id: ContainerId,
+        /// What it observed.
+        observed: Observed,
+    },
+    /// A container is gone: its slots are free.
+    ContainerEnded {
+        /// Which container.
+        id: ContainerId,
+        /// How it ended.
+        exit: ContainerExit,
+    },
+    /// A container that is not to run was never started on its place.
+    NeverStarted {
+        /// Which container.
+        id: ContainerId,
+    },
+    /// A container has come to the meeting of its allocation's containers.
+    Joined {
+        /// The allocation.
+        id: AllocationId,
+        /// Which container.
+        container_id: ContainerId,
+        /// Who reports.
+        cause: Cause,
+    },
+    /// A container is a helper that does not keep its allocation alive; ignored of a lone container.
+    Daemon {
+        /// The allocation.
+        id: AllocationId,
+        /// Which container.
+        container_id: ContainerId,
+        /// Who reports.
+        cause: Cause,
+    },
+    /// A place has connected again, with everything it holds.
+    PlaceReturned {
+        /// Which place.
+        place: AgentId,
+        /// Whether what ran there before is gone for good.
+        is_new: bool,
+        /// What it holds.
+        observed: Vec<(ContainerId, Observed)>,
+    },
+    /// Containers that a place reported before and does not hold any more are lost: starting them again could make two.
+    Missing {
+        /// Which place.
+        place: AgentId,
+        /// What it holds.
+        held: BTreeSet<ContainerId>,
+    },
+    /// All containers of a place are given up.
+    PlaceLost {
+        /// Which place.
+        place: AgentId,
+        /// For people.
+        reason: String,
+    },
+}
+
+/// How far an experiment has been continued.
+#[derive(Debug, Clone)]
+pub struct Continuation {
+    /// Which experiment.
+    pub id: ExperimentId,
+    /// Its search.
+    pub search: Box<Search>,
+    /// See [`Event::Continue`].
+    pub single: bool,
+    /// Who.
+    pub cause: Cause,
+    /// What the search asks for and has not been looked at; the next one last.
+    pub waiting: Vec<Action>,
+    /// Trials that did not exist before.
+    pub new: Vec<Action>,
+    /// How many trials go on.
+    pub resumed: usize,
+}
+
+/// A placement, with an id for each of its containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// What the scheduler decided.
+    pub placement: Placement,
+    /// New ids, one for each part.
+    pub container_ids: Vec<ContainerId>,
+}
+
+/// Why an allocation waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The kind of reason.
+    pub kind: WaitKind,
+    /// As it is stored.
+    pub stored: String,
+    /// For people.
+    pub message: String,
+}
+
+/// Rows to be loaded before a decision. Each names one thing and what belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Need {
+    /// An experiment and its terms.
+    Experiment(ExperimentId),
+    /// The numbers of its live trials.
+    LiveTrials(ExperimentId),
+    /// How many of its trials live.
+    LiveTrialCount(ExperimentId),
+    /// Its search.
+    Search(ExperimentId),
+    /// A trial, its experiment with the terms, its task, that task's live allocation, and which places it avoids.
+    Trial(TrialId),
+    /// The same of the trial of this name, if it exists.
+    TrialOfRequest(ExperimentId, RequestId),
+    /// How many tasks a trial has had.
+    TaskCount(TrialId),
+    /// Whether a trial may be restarted.
+    RestartForbidden(TrialId),
+    /// An allocation, its containers, its task, and of a trial's task the experiment with its terms.
+    Allocation(AllocationId),
+    /// A container, and all that belongs to its allocation.
+    Container(ContainerId),
+    /// A place.
+    Place(AgentId),
+    /// The containers on a place that hold slots.
+    LiveContainersOn(AgentId),
+}
+
+impl Event {
+    /// What is to be loaded before this event is decided on.
+    pub fn needs(&self) -> Vec<Need> {
+        match self {
+            Self::Experiment { id, .. }
+            | Self::ExperimentEnds { id }
+            | Self::Continue { id, .. }
+            | Self::SearchBegins { id, .. } => vec![Need::Experiment(*id)],
+            Self::ContinueTrials(Continuation { id, waiting, .. }) => match waiting.last() {
+                Some(Action::Create { request_id, .. }) => {
+                    vec![Need::TrialOfRequest(*id, request_id.clone())]
+                }
+                _ => vec![Need::Experiment(*id)],
+            },
+            Self::LiveTrials { id, .. } => vec![Need::LiveTrials(*id)],
+            Self::TrialMayBeLast { id, .. } => {
+                vec![Need::Experiment(*id), Need::LiveTrialCount(*id)]
+            }
+            Self::Search { id, .. } => vec![Need::Experiment(*id), Need::Search(*id)],
+            Self::SearchAction { id, action, .. } => match action {
+                Action::Create { request_id, .. } | Action::Stop { request_id } => vec![
+                    Need::Experiment(*id),
+                    Need::TrialOfRequest(*id, request_id.clone()),
+                ],
+                Action::Shutdown(_) => vec![Need::Experiment(*id), Need::LiveTrialCount(*id)],
+            },
+            Self::TrialCreated {
+                experiment_id,
+                request_id,
+            } => vec![Need::TrialOfRequest(*experiment_id, request_id.clone())],
+            Self::Trial { id, event, .. } => {
+                let mut needs = vec![Need::Trial(*id)];
+                if matches!(event, TrialEvent::AllocationEnded(_)) {
+                    needs.push(Need::RestartForbidden(*id));
+                }
+                needs
+            }
+            Self::TrialContinues { id, .. } => vec![Need::Trial(*id), Need::TaskCount(*id)],
+            Self::EarlyExit { id, .. } | Self::RunRequested { id } | Self::TrialEnds { id, .. } => {
+                vec![Need::Trial(*id)]
+            }
+            Self::Allocation { id, .. }
+            | Self::PreemptFor { id, .. }
+            | Self::HandOver { id, .. }
+            | Self::Waits { id, .. }
+            | Self::EndsSoon { id }
+            | Self::Overdue { id }
+            | Self::PlatformFailed { id, .. }
+            | Self::Joined { id, .. }
+            | Self::Daemon { id, .. } => vec![Need::Allocation(id.clone())],
+            Self::Place(Placed { placement, .. }) => {
+                let places = placement.parts.iter();
+                std::iter::once(Need::Allocation(placement.allocation_id.clone()))
+                    .chain(places.map(|(place, _)| Need::Place(place.clone())))
+                    .collect()
+            }
+            Self::Observed { container_id, .. } => vec![Need::Container(container_id.clone())],
+            Self::ContainerEnded { id, .. } | Self::NeverStarted { id } => {
+                vec![Need::Container(id.clone())]
+            }
+            Self::PlaceReturned { .. } => Vec::new(),
+            Self::Missing { place, .. } | Self::PlaceLost { place, .. } => {
+                vec![Need::LiveContainersOn(place.clone())]
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What follows for an experiment.
+
+use det_ids::ExperimentId;
+use det_lifecycle::experiment::{ExperimentEffect, ExperimentEvent, ExperimentState};
+use det_lifecycle::trial::{TrialEvent, TrialState};
+use det_searcher::{Action, Event as SearchEvent, Search};
+
+use crate::searches::json;
+use crate::{Cause, Continuation, Effect, Event, Record, Refused, Rows, Scene, Subject, Topic};
+
+/// Something happens to an experiment.
+pub(crate) fn on<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+    event: ExperimentEvent,
+    cause: &Cause,
+) -> Result<(), Refused> {
+    let mut row = scene
+        .rows
+        .experiment(id)
+        .ok_or_else(|| Refused::not_found("experiment", id))?;
+    let before = row.state;
+    let step = before.on(event)?;
+    if step.state != before {
+        row.state = step.state;
+        if step.effects.contains(&ExperimentEffect::End) {
+            row.ended_at = Some(scene.clock.wall);
+        }
+        scene.rows.update_experiment(&row);
+        scene.record(Record {
+            cause: cause.clone(),
+            subject: Subject::Experiment(id),
+            kind: "state",
+            from: Some(before.stored_name()),
+            to: Some(step.state.stored_name()),
+            detail: None,
+        });
+        scene.wake(Topic::Schedule);
+    }
+    for effect in step.effects {
+        let each = match effect {
+            ExperimentEffect::PauseTrials => TrialEvent::Pause,
+            ExperimentEffect::ActivateTrials => TrialEvent::Activate,
+            ExperimentEffect::CancelTrials => TrialEvent::Cancel,
+            ExperimentEffect::KillTrials => TrialEvent::Kill,
+            ExperimentEffect::CloseSearch => {
+                let event = SearchEvent::Close;
+                scene.then(Event::Search { id, event });
+                continue;
+            }
+            ExperimentEffect::End => {
+                scene.then(Event::ExperimentEnds { id });
+                continue;
+            }
+            ExperimentEffect::Remove => {
+                scene.wake(Topic::CleanUp);
+                continue;
+            }
+        };
+        let cause = cause.clone();
+        scene.then(Event::LiveTrials {
+            id,
+            event: each,
+            cause,
+        });
+    }
+    Ok(())
+}
+
+/// The same happens to each live trial.
+pub(crate) fn each_live_trial<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+    event: &TrialEvent,
+    cause: &Cause,
+) {
+    for trial in scene.rows.live_trials(id) {
+        let (event, cause) = (event.clone(), cause.clone());
+        scene.then(Event::Trial {
+            id: trial,
+            event,
+            cause,
+        });
+    }
+    // The last trial may end on the way; one that was paused ends at once.
+    if matches!(event, TrialEvent::Cancel | TrialEvent::Kill) {
+        let cause = cause.clone();
+        scene.then(Event::TrialMayBeLast { id, cause });
+    }
+}
+
+/// Without a live trial an experiment that stops has come to its end.
+pub(crate) fn trial_ended<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+    cause: &Cause,
+) -> Result<(), Refused> {
+    if scene.rows.live_trial_count(id) > 0 {
+        return Ok(());
+    }
+    match on(scene, id, ExperimentEvent::TrialsEnded, cause) {
+        // Trials end an experiment in several ways at once; the second one finds it ended, as it should be.
+        Err(Refused::Precondition(_)) => Ok(()),
+        other => other,
+    }
+}
+
+/// The end of an experiment: its search is over, and background work applies its checkpoint policy.
+pub(crate) fn end<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) -> Result<(), Refused> {
+    let row = scene
+        .rows
+        .experiment(id)
+        .ok_or_else(|| Refused::not_found("experiment", id))?;
+    scene.effect(Effect::ExperimentEnded {
+        id,
+        completed: row.state == ExperimentState::Completed,
+    });
+    scene.effect(Effect::EndSearch(id));
+    scene.wake(Topic::CleanUp);
+    Ok(())
+}
+
+/// An ended experiment goes on.
+pub(crate) fn continue_it<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+    mut search: Box<Search>,
+    single: bool,
+    cause: Cause,
+) -> Result<(), Refused> {
+    on(scene, id, ExperimentEvent::Continue, &cause)?;
+    let mut row = scene
+        .rows
+        .experiment(id)
+        .ok_or_else(|| Refused::not_found("experiment", id))?;
+    row.ended_at = None;
+    scene.rows.update_experiment(&row);
+    scene.effect(Effect::ExperimentContinued(id));
+    let waiting = search.start();
+    scene.then(Event::ContinueTrials(Continuation {
+        id,
+        search,
+        single,
+        cause,
+        waiting,
+        new: Vec::new(),
+        resumed: 0,
+    }));
+    Ok(())
+}
+
+/// Decides on the next trial that the search of a continued experiment asks for: one that completed counts, any other goes
+/// on, and one that did not exist is created when all have been decided on.
+pub(crate) fn continue_trials<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    mut continuation: Continuation,
+) -> Result<(), Refused> {
+    let id = continuation.id;
+    let Some(action) = continuation.waiting.pop() else {
+        let Continuation {
+            search,
+            new: actions,
+            resumed,
+            ..
+        } = continuation;
+        if resumed == 0 && actions.is_empty() {
+            return Err(Refused::Precondition(format!(
+                "experiment {id} cannot be continued: all its trials have completed"
+            )));
+        }
+        scene.then(Event::SearchBegins {
+            id,
+            search,
+            actions,
+        });
+        return Ok(());
+    };
+    if let Action::Create {
+        request_id,
+        hparams,
+        ..
+    } = &action
+    {
+        match scene.rows.trial_of_request(id, request_id) {
+            Some(trial) if trial.state == TrialState::Completed && !continuation.single => {
+                let request_id = request_id.clone();
+                let more = continuation.search.on(SearchEvent::Ended { request_id });
+                continuation.waiting.extend(more);
+            }
+            Some(trial) => {
+                scene.then(Event::TrialContinues {
+                    id: trial.id,
+                    hparams: json(hparams),
+                    cause: continuation.cause.clone(),
+                });
+                continuation.resumed += 1;
+            }
+            None => continuation.new.push(action),
+        }
+    }
+    scene.then(Event::ContinueTrials(continuation));
+    Ok(())
+}

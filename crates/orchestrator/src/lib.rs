@@ -1,0 +1,344 @@
+//! Orchestration: what follows when something happens to an experiment, a trial, an allocation or a container.
+//!
+//! The life cycles ([`det_lifecycle`]) answer for one thing at a time. This crate connects them: an allocation that ends
+//! is an event of its trial, which may restart or tell the search, whose answer creates and stops other trials. The
+//! master and the simulator run the same code.
+//!
+//! [`Core::decide`] takes one [`Event`] and the rows that it concerns ([`Rows`], in memory, synchronous), changes rows, and
+//! returns an [`Outcome`]: effects to carry out in the same transaction, and the events that follow from this one, each
+//! to be decided on in turn before anything else ([`Agenda`]). What an event needs is loaded before the call:
+//! [`Event::needs`]. Nothing here knows a database, the time or chance: moments and new identifiers are arguments.
+//!
+//! Read [`Event`] first, then [`Rows`] and [`Effect`].
+
+mod allocations;
+mod containers;
+mod effect;
+mod event;
+mod experiments;
+mod mutant;
+mod rows;
+mod searches;
+mod trials;
+
+use std::sync::Arc;
+
+use det_ids::{AllocationId, Micros, TaskId, TrialId};
+
+pub use effect::{Effect, NewTrial, Record, Subject, Topic};
+pub use event::{Continuation, Event, Need, Placed, Waiting};
+pub use mutant::Mutant;
+pub use rows::{
+    Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
+};
+
+/// Two readings of the clock at the moment of a decision.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    /// When something happened, for people: may step back and forth.
+    pub wall: Micros,
+    /// What durations are counted by: never steps.
+    pub steady: Micros,
+}
+
+/// Who or what caused an event, and why; for the record of changes and for logs. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// `user:NAME`, `task:ID`, `agent:ID` or `master`.
+    pub actor: Arc<str>,
+    /// For people; `None` where the event says everything.
+    pub reason: Option<Arc<str>>,
+}
+
+impl Cause {
+    /// The master acts, for a reason.
+    pub fn master(reason: impl AsRef<str>) -> Self {
+        Self {
+            actor: "master".into(),
+            reason: Some(reason.as_ref().into()),
+        }
+    }
+
+    /// A user, a task or an agent acts.
+    pub fn actor(actor: impl AsRef<str>) -> Self {
+        Self {
+            actor: actor.as_ref().into(),
+            reason: None,
+        }
+    }
+}
+
+/// What came of an event.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// To be carried out in this order, in the transaction that holds the rows.
+    pub effects: Vec<Effect>,
+    /// Events that follow, to be decided on in this order, before any other that is pending and after the effects.
+    pub then: Vec<Event>,
+}
+
+/// Why an event was not accepted. The whole change is to be undone.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// What the event concerns does not exist.
+    #[error("{what} \"{id}\" not found")]
+    NotFound {
+        /// `trial`, `allocation`, ...
+        what: &'static str,
+        /// Its identifier.
+        id: String,
+    },
+    /// It does not fit the state. The message says what was asked, of what, and what is allowed.
+    #[error("{0}")]
+    Precondition(String),
+    /// Rows hold something that cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+}
+
+impl Refused {
+    fn not_found(what: &'static str, id: impl std::fmt::Display) -> Self {
+        Self::NotFound {
+            what,
+            id: id.to_string(),
+        }
+    }
+}
+
+impl From<det_lifecycle::Refused> for Refused {
+    fn from(refused: det_lifecycle::Refused) -> Self {
+        Self::Precondition(refused.message)
+    }
+}
+
+/// Events to be decided on, the next one last: what follows from an event comes before what was pending.
+#[derive(Debug)]
+pub struct Agenda(Vec<Event>);
+
+impl Agenda {
+    /// Begins with these events, in this order.
+    pub fn new(events: impl IntoIterator<Item = Event>) -> Self {
+        let mut agenda = Self(Vec::new());
+        agenda.follow(events.into_iter().collect());
+        agenda
+    }
+
+    /// The next event; `None` when everything that followed has been decided.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.0.pop()
+    }
+
+    /// Adds what follows from the event that was taken last.
+    pub fn follow(&mut self, then: Vec<Event>) {
+        self.0.extend(then.into_iter().rev());
+    }
+}
+
+/// Decides what follows from events.
+#[derive(Debug, Clone, Copy)]
+pub struct Core {
+    /// Events of a search after which a new snapshot replaces them; a restart replays at most this many.
+    pub snapshot_every: i64,
+    /// A deliberate defect. Ignored unless the feature `mutants` is enabled.
+    pub mutant: Option<Mutant>,
+}
+
+impl Core {
+    /// Decides what follows from one event: changes rows, and returns what is to be done and decided next.
+    ///
+    /// # Errors
+    /// The event concerns something that does not exist, or does not fit its state. Rows may have been changed by then:
+    /// the caller undoes the whole change.
+    pub fn decide<R: Rows>(
+        &self,
+        rows: &mut R,
+        clock: Clock,
+        event: Event,
+    ) -> Result<Outcome, Refused> {
+        let mut scene = Scene {
+            rows,
+            clock,
+            core: *self,
+            outcome: Outcome::default(),
+        };
+        scene.decide(event)?;
+        Ok(scene.outcome)
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        cfg!(feature = "mutants") && self.mutant == Some(mutant)
+    }
+
+    /// [`require_current_run`], unless `open` is the deliberate defect.
+    ///
+    /// # Errors
+    /// The run is over.
+    pub fn require_current_run(
+        &self,
+        trial: &Trial,
+        run: Option<i64>,
+        open: Mutant,
+    ) -> Result<(), Refused> {
+        if self.is(open) {
+            return Ok(());
+        }
+        require_current_run(trial.id, trial.run_id, run)
+    }
+}
+
+/// Refuses what an older run reports: only the newest run of a trial counts. `run` is the run of the task that reports;
+/// `None` = a user does, for a trial that runs outside the cluster.
+///
+/// # Errors
+/// The run is over.
+pub fn require_current_run(trial: TrialId, newest: i64, run: Option<i64>) -> Result<(), Refused> {
+    match run {
+        Some(run) if run != newest => Err(Refused::Precondition(format!(
+            "run {run} of trial {trial} is over: run {newest} has taken its place, and nothing is taken of an older run \
+             any more"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// One event being decided on.
+struct Scene<'a, R> {
+    rows: &'a mut R,
+    clock: Clock,
+    core: Core,
+    outcome: Outcome,
+}
+
+impl<R: Rows> Scene<'_, R> {
+    fn decide(&mut self, event: Event) -> Result<(), Refused> {
+        match event {
+            Event::Experiment { id, event, cause } => experiments::on(self, id, event, &cause),
+            Event::LiveTrials { id, event, cause } => {
+                experiments::each_live_trial(self, id, &event, &cause);
+                Ok(())
+            }
+            Event::TrialMayBeLast { id, cause } => experiments::trial_ended(self, id, &cause),
+            Event::ExperimentEnds { id } => experiments::end(self, id),
+            Event::Continue {
+                id,
+                search,
+                single,
+                cause,
+            } => experiments::continue_it(self, id, search, single, cause),
+            Event::ContinueTrials(continuation) => experiments::continue_trials(self, continuation),
+
+            Event::SearchBegins {
+                id,
+                search,
+                actions,
+            } => searches::begin(self, id, *search, actions),
+            Event::Search { id, event } => searches::on(self, id, event),
+            Event::SearchAction { id, state, action } => {
+                searches::carry_out(self, id, state, action)
+            }
+
+            Event::TrialCreated {
+                experiment_id,
+                request_id,
+            } => trials::created(self, experiment_id, &request_id),
+            Event::Trial { id, event, cause } => trials::on(self, id, event, &cause),
+            Event::TrialContinues { id, hparams, cause } => {
+                trials::continue_in_new_task(self, id, &hparams, cause)
+            }
+            Event::EarlyExit {
+                id,
+                run,
+                reason,
+                cause,
+            } => trials::early_exit(self, id, run, reason, cause),
+            Event::RunRequested { id } => trials::request_run(self, id),
+            Event::TrialEnds { id, cause } => trials::end(self, id, cause),
+
+            Event::Allocation { id, event, cause } => allocations::on(self, &id, event, &cause),
+            Event::PreemptFor {
+                id,
+                for_allocation,
+                reason,
+            } => allocations::preempt_for(self, &id, for_allocation, &reason),
+            Event::HandOver { id, for_allocation } => {
+                allocations::hand_over(self, &id, for_allocation);
+                Ok(())
+            }
+            Event::Waits { id, waiting } => {
+                allocations::note_waiting(self, &id, &waiting);
+                Ok(())
+            }
+            Event::EndsSoon { id } => allocations::end_soon(self, &id),
+            Event::Overdue { id } => allocations::overdue(self, &id),
+            Event::PlatformFailed { id, reason } => {
+                allocations::platform_failed(self, &id, &reason)
+            }
+
+            Event::Place(placed) => containers::place(self, placed),
+            Event::Observed {
+                place,
+                container_id,
+                observed,
+            } => containers::observed(self, &place, &container_id, observed),
+            Event::ContainerEnded { id, exit } => containers::ended(self, &id, exit),
+            Event::NeverStarted { id } => containers::never_started(self, &id),
+            Event::Joined {
+                id,
+                container_id,
+                cause,
+            } => containers::joined(self, id, &container_id, cause),
+            Event::Daemon {
+                id,
+                container_id,
+                cause,
+            } => containers::daemon(self, id, &container_id, cause),
+            Event::PlaceReturned {
+                place,
+                is_new,
+                observed,
+            } => {
+                containers::place_returned(self, place, is_new, observed);
+                Ok(())
+            }
+            Event::Missing { place, held } => {
+                containers::missing(self, &place, &held);
+                Ok(())
+            }
+            Event::PlaceLost { place, reason } => {
+                containers::place_lost(self, &place, &reason);
+                Ok(())
+            }
+        }
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        self.core.is(mutant)
+    }
+
+    fn effect(&mut self, effect: Effect) {
+        self.outcome.effects.push(effect);
+    }
+
+    fn then(&mut self, event: Event) {
+        self.outcome.then.push(event);
+    }
+
+    fn wake(&mut self, topic: Topic) {
+        self.effect(Effect::Wake(topic));
+    }
+
+    fn record(&mut self, record: Record) {
+        if self.is(Mutant::NoEvents) && matches!(record.subject, Subject::Trial(_)) {
+            return;
+        }
+        self.effect(Effect::Record(record));
+    }
+
+    fn log(&mut self, task_id: &TaskId, allocation_id: Option<&AllocationId>, text: String) {
+        self.effect(Effect::Log {
+            task_id: task_id.clone(),
+            allocation_id: allocation_id.cloned(),
+            text,
+        });
+    }
+}

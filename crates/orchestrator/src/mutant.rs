@@ -1,0 +1,22 @@
+//! Deliberate defects, to show that checks of the decisions can fail.
+
+/// A defect. Most of them were defects of the product at some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// Metrics of an older run are accepted.
+    UnfencedMetrics,
+    /// Checkpoints of an older run are accepted.
+    UnfencedCheckpoints,
+    /// An older run can end the trial early.
+    UnfencedEarlyExit,
+    /// Validations reach the search in memory and are not stored for it.
+    ForgetsSearchEvents,
+    /// A late report of an earlier connection moves a container back.
+    MovesBack,
+    /// Changes of trials leave no event.
+    NoEvents,
+    /// The search of a continued experiment creates its earlier trials once more.
+    CreatesTwice,
+    /// The planner is not woken when code is about to end.
+    UntoldEnd,
+}

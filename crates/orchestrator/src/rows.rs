@@ -1,0 +1,299 @@
+//! The rows that decisions read and change, as far as they concern them.
+
+use std::collections::BTreeSet;
+
+use det_config::hyperparameters::{SearcherConfig, Space};
+use det_ids::{
+    AgentId, AllocationId, ContainerId, ExperimentId, JobId, Micros, RequestId, SlotId, TaskId,
+    TrialId,
+};
+use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::trial::TrialState;
+use det_scheduler::WaitKind;
+use det_searcher::Search;
+use det_taskspec::TaskKind;
+
+/// An experiment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Experiment {
+    /// Its number.
+    pub id: ExperimentId,
+    /// Where it is in its life.
+    pub state: ExperimentState,
+    /// Its entry in the queue.
+    pub job_id: JobId,
+    /// Where its trials ask for slots.
+    pub resource_pool: String,
+    /// 0 to 1; never goes back.
+    pub progress: f64,
+    /// Trials that were created in all.
+    pub trial_count: i64,
+    /// `None` while it is live.
+    pub ended_at: Option<Micros>,
+}
+
+/// What the configuration of an experiment says of each of its trials' runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Failures that are forgiven.
+    pub max_restarts: u32,
+    /// Slots of each run; 0 = a run without devices.
+    pub slots: u32,
+    /// Whether all slots must be on one agent.
+    pub single_agent: bool,
+    /// Seconds that a run has to save and exit.
+    pub preemption_timeout: u32,
+}
+
+/// A trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trial {
+    /// Its number.
+    pub id: TrialId,
+    /// Its experiment.
+    pub experiment_id: ExperimentId,
+    /// The search's name for it.
+    pub request_id: RequestId,
+    /// Its current task.
+    pub task_id: TaskId,
+    /// Where it is in its life.
+    pub state: TrialState,
+    /// Its newest run; 0 before the first.
+    pub run_id: i64,
+    /// Failures charged so far.
+    pub restarts: u32,
+    /// `None` while it is live.
+    pub ended_at: Option<Micros>,
+}
+
+/// A task: what runs containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Its id.
+    pub id: TaskId,
+    /// What kind of task it is.
+    pub kind: TaskKind,
+    /// Its entry in the queue.
+    pub job_id: JobId,
+    /// The experiment that it works for, if any.
+    pub experiment_id: Option<ExperimentId>,
+    /// The trial that it works for, if any.
+    pub trial_id: Option<TrialId>,
+    /// Allocations so far.
+    pub attempts: u32,
+    /// `None` while it may run again.
+    pub ended_at: Option<Micros>,
+}
+
+/// One attempt's claim on slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocation {
+    /// `<task>.<n>`.
+    pub id: AllocationId,
+    /// Its task.
+    pub task_id: TaskId,
+    /// Its entry in the queue.
+    pub job_id: JobId,
+    /// The trial of its task, if any.
+    pub trial_id: Option<TrialId>,
+    /// The trial's run that it is; 0 without a trial.
+    pub run_id: i64,
+    /// Where it is in its life.
+    pub state: AllocationState,
+    /// Pool that it waits or runs in.
+    pub resource_pool: String,
+    /// Slots asked for.
+    pub slots: u32,
+    /// Whether all slots must be on one agent.
+    pub single_agent: bool,
+    /// When it was requested.
+    pub requested_at: Micros,
+    /// When it was given slots.
+    pub placed_at: Option<Micros>,
+    /// When its first container ran.
+    pub started_at: Option<Micros>,
+    /// When its last container ended.
+    pub ended_at: Option<Micros>,
+    /// When it is killed if it has not exited by then, by the steady clock.
+    pub preempt_deadline: Option<Micros>,
+    /// The waiting allocation that its slots go to once it has stopped.
+    pub preempted_for: Option<AllocationId>,
+    /// How it ended, for people.
+    pub exit_reason: Option<String>,
+    /// Exit code of the chief.
+    pub status_code: Option<i64>,
+    /// Why it waits, as the scheduler last said; `None` before that, and once it is placed.
+    pub wait_reason: Option<String>,
+    /// Since when it waits for a reason of that kind.
+    pub wait_since: Option<Micros>,
+}
+
+/// One container of an allocation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// A UUID.
+    pub id: ContainerId,
+    /// Its allocation.
+    pub allocation_id: AllocationId,
+    /// Where it runs.
+    pub place: AgentId,
+    /// Its rank in the allocation; 0 is the chief.
+    pub member: u32,
+    /// What is to become of it.
+    pub desired: Desired,
+    /// What was last observed of it; `None` = nothing yet.
+    pub observed: Option<Observed>,
+    /// Whether it is a helper that does not keep the allocation alive.
+    pub daemon: bool,
+    /// Whether it has come to the meeting of its allocation's containers.
+    pub joined: bool,
+    /// `None` while its slots are held.
+    pub ended_at: Option<Micros>,
+}
+
+/// Somewhere containers run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Whether it takes new work: connected and enabled.
+    pub takes_work: bool,
+    /// Its resource pool.
+    pub resource_pool: String,
+    /// Slots that take no new work, disabled or draining.
+    pub out_of_service: BTreeSet<SlotId>,
+}
+
+/// A search in memory, with how much of it is stored.
+#[derive(Debug, Clone)]
+pub struct SearchState {
+    /// The search.
+    pub search: Search,
+    /// Number of the last event applied to it.
+    pub through: i64,
+    /// Number of the last event in the stored snapshot.
+    pub snapshot: i64,
+}
+
+impl SearchState {
+    /// Of a search that has just been stored whole.
+    pub fn new(search: Search) -> Self {
+        Self {
+            search,
+            through: 0,
+            snapshot: 0,
+        }
+    }
+
+    /// The search that rows lead to: its snapshot (JSON), the number of the last event in it, and the events since, each
+    /// with its number and JSON.
+    ///
+    /// # Errors
+    /// Why it cannot be restored.
+    pub fn replay(
+        config: &SearcherConfig,
+        space: &Space,
+        (snapshot, through): (&str, i64),
+        events: &[(i64, String)],
+    ) -> Result<Self, String> {
+        let stored = serde_json::from_str(snapshot).map_err(|e| e.to_string())?;
+        let search = Search::restore(config, space, &stored).map_err(|e| e.to_string())?;
+        let mut state = Self {
+            search,
+            through,
+            snapshot: through,
+        };
+        for (number, event) in events {
+            // What it asked for then was carried out in the transaction that stored the event.
+            let event = serde_json::from_str(event).map_err(|e| e.to_string())?;
+            state.search.on(event);
+            state.through = *number;
+        }
+        Ok(state)
+    }
+}
+
+/// Something stored that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} cannot be read: {message}")]
+pub struct Unreadable {
+    /// What it is: `configuration of experiment 7`.
+    pub what: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+/// The rows of one change. Everything that [`crate::Event::needs`] names has been loaded; what is absent does not exist.
+///
+/// Changes are seen by later calls, and are undone by the caller as a whole when an event is refused.
+pub trait Rows {
+    /// An experiment.
+    fn experiment(&self, id: ExperimentId) -> Option<Experiment>;
+    /// Stores state, progress, number of trials and end of an experiment.
+    fn update_experiment(&mut self, row: &Experiment);
+    /// What its configuration says of its runs.
+    ///
+    /// # Errors
+    /// The stored configuration cannot be read.
+    fn terms(&self, id: ExperimentId) -> Result<Terms, Unreadable>;
+    /// Its live trials in the order of their numbers.
+    fn live_trials(&self, id: ExperimentId) -> Vec<TrialId>;
+    /// How many of its trials live.
+    fn live_trial_count(&self, id: ExperimentId) -> usize;
+    /// Its search, to be notified of events; `None` = it cannot be restored from its rows.
+    fn search(&mut self, id: ExperimentId) -> Option<&mut SearchState>;
+    /// Keeps the search of an experiment that begins.
+    fn insert_search(&mut self, id: ExperimentId, search: SearchState);
+
+    /// A trial.
+    fn trial(&self, id: TrialId) -> Option<Trial>;
+    /// The trial that the search of an experiment calls by this name.
+    fn trial_of_request(&self, id: ExperimentId, request_id: &RequestId) -> Option<Trial>;
+    /// Stores task, state, restarts and end of a trial.
+    fn update_trial(&mut self, row: &Trial);
+    /// Stores other hyperparameters (a JSON object) for the runs to come.
+    fn set_hparams(&mut self, id: TrialId, hparams: &str);
+    /// Stores that a run begins: what the code of the run before reported of itself is reset.
+    fn start_run(&mut self, id: TrialId, run_id: i64);
+    /// Places that the next run avoids, as the allocation's row holds them; `None` = none.
+    ///
+    /// # Errors
+    /// What its logs have come to cannot be read.
+    fn excluded_places(&self, id: TrialId) -> Result<Option<String>, Unreadable>;
+    /// Why a run that fails now is not followed by another although restarts are left; `None` if it may be.
+    fn restart_forbidden(&self, id: TrialId) -> Option<String>;
+    /// How many tasks a trial has had.
+    fn task_count(&self, id: TrialId) -> usize;
+
+    /// A task.
+    fn task(&self, id: &TaskId) -> Option<Task>;
+    /// Adds a task of an experiment's trial; its owner is the experiment's.
+    fn insert_task(&mut self, row: Task);
+    /// Stores attempts and end of a task.
+    fn update_task(&mut self, row: &Task);
+
+    /// An allocation.
+    fn allocation(&self, id: &AllocationId) -> Option<Allocation>;
+    /// The live allocation of a task.
+    fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId>;
+    /// Adds an allocation; `excluded` are places that it must not run on, as [`Rows::excluded_places`] gives them.
+    fn insert_allocation(&mut self, row: Allocation, excluded: Option<String>);
+    /// Stores all that changes in an allocation's life.
+    fn update_allocation(&mut self, row: &Allocation);
+    /// The kind of the reason why an allocation waits; `None` = there is none, or it cannot be read.
+    fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind>;
+
+    /// A container.
+    fn container(&self, id: &ContainerId) -> Option<Container>;
+    /// The containers of an allocation in order of their ranks.
+    fn containers(&self, id: &AllocationId) -> Vec<Container>;
+    /// Adds a container that holds these slots of its place.
+    fn insert_container(&mut self, row: Container, slots: &[SlotId]);
+    /// Stores all that changes in a container's life.
+    fn update_container(&mut self, row: &Container);
+
+    /// A place.
+    fn place(&self, id: &AgentId) -> Option<Place>;
+    /// The containers on a place that hold slots, by allocation and rank.
+    fn live_containers_on(&self, place: &AgentId) -> Vec<Container>;
+}

@@ -1,0 +1,199 @@
+//! Searches: what they are notified of, and what they ask for.
+
+use det_ids::{ExperimentId, RequestId, TaskId};
+use det_lifecycle::experiment::{ExperimentEvent, ExperimentState, SearchOutcome};
+use det_lifecycle::trial::{TrialEvent, TrialState};
+use det_searcher::{Action, Event as SearchEvent, Outcome, Search};
+use serde_json::{Map, Value};
+
+use crate::{Cause, Effect, Event, Mutant, NewTrial, Refused, Rows, Scene, SearchState, Topic};
+
+fn cause() -> Cause {
+    Cause::master("the search decided it")
+}
+
+/// A search begins: it is stored, and what it asks for is carried out.
+pub(crate) fn begin<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+    search: Search,
+    actions: Vec<Action>,
+) -> Result<(), Refused> {
+    let experiment = scene
+        .rows
+        .experiment(id)
+        .ok_or_else(|| Refused::not_found("experiment", id))?;
+    scene.effect(Effect::SaveSearch {
+        experiment_id: id,
+        through: 0,
+        snapshot: search.snapshot().to_string(),
+    });
+    scene.rows.insert_search(id, SearchState::new(search));
+    let state = experiment.state;
+    for action in actions {
+        scene.then(Event::SearchAction { id, state, action });
+    }
+    scene.wake(Topic::Schedule);
+    Ok(())
+}
+
+/// Notifies the search of a live experiment. Of one that is over, nothing happens.
+pub(crate) fn on<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+    event: SearchEvent,
+) -> Result<(), Refused> {
+    let Some(mut experiment) = scene.rows.experiment(id) else {
+        return Ok(());
+    };
+    let state = experiment.state;
+    if !state.is_live() {
+        return Ok(());
+    }
+    let every = scene.core.snapshot_every;
+    let skips_storing =
+        scene.is(Mutant::ForgetsSearchEvents) && matches!(event, SearchEvent::Validation { .. });
+    let Some(loaded) = scene.rows.search(id) else {
+        // Without its search an experiment can only end.
+        if !matches!(state, ExperimentState::Stopping(_)) {
+            let action = Action::Shutdown(Outcome::Failed);
+            scene.then(Event::SearchAction { id, state, action });
+        }
+        return Ok(());
+    };
+    let text = serde_json::to_string(&event).map_err(|error| {
+        Refused::Precondition(format!(
+            "an event of the search of experiment {id} cannot be stored: {error}"
+        ))
+    })?;
+    loaded.through += 1;
+    let number = loaded.through;
+    let actions = loaded.search.on(event);
+    let progress = loaded.search.progress();
+    let snapshot = (number - loaded.snapshot >= every).then(|| {
+        loaded.snapshot = number;
+        loaded.search.snapshot().to_string()
+    });
+    if !skips_storing {
+        scene.effect(Effect::AppendSearchEvent {
+            experiment_id: id,
+            number,
+            text,
+        });
+    }
+    if let Some(snapshot) = snapshot {
+        scene.effect(Effect::SaveSearch {
+            experiment_id: id,
+            through: number,
+            snapshot,
+        });
+    }
+    if progress > experiment.progress {
+        experiment.progress = progress;
+        scene.rows.update_experiment(&experiment);
+    }
+    for action in actions {
+        scene.then(Event::SearchAction { id, state, action });
+    }
+    Ok(())
+}
+
+/// Carries out what a search asks for. `state` is the experiment's when the search was asked.
+pub(crate) fn carry_out<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+    state: ExperimentState,
+    action: Action,
+) -> Result<(), Refused> {
+    match action {
+        Action::Create {
+            request_id,
+            hparams,
+            seed,
+        } => {
+            let known = scene.rows.trial_of_request(id, &request_id);
+            match known.filter(|_| !scene.is(Mutant::CreatesTwice)) {
+                Some(trial) if trial.state == TrialState::Completed => {
+                    // The search of a continued experiment comes to a trial that counts already.
+                    let event = SearchEvent::Ended { request_id };
+                    scene.then(Event::Search { id, event });
+                }
+                Some(trial) => {
+                    scene.then(Event::TrialContinues {
+                        id: trial.id,
+                        hparams: json(&hparams),
+                        cause: cause(),
+                    });
+                    if state != ExperimentState::Active {
+                        scene.then(Event::Trial {
+                            id: trial.id,
+                            event: TrialEvent::Pause,
+                            cause: cause(),
+                        });
+                    }
+                }
+                None => create(scene, id, state, request_id, &hparams, seed)?,
+            }
+        }
+        Action::Stop { request_id } => {
+            if let Some(trial) = scene.rows.trial_of_request(id, &request_id) {
+                scene.then(Event::Trial {
+                    id: trial.id,
+                    event: TrialEvent::StopBySearch,
+                    cause: Cause::master(
+                        "the search stopped it: its validation is not among the best",
+                    ),
+                });
+            }
+        }
+        Action::Shutdown(outcome) => scene.then(Event::Experiment {
+            id,
+            event: ExperimentEvent::SearchOver {
+                outcome: match outcome {
+                    Outcome::Completed => SearchOutcome::Completed,
+                    Outcome::Canceled => SearchOutcome::Canceled,
+                    Outcome::Failed => SearchOutcome::Failed,
+                },
+                trials_live: scene.rows.live_trial_count(id) > 0,
+            },
+            cause: cause(),
+        }),
+    }
+    Ok(())
+}
+
+fn create<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+    state: ExperimentState,
+    request_id: RequestId,
+    hparams: &Map<String, Value>,
+    seed: u32,
+) -> Result<(), Refused> {
+    let mut experiment = scene
+        .rows
+        .experiment(id)
+        .ok_or_else(|| Refused::not_found("experiment", id))?;
+    experiment.trial_count += 1;
+    scene.rows.update_experiment(&experiment);
+    scene.effect(Effect::InsertTrial(NewTrial {
+        experiment_id: id,
+        request_id: request_id.clone(),
+        task_id: TaskId(format!("{id}.{request_id}")),
+        state: match state {
+            ExperimentState::Active => TrialState::Active,
+            _ => TrialState::Paused,
+        },
+        hparams: json(hparams),
+        seed,
+    }));
+    scene.then(Event::TrialCreated {
+        experiment_id: id,
+        request_id,
+    });
+    Ok(())
+}
+
+pub(crate) fn json(hparams: &Map<String, Value>) -> String {
+    Value::Object(hparams.clone()).to_string()
+}

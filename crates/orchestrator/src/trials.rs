@@ -1,0 +1,293 @@
+//! What follows for a trial.
+
+use det_ids::{AllocationId, ExperimentId, RequestId, TaskId, TrialId};
+use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::trial::{EarlyExit, History, TrialEffect, TrialEvent, TrialState};
+use det_searcher::{Event as SearchEvent, ExitReason};
+use det_taskspec::TaskKind;
+
+use crate::{
+    Allocation, Cause, Effect, Event, Experiment, Mutant, Record, Refused, Rows, Scene, Subject,
+    Task, Topic, Trial,
+};
+
+fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experiment), Refused> {
+    let trial = scene
+        .rows
+        .trial(id)
+        .ok_or_else(|| Refused::not_found("trial", id))?;
+    let experiment = scene
+        .rows
+        .experiment(trial.experiment_id)
+        .ok_or_else(|| Refused::not_found("experiment", trial.experiment_id))?;
+    Ok((trial, experiment))
+}
+
+/// Something happens to a trial.
+pub(crate) fn on<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: TrialId,
+    event: TrialEvent,
+    cause: &Cause,
+) -> Result<(), Refused> {
+    let (mut row, experiment) = known(scene, id)?;
+    let before = row.state;
+    let (max_restarts, forbidden) = match scene.rows.terms(experiment.id) {
+        Ok(terms) if matches!(event, TrialEvent::AllocationEnded(_)) => {
+            (terms.max_restarts, scene.rows.restart_forbidden(id))
+        }
+        Ok(terms) => (terms.max_restarts, None),
+        // What it is to do is not known any more; it can still end.
+        Err(unreadable) => (u32::MAX, Some(unreadable.to_string())),
+    };
+    let history = History {
+        restarts: row.restarts,
+        max_restarts,
+        experiment_stops: experiment.state.is_stopping(),
+        restarts_forbidden: forbidden.is_some(),
+    };
+    let step = before.on(event, history)?;
+    if let Some(why) = &forbidden
+        && history.restarts < max_restarts
+        && step.effects.contains(&TrialEffect::TellErrored)
+    {
+        let restarts = history.restarts;
+        let text = format!("Not started again after {restarts} restarts: {why}");
+        scene.log(&row.task_id, None, text);
+    }
+    for effect in &step.effects {
+        match effect {
+            TrialEffect::ChargeRestart => row.restarts += 1,
+            TrialEffect::ResetRestarts => {
+                row.restarts = 0;
+                scene.effect(Effect::RestartsAllowed(id));
+            }
+            _ => {}
+        }
+    }
+    if step.state != before || row.restarts != history.restarts {
+        row.state = step.state;
+        row.ended_at = step.state.is_terminal().then_some(scene.clock.wall);
+        scene.rows.update_trial(&row);
+        scene.record(Record {
+            cause: cause.clone(),
+            subject: Subject::Trial(id),
+            kind: "state",
+            from: Some(before.stored_name()),
+            to: Some(step.state.stored_name()),
+            detail: None,
+        });
+    }
+    for effect in step.effects {
+        carry_out(scene, &row, effect, cause);
+    }
+    Ok(())
+}
+
+fn carry_out<R: Rows>(scene: &mut Scene<'_, R>, row: &Trial, effect: TrialEffect, cause: &Cause) {
+    let id = row.id;
+    let (experiment_id, request_id) = (row.experiment_id, row.request_id.clone());
+    let early = |reason| Event::Search {
+        id: experiment_id,
+        event: SearchEvent::EarlyExit { request_id, reason },
+    };
+    let live = |event| {
+        move |id: AllocationId| Event::Allocation {
+            id,
+            event,
+            cause: cause.clone(),
+        }
+    };
+    let next = match effect {
+        TrialEffect::Request => Some(Event::RunRequested { id }),
+        TrialEffect::Preempt => scene
+            .rows
+            .live_allocation(&row.task_id)
+            .map(live(AllocationEvent::Preempt)),
+        TrialEffect::Kill => scene
+            .rows
+            .live_allocation(&row.task_id)
+            .map(live(AllocationEvent::Kill)),
+        TrialEffect::KillSoon => scene
+            .rows
+            .live_allocation(&row.task_id)
+            .map(|id| Event::EndsSoon { id }),
+        // Counted with the state.
+        TrialEffect::ChargeRestart | TrialEffect::ResetRestarts => None,
+        TrialEffect::TellErrored => Some(early(ExitReason::Errored)),
+        TrialEffect::TellCanceled => Some(early(ExitReason::Canceled)),
+        TrialEffect::TellInvalid => Some(early(ExitReason::InvalidHyperparameters)),
+        TrialEffect::End => {
+            let cause = cause.clone();
+            Some(Event::TrialEnds { id, cause })
+        }
+    };
+    if let Some(next) = next {
+        scene.then(next);
+    }
+}
+
+/// A trial's code reports that it ends early. Only its newest run may; a trial that has ended stays as it is.
+pub(crate) fn early_exit<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: TrialId,
+    run: Option<i64>,
+    reason: EarlyExit,
+    cause: Cause,
+) -> Result<(), Refused> {
+    let (trial, _) = known(scene, id)?;
+    scene
+        .core
+        .require_current_run(&trial, run, Mutant::UnfencedEarlyExit)?;
+    if trial.ended_at.is_none() {
+        let event = TrialEvent::EarlyExit(reason);
+        scene.then(Event::Trial { id, event, cause });
+    }
+    Ok(())
+}
+
+/// The end of a trial, and of its task.
+pub(crate) fn end<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: TrialId,
+    cause: Cause,
+) -> Result<(), Refused> {
+    let (row, experiment) = known(scene, id)?;
+    if let Some(mut task) = scene.rows.task(&row.task_id) {
+        task.ended_at = Some(scene.clock.wall);
+        scene.rows.update_task(&task);
+    }
+    scene.effect(Effect::TrialEnded(id));
+    scene.wake(Topic::TaskLog(row.task_id));
+    scene.wake(Topic::Trial(id));
+    let event = SearchEvent::Ended {
+        request_id: row.request_id,
+    };
+    let id = experiment.id;
+    scene.then(Event::Search { id, event });
+    scene.then(Event::TrialMayBeLast { id, cause });
+    Ok(())
+}
+
+/// A trial has been added: it gets its first task, and asks for a run unless its experiment is paused.
+pub(crate) fn created<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    experiment_id: ExperimentId,
+    request_id: &RequestId,
+) -> Result<(), Refused> {
+    let trial = scene
+        .rows
+        .trial_of_request(experiment_id, request_id)
+        .ok_or_else(|| Refused::not_found("trial", request_id))?;
+    insert_task(scene, &trial, trial.task_id.clone())?;
+    scene.record(Record {
+        cause: Cause::actor("master"),
+        subject: Subject::Trial(trial.id),
+        kind: "created",
+        from: None,
+        to: Some(trial.state.stored_name()),
+        detail: Some(format!("{{\"experimentId\":{experiment_id}}}")),
+    });
+    if trial.state == TrialState::Active {
+        scene.then(Event::RunRequested { id: trial.id });
+    }
+    Ok(())
+}
+
+fn insert_task<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    trial: &Trial,
+    task_id: TaskId,
+) -> Result<(), Refused> {
+    let experiment = scene
+        .rows
+        .experiment(trial.experiment_id)
+        .ok_or_else(|| Refused::not_found("experiment", trial.experiment_id))?;
+    scene.rows.insert_task(Task {
+        id: task_id,
+        kind: TaskKind::Trial,
+        job_id: experiment.job_id,
+        experiment_id: Some(trial.experiment_id),
+        trial_id: Some(trial.id),
+        attempts: 0,
+        ended_at: None,
+    });
+    Ok(())
+}
+
+/// Lets an ended trial go on. Restarts stay within a task; what is continued gets one of its own, so that its log can be
+/// followed.
+pub(crate) fn continue_in_new_task<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    id: TrialId,
+    hparams: &str,
+    cause: Cause,
+) -> Result<(), Refused> {
+    let (mut trial, _) = known(scene, id)?;
+    let earlier = scene.rows.task_count(id);
+    trial.task_id = TaskId(format!(
+        "{}.{}-{earlier}",
+        trial.experiment_id, trial.request_id
+    ));
+    insert_task(scene, &trial, trial.task_id.clone())?;
+    scene.rows.update_trial(&trial);
+    scene.rows.set_hparams(id, hparams);
+    let event = TrialEvent::Continue;
+    scene.then(Event::Trial { id, event, cause });
+    Ok(())
+}
+
+/// Requests a trial's next run.
+pub(crate) fn request_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<(), Refused> {
+    let (trial, experiment) = known(scene, id)?;
+    let terms = scene.rows.terms(experiment.id)?;
+    let excluded = scene.rows.excluded_places(id)?;
+    let mut task = scene
+        .rows
+        .task(&trial.task_id)
+        .ok_or_else(|| Refused::not_found("task", &trial.task_id))?;
+    task.attempts += 1;
+    task.ended_at = None;
+    scene.rows.update_task(&task);
+    let run_id = trial.run_id + 1;
+    scene.rows.start_run(id, run_id);
+    scene.effect(Effect::RunStarted(id));
+    let row = Allocation {
+        id: task.id.allocation(task.attempts),
+        task_id: task.id.clone(),
+        job_id: experiment.job_id,
+        trial_id: Some(id),
+        run_id,
+        state: AllocationState::Pending,
+        resource_pool: experiment.resource_pool,
+        slots: terms.slots,
+        single_agent: terms.single_agent,
+        requested_at: scene.clock.wall,
+        placed_at: None,
+        started_at: None,
+        ended_at: None,
+        preempt_deadline: None,
+        preempted_for: None,
+        exit_reason: None,
+        status_code: None,
+        wait_reason: None,
+        wait_since: None,
+    };
+    let text = format!(
+        "Scheduling trial {id} (run {run_id}) of experiment {} in resource pool {}",
+        experiment.id, row.resource_pool
+    );
+    scene.log(&task.id, Some(&row.id), text);
+    scene.record(Record {
+        cause: Cause::actor("master"),
+        subject: Subject::Allocation(row.id.clone()),
+        kind: "created",
+        from: None,
+        to: Some(row.state.name()),
+        detail: None,
+    });
+    scene.rows.insert_allocation(row, excluded);
+    scene.wake(Topic::Trial(id));
+    scene.wake(Topic::Schedule);
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! What an event needs, loaded before it is decided on: rows into the memory of the change, and what is no live row beside
+//! them.
+
+use std::collections::HashMap;
+
+use det_ids::{AgentId, ExperimentId, RequestId, TrialId};
+use det_orchestrator::{Container, Event, Need, SearchState, Terms, Unreadable};
+use det_store::{Conn, StoreError, WriteTx, allocations, trials};
+
+use super::rows::container_of;
+use crate::app::Master;
+use crate::app::log_policies::{LogFindings, excluded_text};
+use crate::error::{AppError, AppResult};
+
+/// What decisions read beside the live rows. Each entry is as it was when it was last loaded.
+#[derive(Default)]
+pub(super) struct Facts {
+    pub(super) terms: HashMap<ExperimentId, Result<Terms, Unreadable>>,
+    pub(super) live_trials: HashMap<ExperimentId, Vec<TrialId>>,
+    pub(super) live_trial_counts: HashMap<ExperimentId, usize>,
+    pub(super) named: HashMap<(ExperimentId, RequestId), TrialId>,
+    pub(super) excluded: HashMap<TrialId, Result<Option<String>, Unreadable>>,
+    pub(super) restart_forbidden: HashMap<TrialId, Option<String>>,
+    pub(super) task_counts: HashMap<TrialId, usize>,
+    pub(super) live_containers: HashMap<AgentId, Vec<Container>>,
+    /// The search that the event notifies or begins.
+    pub(super) search: Option<(ExperimentId, SearchState)>,
+}
+
+impl Facts {
+    /// Loads what an event needs.
+    pub(super) async fn load(
+        &mut self,
+        master: &Master,
+        tx: &mut WriteTx,
+        event: &Event,
+    ) -> AppResult<()> {
+        for need in event.needs() {
+            self.load_need(master, tx, need).await?;
+        }
+        Ok(())
+    }
+
+    async fn load_need(&mut self, master: &Master, tx: &mut WriteTx, need: Need) -> AppResult<()> {
+        match need {
+            Need::Experiment(id) => self.load_experiment(master, tx, id).await?,
+            Need::LiveTrials(id) => {
+                let rows = trials::live_of_experiment(&mut tx.conn(), id.0).await?;
+                let ids = rows.into_iter().map(|row| TrialId(row.id)).collect();
+                self.live_trials.insert(id, ids);
+            }
+            Need::LiveTrialCount(id) => {
+                let count = trials::count_live(&mut tx.conn(), id.0).await?;
+                let count = usize::try_from(count).unwrap_or(0);
+                self.live_trial_counts.insert(id, count);
+            }
+            Need::Search(id) => self.load_search(master, tx, id).await?,
+            Need::Trial(id) => self.load_trial(master, tx, id).await?,
+            Need::TrialOfRequest(id, request_id) => {
+                self.load_experiment(master, tx, id).await?;
+                let name = (id, request_id);
+                if !self.named.contains_key(&name) {
+                    let found =
+                        trials::find_by_request(&mut tx.conn(), id.0, name.1.as_str()).await?;
+                    if let Some(row) = found {
+                        self.named.insert(name.clone(), TrialId(row.id));
+                    }
+                }
+                if let Some(trial) = self.named.get(&name).copied() {
+                    self.load_trial(master, tx, trial).await?;
+                }
+            }
+            Need::TaskCount(id) => {
+                let tasks = allocations::tasks_of_trial(&mut tx.conn(), id.0).await?;
+                self.task_counts.insert(id, tasks.len());
+            }
+            Need::RestartForbidden(id) => self.load_restart_forbidden(master, tx, id).await?,
+            Need::Allocation(id) => self.load_allocation(master, tx, id.as_str()).await?,
+            Need::Container(id) => {
+                tx.load_container(id.as_str()).await?;
+                let rows = tx.live_rows();
+                let of = rows
+                    .container(id.as_str())
+                    .map(|row| row.allocation_id.clone());
+                if let Some(of) = of {
+                    self.load_allocation(master, tx, &of).await?;
+                }
+            }
+            Need::Place(id) => tx.load_agent(id.as_str()).await?,
+            Need::LiveContainersOn(place) => {
+                let rows =
+                    allocations::live_containers_of_agent(&mut tx.conn(), place.as_str()).await?;
+                let rows = rows.iter().map(container_of).collect();
+                self.live_containers.insert(place, rows);
+            }
+        }
+        Ok(())
+    }
+
+    async fn load_experiment(
+        &mut self,
+        master: &Master,
+        tx: &mut WriteTx,
+        id: ExperimentId,
+    ) -> AppResult<()> {
+        tx.load_experiment(id.0).await?;
+        let rows = tx.live_rows();
+        let Some(row) = rows.experiment(id.0) else {
+            return Ok(());
+        };
+        let terms = match master.config_for(row) {
+            Ok(config) => Ok(Terms {
+                max_restarts: config.max_restarts,
+                slots: config.resources.slots_per_trial,
+                single_agent: config.resources.is_single_node.unwrap_or(false),
+                preemption_timeout: config.preemption_timeout,
+            }),
+            Err(StoreError::Corrupt { what, message }) => Err(Unreadable { what, message }),
+            Err(error) => return Err(error.into()),
+        };
+        self.terms.insert(id, terms);
+        Ok(())
+    }
+
+    async fn load_trial(
+        &mut self,
+        master: &Master,
+        tx: &mut WriteTx,
+        id: TrialId,
+    ) -> AppResult<()> {
+        tx.load_trial(id.0).await?;
+        let rows = tx.live_rows();
+        let Some(row) = rows.trial(id.0) else {
+            return Ok(());
+        };
+        let excluded = match LogFindings::of(row) {
+            Ok(findings) => Ok(excluded_text(&findings)?),
+            Err(StoreError::Corrupt { what, message }) => Err(Unreadable { what, message }),
+            Err(error) => return Err(error.into()),
+        };
+        let (experiment_id, task_id) = (ExperimentId(row.experiment_id), row.task_id.clone());
+        self.excluded.insert(id, excluded);
+        self.load_experiment(master, tx, experiment_id).await?;
+        Ok(tx.load_task(&task_id).await?)
+    }
+
+    async fn load_restart_forbidden(
+        &mut self,
+        master: &Master,
+        tx: &mut WriteTx,
+        id: TrialId,
+    ) -> AppResult<()> {
+        let rows = tx.live_rows();
+        let Some(trial) = rows.trial(id.0) else {
+            return Ok(());
+        };
+        let Some(experiment) = rows.experiment(trial.experiment_id) else {
+            return Ok(());
+        };
+        // Of a configuration that cannot be read the decision does not ask.
+        let why = match master.config_for(experiment) {
+            Ok(_) => master.no_restart_because(experiment, trial).await?,
+            Err(_) => None,
+        };
+        self.restart_forbidden.insert(id, why);
+        Ok(())
+    }
+
+    async fn load_allocation(
+        &mut self,
+        master: &Master,
+        tx: &mut WriteTx,
+        id: &str,
+    ) -> AppResult<()> {
+        tx.load_allocation(id).await?;
+        let rows = tx.live_rows();
+        let Some(row) = rows.allocation(id) else {
+            return Ok(());
+        };
+        let task_id = row.task_id.clone();
+        tx.load_task(&task_id).await?;
+        let task = tx.live_rows().task(&task_id).map(|task| task.experiment_id);
+        match task.flatten() {
+            Some(experiment) => {
+                self.load_experiment(master, tx, ExperimentId(experiment))
+                    .await
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn load_search(
+        &mut self,
+        master: &Master,
+        tx: &mut WriteTx,
+        id: ExperimentId,
+    ) -> AppResult<()> {
+        let rows = tx.live_rows();
+        let Some(row) = rows.experiment(id.0) else {
+            return Ok(());
+        };
+        // Of one that is over nothing is asked, and it has no search.
+        if !row.state.is_live() {
+            return Ok(());
+        }
+        let config = master.config_for(row);
+        let mut conn: Conn<'_> = tx.conn();
+        self.search = match master.searches.load(&mut conn, id.0, config).await {
+            Ok(search) => Some((id, search)),
+            Err(error @ StoreError::Corrupt { .. }) => {
+                tracing::error!(
+                    experiment.id = id.0,
+                    %error,
+                    "the search of an experiment cannot be restored; the experiment fails"
+                );
+                None
+            }
+            Err(error) => return Err(AppError::from(error)),
+        };
+        Ok(())
+    }
+
+    /// Hands the search back to the memory of the master; if the change fails it is dropped there.
+    pub(super) fn keep_search(&mut self, master: &Master, tx: &mut WriteTx) {
+        if let Some((id, search)) = self.search.take() {
+            master.searches.keep(tx, id.0, search);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The rows of a change as decisions see them.
+
+use std::collections::BTreeSet;
+
+use det_ids::{
+    AgentId, AllocationId, ContainerId, ExperimentId, JobId, Micros, RequestId, SlotId, TaskId,
+    TrialId,
+};
+use det_orchestrator::{
+    Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
+};
+use det_scheduler::WaitKind;
+use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
+use det_store::live_rows::LiveRows;
+
+use super::loading::Facts;
+use crate::app::agents::slot_set;
+use crate::app::wait_reasons::stored_kind;
+
+/// Live rows and what was loaded beside them.
+pub(super) struct TxRows<'a> {
+    pub(super) live: LiveRows<'a>,
+    pub(super) facts: &'a mut Facts,
+    pub(super) now: Micros,
+}
+
+fn count(number: i64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn raw(at: Option<Micros>) -> Option<i64> {
+    at.map(|at| at.0)
+}
+
+/// A container's row for decisions.
+pub(super) fn container_of(row: &ContainerRow) -> Container {
+    Container {
+        id: ContainerId(row.id.clone()),
+        allocation_id: AllocationId(row.allocation_id.clone()),
+        place: AgentId(row.agent_id.clone()),
+        member: count(row.member),
+        desired: row.desired,
+        observed: row.observed.clone(),
+        daemon: row.daemon,
+        joined: row.joined,
+        ended_at: row.ended_at.map(Micros),
+    }
+}
+
+impl Rows for TxRows<'_> {
+    fn experiment(&self, id: ExperimentId) -> Option<Experiment> {
+        let row = self.live.experiment(id.0)?;
+        Some(Experiment {
+            id,
+            state: row.state,
+            job_id: JobId(row.job_id.clone()),
+            resource_pool: row.resource_pool.clone(),
+            progress: row.progress,
+            trial_count: row.trial_count,
+            ended_at: row.ended_at.map(Micros),
+        })
+    }
+
+    fn update_experiment(&mut self, row: &Experiment) {
+        self.live.edit_experiment(row.id.0, |known| {
+            known.state = row.state;
+            known.progress = row.progress;
+            known.trial_count = row.trial_count;
+            known.ended_at = raw(row.ended_at);
+        });
+    }
+
+    fn terms(&self, id: ExperimentId) -> Result<Terms, Unreadable> {
+        let unknown = || Unreadable {
+            what: format!("configuration of experiment {id}"),
+            message: "it was not loaded".to_owned(),
+        };
+        self.facts
+            .terms
+            .get(&id)
+            .cloned()
+            .unwrap_or_else(|| Err(unknown()))
+    }
+
+    fn live_trials(&self, id: ExperimentId) -> Vec<TrialId> {
+        self.facts.live_trials.get(&id).cloned().unwrap_or_default()
+    }
+
+    fn live_trial_count(&self, id: ExperimentId) -> usize {
+        self.facts.live_trial_counts.get(&id).copied().unwrap_or(0)
+    }
+
+    fn search(&mut self, id: ExperimentId) -> Option<&mut SearchState> {
+        match &mut self.facts.search {
+            Some((of, search)) if *of == id => Some(search),
+            _ => None,
+        }
+    }
+
+    fn insert_search(&mut self, id: ExperimentId, search: SearchState) {
+        self.facts.search = Some((id, search));
+    }
+
+    fn trial(&self, id: TrialId) -> Option<Trial> {
+        let row = self.live.trial(id.0)?;
+        Some(Trial {
+            id,
+            experiment_id: ExperimentId(row.experiment_id),
+            request_id: RequestId(row.request_id.clone()),
+            task_id: TaskId(row.task_id.clone()),
+            state: row.state,
+            run_id: row.run_id,
+            restarts: count(row.restarts),
+            ended_at: row.ended_at.map(Micros),
+        })
+    }
+
+    fn trial_of_request(&self, id: ExperimentId, request_id: &RequestId) -> Option<Trial> {
+        let name = (id, request_id.clone());
+        self.trial(*self.facts.named.get(&name)?)
+    }
+
+    fn update_trial(&mut self, row: &Trial) {
+        self.live.edit_trial(row.id.0, |known| {
+            known.task_id.clone_from(&row.task_id.0);
+            known.state = row.state;
+            known.restarts = i64::from(row.restarts);
+            known.ended_at = raw(row.ended_at);
+        });
+    }
+
+    fn set_hparams(&mut self, id: TrialId, hparams: &str) {
+        self.live
+            .edit_trial(id.0, |row| hparams.clone_into(&mut row.hparams));
+    }
+
+    fn start_run(&mut self, id: TrialId, run_id: i64) {
+        self.live.edit_trial(id.0, |row| {
+            row.run_id = run_id;
+            row.total_batches = row.latest_checkpoint_steps.unwrap_or(0);
+            row.runner_state.clear();
+        });
+    }
+
+    fn excluded_places(&self, id: TrialId) -> Result<Option<String>, Unreadable> {
+        self.facts.excluded.get(&id).cloned().unwrap_or(Ok(None))
+    }
+
+    fn restart_forbidden(&self, id: TrialId) -> Option<String> {
+        self.facts.restart_forbidden.get(&id).cloned().flatten()
+    }
+
+    fn task_count(&self, id: TrialId) -> usize {
+        self.facts.task_counts.get(&id).copied().unwrap_or(0)
+    }
+
+    fn task(&self, id: &TaskId) -> Option<Task> {
+        let row = self.live.task(id.as_str())?;
+        Some(Task {
+            id: id.clone(),
+            kind: row.kind,
+            job_id: JobId(row.job_id.clone()),
+            experiment_id: row.experiment_id.map(ExperimentId),
+            trial_id: row.trial_id.map(TrialId),
+            attempts: count(row.attempts),
+            ended_at: row.ended_at.map(Micros),
+        })
+    }
+
+    fn insert_task(&mut self, row: Task) {
+        let experiment = row.experiment_id.and_then(|id| self.live.experiment(id.0));
+        let owner_id = experiment.map_or(0, |experiment| experiment.owner_id);
+        self.live.add_task(TaskRow {
+            id: row.id.0,
+            kind: row.kind,
+            job_id: row.job_id.0,
+            owner_id,
+            experiment_id: row.experiment_id.map(|id| id.0),
+            trial_id: row.trial_id.map(|id| id.0),
+            attempts: i64::from(row.attempts),
+            log_lines: 0,
+            created_at: self.now.0,
+            ended_at: raw(row.ended_at),
+            logs_deleted_at: None,
+        });
+    }
+
+    fn update_task(&mut self, row: &Task) {
+        self.live.edit_task(row.id.as_str(), |known| {
+            known.attempts = i64::from(row.attempts);
+            known.ended_at = raw(row.ended_at);
+        });
+    }
+
+    fn allocation(&self, id: &AllocationId) -> Option<Allocation> {
+        let row = self.live.allocation(id.as_str())?;
+        Some(Allocation {
+            id: id.clone(),
+            task_id: TaskId(row.task_id.clone()),
+            job_id: JobId(row.job_id.clone()),
+            trial_id: row.trial_id.map(TrialId),
+            run_id: row.run_id,
+            state: row.state.clone(),
+            resource_pool: row.resource_pool.clone(),
+            slots: count(row.slots),
+            single_agent: row.single_agent,
+            requested_at: Micros(row.requested_at),
+            placed_at: row.placed_at.map(Micros),
+            started_at: row.started_at.map(Micros),
+            ended_at: row.ended_at.map(Micros),
+            preempt_deadline: row.preempt_deadline.map(Micros),
+            preempted_for: row.preempted_for.clone().map(AllocationId),
+            exit_reason: row.exit_reason.clone(),
+            status_code: row.status_code,
+            wait_reason: row.wait_reason.clone(),
+            wait_since: row.wait_since.map(Micros),
+        })
+    }
+
+    fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId> {
+        let id = self.live.live_allocation(task_id.as_str())?;
+        Some(AllocationId::from(id))
+    }
+
+    fn insert_allocation(&mut self, row: Allocation, excluded: Option<String>) {
+        self.live.add_allocation(AllocationRow {
+            id: row.id.0,
+            task_id: row.task_id.0,
+            job_id: row.job_id.0,
+            trial_id: row.trial_id.map(|id| id.0),
+            run_id: row.run_id,
+            state: row.state,
+            resource_pool: row.resource_pool,
+            slots: i64::from(row.slots),
+            single_agent: row.single_agent,
+            preemptible: true,
+            requested_at: row.requested_at.0,
+            placed_at: raw(row.placed_at),
+            started_at: raw(row.started_at),
+            ended_at: raw(row.ended_at),
+            preempt_deadline: raw(row.preempt_deadline),
+            preempted_for: row.preempted_for.map(|id| id.0),
+            exit_reason: row.exit_reason,
+            status_code: row.status_code,
+            excluded_agents: excluded,
+            wait_reason: row.wait_reason,
+            wait_since: raw(row.wait_since),
+        });
+    }
+
+    fn update_allocation(&mut self, row: &Allocation) {
+        self.live.edit_allocation(row.id.as_str(), |known| {
+            known.state.clone_from(&row.state);
+            known.placed_at = raw(row.placed_at);
+            known.started_at = raw(row.started_at);
+            known.ended_at = raw(row.ended_at);
+            known.preempt_deadline = raw(row.preempt_deadline);
+            known.preempted_for = row.preempted_for.clone().map(|id| id.0);
+            known.exit_reason.clone_from(&row.exit_reason);
+            known.status_code = row.status_code;
+            known.wait_reason.clone_from(&row.wait_reason);
+            known.wait_since = raw(row.wait_since);
+        });
+    }
+
+    fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind> {
+        // A reason that cannot be read is replaced like one of another kind.
+        stored_kind(self.live.allocation(id.as_str())?)
+            .ok()
+            .flatten()
+    }
+
+    fn container(&self, id: &ContainerId) -> Option<Container> {
+        self.live.container(id.as_str()).map(container_of)
+    }
+
+    fn containers(&self, id: &AllocationId) -> Vec<Container> {
+        self.live
+            .containers(id.as_str())
+            .map(container_of)
+            .collect()
+    }
+
+    fn insert_container(&mut self, row: Container, slots: &[SlotId]) {
+        let slots: Vec<u32> = slots.iter().map(|slot| slot.0).collect();
+        self.live.add_container(ContainerRow {
+            id: row.id.0,
+            allocation_id: row.allocation_id.0,
+            agent_id: row.place.0,
+            member: i64::from(row.member),
+            slots: serde_json::json!(slots).to_string(),
+            desired: row.desired,
+            observed: row.observed,
+            daemon: row.daemon,
+            joined: row.joined,
+            accelerators: None,
+            ended_at: raw(row.ended_at),
+        });
+    }
+
+    fn update_container(&mut self, row: &Container) {
+        let (of, id) = (row.allocation_id.as_str(), row.id.as_str());
+        self.live.edit_container(of, id, |known| {
+            known.desired = row.desired;
+            known.observed.clone_from(&row.observed);
+            known.daemon = row.daemon;
+            known.joined = row.joined;
+            known.ended_at = raw(row.ended_at);
+        });
+    }
+
+    fn place(&self, id: &AgentId) -> Option<Place> {
+        let row = self.live.agent(id.as_str())?;
+        // A list that cannot be read keeps everything out of service.
+        let (disabled, draining) = (
+            slot_set(&row.disabled_slots).ok()?,
+            slot_set(&row.draining_slots).ok()?,
+        );
+        let out_of_service: BTreeSet<SlotId> =
+            disabled.union(&draining).copied().map(SlotId).collect();
+        Some(Place {
+            takes_work: row.disconnected_at.is_none() && row.enabled,
+            resource_pool: row.resource_pool.clone(),
+            out_of_service,
+        })
+    }
+
+    fn live_containers_on(&self, place: &AgentId) -> Vec<Container> {
+        self.facts
+            .live_containers
+            .get(place)
+            .cloned()
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,125 @@
+//! What people ask of experiments.
+
+use std::rc::Rc;
+
+use det_config::hyperparameters::SearchMethod;
+use det_ids::{ExperimentId, JobId, TrialId};
+use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::trial::TrialEvent;
+use det_orchestrator::{Cause, Event, SearchState};
+use det_searcher::Search;
+
+use super::{Refused, Tx};
+use crate::history::{Submission, Wish};
+use crate::mutant::Mutant;
+use crate::rows::{Experiment, StoredSearch};
+
+fn search_of(submission: &Submission, experiment_id: i64) -> Result<Search, Refused> {
+    let seed = u32::try_from(experiment_id).unwrap_or(0);
+    Search::new(&submission.searcher(), &Submission::space(), seed).map_err(|e| e.to_string())
+}
+
+/// The search that rows lead to.
+pub(crate) fn replay(
+    submission: &Submission,
+    stored: &StoredSearch,
+) -> Result<SearchState, Refused> {
+    SearchState::replay(
+        &submission.searcher(),
+        &Submission::space(),
+        (&stored.snapshot, stored.through),
+        &stored.events,
+    )
+}
+
+impl Tx<'_> {
+    pub(crate) fn create_experiment(
+        &mut self,
+        submission: &Rc<Submission>,
+    ) -> Result<i64, Refused> {
+        if let Err(never) = super::can_ever_fit(self.rows, submission) {
+            return Err(never.to_string());
+        }
+        let id = self.rows.last_experiment + 1;
+        let mut search = search_of(submission, id)?;
+        self.rows.last_experiment = id;
+        self.rows.experiments.insert(
+            id,
+            Experiment {
+                row: det_orchestrator::Experiment {
+                    id: ExperimentId(id),
+                    state: ExperimentState::Active,
+                    job_id: JobId(id.to_string()),
+                    resource_pool: String::new(),
+                    progress: 0.0,
+                    trial_count: 0,
+                    ended_at: None,
+                },
+                submission: submission.clone(),
+                priority: submission.priority,
+                weight: 2,
+                max_slots: None,
+                submitted_at: self.now,
+            },
+        );
+        self.rows.experiment_mut(id);
+        self.record("experiment", id.to_string(), "created", Some("ACTIVE"));
+        self.advance([Event::SearchBegins {
+            id: ExperimentId(id),
+            actions: search.start(),
+            search: Box::new(search),
+        }])?;
+        Ok(id)
+    }
+
+    /// A person's wish.
+    pub(crate) fn steer(&mut self, id: i64, wish: Wish) -> Result<(), Refused> {
+        let event = match wish {
+            Wish::Pause => ExperimentEvent::Pause,
+            Wish::Activate => ExperimentEvent::Activate,
+            Wish::Cancel => ExperimentEvent::Cancel,
+            Wish::Kill => ExperimentEvent::Kill,
+            Wish::Delete => ExperimentEvent::Delete,
+            Wish::Continue => return self.continue_in(id),
+        };
+        if self.is(Mutant::DirtyRefusal)
+            && let Some(experiment) = self.rows.experiment_mut(id)
+        {
+            experiment.priority = experiment.priority.wrapping_add(1);
+        }
+        self.advance([Event::Experiment {
+            id: ExperimentId(id),
+            event,
+            cause: Cause::actor("user:someone"),
+        }])
+    }
+
+    pub(crate) fn kill_trial(&mut self, id: i64) -> Result<(), Refused> {
+        self.advance([Event::Trial {
+            id: TrialId(id),
+            event: TrialEvent::Kill,
+            cause: Cause::actor("user:someone"),
+        }])
+    }
+
+    fn continue_in(&mut self, id: i64) -> Result<(), Refused> {
+        let experiment = self.rows.experiments.get(&id);
+        let submission = experiment
+            .ok_or_else(|| format!("experiment {id} not found"))?
+            .submission
+            .clone();
+        let single = matches!(submission.search, SearchMethod::Single);
+        if !matches!(
+            submission.search,
+            SearchMethod::Single | SearchMethod::Random { .. } | SearchMethod::Grid { .. }
+        ) {
+            return Err("only single, random and grid searches can be continued".to_owned());
+        }
+        self.advance([Event::Continue {
+            id: ExperimentId(id),
+            search: Box::new(search_of(&submission, id)?),
+            single,
+            cause: Cause::actor("user:someone"),
+        }])
+    }
+}

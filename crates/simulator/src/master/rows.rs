@@ -1,0 +1,191 @@
+//! The simulated rows as the orchestration core sees them.
+
+use det_ids::{
+    AgentId, AllocationId, ContainerId, ExperimentId, RequestId, SlotId, TaskId, TrialId,
+};
+use det_orchestrator::{
+    Allocation, Container, Experiment, Place, SearchState, Task, Terms, Trial, Unreadable,
+};
+use det_scheduler::WaitKind;
+
+use super::{Tx, replay};
+use crate::rows;
+
+impl det_orchestrator::Rows for Tx<'_> {
+    fn experiment(&self, id: ExperimentId) -> Option<Experiment> {
+        self.rows.experiments.get(&id.0).map(|e| e.row.clone())
+    }
+
+    fn update_experiment(&mut self, row: &Experiment) {
+        if let Some(known) = self.rows.experiment_mut(row.id.0) {
+            known.row.clone_from(row);
+        }
+    }
+
+    fn terms(&self, id: ExperimentId) -> Result<Terms, Unreadable> {
+        let experiment = self.rows.experiments.get(&id.0).ok_or_else(|| Unreadable {
+            what: format!("configuration of experiment {id}"),
+            message: "the experiment does not exist".to_owned(),
+        })?;
+        let submission = &experiment.submission;
+        Ok(Terms {
+            max_restarts: submission.max_restarts,
+            slots: submission.slots,
+            single_agent: submission.single_agent,
+            preemption_timeout: u32::try_from(submission.preemption_timeout).unwrap_or(u32::MAX),
+        })
+    }
+
+    fn live_trials(&self, id: ExperimentId) -> Vec<TrialId> {
+        let ids = self.rows.live_trials_of(id.0);
+        ids.into_iter().map(TrialId).collect()
+    }
+
+    fn live_trial_count(&self, id: ExperimentId) -> usize {
+        self.rows.live_trials_of(id.0).len()
+    }
+
+    fn search(&mut self, id: ExperimentId) -> Option<&mut SearchState> {
+        if !self.memory.searches.contains_key(&id.0) {
+            let submission = &self.rows.experiments.get(&id.0)?.submission;
+            let search = replay(submission, self.rows.searches.get(&id.0)?).ok()?;
+            self.memory.searches.insert(id.0, search);
+        }
+        self.searches.insert(id.0);
+        self.memory.searches.get_mut(&id.0)
+    }
+
+    fn insert_search(&mut self, id: ExperimentId, search: SearchState) {
+        self.searches.insert(id.0);
+        self.memory.searches.insert(id.0, search);
+    }
+
+    fn trial(&self, id: TrialId) -> Option<Trial> {
+        self.rows.trials.get(&id.0).map(|t| t.row.clone())
+    }
+
+    fn trial_of_request(&self, id: ExperimentId, request_id: &RequestId) -> Option<Trial> {
+        let name = (id.0, request_id.0.clone());
+        self.trial(TrialId(*self.rows.live.requests.get(&name)?))
+    }
+
+    fn update_trial(&mut self, row: &Trial) {
+        if let Some(known) = self.rows.trial_mut(row.id.0) {
+            known.row.clone_from(row);
+        }
+        if row.ended_at.is_some() {
+            self.rows.live.trials.remove(&row.id.0);
+        } else {
+            self.rows.live.trials.insert(row.id.0);
+        }
+    }
+
+    fn set_hparams(&mut self, _id: TrialId, _hparams: &str) {
+        // Code here does not look at its hyperparameters.
+    }
+
+    fn start_run(&mut self, id: TrialId, run_id: i64) {
+        if let Some(known) = self.rows.trial_mut(id.0) {
+            known.row.run_id = run_id;
+        }
+    }
+
+    fn excluded_places(&self, _id: TrialId) -> Result<Option<String>, Unreadable> {
+        // There are no log policies here.
+        Ok(None)
+    }
+
+    fn restart_forbidden(&self, _id: TrialId) -> Option<String> {
+        None
+    }
+
+    fn task_count(&self, id: TrialId) -> usize {
+        let tasks = self.rows.tasks.values();
+        tasks.filter(|task| task.trial_id == Some(id)).count()
+    }
+
+    fn task(&self, id: &TaskId) -> Option<Task> {
+        self.rows.tasks.get(id.as_str()).cloned()
+    }
+
+    fn insert_task(&mut self, row: Task) {
+        self.rows.version += 1;
+        self.rows.tasks.insert(row.id.0.clone(), row);
+    }
+
+    fn update_task(&mut self, row: &Task) {
+        self.insert_task(row.clone());
+    }
+
+    fn allocation(&self, id: &AllocationId) -> Option<Allocation> {
+        let known = self.rows.allocations.get(id.as_str())?;
+        Some(known.row.clone())
+    }
+
+    fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId> {
+        let live = self.rows.live_of_task(task_id.as_str())?;
+        Some(live.row.id.clone())
+    }
+
+    fn insert_allocation(&mut self, row: Allocation, _excluded: Option<String>) {
+        self.rows.insert_allocation(rows::Allocation {
+            row,
+            wait_kind: None,
+        });
+    }
+
+    fn update_allocation(&mut self, row: &Allocation) {
+        if let Some(known) = self.rows.allocation_mut(row.id.as_str()) {
+            known.row.clone_from(row);
+        }
+        if row.ended_at.is_some() {
+            self.rows.live.allocations.remove(row.id.as_str());
+        }
+    }
+
+    fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind> {
+        self.rows.allocations.get(id.as_str())?.wait_kind
+    }
+
+    fn container(&self, id: &ContainerId) -> Option<Container> {
+        let known = self.rows.containers.get(id.as_str())?;
+        Some(known.row.clone())
+    }
+
+    fn containers(&self, id: &AllocationId) -> Vec<Container> {
+        let members = self.rows.members(id.as_str());
+        members.into_iter().map(|c| c.row.clone()).collect()
+    }
+
+    fn insert_container(&mut self, row: Container, slots: &[SlotId]) {
+        self.rows.last_container += 1;
+        self.rows.insert_container(rows::Container {
+            row,
+            slots: slots.iter().map(|slot| slot.0).collect(),
+        });
+    }
+
+    fn update_container(&mut self, row: &Container) {
+        if let Some(known) = self.rows.container_mut(row.id.as_str()) {
+            known.row.clone_from(row);
+        }
+        if row.ended_at.is_some() {
+            self.rows.live.containers.remove(row.id.as_str());
+        }
+    }
+
+    fn place(&self, id: &AgentId) -> Option<Place> {
+        let row = self.rows.agents.get(id.as_str())?;
+        Some(Place {
+            takes_work: row.disconnected_at.is_none() && row.enabled,
+            // There is one pool here.
+            resource_pool: String::new(),
+            out_of_service: row.disabled_slots.iter().copied().map(SlotId).collect(),
+        })
+    }
+
+    fn live_containers_on(&self, place: &AgentId) -> Vec<Container> {
+        let live = self.rows.live_containers_of(place.as_str());
+        live.into_iter().map(|c| c.row.clone()).collect()
+    }
+}

@@ -1,0 +1,167 @@
+//! The live rows of a change as they are in memory: what decisions read and write without waiting.
+//!
+//! What is to be read is loaded first, with the functions of [`WriteTx`] below; what is absent afterwards does not exist.
+//! Changes go to the unit of work, and to the database before the commit.
+
+use crate::agents::{self, AgentRow};
+use crate::allocations::{self, AllocationRow, ContainerRow, TaskRow};
+use crate::experiments::{self, ExperimentRow};
+use crate::trials::{self, TrialRow};
+use crate::unit::Unit;
+use crate::{StoreError, WriteTx};
+
+/// Rows that have been loaded in this or an earlier change.
+pub struct LiveRows<'a> {
+    unit: &'a mut Unit,
+}
+
+impl WriteTx {
+    /// The rows in memory.
+    pub fn live_rows(&mut self) -> LiveRows<'_> {
+        LiveRows {
+            unit: self.unit_mut(),
+        }
+    }
+
+    /// Loads an experiment.
+    pub async fn load_experiment(&mut self, id: i64) -> Result<(), StoreError> {
+        if self.live_rows().experiment(id).is_none() {
+            experiments::find(&mut self.conn(), id).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads a trial.
+    pub async fn load_trial(&mut self, id: i64) -> Result<(), StoreError> {
+        if self.live_rows().trial(id).is_none() {
+            trials::find(&mut self.conn(), id).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads a task and its live allocation.
+    pub async fn load_task(&mut self, id: &str) -> Result<(), StoreError> {
+        let known = self.live_rows().unit.tasks.get(id);
+        if known.is_none_or(|cell| cell.live.is_none()) {
+            allocations::find_task(&mut self.conn(), id).await?;
+            allocations::live_of_task(&mut self.conn(), id).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads an allocation and its containers.
+    pub async fn load_allocation(&mut self, id: &str) -> Result<(), StoreError> {
+        let known = self.live_rows().unit.allocations.get(id);
+        if known.is_none_or(|cell| cell.containers.is_none()) {
+            allocations::containers(&mut self.conn(), id).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads a container, its allocation and that one's other containers.
+    pub async fn load_container(&mut self, id: &str) -> Result<(), StoreError> {
+        if self.live_rows().container(id).is_none() {
+            allocations::find_container(&mut self.conn(), id).await?;
+        }
+        Ok(())
+    }
+
+    /// Loads an agent.
+    pub async fn load_agent(&mut self, id: &str) -> Result<(), StoreError> {
+        if self.live_rows().agent(id).is_none() {
+            agents::find(&mut self.conn(), id).await?;
+        }
+        Ok(())
+    }
+}
+
+impl LiveRows<'_> {
+    /// An experiment.
+    pub fn experiment(&self, id: i64) -> Option<&ExperimentRow> {
+        self.unit.experiments.get(&id).map(|cell| &*cell.row)
+    }
+
+    /// Changes an experiment.
+    pub fn edit_experiment(&mut self, id: i64, change: impl FnOnce(&mut ExperimentRow)) {
+        self.unit.edit_experiment(id, change);
+    }
+
+    /// A trial.
+    pub fn trial(&self, id: i64) -> Option<&TrialRow> {
+        self.unit.trials.get(&id).map(|row| &**row)
+    }
+
+    /// Changes a trial.
+    pub fn edit_trial(&mut self, id: i64, change: impl FnOnce(&mut TrialRow)) {
+        self.unit.edit_trial(id, change);
+    }
+
+    /// A task.
+    pub fn task(&self, id: &str) -> Option<&TaskRow> {
+        self.unit.tasks.get(id).map(|cell| &*cell.row)
+    }
+
+    /// Adds a task.
+    pub fn add_task(&mut self, row: TaskRow) {
+        self.unit.keep_task(row, true);
+    }
+
+    /// Changes a task.
+    pub fn edit_task(&mut self, id: &str, change: impl FnOnce(&mut TaskRow)) {
+        self.unit.edit_task(id, change);
+    }
+
+    /// The live allocation of a task.
+    pub fn live_allocation(&self, task_id: &str) -> Option<&str> {
+        let cell = self.unit.tasks.get(task_id)?;
+        cell.live.as_ref()?.as_deref()
+    }
+
+    /// An allocation.
+    pub fn allocation(&self, id: &str) -> Option<&AllocationRow> {
+        self.unit.allocations.get(id).map(|cell| &*cell.row)
+    }
+
+    /// Adds an allocation of a loaded task.
+    pub fn add_allocation(&mut self, row: AllocationRow) {
+        self.unit.keep_allocation(row, true);
+    }
+
+    /// Changes an allocation.
+    pub fn edit_allocation(&mut self, id: &str, change: impl FnOnce(&mut AllocationRow)) {
+        self.unit.edit_allocation(id, change);
+    }
+
+    /// The containers of an allocation in order of their ranks.
+    pub fn containers(&self, allocation_id: &str) -> impl Iterator<Item = &ContainerRow> {
+        let cell = self.unit.allocations.get(allocation_id);
+        let rows = cell.and_then(|cell| cell.containers.as_deref());
+        rows.unwrap_or_default().iter().map(|(row, _)| &**row)
+    }
+
+    /// A container.
+    pub fn container(&self, id: &str) -> Option<&ContainerRow> {
+        let allocation_id = self.unit.allocation_of(id)?;
+        self.containers(allocation_id).find(|row| row.id == id)
+    }
+
+    /// Adds a container of a loaded allocation.
+    pub fn add_container(&mut self, row: ContainerRow) {
+        self.unit.add_container(row);
+    }
+
+    /// Changes a container.
+    pub fn edit_container(
+        &mut self,
+        allocation_id: &str,
+        id: &str,
+        change: impl FnOnce(&mut ContainerRow),
+    ) {
+        self.unit.edit_container(allocation_id, id, change);
+    }
+
+    /// An agent.
+    pub fn agent(&self, id: &str) -> Option<&AgentRow> {
+        self.unit.agents.get(id).map(|row| &**row)
+    }
+}
