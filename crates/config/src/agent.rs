@@ -1,4 +1,4 @@
-//! An agent's configuration: `agent-config` reference §2.
+//! An agent's configuration. `docs/reference/agent-configuration.md` lists its keys.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,5 @@
 //! What a container gets besides its command: images, variables, mounts, devices, and the cluster's defaults for them.
-//! `experiment-config` reference §8 to §10, `master-config` reference §4.
+//! `docs/reference` lists their keys.
 
 pub(crate) mod log_policies;
 pub(crate) mod schema;
@@ -115,7 +115,7 @@ pub struct Pbs {
     pub pbsbatch_args: Option<Vec<String>>,
 }
 
-/// A reaction to a line of a task's log: `experiment-config` reference §4.1.
+/// A reaction to a line of a task's log: `docs/contract/configuration.md`, "Log policies".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPolicy {
     /// Label of a run whose log matched. `None` only for old unnamed policies.
@@ -221,7 +221,7 @@ impl TaskContainerDefaults {
             .unwrap_or(DEFAULT_PREEMPTION_TIMEOUT)
     }
 
-    /// These defaults (of a pool) over weaker ones (of the cluster): `master-config` reference §4.2.
+    /// These defaults (of a pool) over weaker ones (of the cluster): `docs/contract/configuration.md`, "Merging".
     #[must_use]
     pub fn over(&self, weaker: &Self) -> Self {
         let merged = merge_documents(

@@ -2,7 +2,7 @@
 //!
 //! [`Submitted::parse`] reads and checks what a person wrote; [`Submitted::complete`] merges it over templates, the pool's
 //! defaults and the schema's, and gives an [`ExperimentConfig`]. Its JSON form is what clients see and what the training
-//! process gets: every key is there. `experiment-config` reference §1 tells the order of the steps. [`Submitted::explain`]
+//! process gets: every key is there. The order of the steps: `docs/contract/configuration.md`. [`Submitted::explain`]
 //! does the same and tells of each effective key where it comes from.
 
 mod checks;

@@ -1,4 +1,4 @@
-//! The hyperparameter space of an experiment: `experiment-config` reference §6.
+//! The hyperparameter space of an experiment: `docs/contract/configuration.md`, "Hyperparameters".
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub enum Hyperparameter {
     Group(Space),
 }
 
-/// How an experiment searches its space: `experiment-config` reference §7, `searchers` reference §1.
+/// How an experiment searches its space: `docs/contract/searchers.md`, "Methods".
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SearcherConfig {
     /// The validation metric that is optimised.

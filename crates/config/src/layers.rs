@@ -1,5 +1,5 @@
 //! One configuration from files, environment and flags: a flag beats the environment, the environment beats the files,
-//! a later file beats an earlier one. `master-config` reference §1 and §12.
+//! a later file beats an earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

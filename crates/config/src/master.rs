@@ -1,4 +1,4 @@
-//! The master's configuration: `master-config` reference.
+//! The master's configuration. `docs/reference/master-configuration.md` lists its keys.
 //!
 //! [`MasterConfig::load`] merges files, environment and flags. Keys of what is not built yet are kept as they are, each
 //! with a warning; unknown keys are mistakes with a hint.
@@ -174,7 +174,7 @@ impl MasterConfig {
     }
 
     /// The scheduler of a pool. The pool's block, if it has any key, replaces the cluster's whole; without any block
-    /// tasks are served by priority, without preemption (`design` settled point 2).
+    /// tasks are served by priority, without preemption (`docs/contract/scheduling.md`, "Schedulers of pools").
     pub fn effective_scheduler(&self, pool: &ResourcePool) -> EffectiveScheduler {
         let own = pool.scheduler.as_ref().filter(|block| !block.is_empty());
         let cluster = self

@@ -1,4 +1,5 @@
-//! Pod specs: which fields a person may not set, and slips that are well known. `experiment-config` reference §10.1, §12.4.
+//! Pod specs: which fields a person may not set, and slips that are well known: `docs/contract/configuration.md`,
+//! "Pod specs".
 //!
 //! Everything else about a pod spec is kept as it was written; giving it a meaning is the business of the Kubernetes
 //! resource manager.

@@ -1,5 +1,5 @@
 //! Policies that administrators lay over everything: invariants, which no document can change, and constraints, which the
-//! result must keep. `experiment-config` reference §1 and §12.1, `task-config` reference §8.
+//! result must keep. `docs/contract/configuration.md`, "Policies of administrators".
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

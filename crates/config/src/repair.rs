@@ -1,5 +1,5 @@
 //! The right form of documents that are broken in a well-known way: indentation that got lost, keys of another kind of
-//! document, dotted keys. Errata E-16.
+//! document, dotted keys. `docs/contract/configuration.md`, "Lost indentation".
 //!
 //! What the checker found in the wrong place is moved, and the result is checked: only what is better than before is shown.
 

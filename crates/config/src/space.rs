@@ -1,4 +1,4 @@
-//! Reads and writes the hyperparameter space: `experiment-config` reference §6.
+//! Reads and writes the hyperparameter space: `docs/contract/configuration.md`, "Hyperparameters".
 
 use serde_json::{Map, Number, Value, json};
 

@@ -1,4 +1,4 @@
-//! Where checkpoints are kept: `experiment-config` reference §5.2. Shared by experiments and the master.
+//! Where checkpoints are kept: `docs/contract/configuration.md`, "Checkpoint storage". Shared by experiments and the master.
 
 use std::path::{Component, Path, PathBuf};
 

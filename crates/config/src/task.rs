@@ -1,4 +1,4 @@
-//! Tasks other than trials: notebooks, shells, commands, `TensorBoards` and generic tasks. `task-config` reference.
+//! Tasks other than trials: notebooks, shells, commands, `TensorBoards` and generic tasks.
 //!
 //! [`SubmittedTask::parse`] reads and checks what a person wrote, [`SubmittedTask::complete`] merges it over templates and
 //! the pool's defaults and gives a [`TaskConfig`]. The rules of merging are those of experiments.

@@ -1,6 +1,7 @@
-//! Every key of the references, with its type and default, is in the schema, and the schema has no other.
+//! Every key of the tables, with its type and default, is in the schema, and the schema has no other.
 //!
-//! The tables in `keys/` were written from the references, not from the schema. They also hold every variable and flag.
+//! The tables in `keys/` were written from what existing configurations contain, not from the schema. They also hold
+//! every variable and flag.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ fn table(name: &str) -> Vec<[String; 3]> {
         .collect()
 }
 
-/// What a key goes with, and what it may be, by reference.
+/// What a key goes with, and what it may be, by the tables.
 #[derive(Debug, Clone, PartialEq)]
 struct Expected {
     kind: String,
@@ -60,7 +61,7 @@ fn rows(name: &str, prefix: &str, with: &str, found: &mut BTreeMap<(String, Stri
     }
 }
 
-/// Whether what the schema says of a value agrees with the reference's word for it.
+/// Whether what the schema says of a value agrees with the table's word for it.
 fn agrees(key: &Key, kind: &str) -> bool {
     let given = key.kind.as_str();
     let numbers = |word: &str| {

@@ -1,4 +1,4 @@
-//! The keys of log policies: `experiment-config` reference §4.1.
+//! The keys of log policies. What they mean: `docs/contract/configuration.md`, "Log policies".
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Rules between the keys of an experiment: `experiment-config` reference §13.
+//! Rules between the keys of an experiment: `docs/contract/configuration.md`, "Rules between keys".
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
 //! How an experiment's layers come together: policies over documents over templates over what the master brings.
-//! `experiment-config` reference §12.1.
+//! `docs/contract/configuration.md`, "Layers".
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Older forms of an experiment's document: what is translated, and what is refused with the new form.
-//! `experiment-config` reference §14. Runs before the keys are checked, so nothing here assumes a shape.
+//! `docs/contract/configuration.md`, "Older forms". Runs before the keys are checked, so nothing here assumes a shape.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `--config key=value`: `experiment-config` reference §15.
+//! `--config key=value`: `docs/contract/configuration.md`, "Overrides".
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The keys of an experiment: `experiment-config` reference §2 to §11.
+//! The keys of an experiment; `docs/reference/experiment-configuration.md` is made from them.
 
 mod searcher;
 
@@ -429,7 +429,7 @@ static PACHYDERM_DATASET: Section = section(&[
         .secret(),
 ]);
 
-/// Keys that people put in the wrong place, and where they belong: `experiment-config` reference §14 and errata E-16.
+/// Keys that people put in the wrong place, and where they belong.
 const PLACES: &[(&str, &str)] = &[
     ("slots", "resources.slots_per_trial"),
     ("slots_per_trial", "resources.slots_per_trial"),

@@ -1,5 +1,5 @@
 //! Configurations that earlier versions stored: what was removed since is read, though nothing can be run with it.
-//! `experiment-config` reference §5.2 and §14.
+//! `docs/contract/configuration.md`, "Older forms" and "Checkpoint storage".
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The keys of the master: `master-config` reference.
+//! The keys of the master; `docs/reference/master-configuration.md` is made from them.
 
 mod manager;
 mod pools;

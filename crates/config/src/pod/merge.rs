@@ -1,5 +1,5 @@
 //! Strategic merge patch as Kubernetes does it: <https://kubernetes.io/docs/reference/using-api/> and, for the keys of
-//! lists, the tags of the pod's types. Design, settled point 12.
+//! lists, the tags of the pod's types.
 
 use std::collections::{BTreeMap, HashSet};
 

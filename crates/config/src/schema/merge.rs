@@ -1,5 +1,5 @@
-//! How a stronger layer is merged over a weaker one: `experiment-config` reference §12, `task-config` reference §7.1,
-//! `master-config` reference §4.2. Pure and pairwise. What a rule leaves of either side keeps its place.
+//! How a stronger layer is merged over a weaker one: `docs/contract/configuration.md`, "Merging". Pure and pairwise. What a
+//! rule leaves of either side keeps its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 

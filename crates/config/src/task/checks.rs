@@ -1,4 +1,4 @@
-//! Rules between the keys of a task: `task-config` reference §1, §5, §9.
+//! Rules between the keys of a task: `docs/contract/configuration.md`, "Rules between keys".
 
 use super::TaskKind;
 use crate::schema::Checker;

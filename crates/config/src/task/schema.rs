@@ -1,4 +1,4 @@
-//! The keys of a task: `task-config` reference §3.
+//! The keys of a task; `docs/reference/task-configuration.md` is made from them.
 
 use serde_json::json;
 
@@ -125,7 +125,7 @@ static RESOURCES: Section = section(&[
     field("agent_label", Kind::Any, "Older key").warn("is ignored; use resource pools"),
 ]);
 
-/// Keys that people put in the wrong place, and where they belong: `task-config` reference §9.
+/// Keys that people put in the wrong place, and where they belong.
 const PLACES: &[(&str, &str)] = &[
     ("slots", "resources.slots"),
     ("slots_per_trial", "resources.slots"),

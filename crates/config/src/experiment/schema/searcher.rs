@@ -1,4 +1,4 @@
-//! The keys of the searcher, and lengths of training: `experiment-config` reference §2 and §7.
+//! The keys of the searcher, and lengths of training.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Who runs containers: `master-config` reference §5 and §6.
+//! The keys of resource managers and their schedulers.
 
 use serde_json::json;
 

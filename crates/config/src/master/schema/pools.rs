@@ -1,4 +1,4 @@
-//! Pools, further managers, and what must hold between pools and managers: `master-config` reference §7, §9, §13.
+//! The keys of pools and of further managers, and the rules between pools and managers.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! How agents are made on demand: `master-config` reference §8.
+//! The keys of providers, which make agents on demand.
 
 use serde_json::json;
 

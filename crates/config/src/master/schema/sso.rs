@@ -1,4 +1,4 @@
-//! Single sign-on, provisioning of users, and what only a hosted service uses: `master-config` reference §2 and §10.
+//! The keys of single sign-on, of provisioning users, and those that only a hosted service uses.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Older forms of a master's configuration: `master-config` reference §11. Runs before the keys are checked, so nothing
-//! here assumes a shape.
+//! Older forms of a master's configuration: `docs/contract/configuration.md`, "Older forms". Runs before the keys are
+//! checked, so nothing here assumes a shape.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) static OLD_KEYS: [OldKey; 2] = [
     },
 ];
 
-/// Older forms: `master-config` reference §11.
+/// Rewrites older forms, with a warning each.
 pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
     single_pool(checker, root);
     preemption_timeout(checker, root);
