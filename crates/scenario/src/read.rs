@@ -475,7 +475,7 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
     if let Some(Some(max_slots)) = settings.max_slots
         && slots > max_slots
     {
-        // Experiments of this kind are refused (errata E-29); others can come to it by a change of the cap.
+        // Experiments of this kind are refused; others can come to it by a change of the cap.
         reader.mistake(
             value,
             format!("each task needs {slots} slots, and max_slots is {max_slots}"),
