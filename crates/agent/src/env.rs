@@ -1,4 +1,5 @@
-//! Completing a task's environment with what only the agent knows (`task-environment` reference §2). Pure.
+//! Completing a task's environment with what only the agent knows. Pure.
+//! See `docs/contract/task-environment.md`, "Variables".
 
 use std::collections::BTreeMap;
 

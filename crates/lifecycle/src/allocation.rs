@@ -1,4 +1,4 @@
-//! The life of an allocation: one attempt's claim on slots (`wire-contract` reference §14).
+//! The life of an allocation, one attempt's claim on slots: `docs/contract/http-api.md`, "Tasks and allocations".
 //!
 //! It has members, one container each. What each member does is a row of its own and is handed in; the state says what
 //! the allocation as a whole is about.

@@ -1,4 +1,4 @@
-//! The life of an experiment (`wire-contract` reference §15.1).
+//! The life of an experiment: `docs/contract/http-api.md`, "States of experiments and trials".
 //!
 //! ```text
 //! ACTIVE

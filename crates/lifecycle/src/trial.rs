@@ -1,4 +1,5 @@
-//! The life of a trial (`wire-contract` reference §15.2, `searchers` reference §6).
+//! The life of a trial: `docs/contract/http-api.md`, "States of experiments and trials"; what is reported to the search at
+//! its end: `docs/contract/searchers.md`, "Ends of trials".
 //!
 //! The table is for a trial with one of two restarts used; `last failure` is one with both used.
 //!

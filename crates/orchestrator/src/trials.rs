@@ -216,7 +216,7 @@ fn insert_task<R: Rows>(
 }
 
 /// Lets an ended trial go on. Restarts stay within a task; what is continued gets one of its own, so that its log can be
-/// followed.
+/// followed (`docs/contract/http-api.md`, "Tasks and allocations").
 pub(crate) fn continue_in_new_task<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: TrialId,

@@ -1,4 +1,4 @@
-//! Moves of jobs in the queue: directly ahead of, or directly behind, another job (`scheduling` reference §10).
+//! Moves of jobs in the queue: directly ahead of, or directly behind, another job: `docs/contract/scheduling.md`, "Moves".
 //!
 //! Jobs of one priority stand by their position, which is the time of submission until somebody moves the job. A moved
 //! job gets a position between its new neighbours. Where none is left between them, the jobs ahead of the gap are pushed

@@ -1,7 +1,7 @@
 //! Who is asking: users, passwords, sessions, tokens of tasks.
 //!
 //! Users and sessions are served from memory, since nearly every request asks; the rows are written first. A password
-//! reaches us as the client's salted SHA-512 of it (`wire-contract` reference §4.1) and is kept under Argon2id.
+//! reaches us as the client's salted SHA-512 of it (`docs/contract/http-api.md`, "Passwords") and is kept under Argon2id.
 
 mod passwords;
 mod throttle;

@@ -43,8 +43,8 @@ pub struct BatchIds {
 
 /// The request body for `POST` [`LOGS_PATH`], as JSON.
 ///
-/// Beside the log records of the wire contract §10.3 it says with `spool` which records of which spool they are, so
-/// that the master can drop what it has, and which of them tell of an [`Outage`](crate::Outage).
+/// Besides the log records (`docs/contract/http-api.md`, "Log lines") it contains with `spool` which records of which spool
+/// they are, so that the master can drop what it has, and which of them report an [`Outage`](crate::Outage).
 ///
 /// # Errors
 /// None is known: texts and numbers can always be written.

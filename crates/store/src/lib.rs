@@ -3,9 +3,9 @@
 //! # What is stored, what is rebuilt
 //!
 //! Stored, and the truth: users, sessions, workspaces and projects, experiments, their searches (a snapshot and the events since), trials, tasks,
-//! allocations, containers, agents as last seen, checkpoints, metrics and logs (as compressed chunks, design D4;
+//! allocations, containers, agents as last seen, checkpoints, metrics and logs (as compressed chunks;
 //! reports of the last seconds in a [`journal`]), and the ordered `events` table in which every change leaves a line in
-//! the transaction that made it (design D6).
+//! the transaction that made it (`docs/design/0000-decisions.md`). `docs/contract/database.md` describes every column.
 //! Rebuilt at start and never trusted across one: connections of agents, waiting long polls, caches of searches and
 //! sessions.
 //!

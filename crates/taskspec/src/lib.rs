@@ -144,7 +144,7 @@ pub struct Script {
     pub grace_seconds: u32,
 }
 
-/// What the task runs: `experiment-config` reference §3.
+/// What the task runs: `docs/contract/task-environment.md`, "Entrypoints".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entrypoint {
@@ -288,7 +288,7 @@ pub enum ContainerExit {
     /// The supervisor could not bring the task as far as its entrypoint, and the task is to blame (hook failed,
     /// entrypoint not found, storage probe failed).
     SetupFailed {
-        /// Exit code for the client, as in `task-environment` reference §11.
+        /// Exit code for the client, as in `docs/contract/task-environment.md`, "Exit codes".
         code: i32,
         /// What was tried and what went wrong.
         message: String,

@@ -182,7 +182,8 @@ impl Master {
         })
     }
 
-    /// Whether present or provisionable capacity could ever hold a trial (design, settled point 9).
+    /// Whether present or provisionable capacity could ever hold a trial (`docs/contract/scheduling.md`,
+    /// "Requests that can never run").
     async fn could_hold(
         &self,
         pool: &str,

@@ -1,5 +1,5 @@
 //! Which running jobs fill gaps that more important ones cannot use: `SCHEDULED_BACKFILLED` of the job queue
-//! (`scheduling.md` §10).
+//! (`docs/contract/scheduling.md`, "Queue states").
 
 use std::collections::BTreeMap;
 

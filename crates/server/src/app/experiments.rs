@@ -465,7 +465,8 @@ impl Master {
         }
         // Nothing kept it there since the experiment ended.
         self.require_pool(&row.resource_pool)?;
-        // The search runs again from its seed; its trials are found by the names that it gives them.
+        // The search runs again from its seed; its trials are found by the names that it gives them: see
+        // `docs/contract/searchers.md`, "Reproducibility".
         let search = Search::new(
             &config.searcher,
             &config.hyperparameters,

@@ -1,4 +1,4 @@
-//! Log policies: what a line in a task's log means for its trial (`experiment-config` reference §4.1).
+//! Log policies: what a line in a task's log means for its trial (`docs/contract/configuration.md`).
 //!
 //! Lines are matched as they come in, before they are stored; what was found is noted in the transaction that stores
 //! them. Noting the same twice changes nothing, so a batch that is sent again does no harm.

@@ -2,8 +2,8 @@
 //!
 //! Reports of all trials gather while a commit is under way and are stored together, as one row of a journal
 //! (`intake`); some seconds later, or when somebody reads, the journal is folded into chunks and statistics
-//! (`folding`). A validation's decision by the search commits in the same transaction as the validation (`searchers`
-//! reference §8).
+//! (`folding`). A validation's decision by the search commits in the same transaction as the validation
+//! (`docs/contract/searchers.md`, "One transaction").
 
 mod folding;
 mod intake;

@@ -26,7 +26,7 @@ use crate::live::Startable;
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
 const GRACE_SECONDS: u32 = 10;
-/// Port that every trial container publishes; marks its host address (`task-environment` reference §8).
+/// Port that every trial container publishes; marks its host address (`docs/contract/task-environment.md`, "Ports").
 const RENDEZVOUS_PORT: u16 = 1734;
 /// First ports of the four kinds that training uses, and the step between two allocations on one host. With this step
 /// no two kinds of two allocations meet.

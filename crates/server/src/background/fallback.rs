@@ -1,5 +1,5 @@
 //! Requests that have waited long enough in one resource pool go to the next one that their configuration names, once
-//! they would start there (`resources.resource_pools`, design settled point 10).
+//! they would start there (`docs/contract/scheduling.md`, "Several pools").
 //!
 //! A request keeps its place in its own pool meanwhile. The next run of its trial asks in the first pool again.
 

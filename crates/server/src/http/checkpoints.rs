@@ -411,7 +411,7 @@ async fn preview_gc(
 }
 
 /// A checkpoint under the names that the old product's client reads. It counts those as validated that have a `step`
-/// with a `validation` (`wire-contract` reference §6).
+/// with a `validation`.
 fn previewed(joined: &Joined) -> AppResult<Value> {
     let row = &joined.row;
     let metrics = joined

@@ -39,7 +39,7 @@ use crate::http::views::trials::TrialParts;
 /// Trials asked about in one statement: below the least number of values that either database takes.
 const BATCH: usize = 10_000;
 
-/// Limits of a run's metadata (`wire-contract` reference §11.3).
+/// Limits of a run's metadata: `docs/contract/http-api.md`, "Metadata of runs".
 const METADATA_DEPTH: usize = 10;
 const METADATA_KEYS: usize = 1000;
 const METADATA_KEY_CHARS: usize = 50;

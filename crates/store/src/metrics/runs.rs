@@ -105,7 +105,7 @@ pub async fn run_starts(
 /// From which step on each run has outdated the runs before it in `group`, from [`run_starts`].
 ///
 /// A run outdates older reports at or after its own first step in the same group, and after its first step in any other
-/// group (`wire-contract` reference §11.1). Reports without a step are never outdated.
+/// group (`docs/contract/http-api.md`, "Metric reports"). Reports without a step are never outdated.
 pub fn outdated_from(run_starts: &[(String, i64, i64)], group: &str) -> BTreeMap<i64, i64> {
     let mut from: BTreeMap<i64, i64> = BTreeMap::new();
     for (name, run, start) in run_starts.iter().filter(|(_, _, start)| *start >= 0) {

@@ -1,7 +1,7 @@
 //! A checkpoint as one stream: tar, gzip tar or zip. Written while it is sent; nothing is held whole.
 //!
 //! Directories come first and paths are relative without a leading `./`, because the old product's client unpacks the
-//! raw stream in one pass (`wire-contract` reference §12.5).
+//! raw stream in one pass (`docs/contract/http-api.md`, "Archives").
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,7 +1,7 @@
 //! Checkpoints with the validations of their steps.
 //!
-//! A checkpoint normally reaches the master before the validation of the same step (`wire-contract` reference §11.1),
-//! so the two are put together when they are read.
+//! A checkpoint normally reaches the master before the validation of the same step (`docs/contract/http-api.md`,
+//! "Metric reports"), so the two are put together when they are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Which checkpoints a policy keeps (`experiment-config` reference §5.3). Pure.
+//! Which checkpoints a policy keeps. Pure. `docs/contract/configuration.md`, "Which checkpoints are kept".
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -35,7 +35,7 @@ pub struct Training<'a> {
 }
 
 /// The effective configuration as it is seen. With `with_keys` the checkpoint storage is whole: clients download with that
-/// (`wire-contract` reference §12.2).
+/// (`docs/contract/http-api.md`, "Checkpoints").
 pub fn download_config(
     row: &ExperimentRow,
     sight: Sight,

@@ -58,7 +58,8 @@ impl Sight {
     }
 }
 
-/// How far something active is: its most advanced live allocation (`wire-contract` reference §15.1).
+/// How far something active is: its most advanced live allocation (`docs/contract/http-api.md`, "States of experiments
+/// and trials").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Phase {
     /// Nothing of it has a container yet.

@@ -1,4 +1,4 @@
-//! Log lines as clients see them (`wire-contract` reference §10.2).
+//! Log lines as clients see them: `docs/contract/http-api.md`, "Log lines".
 
 use det_api_types::logs::{LogLevel, TaskLogsResponse, TrialLogsResponse};
 use det_api_types::wire::Timestamp;

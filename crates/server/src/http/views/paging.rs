@@ -1,4 +1,4 @@
-//! Cutting pages out of listings that are held whole (`wire-contract` reference §9, the *slice* family).
+//! Cutting pages out of listings that are held whole: `docs/contract/http-api.md`, "Pages".
 
 use det_api_types::page::Pagination;
 

@@ -173,7 +173,8 @@ pub fn checkpoint_workload(row: &CheckpointRow) -> Result<CheckpointWorkload, St
     })
 }
 
-/// Statistics of each metric by group, under the groups' names in documents (`wire-contract` reference §11.2).
+/// Statistics of each metric by group, under the groups' names in documents (`docs/contract/http-api.md`, "Metric groups in
+/// documents").
 pub fn summary_metrics(groups: &BTreeMap<String, GroupSummary>) -> Object {
     groups
         .iter()
