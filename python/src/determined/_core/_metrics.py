@@ -1,8 +1,9 @@
 """Metric reports: queued by the training loop, sent in order by one background thread.
 
 Every report carries `reportId`, `<stream>-<n>`: the stream is random for each context, n counts from
-1. There is never more than one report of a stream on the way, so the master tells a repeated request
-from a new report by remembering the highest n of each stream.
+1. The master compares it with the identities of the reports that it has stored for the same trial, run,
+group and step, so a request that is repeated is stored once (docs/contract/http-api.md, "Repeated
+reports"). Reports are sent one after another, in the order in which they were made.
 """
 
 from __future__ import annotations
