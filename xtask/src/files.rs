@@ -78,7 +78,7 @@ mod tests {
             Findings::default()
         );
         assert_eq!(
-            found("docs/utilities.md", "/run/determined/workdir\n"),
+            found("guides/utilities.md", "/run/determined/workdir\n"),
             Findings::default()
         );
     }

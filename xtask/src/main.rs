@@ -1,8 +1,10 @@
 //! House rules as checks: `cargo run -p xtask -- check`. The tests of this crate run them too.
 //!
-//! [`graph`] holds the rules on which crate may depend on which, [`files`] the rules on the files of the repository.
-//! Both are functions of data; only [`workspace`] asks `cargo` and `git`.
+//! [`graph`] holds the rules on which crate may depend on which, [`files`] the rules on the files of the repository,
+//! [`citations`] those on what comments and documents cite. All are functions of data; only [`workspace`] asks `cargo`
+//! and `git`.
 
+mod citations;
 mod files;
 mod graph;
 mod workspace;
@@ -28,6 +30,8 @@ fn check() -> anyhow::Result<Findings> {
         errors: graph::breaches(&crates),
         warnings: Vec::new(),
     };
+    let mut texts = Vec::new();
+    let mut pages = citations::Pages::default();
     for path in workspace::files(&root)? {
         let text = match std::fs::read(root.join(&path)) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -35,7 +39,12 @@ fn check() -> anyhow::Result<Findings> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error).with_context(|| format!("could not read {path}")),
         };
-        files::check(&path, &text, &mut findings);
+        pages.add(&path, &text);
+        texts.push((path, text));
+    }
+    for (path, text) in &texts {
+        files::check(path, text, &mut findings);
+        pages.check(path, text, &mut findings);
     }
     Ok(findings)
 }
