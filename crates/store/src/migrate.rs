@@ -12,7 +12,12 @@ use sha2::{Digest as _, Sha256};
 use crate::db::Link;
 use crate::{Conn, StoreError};
 
-/// All migrations, oldest first. Never change one that has been released: add another.
+/// The table of the changes that were applied.
+const SCHEMA_VERSIONS: &str = "CREATE TABLE IF NOT EXISTS schema_versions (\
+     version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)";
+
+/// All migrations, oldest first. Never change one that has been released, not even a comment in it, since databases
+/// remember its checksum: add another. What columns mean is in `docs/contract/database.md`.
 const MIGRATIONS: &[Migration] = &[
     Migration {
         version: 1,
@@ -125,11 +130,7 @@ impl Migration {
 
 /// Brings the database up to date. The caller holds the lock that keeps other masters out.
 pub(crate) async fn run(conn: &mut Conn<'_>) -> Result<(), StoreError> {
-    conn.execute_script(
-        "CREATE TABLE IF NOT EXISTS schema_versions (\
-         version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)",
-    )
-    .await?;
+    conn.execute_script(SCHEMA_VERSIONS).await?;
     let done = fetch_all!(
         conn,
         (i64, String),
@@ -191,4 +192,73 @@ async fn apply(conn: &mut Conn<'_>, migration: &Migration) -> Result<(), StoreEr
         .into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// `table.column` of each column of a new database.
+    fn columns() -> BTreeSet<String> {
+        let database = rusqlite::Connection::open_in_memory().unwrap();
+        database.execute_batch(SCHEMA_VERSIONS).unwrap();
+        for migration in MIGRATIONS {
+            let sql = TOKENS
+                .iter()
+                .fold(migration.text.to_owned(), |sql, (token, sqlite, _)| {
+                    sql.replace(token, sqlite)
+                });
+            database.execute_batch(&sql).unwrap();
+        }
+        let mut columns = database
+            .prepare(
+                "SELECT t.name || '.' || c.name FROM sqlite_master t, pragma_table_info(t.name) c \
+                 WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite%'",
+            )
+            .unwrap();
+        let names = columns.query_map([], |row| row.get(0)).unwrap();
+        names.map(Result::unwrap).collect()
+    }
+
+    /// `table.column` of each row of the page's tables, each with a meaning.
+    fn described() -> BTreeSet<String> {
+        let page = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/contract/database.md"
+        );
+        let (mut table, mut described) = ("", BTreeSet::new());
+        let page = std::fs::read_to_string(page).unwrap();
+        for line in page.lines() {
+            if let Some(name) = line.strip_prefix("## ") {
+                table = name;
+            } else if let Some((column, meaning)) = line
+                .strip_prefix("| `")
+                .and_then(|row| row.split_once("` | "))
+            {
+                assert!(meaning.len() > 4, "{table}.{column} has no meaning");
+                assert!(
+                    described.insert(format!("{table}.{column}")),
+                    "{table}.{column} twice"
+                );
+            }
+        }
+        described
+    }
+
+    #[test]
+    fn the_page_about_the_database_describes_every_column_and_no_other() {
+        let (columns, described) = (columns(), described());
+        assert_eq!(
+            columns.difference(&described).collect::<Vec<_>>(),
+            Vec::<&String>::new(),
+            "not described in docs/contract/database.md"
+        );
+        assert_eq!(
+            described.difference(&columns).collect::<Vec<_>>(),
+            Vec::<&String>::new(),
+            "described in docs/contract/database.md and not in the database"
+        );
+    }
 }
