@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Rooms of values in, values out: nothing beneath them does I/O.
+/// Crates of values in, values out: nothing beneath them does I/O.
 const PURE: &[&str] = &[
     "det-agent-proto",
     "det-api-types",
@@ -18,7 +18,7 @@ const PURE: &[&str] = &[
     "det-taskspec",
 ];
 
-/// Rooms that act, each with the other acting rooms it may use. A new one is added here with a reason in its review.
+/// Crates that act, each with the other acting crates it may use. A new one is added here with a reason in its review.
 const SHELLS: &[(&str, &[&str])] = &[
     ("det-agent", &["det-failpoints", "det-spool", "det-tls"]),
     // Writes stores of any size directly, and plays agents.
@@ -38,7 +38,7 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Crates that reach for the world. A pure room with one of them beneath it is not pure.
+/// Crates that reach for the world. A pure crate with one of them beneath it is not pure.
 const WORLDLY: &[&str] = &[
     "async-std",
     "axum",
@@ -54,6 +54,56 @@ const WORLDLY: &[&str] = &[
     "tokio",
     "ureq",
 ];
+
+/// Crates that must not know each other's types: what is stored and decided does not change with the wire.
+const APART: &[(&str, &str)] = &[
+    ("det-store", "det-agent-proto"),
+    ("det-store", "det-api-types"),
+    ("det-lifecycle", "det-agent-proto"),
+    ("det-lifecycle", "det-api-types"),
+    ("det-api-types", "det-lifecycle"),
+];
+
+/// What the sources of a pure crate do not mention: time, randomness, files, the environment, the network.
+const IMPURE: &[&str] = &[
+    "std::env",
+    "std::fs",
+    "std::net",
+    "std::process",
+    "Instant::now",
+    "SystemTime",
+    "new_v4",
+    "OsRng",
+    "rand::random",
+    "rand::rng",
+    "thread_rng",
+];
+
+/// Whether a file is a source of a pure crate. The main file of a program acts.
+fn is_pure_source(path: &str) -> bool {
+    PURE.iter().any(|name| {
+        path.strip_prefix("crates/")
+            .and_then(|path| path.strip_prefix(name.trim_start_matches("det-")))
+            .and_then(|path| path.strip_prefix("/src/"))
+            .is_some_and(|file| file != "main.rs")
+    })
+}
+
+/// Each place where the source of a pure crate reaches for the world.
+pub(crate) fn impure(path: &str, text: &str) -> Vec<String> {
+    if !is_pure_source(path) {
+        return Vec::new();
+    }
+    let lines = text.lines().zip(1..);
+    lines
+        .flat_map(|(line, number)| {
+            let found = IMPURE.iter().filter(move |word| line.contains(**word));
+            found.map(move |word| {
+                format!("{path}:{number}: a pure crate uses \"{word}\": take it as an argument")
+            })
+        })
+        .collect()
+}
 
 /// The workspace's crates and what each crate, ours or not, depends on outside its tests and build scripts.
 #[derive(Debug, Default)]
@@ -109,7 +159,7 @@ pub(crate) fn breaches(crates: &Crates) -> Vec<String> {
         let pure = PURE.contains(&name.as_str());
         if !pure && allowed.is_none() {
             breaches.push(format!(
-                "{name} is neither a pure room nor a shell: say in xtask/src/graph.rs which it is"
+                "{name} is neither a pure crate nor a shell: say in xtask/src/graph.rs which it is"
             ));
         }
         for below in crates
@@ -119,16 +169,24 @@ pub(crate) fn breaches(crates: &Crates) -> Vec<String> {
             if PURE.contains(&below) || allowed.is_some_and(|allowed| allowed.contains(&below)) {
                 continue;
             }
-            let kind = if pure { "pure room" } else { "shell" };
+            let kind = if pure { "pure crate" } else { "shell" };
             breaches.push(format!(
                 "the {kind} {name} may not depend on {below}: arrows point downward"
             ));
+        }
+        for (_, other) in APART.iter().filter(|(one, _)| one == name) {
+            if let Some(chain) = crates.chain(name, other) {
+                breaches.push(format!(
+                    "{name} knows the types of {other}: {}",
+                    chain.join(" -> ")
+                ));
+            }
         }
         if pure {
             for worldly in WORLDLY {
                 if let Some(chain) = crates.chain(name, worldly) {
                     breaches.push(format!(
-                        "the pure room {name} reaches the world: {}",
+                        "the pure crate {name} reaches the world: {}",
                         chain.join(" -> ")
                     ));
                 }
@@ -177,7 +235,7 @@ mod tests {
         for (edges, expected) in [
             (
                 vec![("det-searcher", "det-store")],
-                "the pure room det-searcher may not depend on det-store",
+                "the pure crate det-searcher may not depend on det-store",
             ),
             (
                 vec![("det-store", "det-server")],
@@ -189,17 +247,36 @@ mod tests {
             ),
             (vec![("det-novelty", "det-ids")], "det-novelty is neither"),
             (
+                vec![("det-lifecycle", "det-agent-proto")],
+                "det-lifecycle knows the types of det-agent-proto",
+            ),
+            (
                 vec![
                     ("det-config", "something"),
                     ("something", "other"),
                     ("other", "tokio"),
                 ],
-                "the pure room det-config reaches the world: det-config -> something -> other -> tokio",
+                "the pure crate det-config reaches the world: det-config -> something -> other -> tokio",
             ),
         ] {
             let found = breaches(&crates(&edges));
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(found[0].starts_with(expected), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn sources_of_pure_crates_do_not_reach_for_the_world() {
+        let text = "fn a() {}\nlet now = std::time::Instant::now();\n";
+        let found = impure("crates/scheduler/src/plan.rs", text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("crates/scheduler/src/plan.rs:2: "));
+        for path in [
+            "crates/simulator/src/main.rs",
+            "crates/server/src/lib.rs",
+            "crates/scheduler/tests/plans.rs",
+        ] {
+            assert_eq!(impure(path, text), Vec::<String>::new(), "{path}");
         }
     }
 

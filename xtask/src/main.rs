@@ -44,6 +44,7 @@ fn check() -> anyhow::Result<Findings> {
     }
     for (path, text) in &texts {
         files::check(path, text, &mut findings);
+        findings.errors.extend(graph::impure(path, text));
         pages.check(path, text, &mut findings);
     }
     Ok(findings)

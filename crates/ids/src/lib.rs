@@ -140,20 +140,6 @@ impl AllocationId {
     }
 }
 
-impl ContainerId {
-    /// A fresh random id.
-    pub fn random() -> Self {
-        Self(uuid::Uuid::new_v4().to_string())
-    }
-}
-
-impl JobId {
-    /// A fresh random id.
-    pub fn random() -> Self {
-        Self(uuid::Uuid::new_v4().to_string())
-    }
-}
-
 /// The number of an agent's device, counted from 0 on that agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -165,7 +151,7 @@ impl fmt::Display for SlotId {
     }
 }
 
-/// A point in time: microseconds since 1970-01-01T00:00:00Z. Pure rooms take it as an argument.
+/// A point in time: microseconds since 1970-01-01T00:00:00Z. Pure crates take it as an argument.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

@@ -9,7 +9,7 @@ use det_agent_proto::ContainerState;
 use det_taskspec::{ContainerExit, ContainerSpec};
 
 fn fresh() -> String {
-    det_ids::ContainerId::random().0
+    uuid::Uuid::new_v4().to_string()
 }
 
 fn docker_options(master: &FakeMaster, root: &Path) -> AgentOptions {

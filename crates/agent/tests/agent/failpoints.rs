@@ -83,7 +83,7 @@ async fn tell(point: &str) -> bool {
     stub_supervisor(root.path());
     let master = FakeMaster::start().await;
     let mut agent = Phoenix::start(root.path(), &master.url, point);
-    let id = det_ids::ContainerId::random().0;
+    let id = uuid::Uuid::new_v4().to_string();
     let starts = root.path().join("starts");
     let text = format!("echo once >> {}; exit {CODE}", starts.display());
     let task = spec(&id, &text);

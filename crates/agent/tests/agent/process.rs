@@ -96,7 +96,7 @@ impl Between {
 
 /// Ids differ between tests: they run at the same time on one process table.
 fn fresh() -> String {
-    det_ids::ContainerId::random().0
+    uuid::Uuid::new_v4().to_string()
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ fn supervisor() -> Option<PathBuf> {
 }
 
 fn fresh() -> String {
-    det_ids::ContainerId::random().0
+    uuid::Uuid::new_v4().to_string()
 }
 
 /// The lines that reached the master, each once.

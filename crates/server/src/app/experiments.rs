@@ -6,7 +6,7 @@ use det_config::errors::ConfigErrors;
 use det_config::experiment::{ExperimentConfig, Submitted, mask_for_others};
 use det_config::hyperparameters::SearchMethod;
 use det_failpoints::failpoint;
-use det_ids::{ExperimentId, JobId};
+use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_orchestrator::Event;
 use det_searcher::Search;
@@ -130,7 +130,7 @@ impl Master {
         let config = &checked.config;
         let new = NewExperiment {
             job: JobRow {
-                id: JobId::random().0,
+                id: uuid::Uuid::new_v4().to_string(),
                 kind: "experiment".into(),
                 owner_id: actor.user().id,
                 resource_pool: config.resources.resource_pool.clone(),

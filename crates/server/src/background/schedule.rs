@@ -270,7 +270,10 @@ impl Master {
 
 /// A placement with new ids for its containers.
 fn placed(placement: Placement) -> Event {
-    let ids = placement.parts.iter().map(|_| ContainerId::random());
+    let ids = placement
+        .parts
+        .iter()
+        .map(|_| ContainerId(uuid::Uuid::new_v4().to_string()));
     Event::Place(Placed {
         container_ids: ids.collect(),
         placement,
