@@ -14,6 +14,12 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("wire-contract` ", "reference"),
 ];
 
+/// Places whose files are cited by their path. Code may speak of files of other repositories and of users, so that in it
+/// only the first one counts; pages name tests and sources too.
+const PLACES: &[&str] = &[
+    "docs/", "crates/", "xtask/", "e2e/", "chaos/", "fuzz/", "scripts/",
+];
+
 /// What follows the name of a section in a citation, when another section of the same page follows.
 const FURTHER: [&str; 2] = [" and \"", ", \""];
 
@@ -64,17 +70,17 @@ impl Pages {
             }
         }
         let flat = without_line_ends(text);
-        for (place, _) in flat.match_indices("docs/") {
+        let roots = if is_page(path) { PLACES } else { &PLACES[..1] };
+        for (place, _) in roots.iter().flat_map(|root| flat.match_indices(root)) {
             // Part of a longer path or of an address.
-            if flat[..place].ends_with(|c: char| c.is_alphanumeric() || "/-_.{}".contains(c)) {
+            if flat[..place].ends_with(is_of_a_path) {
                 continue;
             }
             let rest = &flat[place..];
-            let end = rest
-                .find(|c: char| !(c.is_alphanumeric() || "/-_.{}".contains(c)))
-                .unwrap_or(rest.len());
+            let end = rest.find(|c| !is_of_a_path(c)).unwrap_or(rest.len());
             let cited = rest[..end].trim_end_matches(['.', '/']);
-            if cited.contains('{') {
+            // Built from a name, or one of many.
+            if cited.contains(['{', '<', '*', '$']) || cited.chars().any(char::is_uppercase) {
                 continue;
             }
             if !self.paths.contains(cited) {
@@ -97,6 +103,10 @@ impl Pages {
             }
         }
     }
+}
+
+fn is_of_a_path(c: char) -> bool {
+    c.is_alphanumeric() || "/-_.{}<>*$".contains(c)
 }
 
 fn is_page(path: &str) -> bool {
@@ -203,6 +213,11 @@ mod tests {
     fn what_does_not_exist_is_named() {
         let page = cited("a.md");
         for (path, text, part) in [
+            (
+                page.as_str(),
+                "`crates/none.rs`, `crates/NAME`".to_owned(),
+                "crates/none.rs",
+            ),
             (
                 "a.rs",
                 format!("// `{}`", cited("none.md")),
