@@ -2,7 +2,7 @@
 //!
 //! A [`Search`] is the whole state of one experiment's search. It is told what happens to trials ([`Event`]) and
 //! answers with what to do ([`Action`]): create a trial, stop one, shut down. It never says how long a trial trains; a
-//! trial runs until its own code ends or the search stops it. The room knows nothing of experiments, slots, time of
+//! trial runs until its own code ends or the search stops it. The crate knows nothing of experiments, slots, time of
 //! day, files or ambient randomness: the same seed and the same events give the same actions, on any machine, also
 //! across [`Search::snapshot`] and [`Search::restore`].
 //!

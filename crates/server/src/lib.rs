@@ -1,7 +1,7 @@
 //! The master: HTTP API, use cases and background work.
 //!
 //! A request comes in through [`http`], which speaks the wire dialect and decides nothing. It calls a use case of
-//! [`app`], which loads rows, asks the pure rooms, and writes rows and events in one transaction. What is to happen
+//! [`app`], which loads rows, asks the pure crates, and writes rows and events in one transaction. What is to happen
 //! after the commit is done by [`background`] work and by the agents' connections (`rm_agents`), which look at the rows
 //! and take no input; the [`hub`] wakes them.
 //!

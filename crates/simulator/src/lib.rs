@@ -1,4 +1,4 @@
-//! The pure rooms played together: days of a cluster in a second, with everything that can go wrong.
+//! The pure crates played together: days of a cluster in a second, with everything that can go wrong.
 //!
 //! The planner, the life cycles, the searches and the comparison with agents are the real ones. Simulated are time, the
 //! network, hosts with their agents, the store's commits, users' code and people. Between the rooms stands the master's

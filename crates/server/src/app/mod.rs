@@ -1,6 +1,6 @@
 //! Use cases: what the master can do, one file per resource.
 //!
-//! Each loads what it needs, asks the pure rooms, writes rows and events in one transaction, and leaves the rest to
+//! Each loads what it needs, asks the pure crates, writes rows and events in one transaction, and leaves the rest to
 //! background work, which it wakes. Nothing here knows HTTP.
 
 mod admission;

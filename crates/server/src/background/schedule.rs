@@ -1,4 +1,4 @@
-//! Scheduling: looks at what waits and what runs in each pool, asks the pure room for a plan, and stores it.
+//! Scheduling: looks at what waits and what runs in each pool, asks the pure crate for a plan, and stores it.
 //!
 //! Woken by every change that may matter; passes never overlap, and changes during a pass lead to one more.
 
