@@ -1,6 +1,6 @@
 //! Access to the master's HTTP API, for the command line and for tests.
 //!
-//! The room knows the wire: where a master is ([`MasterUrl`]), whom it trusts ([`Trust`]), who asks ([`Session`],
+//! The crate knows the wire: where a master is ([`MasterUrl`]), whom it trusts ([`Trust`]), who asks ([`Session`],
 //! [`TokenStore`]), and how answers, pages and streams look ([`Client`], [`Query`], [`LineStream`]). It knows nothing
 //! of what an experiment is: answers are JSON values, and callers take out of them what they show. It asks nobody
 //! anything: where a password must be typed, the caller hands in the question.

@@ -1,6 +1,6 @@
 //! Experiment, master and agent configuration: parse, complete, validate.
 //!
-//! Text goes in, typed and complete values come out, or a list of every mistake with its path and line. The room knows
+//! Text goes in, typed and complete values come out, or a list of every mistake with its path and line. The crate knows
 //! nothing of files, of the environment or of the clock: whoever calls it brings texts, variables, names and seeds.
 //!
 //! Read [`experiment::Submitted`] first (a document as a person wrote it), then [`experiment::ExperimentConfig`] (what

@@ -1,7 +1,7 @@
 //! Typed identifiers and units.
 //!
 //! Every room speaks of experiments, trials, tasks, allocations and containers through these types, so that one cannot
-//! be handed in where another belongs. The room knows nothing of what the identifiers stand for. Read [`TaskId`],
+//! be handed in where another belongs. The crate knows nothing of what the identifiers mean. Read [`TaskId`],
 //! [`AllocationId`] and [`ContainerId`] first: they nest.
 //!
 //! - A **task** is what runs containers: a trial, a notebook, a command.
