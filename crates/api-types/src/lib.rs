@@ -1,6 +1,6 @@
 //! Request and response types of the HTTP API, with the wire dialect.
 //!
-//! The room holds what crosses the wire between clients and master and nothing else: no routes, no rows, no decisions.
+//! The crate holds what crosses the wire between clients and master and nothing else: no routes, no rows, no decisions.
 //! Types are named as the operations name them and grouped by resource. Read [`wire`] first (how messages are read and
 //! written), then [`error`] (how a refusal looks), then the file of the resource at hand. [`operation::OPERATIONS`]
 //! lists every operation that clients know, built or not.

@@ -1,7 +1,7 @@
 //! What a task's container runs, as data.
 //!
 //! The master describes a container with a [`ContainerSpec`]; the agent adds what only it knows and starts it in a
-//! runtime; inside, the supervisor follows the [`Script`]. The room says *what* runs, never *how*: it knows no engine,
+//! runtime; inside, the supervisor follows the [`Script`]. The crate says *what* runs, never *how*: it knows no engine,
 //! no socket and no file system. Read [`ContainerSpec`] first, then [`Script`], then [`ContainerExit`].
 
 pub mod guard;
