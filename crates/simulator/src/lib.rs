@@ -1,8 +1,8 @@
 //! The pure crates played together: days of a cluster in a second, with everything that can go wrong.
 //!
-//! The planner, the life cycles, the searches and the comparison with agents are the real ones. Simulated are time, the
-//! network, hosts with their agents, the store's commits, users' code and people. Between the rooms stands the master's
-//! glue, mirrored as thinly as possible in `master`; a defect there is most often one of the real glue as well.
+//! The orchestration core, the planner, the life cycles, the searches and the comparison with agents are those of the
+//! master. Simulated are time, the network, hosts with their agents, the store's commits, users' code and people; `master`
+//! holds the rows, in maps, and what use cases do before they hand an event to the core.
 //!
 //! One seed is one [`History`]: a phase of people and faults, then healing and a demand for progress. The invariants of
 //! `det-invariants` are held against every moment at which something changed; those that look at everything stored
