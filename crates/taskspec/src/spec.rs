@@ -1,0 +1,322 @@
+//! What a place is given to run: the specification of one container.
+
+use std::collections::BTreeMap;
+
+use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
+use serde::{Deserialize, Serialize};
+use strum::{EnumString, IntoStaticStr, VariantNames};
+
+/// One container of an allocation, as the master wants it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ContainerSpec {
+    /// This container; also the wire's resource id.
+    pub container_id: ContainerId,
+    /// The allocation it belongs to.
+    pub allocation_id: AllocationId,
+    /// The task it belongs to.
+    pub task_id: TaskId,
+    /// One line for people: `trial 3 of experiment 1`.
+    pub description: String,
+    /// Container image for the device type of these slots. The process runtime ignores it.
+    pub image: String,
+    /// Pull even when the image is present.
+    pub force_pull_image: bool,
+    /// Credentials for the image's registry, if the task brings some.
+    pub registry_auth: Option<RegistryAuth>,
+    /// Identity the task runs under.
+    pub user: TaskUser,
+    /// The cluster's number of the user whose task this is; 0 from masters that do not send it.
+    #[serde(default)]
+    pub owner_id: i64,
+    /// The agent's devices given to this container; empty for a zero-slot task.
+    pub slots: Vec<SlotId>,
+    /// Host directories to mount, in order.
+    pub mounts: Vec<Mount>,
+    /// Size of `/dev/shm` in bytes.
+    pub shm_size_bytes: u64,
+    /// Docker network mode; `host` for allocations of several containers.
+    pub network_mode: String,
+    /// Container ports to publish (ignored with host networking).
+    pub ports: Vec<u16>,
+    /// Extra host devices.
+    pub devices: Vec<DeviceMapping>,
+    /// Linux capabilities to add.
+    pub add_capabilities: Vec<String>,
+    /// Capabilities that the master's configuration gives to every task of the pool: an administrator chose them.
+    #[serde(default)]
+    pub default_capabilities: Vec<String>,
+    /// Linux capabilities to drop.
+    pub drop_capabilities: Vec<String>,
+    /// What the supervisor does inside.
+    pub script: Script,
+}
+
+/// What kind of task it is. The words are those of the wire and of `DET_TASK_TYPE`.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+    VariantNames,
+)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum TaskKind {
+    /// A trial of an experiment.
+    Trial,
+    /// A Jupyter notebook.
+    Notebook,
+    /// A shell that people enter with SSH.
+    Shell,
+    /// A command.
+    Command,
+    /// A TensorBoard.
+    Tensorboard,
+    /// Deletion of checkpoints' files.
+    CheckpointGc,
+    /// Anything else that runs in a container.
+    Generic,
+}
+
+impl TaskKind {
+    /// Its word.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// What the supervisor does inside the container. Written by the agent as [`SCRIPT_FILE`](crate::SCRIPT_FILE), mode 0600, owner the task's user.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Script {
+    /// What kind of task it is; becomes `DET_TASK_TYPE`.
+    pub task_type: TaskKind,
+    /// The allocation.
+    pub allocation_id: AllocationId,
+    /// The task.
+    pub task_id: TaskId,
+    /// This container.
+    pub container_id: ContainerId,
+    /// Environment variables, later ones win. The master fills in everything that does not depend on the agent; the
+    /// agent appends `DET_MASTER`, `DET_MASTER_HOST`, `DET_MASTER_ADDR`, `DET_MASTER_PORT`, `DET_AGENT_ID`,
+    /// `DET_SLOT_IDS`, `DET_USE_TLS`, certificates and proxies.
+    pub env: Vec<(String, String)>,
+    /// Working directory; [`RUN_DIR`](crate::RUN_DIR)`/workdir` unless configured.
+    pub work_dir: String,
+    /// Whether to fetch the task's context directory from the master.
+    pub context: bool,
+    /// Text of the pool's startup hook; sourced before the user's `startup-hook.sh`.
+    pub pool_startup_hook: Option<String>,
+    /// Whether to wait for the other containers of the allocation (trials; also with one container).
+    pub rendezvous: bool,
+    /// Checkpoint storage to probe with a write, a read and a delete before the entrypoint starts.
+    pub storage_probe: Option<serde_json::Value>,
+    /// What to run.
+    pub entrypoint: Entrypoint,
+    /// Files to place before anything runs.
+    pub files: Vec<TaskFile>,
+    /// Bearer value for the master, sent as `Grpc-Metadata-x-allocation-token`.
+    pub token: String,
+    /// Seconds between SIGTERM and SIGKILL when the task is ended gracefully.
+    pub grace_seconds: u32,
+}
+
+/// What the task runs: `experiment-config` reference §3.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entrypoint {
+    /// Run by a shell: `sh -c TEXT`.
+    Shell(String),
+    /// Run as it is, without a shell.
+    Argv(Vec<String>),
+    /// A legacy trial class, `module:Class`, run by the training harness with one process per slot.
+    TrialClass(String),
+}
+
+/// A file to place in the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskFile {
+    /// Absolute path in the container.
+    pub path: String,
+    /// Permission bits.
+    pub mode: u32,
+    /// Content, UTF-8.
+    pub content: String,
+}
+
+/// Unix identity of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskUser {
+    /// User name, for the injected passwd file.
+    pub user: String,
+    /// User id.
+    pub uid: u32,
+    /// Group name.
+    pub group: String,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// `nobody`: user and group id in the process runtime where no id of its own can be given to an unmapped user.
+pub const UNPRIVILEGED_ID: u32 = 65534;
+
+/// Below the user ids that unmapped users have in the process runtime. From a range that distributions and systemd leave
+/// free: <https://systemd.io/UIDS-GIDS/>.
+const UNPRIVILEGED_BASE: u32 = 2_000_000_000;
+/// Most unmapped users with ids of their own.
+const MAX_UNPRIVILEGED: u32 = 100_000_000;
+
+/// User and group id of an unmapped user's tasks in the process runtime, unless the agent's configuration lets them be
+/// root. The same on all hosts, and another one for each user: their checkpoints lie in one directory. `user_id` is the
+/// user's number in the cluster.
+pub fn unprivileged_id(user_id: i64) -> u32 {
+    match u32::try_from(user_id) {
+        Ok(id @ 1..=MAX_UNPRIVILEGED) => UNPRIVILEGED_BASE + id,
+        _ => UNPRIVILEGED_ID,
+    }
+}
+
+impl Default for TaskUser {
+    fn default() -> Self {
+        Self {
+            user: "root".into(),
+            uid: 0,
+            group: "root".into(),
+            gid: 0,
+        }
+    }
+}
+
+/// A host directory in the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Absolute path on the agent's host.
+    pub host_path: String,
+    /// Path in the container; relative ones are below the working directory.
+    pub container_path: String,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Bind propagation, `rprivate` by default.
+    pub propagation: String,
+    /// Whether the agent creates the host directory when it is missing (checkpoint storage) or refuses (user mounts).
+    pub create: bool,
+    /// Whether an administrator chose the host path, in the master's configuration: the agent then creates and opens it
+    /// with its own rights. What a user names is judged by [`HostGuard`](crate::guard::HostGuard) and reached with the task's rights.
+    #[serde(default)]
+    pub trusted: bool,
+}
+
+/// A host device in the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMapping {
+    /// Device on the host.
+    pub host_path: String,
+    /// Device in the container.
+    pub container_path: String,
+    /// Some of `m`, `r`, `w`.
+    pub mode: String,
+}
+
+/// Registry credentials. `Debug` hides the secrets.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RegistryAuth {
+    /// Account.
+    pub username: Option<String>,
+    /// Secret.
+    pub password: Option<String>,
+    /// Registry these credentials are for; `None` = any.
+    pub serveraddress: Option<String>,
+    /// Contact.
+    pub email: Option<String>,
+    /// Secret, base64 of `user:password`.
+    pub auth: Option<String>,
+    /// Secret.
+    pub identitytoken: Option<String>,
+    /// Secret.
+    pub registrytoken: Option<String>,
+}
+
+impl std::fmt::Debug for RegistryAuth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegistryAuth")
+            .field("username", &self.username)
+            .field("serveraddress", &self.serveraddress)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a container ended. Written by the supervisor as [`EXIT_FILE`](crate::EXIT_FILE) and completed by the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum ContainerExit {
+    /// The entrypoint ended with this code.
+    Exited {
+        /// 0 to 255.
+        code: i32,
+    },
+    /// The entrypoint was ended by a signal.
+    Signaled {
+        /// Signal number.
+        signal: i32,
+        /// Whether the kernel killed it for lack of memory.
+        out_of_memory: bool,
+    },
+    /// The supervisor could not bring the task as far as its entrypoint, and the task is to blame (hook failed,
+    /// entrypoint not found, storage probe failed).
+    SetupFailed {
+        /// Exit code for the client, as in `task-environment` reference §11.
+        code: i32,
+        /// What was tried and what went wrong.
+        message: String,
+    },
+    /// The container never ran: its image could not be pulled, or the engine refused it. Charged to the trial, because an
+    /// image that is not there would be tried for ever.
+    StartFailed {
+        /// What was tried and what went wrong.
+        message: String,
+    },
+    /// The container disappeared without an exit report (host restarted, container removed by hand).
+    Lost {
+        /// What the agent knows.
+        message: String,
+    },
+    /// Killed because the master asked for it.
+    Killed,
+}
+
+/// A device of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Number on this agent.
+    pub id: SlotId,
+    /// Product name: `NVIDIA H200`, `CPU`.
+    pub brand: String,
+    /// Stable identity: GPU UUID, or derived from the agent's id for artificial slots.
+    pub uuid: String,
+    /// What kind.
+    #[serde(rename = "type")]
+    pub kind: DeviceKind,
+}
+
+/// Kind of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// A share of the host's processors.
+    Cpu,
+    /// An NVIDIA GPU or MIG instance.
+    Cuda,
+    /// An AMD GPU.
+    Rocm,
+}
+
+/// Environment of the container as a map, later entries winning.
+pub fn effective_env(env: &[(String, String)]) -> BTreeMap<String, String> {
+    env.iter().cloned().collect()
+}
