@@ -6,35 +6,13 @@ pub(crate) mod schema;
 
 use std::collections::BTreeMap;
 
-use det_taskspec::{DeviceKind, DeviceMapping, RegistryAuth};
+pub use det_taskspec::{BindMount, PerDevice};
+use det_taskspec::{DeviceMapping, RegistryAuth};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::schema::merge_documents;
 use crate::yaml::{Node, Tree};
-
-/// One value for each kind of device.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PerDevice<T> {
-    /// For slots that are shares of a processor, and for tasks without slots.
-    pub cpu: T,
-    /// For NVIDIA GPUs.
-    pub cuda: T,
-    /// For AMD GPUs.
-    pub rocm: T,
-}
-
-impl<T> PerDevice<T> {
-    /// The value for slots of this kind.
-    pub fn get(&self, kind: DeviceKind) -> &T {
-        match kind {
-            DeviceKind::Cpu => &self.cpu,
-            DeviceKind::Cuda => &self.cuda,
-            DeviceKind::Rocm => &self.rocm,
-        }
-    }
-}
 
 /// Software environment of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,19 +51,6 @@ pub struct ProxyPort {
     pub unauthenticated: bool,
     /// Whether this is the task's main service.
     pub default_service_id: bool,
-}
-
-/// A host directory in the container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BindMount {
-    /// Absolute path on the agent's host.
-    pub host_path: String,
-    /// Path in the container; relative ones are below the working directory.
-    pub container_path: String,
-    /// Whether writes are refused.
-    pub read_only: bool,
-    /// Bind propagation.
-    pub propagation: String,
 }
 
 /// HPC scheduler options, kept as written.

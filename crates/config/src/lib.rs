@@ -19,6 +19,7 @@ pub mod document;
 pub mod errors;
 pub mod experiment;
 pub mod explain;
+mod facts;
 pub mod hyperparameters;
 mod layers;
 pub mod limits;

@@ -1,21 +1,40 @@
-//! What a task's container runs, as data.
+//! What a task's container runs, as data, and how that data is made.
 //!
-//! The master describes a container with a [`ContainerSpec`]; the agent adds what only it knows and starts it in a
-//! runtime; inside, the supervisor follows the [`Script`]. The crate says *what* runs, never *how*: it knows no engine,
-//! no socket and no file system. Read [`ContainerSpec`] first, then [`Script`], then [`ContainerExit`].
+//! [`container_spec`] is the one place that makes a task's environment and specification: [`TaskFacts`] and
+//! [`PlaceFacts`] in, a [`ContainerSpec`] out, with every variable, mount and port that the master decides. An agent adds
+//! what only it knows and starts the container in a runtime; inside, the supervisor follows the [`Script`]. The crate
+//! contains *what* runs, never *how*: it knows no engine, no socket and no file system. It also knows no configuration
+//! document and no row. The facts are plain values, because `det-config` and `det-lifecycle` use the types of this crate,
+//! which agents and supervisors link as well: `det-config` converts its documents into facts, the master its rows. Read
+//! [`TaskFacts`] first, then [`ContainerSpec`], [`Script`] and [`ContainerExit`]; [`variables`] lists the environment.
 
+mod build;
+mod environment;
+mod facts;
 pub mod guard;
+mod ports;
 pub mod sandbox;
 mod spec;
+pub mod variables;
 
+pub use build::{SpecError, container_spec};
+pub use facts::{
+    BindMount, ClusterFacts, ContainerRequest, KindFacts, PerDevice, PlaceFacts, PoolDefaults,
+    SharedFs, StorageFacts, TaskFacts, TrialFacts,
+};
+pub use ports::RENDEZVOUS_PORT;
 pub use spec::{
     ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Mount,
     RegistryAuth, Script, TaskFile, TaskKind, TaskUser, UNPRIVILEGED_ID, effective_env,
     unprivileged_id,
 };
 
-/// Fixed by the unmodified PyPI package: info files and work directory live below it in every container.
+/// Fixed by the unmodified PyPI package: info files and work directory are below it in every container.
 pub const RUN_DIR: &str = "/run/determined";
+/// Working directory of a task that names none.
+pub const WORK_DIR: &str = "/run/determined/workdir";
+/// Where `pip install --user` installs in a container.
+pub const PYTHON_USER_BASE: &str = "/run/determined/pythonuserbase";
 /// Where `shared_fs` checkpoint storage is mounted in every container.
 pub const SHARED_FS_DIR: &str = "/determined_shared_fs";
 /// The supervisor's script, relative to the run directory.

@@ -1,0 +1,214 @@
+//! What documents contribute to the specification of a task's containers: the facts of `det-taskspec`.
+
+use det_taskspec::{ContainerRequest, PoolDefaults, SharedFs, StorageFacts};
+
+use crate::container::TaskContainerDefaults;
+use crate::experiment::{Entrypoint, ExperimentConfig};
+use crate::storage::{CheckpointStorage, StorageLocation};
+
+impl ExperimentConfig {
+    /// What the containers of a trial are asked to be.
+    pub fn container_request(&self) -> ContainerRequest {
+        let environment = &self.environment;
+        let proxied = environment.proxy_ports.iter().map(|port| port.proxy_port);
+        let named = environment.ports.values().copied();
+        ContainerRequest {
+            entrypoint: self.entrypoint.as_ref().map(|entrypoint| match entrypoint {
+                Entrypoint::Shell(class) if self.is_trial_class() => {
+                    det_taskspec::Entrypoint::TrialClass(class.clone())
+                }
+                Entrypoint::Shell(text) => det_taskspec::Entrypoint::Shell(text.clone()),
+                Entrypoint::Argv(argv) => det_taskspec::Entrypoint::Argv(argv.clone()),
+            }),
+            image: environment.image.clone(),
+            force_pull_image: environment.force_pull_image,
+            registry_auth: environment.registry_auth.clone(),
+            variables: environment.environment_variables.clone(),
+            work_dir: environment.work_dir.clone(),
+            ports: proxied.chain(named).collect(),
+            bind_mounts: self.bind_mounts.clone(),
+            shm_size_bytes: self.resources.shm_size,
+            devices: self.resources.devices.clone(),
+            add_capabilities: environment.add_capabilities.clone(),
+            drop_capabilities: environment.drop_capabilities.clone(),
+            debug: self.debug,
+        }
+    }
+}
+
+impl CheckpointStorage {
+    /// Where a task finds its checkpoints. `clusters_own` is the storage of the master's configuration.
+    pub fn facts(&self, clusters_own: Option<&Self>) -> StorageFacts {
+        let shared_fs = match &self.location {
+            StorageLocation::SharedFs {
+                host_path,
+                propagation,
+                ..
+            } => Some(SharedFs {
+                host_path: host_path.clone(),
+                propagation: propagation.clone(),
+                is_clusters_own: matches!(
+                    clusters_own.map(|own| &own.location),
+                    Some(StorageLocation::SharedFs { host_path: own, .. }) if own == host_path
+                ),
+            }),
+            StorageLocation::Directory { .. }
+            | StorageLocation::S3 { .. }
+            | StorageLocation::Gcs { .. }
+            | StorageLocation::Azure { .. } => None,
+        };
+        StorageFacts {
+            document: serde_json::to_value(self).expect("maps with text keys are JSON"),
+            shared_fs,
+        }
+    }
+}
+
+impl TaskContainerDefaults {
+    /// What a pool with these defaults gives to a task when it starts. Whatever else they contain became part of the
+    /// task's configuration when it was submitted.
+    pub fn pool_defaults(&self) -> PoolDefaults {
+        PoolDefaults {
+            work_dir: self.work_dir.clone(),
+            network_mode: self.effective_network_mode().to_owned(),
+            devices: self.devices.clone(),
+            add_capabilities: self.add_capabilities.clone(),
+            startup_hook: self.startup_hook.clone(),
+            network_interface: self.dtrain_network_interface.clone(),
+            gloo_port_range: self.gloo_port_range.clone(),
+            nccl_port_range: self.nccl_port_range.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{CompletionDefaults, Submitted};
+
+    fn complete(text: &str) -> ExperimentConfig {
+        let defaults = TaskContainerDefaults::default();
+        let defaults = CompletionDefaults {
+            name: "x".into(),
+            experiment_seed: 1,
+            checkpoint_storage: None,
+            task_container_defaults: &defaults,
+            default_priority: None,
+            managed: true,
+        };
+        let text =
+            format!("{text}\nsearcher: {{name: single, metric: loss, max_length: {{batches: 1}}}}");
+        Submitted::parse(&text)
+            .and_then(|submitted| submitted.complete(&defaults))
+            .unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    #[test]
+    fn keys_of_an_experiment_become_facts() {
+        let config = complete(
+            "
+entrypoint: [python3, train.py]
+debug: true
+checkpoint_storage: {type: shared_fs, host_path: /checkpoints}
+bind_mounts: [{host_path: /data, container_path: data, read_only: true}]
+resources: {shm_size: 1048576, devices: ['/dev/a:/dev/b:rw']}
+environment:
+  image: own-image
+  force_pull_image: true
+  registry_auth: {username: ada}
+  environment_variables: {cuda: [A=1], cpu: [A=2]}
+  work_dir: /own
+  ports: {board: 6006}
+  proxy_ports: [{proxy_port: 8265}]
+  add_capabilities: [SYS_PTRACE]
+  drop_capabilities: [NET_RAW]
+",
+        );
+        let request = config.container_request();
+        let argv = ["python3", "train.py"].map(str::to_owned).to_vec();
+        assert_eq!(
+            request.entrypoint,
+            Some(det_taskspec::Entrypoint::Argv(argv))
+        );
+        assert!(request.debug && request.force_pull_image);
+        assert_eq!(request.image.rocm, "own-image");
+        assert_eq!(
+            request.registry_auth.unwrap().username.as_deref(),
+            Some("ada")
+        );
+        assert_eq!(request.variables.cuda, ["A=1"]);
+        assert_eq!(request.variables.cpu, ["A=2"]);
+        assert_eq!(request.work_dir.as_deref(), Some("/own"));
+        assert_eq!(request.ports, [8265, 6006]);
+        assert_eq!(request.bind_mounts[0].container_path, "data");
+        assert_eq!(request.shm_size_bytes, 1 << 20);
+        assert_eq!(request.devices[0].container_path, "/dev/b");
+        assert_eq!(request.add_capabilities, ["SYS_PTRACE"]);
+        assert_eq!(request.drop_capabilities, ["NET_RAW"]);
+    }
+
+    #[test]
+    fn an_entrypoint_with_a_class_is_the_harnesss_to_run() {
+        for (entrypoint, expected) in [
+            (
+                "model_def:Trial",
+                det_taskspec::Entrypoint::TrialClass("model_def:Trial".into()),
+            ),
+            (
+                "python3 train.py",
+                det_taskspec::Entrypoint::Shell("python3 train.py".into()),
+            ),
+        ] {
+            let config = complete(&format!(
+                "entrypoint: {entrypoint}\ncheckpoint_storage: {{type: shared_fs, host_path: /x}}"
+            ));
+            assert_eq!(config.container_request().entrypoint, Some(expected));
+        }
+    }
+
+    #[test]
+    fn only_the_clusters_own_storage_is_trusted() {
+        let storage = |keys: &str| {
+            complete(&format!("entrypoint: x\ncheckpoint_storage: {{{keys}}}")).checkpoint_storage
+        };
+        let shared = storage("type: shared_fs, host_path: /checkpoints, storage_path: a");
+        let facts = shared.facts(None);
+        assert_eq!(facts.document["type"], "shared_fs");
+        assert_eq!(facts.document["storage_path"], "a");
+        let directory = facts.shared_fs.unwrap();
+        assert_eq!(directory.host_path, "/checkpoints");
+        assert_eq!(directory.propagation, "rprivate");
+        for (own, expected) in [
+            ("type: shared_fs, host_path: /checkpoints", true),
+            ("type: shared_fs, host_path: /elsewhere", false),
+            ("type: directory, container_path: /checkpoints", false),
+        ] {
+            let facts = shared.facts(Some(&storage(own)));
+            assert_eq!(facts.shared_fs.unwrap().is_clusters_own, expected, "{own}");
+        }
+        let cloud = storage("type: s3, bucket: b").facts(None);
+        assert!(cloud.shared_fs.is_none());
+        assert_eq!(cloud.document["bucket"], "b");
+    }
+
+    #[test]
+    fn a_pools_defaults_become_facts() {
+        let defaults = TaskContainerDefaults {
+            dtrain_network_interface: Some("eth1".into()),
+            gloo_port_range: Some("1:2".into()),
+            nccl_port_range: Some("3:4".into()),
+            add_capabilities: vec!["IPC_LOCK".into()],
+            startup_hook: Some("echo".into()),
+            work_dir: Some("/pool".into()),
+            ..TaskContainerDefaults::default()
+        };
+        let facts = defaults.pool_defaults();
+        assert_eq!(facts.network_mode, "bridge");
+        assert_eq!(facts.network_interface.as_deref(), Some("eth1"));
+        assert_eq!(facts.gloo_port_range.as_deref(), Some("1:2"));
+        assert_eq!(facts.nccl_port_range.as_deref(), Some("3:4"));
+        assert_eq!(facts.add_capabilities, ["IPC_LOCK"]);
+        assert_eq!(facts.startup_hook.as_deref(), Some("echo"));
+        assert_eq!(facts.work_dir.as_deref(), Some("/pool"));
+    }
+}

@@ -1,0 +1,166 @@
+//! From facts to a specification.
+
+use thiserror::Error;
+
+use crate::environment::environment;
+use crate::facts::{
+    BindMount, ContainerRequest, KindFacts, PlaceFacts, StorageFacts, TaskFacts, TrialFacts,
+};
+use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
+use crate::{ContainerSpec, Mount, SHARED_FS_DIR, Script, TaskKind, WORK_DIR};
+
+/// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
+const GRACE_SECONDS: u32 = 10;
+/// Docker network mode of containers that must reach each other across hosts.
+const HOST_NETWORK: &str = "host";
+
+/// Why a specification cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SpecError {
+    /// The configuration names nothing to run.
+    #[error("{task} has no entrypoint; name a command in \"entrypoint\" of its configuration")]
+    NoEntrypoint {
+        /// What people call the task.
+        task: String,
+    },
+    /// Every port that could be given is reserved.
+    #[error(
+        "no ports are left for the traffic between the processes of the trial: all that were tried are among \
+         \"reserved_ports\" of the master's configuration; reserve fewer"
+    )]
+    NoFreePorts,
+}
+
+/// The specification of one container of a task. `token` is the container's bearer token.
+///
+/// # Errors
+/// The facts do not give one; the error is for the task's owner.
+pub fn container_spec(
+    task: &TaskFacts,
+    place: &PlaceFacts,
+    token: &str,
+) -> Result<ContainerSpec, SpecError> {
+    let (request, defaults) = (&task.request, &task.defaults);
+    let trial = match &task.kind {
+        KindFacts::Trial(trial) => Some(trial),
+        KindFacts::Notebook
+        | KindFacts::Shell
+        | KindFacts::Command
+        | KindFacts::Tensorboard
+        | KindFacts::CheckpointGc
+        | KindFacts::Generic => None,
+    };
+    let training_ports = match trial {
+        Some(_) => {
+            let reserved = &task.cluster.reserved_ports;
+            training_ports(place.chief_slot, &task.allocation_id, reserved)?.to_vec()
+        }
+        None => Vec::new(),
+    };
+    Ok(ContainerSpec {
+        container_id: place.container_id.clone(),
+        allocation_id: task.allocation_id.clone(),
+        task_id: task.task_id.clone(),
+        description: task.description.clone(),
+        image: request.image.get(place.device_kind).clone(),
+        force_pull_image: request.force_pull_image,
+        registry_auth: request.registry_auth.clone(),
+        user: task.user.clone(),
+        owner_id: task.owner_id,
+        slots: place.slots.clone(),
+        mounts: mounts(request, task.storage.as_ref()),
+        shm_size_bytes: request.shm_size_bytes,
+        network_mode: if place.members > 1 {
+            HOST_NETWORK.to_owned()
+        } else {
+            defaults.network_mode.clone()
+        },
+        ports: ports(request, &training_ports),
+        devices: [&request.devices[..], &defaults.devices].concat(),
+        add_capabilities: request.add_capabilities.clone(),
+        default_capabilities: defaults.add_capabilities.clone(),
+        drop_capabilities: request.drop_capabilities.clone(),
+        script: script(task, trial, place, &training_ports, token)?,
+    })
+}
+
+fn script(
+    task: &TaskFacts,
+    trial: Option<&TrialFacts>,
+    place: &PlaceFacts,
+    training_ports: &[TrainingPort],
+    token: &str,
+) -> Result<Script, SpecError> {
+    let (request, defaults) = (&task.request, &task.defaults);
+    let kind = task.kind.kind();
+    let storage = task.storage.as_ref().filter(|_| trial.is_some());
+    let hook = &defaults.startup_hook;
+    Ok(Script {
+        task_type: kind,
+        allocation_id: task.allocation_id.clone(),
+        task_id: task.task_id.clone(),
+        container_id: place.container_id.clone(),
+        env: environment(task, trial, place, training_ports, token),
+        work_dir: request
+            .work_dir
+            .as_ref()
+            .or(defaults.work_dir.as_ref())
+            .map_or_else(|| WORK_DIR.to_owned(), Clone::clone),
+        // The server's own clean-up runs no code of a user's.
+        context: kind != TaskKind::CheckpointGc,
+        pool_startup_hook: hook.clone().filter(|hook| !hook.trim().is_empty()),
+        rendezvous: trial.is_some(),
+        storage_probe: storage.map(|storage| storage.document.clone()),
+        entrypoint: request
+            .entrypoint
+            .clone()
+            .ok_or_else(|| SpecError::NoEntrypoint {
+                task: task.description.clone(),
+            })?,
+        files: Vec::new(),
+        token: token.to_owned(),
+        grace_seconds: GRACE_SECONDS,
+    })
+}
+
+/// The ports to publish: those of a trial, then the task's own.
+fn ports(request: &ContainerRequest, training_ports: &[TrainingPort]) -> Vec<u16> {
+    let rendezvous = (!training_ports.is_empty()).then_some(RENDEZVOUS_PORT);
+    let training = training_ports.iter().map(|(_, port)| *port);
+    let own = request.ports.iter().copied();
+    rendezvous.into_iter().chain(training).chain(own).collect()
+}
+
+/// What the configuration mounts, then the checkpoint storage.
+fn mounts(request: &ContainerRequest, storage: Option<&StorageFacts>) -> Vec<Mount> {
+    let storage = storage
+        .and_then(|storage| storage.shared_fs.as_ref())
+        .map(|shared| Mount {
+            host_path: shared.host_path.clone(),
+            container_path: SHARED_FS_DIR.to_owned(),
+            read_only: false,
+            propagation: shared.propagation.clone(),
+            create: true,
+            trusted: shared.is_clusters_own,
+        });
+    request
+        .bind_mounts
+        .iter()
+        .map(users_mount)
+        .chain(storage)
+        .collect()
+}
+
+fn users_mount(mount: &BindMount) -> Mount {
+    Mount {
+        host_path: mount.host_path.clone(),
+        container_path: mount.container_path.clone(),
+        read_only: mount.read_only,
+        propagation: mount.propagation.clone(),
+        create: false,
+        trusted: false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,430 @@
+//! The environment, mounts and ports that tasks are promised, as tables.
+
+use std::collections::BTreeMap;
+
+use det_ids::{ExperimentId, SlotId, TrialId};
+use serde_json::json;
+
+use super::*;
+use crate::variables::{Presence, SetBy, Tasks, VARIABLES};
+use crate::{
+    ClusterFacts, DeviceKind, DeviceMapping, Entrypoint, PerDevice, PoolDefaults, SharedFs,
+    TaskUser,
+};
+
+const EXPERIMENT_CONFIG: &str = r#"{"name": "digits"}"#;
+
+/// A command with nothing but what every task has.
+fn command() -> TaskFacts {
+    TaskFacts {
+        task_id: "7c0f".into(),
+        allocation_id: "7c0f.2".into(),
+        kind: KindFacts::Command,
+        description: "command 7c0f".into(),
+        owner_id: 7,
+        owner_name: "ada".into(),
+        user: TaskUser::default(),
+        request: ContainerRequest {
+            entrypoint: Some(Entrypoint::Shell("train".into())),
+            image: PerDevice {
+                cpu: "cpu-image".into(),
+                cuda: "cuda-image".into(),
+                rocm: "rocm-image".into(),
+            },
+            ..ContainerRequest::default()
+        },
+        defaults: PoolDefaults {
+            network_mode: "bridge".into(),
+            ..PoolDefaults::default()
+        },
+        storage: None,
+        cluster: ClusterFacts {
+            cluster_id: "cluster-1".into(),
+            master_id: "master-1".into(),
+            ..ClusterFacts::default()
+        },
+    }
+}
+
+/// A trial that has never stored a checkpoint, with cloud storage.
+fn trial() -> TaskFacts {
+    TaskFacts {
+        kind: KindFacts::Trial(TrialFacts {
+            trial_id: TrialId(3),
+            experiment_id: ExperimentId(1),
+            run_id: 5,
+            seed: 4_294_967_295,
+            hparams: r#"{"layers": 2, "lr": 1.0}"#.into(),
+            experiment_config: EXPERIMENT_CONFIG.into(),
+            latest_checkpoint: None,
+            latest_checkpoint_steps: None,
+            warm_start_checkpoint: None,
+        }),
+        description: "trial 3 of experiment 1".into(),
+        storage: Some(StorageFacts {
+            document: json!({"type": "s3", "bucket": "b"}),
+            shared_fs: None,
+        }),
+        ..command()
+    }
+}
+
+/// The same with everything that a configuration can ask for.
+fn full_trial() -> TaskFacts {
+    let mut task = trial();
+    if let KindFacts::Trial(trial) = &mut task.kind {
+        trial.latest_checkpoint = Some("c-2".into());
+        trial.latest_checkpoint_steps = Some(40);
+    }
+    task.request.debug = true;
+    task.defaults.network_interface = Some("eth1".into());
+    task.defaults.gloo_port_range = Some("31000:31999".into());
+    task.defaults.nccl_port_range = Some("30000:30999".into());
+    task.cluster.pachyderm_address = Some("pachd:30650".into());
+    task
+}
+
+fn place(slots: &[u32], device_kind: DeviceKind) -> PlaceFacts {
+    PlaceFacts {
+        container_id: "c1".into(),
+        slots: slots.iter().copied().map(SlotId).collect(),
+        device_kind,
+        members: 1,
+        chief_slot: slots.first().copied().map(SlotId),
+    }
+}
+
+fn spec(task: &TaskFacts) -> ContainerSpec {
+    container_spec(task, &place(&[1, 3], DeviceKind::Cuda), "secret").unwrap()
+}
+
+fn env(task: &TaskFacts) -> BTreeMap<String, String> {
+    let list = spec(task).script.env;
+    let env: BTreeMap<String, String> = list.iter().cloned().collect();
+    assert_eq!(env.len(), list.len(), "a name appears twice: {list:?}");
+    env
+}
+
+/// What is expected of a variable.
+enum Expected {
+    /// The master sets it to this.
+    Value(&'static str),
+    /// It is left to another.
+    LeftTo(SetBy),
+}
+
+#[test]
+fn every_variable_that_a_trial_is_promised() {
+    use Expected::{LeftTo, Value};
+    let table = [
+        ("DET_MASTER", LeftTo(SetBy::Agent)),
+        ("DET_MASTER_HOST", LeftTo(SetBy::Agent)),
+        ("DET_MASTER_ADDR", LeftTo(SetBy::Agent)),
+        ("DET_MASTER_PORT", LeftTo(SetBy::Agent)),
+        ("DET_MASTER_CERT_FILE", LeftTo(SetBy::Agent)),
+        ("DET_MASTER_CERT_NAME", LeftTo(SetBy::Agent)),
+        ("DET_USE_TLS", LeftTo(SetBy::Agent)),
+        ("DET_CLUSTER_ID", Value("cluster-1")),
+        ("DET_MASTER_ID", Value("master-1")),
+        ("DET_AGENT_ID", LeftTo(SetBy::Agent)),
+        ("DET_SLOT_IDS", Value("[1,3]")),
+        ("DET_TASK_ID", Value("7c0f")),
+        ("DET_ALLOCATION_ID", Value("7c0f.2")),
+        ("DET_RESOURCES_ID", Value("c1")),
+        ("DET_CONTAINER_ID", Value("c1")),
+        ("DET_RESOURCES_TYPE", Value("docker-container")),
+        ("DET_SESSION_TOKEN", Value("secret")),
+        ("DET_USER_TOKEN", Value("secret")),
+        ("DET_USER", Value("ada")),
+        ("DET_TASK_TYPE", Value("TRIAL")),
+        ("DET_WORKDIR", LeftTo(SetBy::Supervisor)),
+        ("DET_RUN_DIR", Value("/run/determined")),
+        (
+            "DET_TASK_LOGGING_METADATA",
+            Value(r#"{"allocation_id":"7c0f.2","task_id":"7c0f"}"#),
+        ),
+        ("PYTHONUSERBASE", Value("/run/determined/pythonuserbase")),
+        ("DET_SEGMENT_ENABLED", Value("false")),
+        ("DET_DEBUG", Value("true")),
+        ("DET_INTER_NODE_NETWORK_INTERFACE", Value("eth1")),
+        ("GLOO_PORT_RANGE", Value("31000:31999")),
+        ("NCCL_PORT_RANGE", Value("30000:30999")),
+        ("PACHD_ADDRESS", Value("pachd:30650")),
+        ("HTTP_PROXY", LeftTo(SetBy::Agent)),
+        ("HTTPS_PROXY", LeftTo(SetBy::Agent)),
+        ("FTP_PROXY", LeftTo(SetBy::Agent)),
+        ("NO_PROXY", LeftTo(SetBy::Agent)),
+        ("DET_EXPERIMENT_ID", Value("1")),
+        ("DET_TRIAL_ID", Value("3")),
+        ("DET_TRIAL_RUN_ID", Value("5")),
+        ("DET_TRIAL_SEED", Value("4294967295")),
+        ("DET_EXPERIMENT_CONFIG", Value(EXPERIMENT_CONFIG)),
+        ("DET_HPARAMS", Value(r#"{"layers": 2, "lr": 1.0}"#)),
+        ("DET_STEPS_COMPLETED", Value("40")),
+        ("DET_LATEST_CHECKPOINT", Value("c-2")),
+        ("DTRAIN_SSH_PORT", Value("12370")),
+        ("INTER_TRAIN_PROCESS_COMM_PORT_1", Value("12380")),
+        ("INTER_TRAIN_PROCESS_COMM_PORT_2", Value("12385")),
+        ("C10D_PORT", Value("29401")),
+    ];
+    let mut env = env(&full_trial());
+    for (name, expected) in &table {
+        let value = env.remove(*name);
+        let declared = VARIABLES.iter().find(|variable| variable.name == *name);
+        let set_by = declared.map(|variable| variable.set_by);
+        match expected {
+            Expected::Value(expected) => {
+                assert_eq!(value.as_deref(), Some(*expected), "{name}");
+                assert_eq!(set_by, Some(SetBy::Master), "{name}");
+            }
+            Expected::LeftTo(other) => {
+                assert_eq!(value, None, "{name}");
+                assert_eq!(set_by, Some(*other), "{name}");
+            }
+        }
+    }
+    assert!(env.is_empty(), "not in the table: {env:?}");
+    assert_eq!(VARIABLES.len(), table.len());
+}
+
+#[test]
+fn a_variable_without_a_value_is_absent_and_not_empty() {
+    for (task, tasks) in [
+        (trial(), &[Tasks::All, Tasks::Trials][..]),
+        (command(), &[Tasks::All]),
+    ] {
+        let mut promised: Vec<&str> = VARIABLES
+            .iter()
+            .filter(|v| v.set_by == SetBy::Master && v.presence == Presence::Always)
+            .filter(|v| tasks.contains(&v.tasks))
+            .map(|v| v.name)
+            .collect();
+        promised.sort_unstable();
+        let env = env(&task);
+        let names: Vec<&str> = env.keys().map(String::as_str).collect();
+        assert_eq!(names, promised, "{}", task.description);
+    }
+}
+
+#[test]
+fn a_trial_resumes_from_its_own_checkpoint_before_another_trials() {
+    for (latest, steps, warm_start, checkpoint, completed) in [
+        (None, None, None, None, "0"),
+        (None, None, Some("other"), Some("other"), "0"),
+        (Some("own"), Some(40), Some("other"), Some("own"), "40"),
+    ] {
+        let mut task = trial();
+        if let KindFacts::Trial(trial) = &mut task.kind {
+            trial.latest_checkpoint = latest.map(str::to_owned);
+            trial.latest_checkpoint_steps = steps;
+            trial.warm_start_checkpoint = warm_start.map(str::to_owned);
+        }
+        let env = env(&task);
+        let start = env.get("DET_LATEST_CHECKPOINT").map(String::as_str);
+        assert_eq!(start, checkpoint);
+        assert_eq!(env["DET_STEPS_COMPLETED"], completed);
+    }
+}
+
+#[test]
+fn the_users_variables_are_those_of_the_device_and_never_the_platforms() {
+    let mut task = command();
+    task.request.variables = PerDevice {
+        cpu: vec!["ON=cpu".into()],
+        cuda: [
+            "ON=gpu",
+            "A=1",
+            "A=$A-2",
+            "B=${A}",
+            "EMPTY",
+            "DET_USER=root",
+            "DET_OWN=x",
+            "PACHD_ADDRESS=mine",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        rocm: Vec::new(),
+    };
+    task.cluster.pachyderm_address = Some("pachd:30650".into());
+    let env = env(&task);
+    for (name, expected) in [
+        ("ON", Some("gpu")),
+        ("A", Some("1-2")),
+        ("B", Some("1-2")),
+        ("EMPTY", Some("")),
+        ("DET_USER", Some("ada")),
+        ("DET_OWN", None),
+        ("PACHD_ADDRESS", Some("mine")),
+    ] {
+        assert_eq!(env.get(name).map(String::as_str), expected, "{name}");
+    }
+}
+
+#[test]
+fn what_differs_between_kinds_of_task() {
+    for (kind, context) in [
+        (KindFacts::Notebook, true),
+        (KindFacts::Shell, true),
+        (KindFacts::Command, true),
+        (KindFacts::Tensorboard, true),
+        (KindFacts::Generic, true),
+        (KindFacts::CheckpointGc, false),
+    ] {
+        let task = TaskFacts {
+            kind,
+            storage: trial().storage,
+            ..command()
+        };
+        let spec = spec(&task);
+        let kind = task.kind.kind();
+        assert_eq!(spec.script.task_type, kind);
+        assert_eq!(env(&task)["DET_TASK_TYPE"], kind.name());
+        assert_eq!(spec.script.context, context, "{}", kind.name());
+        assert!(!spec.script.rendezvous, "{}", kind.name());
+        assert_eq!(spec.script.storage_probe, None, "{}", kind.name());
+        assert!(spec.ports.is_empty(), "{}", kind.name());
+    }
+    let spec = spec(&trial());
+    assert!(spec.script.context && spec.script.rendezvous);
+    let storage = json!({"type": "s3", "bucket": "b"});
+    assert_eq!(spec.script.storage_probe, Some(storage));
+}
+
+#[test]
+fn a_trial_publishes_its_marker_and_training_ports_and_then_its_own() {
+    let mut task = trial();
+    task.request.ports = vec![8265, 6006];
+    assert_eq!(
+        spec(&task).ports,
+        [1734, 12_370, 12_380, 12_385, 29_401, 8265, 6006]
+    );
+    task.kind = KindFacts::Command;
+    assert_eq!(spec(&task).ports, [8265, 6006]);
+}
+
+#[test]
+fn the_configurations_mounts_come_before_the_checkpoint_storage() {
+    let mut task = trial();
+    task.request.bind_mounts = vec![BindMount {
+        host_path: "/data".into(),
+        container_path: "data".into(),
+        read_only: true,
+        propagation: "rslave".into(),
+    }];
+    let users = Mount {
+        host_path: "/data".into(),
+        container_path: "data".into(),
+        read_only: true,
+        propagation: "rslave".into(),
+        create: false,
+        trusted: false,
+    };
+    assert_eq!(spec(&task).mounts, std::slice::from_ref(&users));
+    for is_clusters_own in [false, true] {
+        task.storage = Some(StorageFacts {
+            document: json!({"type": "shared_fs"}),
+            shared_fs: Some(SharedFs {
+                host_path: "/checkpoints".into(),
+                propagation: "rprivate".into(),
+                is_clusters_own,
+            }),
+        });
+        let storage = Mount {
+            host_path: "/checkpoints".into(),
+            container_path: "/determined_shared_fs".into(),
+            read_only: false,
+            propagation: "rprivate".into(),
+            create: true,
+            trusted: is_clusters_own,
+        };
+        assert_eq!(spec(&task).mounts, [users.clone(), storage]);
+    }
+}
+
+#[test]
+fn the_pool_decides_what_the_configuration_leaves_open() {
+    let mut task = command();
+    assert_eq!(spec(&task).script.work_dir, "/run/determined/workdir");
+    task.defaults.work_dir = Some("/pool".into());
+    assert_eq!(spec(&task).script.work_dir, "/pool");
+    task.request.work_dir = Some("/own".into());
+    assert_eq!(spec(&task).script.work_dir, "/own");
+
+    task.defaults.startup_hook = Some(" \n".into());
+    assert_eq!(spec(&task).script.pool_startup_hook, None);
+    task.defaults.startup_hook = Some("echo hello".into());
+    let hook = spec(&task).script.pool_startup_hook;
+    assert_eq!(hook.as_deref(), Some("echo hello"));
+
+    task.request.add_capabilities = vec!["SYS_PTRACE".into()];
+    task.request.drop_capabilities = vec!["NET_RAW".into()];
+    task.defaults.add_capabilities = vec!["IPC_LOCK".into()];
+    let spec = spec(&task);
+    assert_eq!(spec.add_capabilities, ["SYS_PTRACE"]);
+    assert_eq!(spec.drop_capabilities, ["NET_RAW"]);
+    assert_eq!(spec.default_capabilities, ["IPC_LOCK"]);
+}
+
+#[test]
+fn the_place_decides_image_and_network() {
+    let task = trial();
+    for (kind, image) in [
+        (DeviceKind::Cpu, "cpu-image"),
+        (DeviceKind::Cuda, "cuda-image"),
+        (DeviceKind::Rocm, "rocm-image"),
+    ] {
+        let spec = container_spec(&task, &place(&[0], kind), "secret").unwrap();
+        assert_eq!(spec.image, image);
+    }
+    let mut place = place(&[], DeviceKind::Cpu);
+    let network = |place: &PlaceFacts| container_spec(&task, place, "x").unwrap().network_mode;
+    assert_eq!(network(&place), "bridge");
+    place.members = 2;
+    assert_eq!(network(&place), "host");
+}
+
+#[test]
+fn all_members_of_a_gang_use_the_ports_of_the_chiefs_slot() {
+    let task = trial();
+    let mut second = place(&[6], DeviceKind::Cuda);
+    second.members = 2;
+    second.chief_slot = Some(SlotId(1));
+    let spec = container_spec(&task, &second, "secret").unwrap();
+    let port = spec.script.env.iter().find(|(name, _)| name == "C10D_PORT");
+    assert_eq!(port.unwrap().1, "29401");
+}
+
+#[test]
+fn what_cannot_be_made_says_why() {
+    let mut task = trial();
+    task.request.entrypoint = None;
+    let place = place(&[0], DeviceKind::Cuda);
+    let error = container_spec(&task, &place, "secret").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "trial 3 of experiment 1 has no entrypoint; name a command in \"entrypoint\" of its configuration"
+    );
+    let mut task = trial();
+    task.cluster.reserved_ports = (29_400..29_500).collect();
+    let error = container_spec(&task, &place, "secret").unwrap_err();
+    assert!(error.to_string().contains("\"reserved_ports\""), "{error}");
+    // Nobody else uses these ports.
+    task.kind = KindFacts::Command;
+    assert!(container_spec(&task, &place, "secret").is_ok());
+}
+
+#[test]
+fn devices_of_configuration_and_pool() {
+    let device = |host: &str, container: &str| DeviceMapping {
+        host_path: host.into(),
+        container_path: container.into(),
+        mode: "mrw".into(),
+    };
+    let mut task = command();
+    task.request.devices = vec![device("/dev/a", "/dev/x")];
+    task.defaults.devices = vec![device("/dev/b", "/dev/y")];
+    assert_eq!(
+        spec(&task).devices,
+        [device("/dev/a", "/dev/x"), device("/dev/b", "/dev/y")]
+    );
+}

@@ -1,0 +1,188 @@
+//! The master's part of a task's environment: a table of variables with their values.
+
+use serde_json::json;
+
+use crate::facts::{ContainerRequest, PlaceFacts, PoolDefaults, TaskFacts, TrialFacts};
+use crate::ports::TrainingPort;
+use crate::variables as v;
+use crate::{DeviceKind, PYTHON_USER_BASE, RUN_DIR};
+
+/// What the variables of every task are made from.
+struct Source<'a> {
+    task: &'a TaskFacts,
+    place: &'a PlaceFacts,
+    token: &'a str,
+}
+
+impl Source<'_> {
+    fn pool(&self) -> &PoolDefaults {
+        &self.task.defaults
+    }
+}
+
+/// The value of a variable of every task; `None` = the variable is left out.
+type TaskValue = fn(&Source<'_>) -> Option<String>;
+/// The same of a variable that only trials have.
+type TrialValue = fn(&TrialFacts) -> Option<String>;
+
+/// The variables of every task.
+const OF_EVERY_TASK: &[(&str, TaskValue)] = &[
+    (v::DET_CLUSTER_ID, |s| some(&s.task.cluster.cluster_id)),
+    (v::DET_MASTER_ID, |s| some(&s.task.cluster.master_id)),
+    (v::DET_TASK_ID, |s| some(&s.task.task_id)),
+    (v::DET_ALLOCATION_ID, |s| some(&s.task.allocation_id)),
+    (v::DET_RESOURCES_ID, |s| some(&s.place.container_id)),
+    (v::DET_CONTAINER_ID, |s| some(&s.place.container_id)),
+    // The harness knows no other word for "an agent's container", whatever runs it.
+    (v::DET_RESOURCES_TYPE, |_| some("docker-container")),
+    (v::DET_SLOT_IDS, |s| some(&slot_list(s.place))),
+    (v::DET_SESSION_TOKEN, |s| some(s.token)),
+    // The client inside a task acts as the owner, but as this task: no login of its own outlives it.
+    (v::DET_USER_TOKEN, |s| some(s.token)),
+    (v::DET_USER, |s| some(&s.task.owner_name)),
+    (v::DET_TASK_TYPE, |s| some(s.task.kind.kind().name())),
+    (v::DET_RUN_DIR, |_| some(RUN_DIR)),
+    (v::DET_TASK_LOGGING_METADATA, |s| some(&log_fields(s.task))),
+    (v::PYTHONUSERBASE, |_| some(PYTHON_USER_BASE)),
+    (v::DET_SEGMENT_ENABLED, |_| some(&false)),
+    (v::DET_DEBUG, |s| {
+        s.task.request.debug.then(|| true.to_string())
+    }),
+    (v::DET_INTER_NODE_NETWORK_INTERFACE, |s| {
+        s.pool().network_interface.clone()
+    }),
+    (v::GLOO_PORT_RANGE, |s| s.pool().gloo_port_range.clone()),
+    (v::NCCL_PORT_RANGE, |s| s.pool().nccl_port_range.clone()),
+    (v::PACHD_ADDRESS, |s| {
+        s.task.cluster.pachyderm_address.clone()
+    }),
+];
+
+/// The variables that only trials have, besides their training ports.
+const OF_TRIALS: &[(&str, TrialValue)] = &[
+    (v::DET_EXPERIMENT_ID, |t| some(&t.experiment_id)),
+    (v::DET_TRIAL_ID, |t| some(&t.trial_id)),
+    (v::DET_TRIAL_RUN_ID, |t| some(&t.run_id)),
+    (v::DET_TRIAL_SEED, |t| some(&t.seed)),
+    (v::DET_EXPERIMENT_CONFIG, |t| some(&t.experiment_config)),
+    (v::DET_HPARAMS, |t| some(&t.hparams)),
+    (v::DET_STEPS_COMPLETED, |t| some(&t.steps_completed())),
+    (v::DET_LATEST_CHECKPOINT, |t| {
+        t.start_checkpoint().map(str::to_owned)
+    }),
+];
+
+/// A value that is always known.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "rows with and without a value have one type"
+)]
+fn some<T: ToString + ?Sized>(value: &T) -> Option<String> {
+    Some(value.to_string())
+}
+
+/// The environment of one container as far as the master knows it. No name appears twice.
+///
+/// The user's variables come first, but for those with [`v::RESERVED_PREFIX`], which are the platform's.
+pub(crate) fn environment(
+    task: &TaskFacts,
+    trial: Option<&TrialFacts>,
+    place: &PlaceFacts,
+    training_ports: &[TrainingPort],
+    token: &str,
+) -> Vec<(String, String)> {
+    let mut env = users_variables(&task.request, place.device_kind);
+    let source = Source { task, place, token };
+    let of_every_task = OF_EVERY_TASK
+        .iter()
+        .filter_map(|(name, value)| Some((*name, value(&source)?)));
+    let of_trial = trial.into_iter().flat_map(|trial| {
+        OF_TRIALS
+            .iter()
+            .filter_map(|(name, value)| Some((*name, value(trial)?)))
+    });
+    let ports = training_ports
+        .iter()
+        .map(|(name, port)| (*name, port.to_string()));
+    for (name, value) in of_every_task.chain(of_trial).chain(ports) {
+        let is_taken = env.iter().any(|(taken, _)| taken == name);
+        if is_taken && name == v::PACHD_ADDRESS {
+            continue;
+        }
+        env.retain(|(earlier, _)| earlier != name);
+        env.push((name.to_owned(), value));
+    }
+    env
+}
+
+/// The variables of the task's configuration for these devices. A name appears once, where it was last set.
+fn users_variables(request: &ContainerRequest, devices: DeviceKind) -> Vec<(String, String)> {
+    let mut env: Vec<(String, String)> = Vec::new();
+    for variable in request.variables.get(devices) {
+        let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
+        if name.starts_with(v::RESERVED_PREFIX) {
+            continue;
+        }
+        let value = expand(value, &env);
+        env.retain(|(earlier, _)| earlier != name);
+        env.push((name.to_owned(), value));
+    }
+    env
+}
+
+/// Replaces `$NAME` and `${NAME}` by earlier variables; an unknown one stays as it is.
+fn expand(value: &str, earlier: &[(String, String)]) -> String {
+    let look_up = |name: &str| earlier.iter().find(|(n, _)| n == name).map(|(_, v)| v);
+    let mut out = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let (name, length) = match after.strip_prefix('{').and_then(|a| a.split_once('}')) {
+            Some((name, _)) => (name, name.len() + 2),
+            None => {
+                let end = after
+                    .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                    .unwrap_or(after.len());
+                (&after[..end], end)
+            }
+        };
+        match look_up(name) {
+            Some(value) => out.push_str(value),
+            None => out.push_str(&rest[at..=at + length]),
+        }
+        rest = &after[length..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn slot_list(place: &PlaceFacts) -> String {
+    let slots: Vec<String> = place.slots.iter().map(ToString::to_string).collect();
+    format!("[{}]", slots.join(","))
+}
+
+fn log_fields(task: &TaskFacts) -> String {
+    json!({"task_id": task.task_id, "allocation_id": task.allocation_id}).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_refer_to_earlier_ones() {
+        let earlier = [("A".to_owned(), "2".to_owned())];
+        for (given, expected) in [
+            ("$A", "2"),
+            ("${A}x", "2x"),
+            ("$B", "$B"),
+            ("a$", "a$"),
+            ("$A$A-", "22-"),
+            ("${B}", "${B}"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(expand(given, &earlier), expected, "{given}");
+        }
+    }
+}

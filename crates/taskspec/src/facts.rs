@@ -1,0 +1,244 @@
+//! What a specification is made from: the facts about a task, and those about the place of one of its containers.
+//!
+//! All are plain values. `det-config` fills in what an experiment's configuration and a pool's defaults contain, the
+//! master what its rows and its own configuration contain.
+
+use det_ids::{AllocationId, ContainerId, ExperimentId, SlotId, TaskId, TrialId};
+use serde::{Deserialize, Serialize};
+
+use crate::{DeviceKind, DeviceMapping, Entrypoint, RegistryAuth, TaskKind, TaskUser};
+
+/// What is known of a task wherever it runs: the same for all containers of an allocation. Not printable, because
+/// variables and storage keys are secrets.
+#[derive(Clone)]
+pub struct TaskFacts {
+    /// The task.
+    pub task_id: TaskId,
+    /// The attempt that the containers belong to.
+    pub allocation_id: AllocationId,
+    /// The kind of the task and what only that kind has.
+    pub kind: KindFacts,
+    /// One line for people: `trial 3 of experiment 1`.
+    pub description: String,
+    /// Number in the cluster of the user whose task this is.
+    pub owner_id: i64,
+    /// That user's name.
+    pub owner_name: String,
+    /// Unix identity that the task is given.
+    pub user: TaskUser,
+    /// What its configuration asks for.
+    pub request: ContainerRequest,
+    /// What its pool gives to every task.
+    pub defaults: PoolDefaults,
+    /// Checkpoint storage, for tasks that read or write checkpoints.
+    pub storage: Option<StorageFacts>,
+    /// The cluster that it runs in.
+    pub cluster: ClusterFacts,
+}
+
+/// The kind of a task with what a task of that kind has and others have not.
+#[derive(Clone)]
+pub enum KindFacts {
+    /// A trial of an experiment.
+    Trial(TrialFacts),
+    /// A Jupyter notebook.
+    Notebook,
+    /// A shell that people enter with SSH.
+    Shell,
+    /// A command.
+    Command,
+    /// A TensorBoard.
+    Tensorboard,
+    /// Deletion of checkpoints' files.
+    CheckpointGc,
+    /// Anything else that runs in a container.
+    Generic,
+}
+
+impl KindFacts {
+    /// The kind without its facts.
+    pub fn kind(&self) -> TaskKind {
+        match self {
+            Self::Trial(_) => TaskKind::Trial,
+            Self::Notebook => TaskKind::Notebook,
+            Self::Shell => TaskKind::Shell,
+            Self::Command => TaskKind::Command,
+            Self::Tensorboard => TaskKind::Tensorboard,
+            Self::CheckpointGc => TaskKind::CheckpointGc,
+            Self::Generic => TaskKind::Generic,
+        }
+    }
+}
+
+/// What only a trial has.
+#[derive(Clone)]
+pub struct TrialFacts {
+    /// The trial.
+    pub trial_id: TrialId,
+    /// Its experiment.
+    pub experiment_id: ExperimentId,
+    /// Number of the trial's run, which is this allocation. It grows from run to run.
+    pub run_id: i64,
+    /// Seed of the trial, 32 bits without a sign.
+    pub seed: i64,
+    /// Its hyperparameters, a JSON object as stored: integers stay integers.
+    pub hparams: String,
+    /// The effective configuration of its experiment, a JSON object as stored.
+    pub experiment_config: String,
+    /// UUID of its complete checkpoint with the most steps; `None` = it has stored none.
+    pub latest_checkpoint: Option<String>,
+    /// Steps that the trial had completed at `latest_checkpoint`.
+    pub latest_checkpoint_steps: Option<i64>,
+    /// UUID of a checkpoint of another trial that the first run starts from, at step 0.
+    pub warm_start_checkpoint: Option<String>,
+}
+
+impl TrialFacts {
+    /// UUID of the checkpoint that the run starts from: the trial's own before another trial's.
+    pub fn start_checkpoint(&self) -> Option<&str> {
+        let own = self.latest_checkpoint.as_deref();
+        own.or(self.warm_start_checkpoint.as_deref())
+    }
+
+    /// Steps that the trial has completed where the run starts.
+    pub fn steps_completed(&self) -> i64 {
+        self.latest_checkpoint_steps.unwrap_or(0)
+    }
+}
+
+/// What a task's configuration asks for, whatever kind of task it is.
+#[derive(Clone, Default)]
+pub struct ContainerRequest {
+    /// What to run; `None` = the configuration names nothing.
+    pub entrypoint: Option<Entrypoint>,
+    /// Container image.
+    pub image: PerDevice<String>,
+    /// Pull the image even when it is present.
+    pub force_pull_image: bool,
+    /// Credentials for the image's registry.
+    pub registry_auth: Option<RegistryAuth>,
+    /// `NAME=VALUE` or `NAME`, later entries win. Values may refer to earlier entries (`$A`, `${B}`).
+    pub variables: PerDevice<Vec<String>>,
+    /// Working directory; `None` = the pool's.
+    pub work_dir: Option<String>,
+    /// Container ports of the task's own services.
+    pub ports: Vec<u16>,
+    /// Host directories to mount, in order.
+    pub bind_mounts: Vec<BindMount>,
+    /// Size of `/dev/shm` in bytes.
+    pub shm_size_bytes: u64,
+    /// Host devices.
+    pub devices: Vec<DeviceMapping>,
+    /// Linux capabilities to add.
+    pub add_capabilities: Vec<String>,
+    /// Linux capabilities to drop.
+    pub drop_capabilities: Vec<String>,
+    /// Whether the harness logs in detail.
+    pub debug: bool,
+}
+
+/// What a pool gives to every task unless the task says otherwise.
+#[derive(Clone, Default)]
+pub struct PoolDefaults {
+    /// Working directory; `None` = [`WORK_DIR`](crate::WORK_DIR).
+    pub work_dir: Option<String>,
+    /// Docker network of containers.
+    pub network_mode: String,
+    /// Host devices.
+    pub devices: Vec<DeviceMapping>,
+    /// Linux capabilities that an administrator gives to every task.
+    pub add_capabilities: Vec<String>,
+    /// Text of a shell script that is sourced before the user's own hook.
+    pub startup_hook: Option<String>,
+    /// Network interface for traffic between the containers of a task.
+    pub network_interface: Option<String>,
+    /// `low:high`, ports of GLOO.
+    pub gloo_port_range: Option<String>,
+    /// `low:high`, ports of NCCL.
+    pub nccl_port_range: Option<String>,
+}
+
+/// Checkpoint storage of a task.
+#[derive(Clone)]
+pub struct StorageFacts {
+    /// Its configuration, as the training library reads it.
+    pub document: serde_json::Value,
+    /// The host directory, where it is one.
+    pub shared_fs: Option<SharedFs>,
+}
+
+/// The host directory of `shared_fs` storage.
+#[derive(Clone)]
+pub struct SharedFs {
+    /// Absolute path on every host.
+    pub host_path: String,
+    /// Bind propagation.
+    pub propagation: String,
+    /// Whether it is the storage of the master's own configuration: an administrator chose the path, so agents create it
+    /// with their own rights.
+    pub is_clusters_own: bool,
+}
+
+/// What the master contributes to every task.
+#[derive(Clone, Default)]
+pub struct ClusterFacts {
+    /// Identity of the cluster.
+    pub cluster_id: String,
+    /// Identity of this start of the master.
+    pub master_id: String,
+    /// Address of a Pachyderm server that the cluster's tasks use.
+    pub pachyderm_address: Option<String>,
+    /// Ports of the hosts that no task may be given.
+    pub reserved_ports: Vec<u16>,
+}
+
+/// What is known of one container's place.
+#[derive(Clone)]
+pub struct PlaceFacts {
+    /// The container; on the wire, the resource.
+    pub container_id: ContainerId,
+    /// Devices of the place that the container is given; empty for a task without slots.
+    pub slots: Vec<SlotId>,
+    /// Kind of these devices; [`DeviceKind::Cpu`] without slots.
+    pub device_kind: DeviceKind,
+    /// Number of containers in the allocation, at least 1.
+    pub members: usize,
+    /// Lowest slot of the first container. All members use the same ports, which are found from it.
+    pub chief_slot: Option<SlotId>,
+}
+
+/// One value for each kind of device.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PerDevice<T> {
+    /// For slots that are shares of a processor, and for tasks without slots.
+    pub cpu: T,
+    /// For NVIDIA GPUs.
+    pub cuda: T,
+    /// For AMD GPUs.
+    pub rocm: T,
+}
+
+impl<T> PerDevice<T> {
+    /// The value for slots of this kind.
+    pub fn get(&self, kind: DeviceKind) -> &T {
+        match kind {
+            DeviceKind::Cpu => &self.cpu,
+            DeviceKind::Cuda => &self.cuda,
+            DeviceKind::Rocm => &self.rocm,
+        }
+    }
+}
+
+/// A host directory that a configuration wants in the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BindMount {
+    /// Absolute path on the agent's host.
+    pub host_path: String,
+    /// Path in the container; relative ones are below the work dir.
+    pub container_path: String,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Bind propagation.
+    pub propagation: String,
+}

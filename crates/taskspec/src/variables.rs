@@ -1,0 +1,164 @@
+//! The environment variables that every task, or every trial, is promised: their names, and who sets them.
+//!
+//! One declaration for each. [`VARIABLES`] is the list of all; tests of the master's part (here), of the agent and of the
+//! supervisor hold each of them to its rows. Two rules decide who sets a variable: whatever follows from facts that the
+//! master has is set here, once, for every resource manager; agent and supervisor set what they find out on the host and
+//! in the container. Users override whatever does not begin with [`RESERVED_PREFIX`].
+
+/// Variables that begin like this are the platform's; a task's configuration cannot set them.
+pub const RESERVED_PREFIX: &str = "DET_";
+
+/// A variable of the environment of tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// Who sets it.
+    pub set_by: SetBy,
+    /// Which tasks have it.
+    pub tasks: Tasks,
+    /// Whether each of these has it.
+    pub presence: Presence,
+}
+
+/// Who sets a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetBy {
+    /// The master, in the specification.
+    Master,
+    /// The agent, when it completes the specification on its host.
+    Agent,
+    /// The supervisor, in the container.
+    Supervisor,
+}
+
+/// Which tasks have a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tasks {
+    /// Tasks of every kind.
+    All,
+    /// Trials only.
+    Trials,
+}
+
+/// Whether a variable is in the environment of each of its tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// It is always set.
+    Always,
+    /// It is absent, not empty, where there is nothing to set it to.
+    WhenKnown,
+}
+
+/// Declares each variable as a constant and as a row of [`VARIABLES`].
+macro_rules! variables {
+    ($($(#[$doc:meta])* $name:ident: $set_by:ident, $tasks:ident, $presence:ident;)*) => {
+        $($(#[$doc])* pub const $name: &str = stringify!($name);)*
+
+        /// Every variable that tasks are promised.
+        pub const VARIABLES: &[Variable] = &[$(Variable {
+            name: $name,
+            set_by: SetBy::$set_by,
+            tasks: Tasks::$tasks,
+            presence: Presence::$presence,
+        }),*];
+    };
+}
+
+variables! {
+    /// Address of the master as the task reaches it, with scheme and port.
+    DET_MASTER: Agent, All, Always;
+    /// Host of that address.
+    DET_MASTER_HOST: Agent, All, Always;
+    /// The same under its older name.
+    DET_MASTER_ADDR: Agent, All, Always;
+    /// Port of that address.
+    DET_MASTER_PORT: Agent, All, Always;
+    /// `true` where the address begins with `https`, else `false`.
+    DET_USE_TLS: Agent, All, Always;
+    /// File with certificates that the master's may be signed by, or `noverify`; absent = those of the image.
+    DET_MASTER_CERT_FILE: Agent, All, WhenKnown;
+    /// Name on the master's certificate where it is not the host of the address.
+    DET_MASTER_CERT_NAME: Agent, All, WhenKnown;
+    /// Name of the agent that runs the container.
+    DET_AGENT_ID: Agent, All, Always;
+    /// The agent's proxy for HTTP, unless the task brings one.
+    HTTP_PROXY: Agent, All, WhenKnown;
+    /// The agent's proxy for HTTPS, unless the task brings one.
+    HTTPS_PROXY: Agent, All, WhenKnown;
+    /// The agent's proxy for FTP, unless the task brings one.
+    FTP_PROXY: Agent, All, WhenKnown;
+    /// Hosts that the agent's proxies are not used for, unless the task brings such a list.
+    NO_PROXY: Agent, All, WhenKnown;
+
+    /// Identity of the cluster, a UUID.
+    DET_CLUSTER_ID: Master, All, Always;
+    /// Identity of the start of the master that made the specification, a UUID.
+    DET_MASTER_ID: Master, All, Always;
+    /// Id of the task.
+    DET_TASK_ID: Master, All, Always;
+    /// Id of the attempt: `<task>.<n>`.
+    DET_ALLOCATION_ID: Master, All, Always;
+    /// Id of the container, as the API's resource.
+    DET_RESOURCES_ID: Master, All, Always;
+    /// Id of the container.
+    DET_CONTAINER_ID: Master, All, Always;
+    /// What the container runs on, in the harness's words.
+    DET_RESOURCES_TYPE: Master, All, Always;
+    /// JSON list of the container's slots.
+    DET_SLOT_IDS: Master, All, Always;
+    /// Bearer token of the container.
+    DET_SESSION_TOKEN: Master, All, Always;
+    /// The token that the client library logs in with inside the task.
+    DET_USER_TOKEN: Master, All, Always;
+    /// Name of the task's owner.
+    DET_USER: Master, All, Always;
+    /// Kind of the task, a word of [`TaskKind`](crate::TaskKind).
+    DET_TASK_TYPE: Master, All, Always;
+    /// The run directory.
+    DET_RUN_DIR: Master, All, Always;
+    /// JSON map that is added to every record of the task's log.
+    DET_TASK_LOGGING_METADATA: Master, All, Always;
+    /// Where `pip install --user` installs.
+    PYTHONUSERBASE: Master, All, Always;
+    /// Whether the harness sends telemetry: `false`.
+    DET_SEGMENT_ENABLED: Master, All, Always;
+    /// `true` where the configuration asks for detailed logs of the harness.
+    DET_DEBUG: Master, All, WhenKnown;
+    /// Network interface for traffic between containers.
+    DET_INTER_NODE_NETWORK_INTERFACE: Master, All, WhenKnown;
+    /// Ports of GLOO, `low:high`.
+    GLOO_PORT_RANGE: Master, All, WhenKnown;
+    /// Ports of NCCL, `low:high`.
+    NCCL_PORT_RANGE: Master, All, WhenKnown;
+    /// Address of the cluster's Pachyderm server.
+    PACHD_ADDRESS: Master, All, WhenKnown;
+
+    /// Number of the experiment.
+    DET_EXPERIMENT_ID: Master, Trials, Always;
+    /// Number of the trial.
+    DET_TRIAL_ID: Master, Trials, Always;
+    /// Number of the trial's run.
+    DET_TRIAL_RUN_ID: Master, Trials, Always;
+    /// Seed of the trial.
+    DET_TRIAL_SEED: Master, Trials, Always;
+    /// Effective configuration of the experiment, a JSON object.
+    DET_EXPERIMENT_CONFIG: Master, Trials, Always;
+    /// Hyperparameters of the trial, a JSON object.
+    DET_HPARAMS: Master, Trials, Always;
+    /// Steps that the checkpoint to resume from has completed; `0` without one, and for a warm start.
+    DET_STEPS_COMPLETED: Master, Trials, Always;
+    /// UUID of the checkpoint to start from.
+    DET_LATEST_CHECKPOINT: Master, Trials, WhenKnown;
+    /// Port of the ssh servers that launchers start in containers.
+    DTRAIN_SSH_PORT: Master, Trials, Always;
+    /// First port for messages between the processes of a trial.
+    INTER_TRAIN_PROCESS_COMM_PORT_1: Master, Trials, Always;
+    /// Second port for messages between the processes of a trial.
+    INTER_TRAIN_PROCESS_COMM_PORT_2: Master, Trials, Always;
+    /// Port at which the processes of torch meet.
+    C10D_PORT: Master, Trials, Always;
+
+    /// The working directory, with the users' names in it replaced.
+    DET_WORKDIR: Supervisor, All, Always;
+}
