@@ -3,7 +3,9 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::{StoreError, experiments};
+use det_taskspec::TaskKind;
 
 use crate::support::Cluster;
 
@@ -469,6 +471,66 @@ async fn a_container_that_cannot_be_specified_ends_its_own_run_only() {
     }
     let shown = client.get("/api/v1/agents/a1").await.ok();
     assert_eq!(shown["agent"]["enabled"], true);
+    agent.exits(&spec, 0).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_allocation_of_a_kind_that_cannot_be_started_ends_with_a_reason() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let experiment = cluster.experiment("trial", 1).await;
+    let (task, allocation) = cluster.task_of(experiment).await;
+    let command = TaskRow {
+        id: "command".into(),
+        kind: TaskKind::Command,
+        experiment_id: None,
+        trial_id: None,
+        ..task
+    };
+    let attempt = AllocationRow {
+        id: "command.1".into(),
+        task_id: "command".into(),
+        trial_id: None,
+        ..allocation
+    };
+    cluster
+        .master()
+        .store
+        .write(move |tx| {
+            Box::pin(async move {
+                allocations::insert_task(&mut tx.conn(), &command).await?;
+                allocations::insert(&mut tx.conn(), &attempt).await?;
+                Ok::<_, StoreError>(())
+            })
+        })
+        .await
+        .unwrap();
+    let mut agent = cluster.agent("a1", 2).await;
+    // The trial beside it starts.
+    let spec = agent.next_start().await;
+    assert_eq!(spec.script.task_type, TaskKind::Trial);
+    let path = "/api/v1/events?subjectKind=allocation&subjectId=command.1";
+    let events = cluster
+        .until(&client, path, |events| events.to_string().contains("ended"))
+        .await;
+    let reason = "the task is of the kind COMMAND";
+    assert!(events.to_string().contains(reason), "{events}");
+    let ended = {
+        let mut conn = cluster.master().store.read().await.unwrap();
+        allocations::find(&mut conn.conn(), "command.1")
+            .await
+            .unwrap()
+    };
+    let shown = ended.unwrap().exit_reason.unwrap();
+    assert!(shown.contains(reason), "{shown}");
+    let log = client.get("/api/v1/tasks/command/logs").await.lines();
+    assert!(
+        log.iter()
+            .any(|line| line["log"].as_str().unwrap().contains(reason)),
+        "{log:?}"
+    );
+    agent.runs(&spec).await;
     agent.exits(&spec, 0).await;
     cluster.stop().await;
 }
