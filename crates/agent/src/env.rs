@@ -1,29 +1,39 @@
 //! Completing a task's environment with what only the agent knows. Pure.
-//! See `docs/contract/task-environment.md`, "Variables".
+//!
+//! `det_taskspec::variables` lists who sets what; the master's part is in the specification already.
 
-use std::collections::BTreeMap;
-
-use det_agent_proto::Welcome;
-use det_taskspec::{ContainerSpec, Device, DeviceKind, RUN_DIR};
+use det_taskspec::{ContainerSpec, Device, DeviceKind, RUN_DIR, variables as v};
 
 use crate::master::MasterAddress;
 use crate::options::ProxyOptions;
 
-/// Where tasks find the certificate authorities of the master.
+/// Certificates that the master's may be signed by, relative to the run directory.
 pub(crate) const CERT_FILE: &str = "etc/ssl/master.crt";
+/// Word of the harness for "check no certificate", in place of a file.
+const NO_CERT_CHECK: &str = "noverify";
+/// Which NVIDIA GPUs the runtime of NVIDIA gives to a container.
+const NVIDIA_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Variables that limit a process to some of the host's GPUs, by kind.
+const GPUS_OF_A_PROCESS: [(DeviceKind, &str); 2] = [
+    (DeviceKind::Cuda, "CUDA_VISIBLE_DEVICES"),
+    (DeviceKind::Rocm, "ROCR_VISIBLE_DEVICES"),
+];
 
 /// What the agent knows and the master does not.
 pub(crate) struct AgentFacts<'a> {
     /// The master as tasks reach it.
     pub(crate) master: &'a MasterAddress,
-    pub(crate) welcome: &'a Welcome,
+    /// The agent's name.
     pub(crate) agent_id: &'a str,
     /// All devices of the agent.
     pub(crate) devices: &'a [Device],
     /// How tasks check the master's certificate.
     pub(crate) cert: CertCheck,
+    /// Name on the master's certificate; `None` = the host of its address.
     pub(crate) cert_name: Option<&'a str>,
+    /// Proxies for tasks that bring none.
     pub(crate) proxies: &'a ProxyOptions,
+    /// What the task runs in.
     pub(crate) place: TaskPlace,
 }
 
@@ -32,9 +42,9 @@ pub(crate) struct AgentFacts<'a> {
 pub(crate) enum CertCheck {
     /// With the authorities of their image or host.
     Usual,
-    /// With the file that lies in the run directory.
+    /// With [`CERT_FILE`].
     File,
-    /// Not at all; the harness has a word for it.
+    /// Not at all.
     Off,
 }
 
@@ -43,95 +53,77 @@ pub(crate) enum CertCheck {
 pub(crate) enum TaskPlace {
     /// A container: the engine passes exactly the devices.
     Container,
-    /// A process that sees every device of the host: the drivers are told which to use. `PATH` and `PYTHONPATH` are the
-    /// sandbox's business.
+    /// A process that sees every device of the host: the drivers are configured with those to use. `PATH` and
+    /// `PYTHONPATH` are the sandbox's business.
     HostProcess,
 }
 
 /// The environment of `spec`'s task: the master's part, then the agent's. A name appears once.
 ///
-/// The agent's names win over whatever the task brought; proxies are set only where the task has none in any case.
+/// The agent's values replace what the task brings, except for proxies: they are set only where the task brings none,
+/// in any case of letters.
 pub(crate) fn complete(spec: &ContainerSpec, facts: &AgentFacts<'_>) -> Vec<(String, String)> {
-    let mut env = Env::new(&spec.script.env);
-    for name in AGENT_ONLY {
-        env.remove(name);
-    }
+    let mut env = spec.script.env.clone();
     let master = facts.master;
-    env.set("DET_MASTER", master.url());
-    env.set("DET_MASTER_HOST", &master.host);
-    env.set("DET_MASTER_ADDR", &master.host);
-    env.set("DET_MASTER_PORT", master.port.to_string());
-    env.set("DET_USE_TLS", master.tls.to_string());
-    match facts.cert {
-        CertCheck::File if master.tls => {
-            env.set("DET_MASTER_CERT_FILE", format!("{RUN_DIR}/{CERT_FILE}"));
+    let cert_file = match facts.cert {
+        CertCheck::File => Some(format!("{RUN_DIR}/{CERT_FILE}")),
+        CertCheck::Off => Some(NO_CERT_CHECK.to_owned()),
+        CertCheck::Usual => None,
+    };
+    let cert_name = facts.cert_name.map(str::to_owned);
+    for (name, value) in [
+        (v::DET_MASTER, Some(master.url())),
+        (v::DET_MASTER_HOST, Some(master.host.clone())),
+        (v::DET_MASTER_ADDR, Some(master.host.clone())),
+        (v::DET_MASTER_PORT, Some(master.port.to_string())),
+        (v::DET_USE_TLS, Some(master.tls.to_string())),
+        (v::DET_MASTER_CERT_FILE, cert_file.filter(|_| master.tls)),
+        (v::DET_MASTER_CERT_NAME, cert_name.filter(|_| master.tls)),
+        (v::DET_AGENT_ID, Some(facts.agent_id.to_owned())),
+    ] {
+        if let Some(value) = value {
+            set(&mut env, name, value);
         }
-        CertCheck::Off if master.tls => env.set("DET_MASTER_CERT_FILE", "noverify"),
-        CertCheck::File | CertCheck::Off | CertCheck::Usual => {}
     }
-    if let Some(name) = facts.cert_name.filter(|_| master.tls) {
-        env.set("DET_MASTER_CERT_NAME", name);
-    }
-    env.set("DET_CLUSTER_ID", &facts.welcome.cluster_id);
-    env.set("DET_MASTER_ID", &facts.welcome.master_id);
-    env.set("DET_AGENT_ID", facts.agent_id);
-    env.set("DET_CONTAINER_ID", spec.container_id.as_str());
-    env.set("DET_RESOURCES_ID", spec.container_id.as_str());
-    env.set("DET_RUN_DIR", RUN_DIR);
-    let slots: Vec<String> = spec.slots.iter().map(ToString::to_string).collect();
-    env.set("DET_SLOT_IDS", format!("[{}]", slots.join(",")));
-
     for (name, value) in [
-        ("DET_TASK_ID", spec.task_id.as_str()),
-        ("DET_ALLOCATION_ID", spec.allocation_id.as_str()),
-        ("DET_TASK_TYPE", spec.script.task_type.name()),
-        ("DET_SESSION_TOKEN", &spec.script.token),
-        ("DET_WORKDIR", &spec.script.work_dir),
-        // The harness knows no other word for "an agent's container", whatever runs it.
-        ("DET_RESOURCES_TYPE", "docker-container"),
-        ("PYTHONUSERBASE", "/run/determined/pythonuserbase"),
+        (v::HTTP_PROXY, &facts.proxies.http),
+        (v::HTTPS_PROXY, &facts.proxies.https),
+        (v::FTP_PROXY, &facts.proxies.ftp),
+        (v::NO_PROXY, &facts.proxies.no_proxy),
     ] {
-        env.set_default(name, value);
-    }
-
-    for (name, value) in [
-        ("HTTP_PROXY", &facts.proxies.http),
-        ("HTTPS_PROXY", &facts.proxies.https),
-        ("FTP_PROXY", &facts.proxies.ftp),
-        ("NO_PROXY", &facts.proxies.no_proxy),
-    ] {
+        let is_brought = env.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
         if let Some(value) = value.as_ref().filter(|value| !value.is_empty())
-            && !env.has_in_any_case(name)
+            && !is_brought
         {
-            env.set(name, value);
+            set(&mut env, name, value.clone());
         }
     }
-
     match facts.place {
-        TaskPlace::Container => {
-            let has_gpu = facts
-                .devices
-                .iter()
-                .any(|d| d.kind == DeviceKind::Cuda && spec.slots.contains(&d.id));
-            if !has_gpu {
-                // Some images say "all" where the NVIDIA runtime is the engine's default.
-                env.set("NVIDIA_VISIBLE_DEVICES", "void");
-            }
-        }
+        TaskPlace::Container => hide_gpus(&mut env, spec, facts.devices),
         TaskPlace::HostProcess => choose_gpus(&mut env, spec, facts.devices),
     }
-    env.into_list()
+    env
 }
 
-/// Names that only the agent sets: what a task brought under them is dropped even where the agent sets nothing.
-const AGENT_ONLY: [&str; 2] = ["DET_MASTER_CERT_FILE", "DET_MASTER_CERT_NAME"];
+/// Sets a variable, in place of an earlier value.
+fn set(env: &mut Vec<(String, String)>, name: &str, value: String) {
+    env.retain(|(earlier, _)| earlier != name);
+    env.push((name.to_owned(), value));
+}
 
-/// Tells the GPU drivers which devices a host process may use; an empty list hides all.
-fn choose_gpus(env: &mut Env, spec: &ContainerSpec, devices: &[Device]) {
-    for (kind, name) in [
-        (DeviceKind::Cuda, "CUDA_VISIBLE_DEVICES"),
-        (DeviceKind::Rocm, "ROCR_VISIBLE_DEVICES"),
-    ] {
+/// Hides all GPUs from a container without any: some images ask for all where the NVIDIA runtime is the engine's default.
+fn hide_gpus(env: &mut Vec<(String, String)>, spec: &ContainerSpec, devices: &[Device]) {
+    let has_gpu = devices
+        .iter()
+        .any(|device| device.kind == DeviceKind::Cuda && spec.slots.contains(&device.id));
+    if !has_gpu {
+        set(env, NVIDIA_VISIBLE_DEVICES, "void".to_owned());
+    }
+}
+
+/// Limits a host process to the GPUs of its slots; an empty list hides all.
+fn choose_gpus(env: &mut Vec<(String, String)>, spec: &ContainerSpec, devices: &[Device]) {
+    for (kind, name) in GPUS_OF_A_PROCESS {
         if !devices.iter().any(|device| device.kind == kind) {
             continue;
         }
@@ -142,67 +134,19 @@ fn choose_gpus(env: &mut Env, spec: &ContainerSpec, devices: &[Device]) {
             .filter(|device| device.kind == kind)
             .map(|device| device.uuid.as_str())
             .collect();
-        env.set(name, uuids.join(","));
-    }
-}
-
-/// An ordered environment in which each name appears once, at the place where it was last set.
-struct Env {
-    order: Vec<String>,
-    values: BTreeMap<String, String>,
-}
-
-impl Env {
-    fn new(list: &[(String, String)]) -> Self {
-        let mut env = Self {
-            order: Vec::new(),
-            values: BTreeMap::new(),
-        };
-        for (name, value) in list {
-            env.set(name, value);
-        }
-        env
-    }
-
-    fn set(&mut self, name: &str, value: impl Into<String>) {
-        self.remove(name);
-        self.order.push(name.to_owned());
-        self.values.insert(name.to_owned(), value.into());
-    }
-
-    fn set_default(&mut self, name: &str, value: &str) {
-        if !self.values.contains_key(name) {
-            self.set(name, value);
-        }
-    }
-
-    fn remove(&mut self, name: &str) {
-        if self.values.remove(name).is_some() {
-            self.order.retain(|other| other != name);
-        }
-    }
-
-    fn has_in_any_case(&self, name: &str) -> bool {
-        self.order
-            .iter()
-            .any(|other| other.eq_ignore_ascii_case(name))
-    }
-
-    fn into_list(mut self) -> Vec<(String, String)> {
-        self.order
-            .into_iter()
-            .filter_map(|name| self.values.remove(&name).map(|value| (name, value)))
-            .collect()
+        set(env, name, uuids.join(","));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use det_ids::SlotId;
-    use det_taskspec::effective_env;
+    use det_taskspec::variables::{SetBy, Tasks, VARIABLES};
 
     use super::*;
-    use crate::testing::{container_spec, welcome};
+    use crate::testing::container_spec;
 
     struct Scene {
         spec: ContainerSpec,
@@ -248,20 +192,16 @@ mod tests {
         }
 
         fn run(&self, place: TaskPlace) -> BTreeMap<String, String> {
-            let welcome = welcome();
-            effective_env(&complete(
-                &self.spec,
-                &AgentFacts {
-                    master: &self.master,
-                    welcome: &welcome,
-                    agent_id: "agent-3",
-                    devices: &self.devices,
-                    cert: self.cert,
-                    cert_name: self.cert_name,
-                    proxies: &self.proxies,
-                    place,
-                },
-            ))
+            let facts = AgentFacts {
+                master: &self.master,
+                agent_id: "agent-3",
+                devices: &self.devices,
+                cert: self.cert,
+                cert_name: self.cert_name,
+                proxies: &self.proxies,
+                place,
+            };
+            complete(&self.spec, &facts).into_iter().collect()
         }
 
         fn in_container(&self) -> BTreeMap<String, String> {
@@ -274,58 +214,63 @@ mod tests {
     }
 
     #[test]
-    fn every_task_learns_where_the_master_is_and_who_runs_it() {
-        let env = Scene::new().slots(&[0, 3]).in_container();
-        for (name, value) in [
-            ("DET_MASTER", "http://10.0.0.5:8080"),
+    fn the_variables_that_the_agent_sets() {
+        let mut scene = Scene::new();
+        let own = scene.spec.script.env.clone();
+        scene.master = MasterAddress::parse("https://10.0.0.5:8443").unwrap();
+        scene.cert = CertCheck::File;
+        scene.cert_name = Some("determined-master");
+        scene.proxies = ProxyOptions {
+            http: Some("http://proxy:1".into()),
+            https: Some("http://proxy:2".into()),
+            ftp: Some("http://proxy:3".into()),
+            no_proxy: Some("localhost".into()),
+        };
+        let mut env = scene.as_process();
+        for (name, value) in own {
+            assert_eq!(env.remove(&name), Some(value), "{name} is the master's");
+        }
+        let expected = [
+            ("DET_MASTER", "https://10.0.0.5:8443"),
             ("DET_MASTER_HOST", "10.0.0.5"),
             ("DET_MASTER_ADDR", "10.0.0.5"),
-            ("DET_MASTER_PORT", "8080"),
-            ("DET_USE_TLS", "false"),
-            ("DET_CLUSTER_ID", "cluster-1"),
-            ("DET_MASTER_ID", "master-1"),
+            ("DET_MASTER_PORT", "8443"),
+            ("DET_USE_TLS", "true"),
+            ("DET_MASTER_CERT_FILE", "/run/determined/etc/ssl/master.crt"),
+            ("DET_MASTER_CERT_NAME", "determined-master"),
             ("DET_AGENT_ID", "agent-3"),
-            ("DET_CONTAINER_ID", "c1"),
-            ("DET_RESOURCES_ID", "c1"),
-            ("DET_RESOURCES_TYPE", "docker-container"),
-            ("DET_SLOT_IDS", "[0,3]"),
-            ("DET_RUN_DIR", "/run/determined"),
-        ] {
-            assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
-        }
-        assert!(!env.contains_key("DET_MASTER_CERT_FILE"));
+            ("HTTP_PROXY", "http://proxy:1"),
+            ("HTTPS_PROXY", "http://proxy:2"),
+            ("FTP_PROXY", "http://proxy:3"),
+            ("NO_PROXY", "localhost"),
+        ];
+        let expected: BTreeMap<String, String> = expected
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        assert_eq!(env, expected);
+        let declared: BTreeSet<&str> = VARIABLES
+            .iter()
+            .filter(|variable| variable.set_by == SetBy::Agent && variable.tasks == Tasks::All)
+            .map(|variable| variable.name)
+            .collect();
+        let names: BTreeSet<&str> = env.keys().map(String::as_str).collect();
+        assert_eq!(names, declared);
     }
 
     #[test]
-    fn a_task_cannot_lie_about_the_master_or_its_slots() {
-        let env = Scene::new()
-            .brings("DET_MASTER", "http://evil")
-            .brings("DET_SLOT_IDS", "[0,1,2,3]")
-            .brings("DET_MASTER_CERT_FILE", "/tmp/x")
-            .brings("DET_CUSTOM", "kept")
-            .in_container();
-        assert_eq!(env["DET_MASTER"], "http://10.0.0.5:8080");
-        assert_eq!(env["DET_SLOT_IDS"], "[]");
-        assert!(!env.contains_key("DET_MASTER_CERT_FILE"));
-        assert_eq!(env["DET_CUSTOM"], "kept");
-    }
-
-    #[test]
-    fn with_tls_the_certificate_file_and_name_are_told() {
+    fn without_tls_there_is_no_certificate_to_check() {
         let mut scene = Scene::new();
-        scene.master = MasterAddress::parse("https://det.example").unwrap();
         scene.cert = CertCheck::File;
         scene.cert_name = Some("determined-master");
         let env = scene.in_container();
-        assert_eq!(env["DET_USE_TLS"], "true");
-        assert_eq!(env["DET_MASTER"], "https://det.example:443");
-        assert_eq!(
-            env["DET_MASTER_CERT_FILE"],
-            "/run/determined/etc/ssl/master.crt"
-        );
-        assert_eq!(env["DET_MASTER_CERT_NAME"], "determined-master");
+        assert_eq!(env["DET_MASTER"], "http://10.0.0.5:8080");
+        assert_eq!(env["DET_USE_TLS"], "false");
+        assert!(!env.keys().any(|name| name.contains("CERT")), "{env:?}");
+        scene.master = MasterAddress::parse("https://det.example").unwrap();
         scene.cert = CertCheck::Off;
-        assert_eq!(scene.in_container()["DET_MASTER_CERT_FILE"], "noverify");
+        let env = scene.in_container();
+        assert_eq!(env["DET_MASTER"], "https://det.example:443");
+        assert_eq!(env["DET_MASTER_CERT_FILE"], "noverify");
     }
 
     #[test]
@@ -359,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_slot_container_is_told_to_see_no_gpu() {
+    fn all_gpus_are_hidden_from_a_zero_slot_container() {
         let scene = Scene::new().gpus(1);
         assert_eq!(scene.in_container()["NVIDIA_VISIBLE_DEVICES"], "void");
         assert!(
@@ -368,16 +313,5 @@ mod tests {
                 .in_container()
                 .contains_key("NVIDIA_VISIBLE_DEVICES")
         );
-    }
-
-    #[test]
-    fn what_the_master_set_is_not_replaced_by_defaults() {
-        let env = Scene::new()
-            .brings("DET_WORKDIR", "/own")
-            .brings("A", "1")
-            .brings("A", "2")
-            .in_container();
-        assert_eq!(env["DET_WORKDIR"], "/own");
-        assert_eq!(env["A"], "2");
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::{Isolation, IsolationRow, RUN_SUBDIR, SANDBOX_FILE, SandboxSpec};
-use det_taskspec::{ContainerExit, Entrypoint, RUN_DIR, SCRIPT_FILE, Script, TaskUser};
+use det_taskspec::{ContainerExit, Entrypoint, SCRIPT_FILE, Script, TaskUser, WORK_DIR};
 
 use crate::containers::prepare::{device_mappings, exposed, process_user};
 use crate::data_dir::make_private_dir;
@@ -117,7 +117,7 @@ fn script() -> Script {
         task_id: "check".into(),
         container_id: "check".into(),
         env: Vec::new(),
-        work_dir: format!("{RUN_DIR}/workdir"),
+        work_dir: WORK_DIR.to_owned(),
         context: false,
         pool_startup_hook: None,
         rendezvous: false,

@@ -28,7 +28,7 @@ use crate::template::{Under, leave_out_foreign};
 use crate::yaml::{self, Node, Tree};
 
 pub(crate) use schema::DOCUMENT as TASK_DOCUMENT;
-pub use types::{NotebookIdleType, TaskConfig, TaskResources, expand_work_dir};
+pub use types::{NotebookIdleType, TaskConfig, TaskResources};
 
 /// The kinds of task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use det_taskspec::variables as v;
 use serde_json::{Value, json};
 
 use crate::environment::TaskEnv;
@@ -35,12 +36,12 @@ impl Accelerators {
     pub(crate) fn report(&self, env: &TaskEnv) -> Value {
         let text = |name: &str| env.text(name).unwrap_or_default();
         json!({
-            "allocationId": text("DET_ALLOCATION_ID"),
+            "allocationId": text(v::DET_ALLOCATION_ID),
             "acceleratorData": {
-                "containerId": text("DET_CONTAINER_ID"),
-                "allocationId": text("DET_ALLOCATION_ID"),
-                "nodeName": text("DET_AGENT_ID"),
-                "taskId": text("DET_TASK_ID"),
+                "containerId": text(v::DET_CONTAINER_ID),
+                "allocationId": text(v::DET_ALLOCATION_ID),
+                "nodeName": text(v::DET_AGENT_ID),
+                "taskId": text(v::DET_TASK_ID),
                 "acceleratorType": self.kind,
                 "acceleratorUuids": self.uuids,
             },
@@ -54,7 +55,7 @@ impl Accelerators {
 /// be asked: `nvidia-smi` takes a good part of a second.
 pub(crate) fn inspect(env: &TaskEnv, diagnostics: &Diagnostics) -> Accelerators {
     if env
-        .text("DET_SLOT_IDS")
+        .text(v::DET_SLOT_IDS)
         .is_none_or(|slots| slots.trim() == "[]")
     {
         return Accelerators::none();

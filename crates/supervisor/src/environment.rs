@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use det_taskspec::{RUN_DIR, Script};
+use det_taskspec::{PYTHON_USER_BASE, Script, variables as v};
 
 /// Where programs are looked for when neither image nor task says so.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -21,8 +21,6 @@ pub(crate) struct TaskEnv {
 /// What the environment depends on beside the script.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
-    /// Name of the user the task runs as, for `$AGENT_USER`.
-    pub(crate) agent_user: String,
     /// That user's home directory, if it has one that is not `/`.
     pub(crate) home: Option<PathBuf>,
     /// Directory to put first on `PATH`.
@@ -39,14 +37,12 @@ impl TaskEnv {
             vars.insert(name.into(), value.into());
         }
         let mut env = Self {
-            work_dir: PathBuf::new(),
+            work_dir: Path::new("/").join(&script.work_dir),
             vars,
         };
-        env.work_dir = env.expand_work_dir(&script.work_dir, facts);
-        env.set("DET_WORKDIR", env.work_dir.clone());
-        env.set("DET_RUN_DIR", RUN_DIR);
-        if env.get("PYTHONUSERBASE").is_none() {
-            env.set("PYTHONUSERBASE", format!("{RUN_DIR}/pythonuserbase"));
+        env.set(v::DET_WORKDIR, env.work_dir.clone());
+        if env.get(v::PYTHONUSERBASE).is_none() {
+            env.set(v::PYTHONUSERBASE, PYTHON_USER_BASE);
         }
         env.repair_home(facts);
         env.extend_path(facts);
@@ -67,7 +63,7 @@ impl TaskEnv {
 
     /// Where programs are looked for.
     pub(crate) fn path(&self) -> &OsStr {
-        self.get("PATH").unwrap_or(OsStr::new(DEFAULT_PATH))
+        self.get(v::PATH).unwrap_or(OsStr::new(DEFAULT_PATH))
     }
 
     /// The file that `program` names in this environment, by `PATH` unless it holds a `/`.
@@ -81,41 +77,33 @@ impl TaskEnv {
         self.vars.insert(name.into(), value.into());
     }
 
-    fn expand_work_dir(&self, work_dir: &str, facts: &Facts) -> PathBuf {
-        let det_user = self.text("DET_USER").unwrap_or_default();
-        let expanded = work_dir
-            .replace("$AGENT_USER", &facts.agent_user)
-            .replace("$DET_USER", det_user);
-        Path::new("/").join(expanded)
-    }
-
     /// Container engines set `/` for users that the image does not know.
     fn repair_home(&mut self, facts: &Facts) {
-        if self.get("HOME").is_none_or(|home| home == "/") {
+        if self.get(v::HOME).is_none_or(|home| home == "/") {
             let home = facts.home.clone().unwrap_or_else(|| self.work_dir.clone());
-            self.set("HOME", home);
+            self.set(v::HOME, home);
         }
     }
 
     fn extend_path(&mut self, facts: &Facts) {
-        let user_base = self.get("PYTHONUSERBASE").unwrap_or_default();
+        let user_base = self.get(v::PYTHONUSERBASE).unwrap_or_default();
         let mut dirs = vec![Path::new(user_base).join("bin")];
         dirs.extend(facts.python_dir.as_ref().map(PathBuf::from));
         let rest: Vec<PathBuf> = std::env::split_paths(self.path())
             .filter(|dir| !dirs.contains(dir))
             .collect();
         dirs.extend(rest);
-        self.set("PATH", join(&dirs));
+        self.set(v::PATH, join(&dirs));
     }
 
     fn extend_python_path(&mut self, facts: &Facts) {
         if let Some(addition) = &facts.python_path {
-            let mut dirs: Vec<PathBuf> = match self.get("PYTHONPATH") {
+            let mut dirs: Vec<PathBuf> = match self.get(v::PYTHONPATH) {
                 Some(own) => std::env::split_paths(own).collect(),
                 None => Vec::new(),
             };
             dirs.push(addition.into());
-            self.set("PYTHONPATH", join(&dirs));
+            self.set(v::PYTHONPATH, join(&dirs));
         }
     }
 }
@@ -135,7 +123,8 @@ fn join(dirs: &[PathBuf]) -> OsString {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use det_taskspec::Entrypoint;
+    use det_taskspec::variables::{SetBy, VARIABLES};
+    use det_taskspec::{Entrypoint, WORK_DIR};
 
     /// A script that does nothing.
     pub(crate) fn script(env: &[(&str, &str)]) -> Script {
@@ -148,7 +137,7 @@ pub(crate) mod tests {
                 .iter()
                 .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
                 .collect(),
-            work_dir: format!("{RUN_DIR}/workdir"),
+            work_dir: WORK_DIR.into(),
             context: false,
             pool_startup_hook: None,
             rendezvous: false,
@@ -179,16 +168,33 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_work_directory_may_name_users() {
-        let mut script = script(&[("DET_USER", "ada")]);
-        script.work_dir = "/home/$AGENT_USER/$DET_USER".into();
+    fn the_variables_that_the_supervisor_sets() {
+        let master = script(&[("PYTHONUSERBASE", "/base"), ("DET_USER", "ada")]);
         let facts = Facts {
-            agent_user: "svc".into(),
+            python_path: Some("/opt/det".into()),
             ..Facts::default()
         };
-        let env = complete(&[], &script, &facts);
-        assert_eq!(env.work_dir, Path::new("/home/svc/ada"));
-        assert_eq!(env.text("DET_WORKDIR"), Some("/home/svc/ada"));
+        let env = complete(&[], &master, &facts);
+        for (name, value) in [
+            ("DET_WORKDIR", "/run/determined/workdir"),
+            ("HOME", "/run/determined/workdir"),
+            ("PYTHONPATH", "/opt/det"),
+        ] {
+            assert_eq!(env.text(name), Some(value), "{name}");
+        }
+        assert!(env.text("PATH").unwrap().starts_with("/base/bin:"));
+        let declared: Vec<&str> = VARIABLES
+            .iter()
+            .filter(|variable| variable.set_by == SetBy::Supervisor)
+            .map(|variable| variable.name)
+            .chain(["PYTHONUSERBASE", "DET_USER"])
+            .collect();
+        let names: Vec<&str> = env.vars.keys().map(|name| name.to_str().unwrap()).collect();
+        assert_eq!(names.len(), declared.len(), "{names:?}");
+        assert!(
+            names.iter().all(|name| declared.contains(name)),
+            "{names:?}"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use det_taskspec::TaskKind;
+use det_taskspec::{TaskKind, variables as v};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -58,38 +58,41 @@ fn write_json(dir: &Path, name: &str, content: &impl Serialize) -> Result<(), Se
 
 fn cluster(env: &TaskEnv) -> Result<Members, SetupError> {
     Ok(Members::from([
-        ("master_url", text(env, "DET_MASTER")?),
-        ("cluster_id", text(env, "DET_CLUSTER_ID")?),
-        ("agent_id", text(env, "DET_AGENT_ID")?),
-        ("slot_ids", json(env, "DET_SLOT_IDS")?),
-        ("task_id", text(env, "DET_TASK_ID")?),
-        ("allocation_id", text(env, "DET_ALLOCATION_ID")?),
-        ("session_token", text(env, "DET_SESSION_TOKEN")?),
-        ("task_type", text(env, "DET_TASK_TYPE")?),
-        ("master_cert_name", optional(env, "DET_MASTER_CERT_NAME")?),
-        ("master_cert_file", optional(env, "DET_MASTER_CERT_FILE")?),
-        ("latest_checkpoint", optional(env, "DET_LATEST_CHECKPOINT")?),
+        ("master_url", text(env, v::DET_MASTER)?),
+        ("cluster_id", text(env, v::DET_CLUSTER_ID)?),
+        ("agent_id", text(env, v::DET_AGENT_ID)?),
+        ("slot_ids", json(env, v::DET_SLOT_IDS)?),
+        ("task_id", text(env, v::DET_TASK_ID)?),
+        ("allocation_id", text(env, v::DET_ALLOCATION_ID)?),
+        ("session_token", text(env, v::DET_SESSION_TOKEN)?),
+        ("task_type", text(env, v::DET_TASK_TYPE)?),
+        ("master_cert_name", optional(env, v::DET_MASTER_CERT_NAME)?),
+        ("master_cert_file", optional(env, v::DET_MASTER_CERT_FILE)?),
+        (
+            "latest_checkpoint",
+            optional(env, v::DET_LATEST_CHECKPOINT)?,
+        ),
     ]))
 }
 
 fn trial(env: &TaskEnv) -> Result<Members, SetupError> {
-    let config = json(env, "DET_EXPERIMENT_CONFIG")?;
+    let config = json(env, v::DET_EXPERIMENT_CONFIG)?;
     let debug = serde_json::from_str::<serde_json::Value>(config.get())
         .ok()
         .and_then(|config| config.get("debug")?.as_bool())
         .unwrap_or(false);
     Ok(Members::from([
-        ("trial_id", number(env, "DET_TRIAL_ID")?),
-        ("experiment_id", number(env, "DET_EXPERIMENT_ID")?),
-        ("trial_seed", number(env, "DET_TRIAL_SEED")?),
-        ("hparams", json(env, "DET_HPARAMS")?),
+        ("trial_id", number(env, v::DET_TRIAL_ID)?),
+        ("experiment_id", number(env, v::DET_EXPERIMENT_ID)?),
+        ("trial_seed", number(env, v::DET_TRIAL_SEED)?),
+        ("hparams", json(env, v::DET_HPARAMS)?),
         ("config", config),
-        ("steps_completed", number(env, "DET_STEPS_COMPLETED")?),
-        ("trial_run_id", number(env, "DET_TRIAL_RUN_ID")?),
-        ("debug", raw("DET_EXPERIMENT_CONFIG", &debug)?),
+        ("steps_completed", number(env, v::DET_STEPS_COMPLETED)?),
+        ("trial_run_id", number(env, v::DET_TRIAL_RUN_ID)?),
+        ("debug", raw(v::DET_EXPERIMENT_CONFIG, &debug)?),
         (
             "inter_node_network_interface",
-            optional(env, "DET_INTER_NODE_NETWORK_INTERFACE")?,
+            optional(env, v::DET_INTER_NODE_NETWORK_INTERFACE)?,
         ),
     ]))
 }
@@ -138,6 +141,8 @@ fn raw(name: &str, value: &impl Serialize) -> Result<Box<RawValue>, SetupError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use det_taskspec::variables::{Presence, Tasks, VARIABLES};
+
     use crate::environment::Facts;
     use crate::environment::tests::script;
     use serde_json::json;
@@ -193,6 +198,23 @@ mod tests {
             read(dir.path(), "resources.json"),
             json!({"gpu_uuids": ["GPU-1"]})
         );
+    }
+
+    #[test]
+    fn the_files_need_only_what_every_task_has() {
+        for (kind, tasks) in [
+            (TaskKind::Command, &[Tasks::All][..]),
+            (TaskKind::Trial, &[Tasks::All, Tasks::Trials]),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let promised: Vec<(&str, &str)> = VARIABLES
+                .iter()
+                .filter(|variable| variable.presence == Presence::Always)
+                .filter(|variable| tasks.contains(&variable.tasks))
+                .map(|variable| (variable.name, "1"))
+                .collect();
+            write(dir.path(), kind, &env(&[&promised]), &[]).unwrap();
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level, Stdtype};
 use det_taskspec::sandbox::{DIAGNOSTICS_FILE, SandboxSpec, Stages, Started};
-use det_taskspec::{ContainerExit, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script};
+use det_taskspec::{ContainerExit, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script, variables as v};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, killpg, sigaction};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, User, getpid, getuid};
@@ -225,9 +225,9 @@ impl Task {
         }
         let text = |name: &str| env.text(name).map(str::to_owned);
         let address = Address {
-            url: text("DET_MASTER").unwrap_or_default(),
-            cert_file: text("DET_MASTER_CERT_FILE"),
-            cert_name: text("DET_MASTER_CERT_NAME"),
+            url: text(v::DET_MASTER).unwrap_or_default(),
+            cert_file: text(v::DET_MASTER_CERT_FILE),
+            cert_name: text(v::DET_MASTER_CERT_NAME),
         };
         let master = Master::new(&address, &script.token).map_err(SetupError::host)?;
         let route = Route {
@@ -235,7 +235,7 @@ impl Task {
             ids: BatchIds {
                 task_id: script.task_id.to_string(),
                 allocation_id: script.allocation_id.to_string(),
-                agent_id: text("DET_AGENT_ID").unwrap_or_default(),
+                agent_id: text(v::DET_AGENT_ID).unwrap_or_default(),
                 container_id: script.container_id.to_string(),
             },
             diagnostics: diagnostics.clone(),
@@ -691,10 +691,7 @@ fn read_script(run_dir: &Path) -> Result<Script, SetupError> {
 
 fn facts(sandbox: Option<&SandboxSpec>) -> Facts {
     let user = User::from_uid(getuid()).ok().flatten();
-    let name = sandbox.map(|spec| spec.user.user.clone());
-    let name = name.or_else(|| user.as_ref().map(|user| user.name.clone()));
     Facts {
-        agent_user: name.unwrap_or_else(|| getuid().to_string()),
         home: user
             .map(|user| user.dir)
             .filter(|dir| dir != Path::new("/") && dir.is_dir()),

@@ -29,7 +29,6 @@ use serde::de::DeserializeOwned;
 use crate::cgroup::{Limits, oom_kills};
 use crate::clock::now_micros;
 use crate::confine;
-use crate::environment::{Facts, TaskEnv};
 use crate::failure::SetupError;
 use crate::isolation;
 use crate::report::{self, Diagnostics};
@@ -315,11 +314,7 @@ fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
         .iter()
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
-    let facts = Facts {
-        agent_user: spec.user.user.clone(),
-        ..Facts::default()
-    };
-    let work_dir = TaskEnv::new(env.clone(), &script, &facts).work_dir;
+    let work_dir = Path::new("/").join(&script.work_dir);
     let owner = (rights == Rights::Root).then_some((spec.user.uid, spec.user.gid));
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
     if rights == Rights::Root {

@@ -179,11 +179,9 @@ impl Setup {
             #[serde(alias = "rendezvous_info")]
             rendezvous_info: Rendezvous,
         }
-        let container = self.script.container_id.as_str();
         let path = format!(
             "/api/v1/allocations/{}/resources/{}/rendezvous",
-            self.script.allocation_id,
-            self.env.text("DET_RESOURCES_ID").unwrap_or(container)
+            self.script.allocation_id, self.script.container_id
         );
         let answer: Answer = self.insist("meet the other containers of the allocation", || {
             self.master.get(&path, RENDEZVOUS_TIMEOUT)

@@ -101,11 +101,7 @@ fn script(
         task_id: task.task_id.clone(),
         container_id: place.container_id.clone(),
         env: environment(task, trial, place, training_ports, token),
-        work_dir: request
-            .work_dir
-            .as_ref()
-            .or(defaults.work_dir.as_ref())
-            .map_or_else(|| WORK_DIR.to_owned(), Clone::clone),
+        work_dir: work_dir(task),
         // The server's own clean-up runs no code of a user's.
         context: kind != TaskKind::CheckpointGc,
         pool_startup_hook: hook.clone().filter(|hook| !hook.trim().is_empty()),
@@ -121,6 +117,15 @@ fn script(
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
     })
+}
+
+/// The working directory with the owner's name in it. Which Unix user the task is, and so what `$AGENT_USER` is, can depend
+/// on the place.
+fn work_dir(task: &TaskFacts) -> String {
+    let own = task.request.work_dir.as_deref();
+    own.or(task.defaults.work_dir.as_deref())
+        .unwrap_or(WORK_DIR)
+        .replace("$DET_USER", &task.owner_name)
 }
 
 /// The ports to publish: those of a trial, then the task's own.

@@ -25,8 +25,7 @@ pub use facts::{
 pub use ports::RENDEZVOUS_PORT;
 pub use spec::{
     ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Mount,
-    RegistryAuth, Script, TaskFile, TaskKind, TaskUser, UNPRIVILEGED_ID, effective_env,
-    unprivileged_id,
+    RegistryAuth, Script, TaskFile, TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 
 /// Fixed by the unmodified PyPI package: info files and work directory are below it in every container.

@@ -1,7 +1,5 @@
 //! What a place is given to run: the specification of one container.
 
-use std::collections::BTreeMap;
-
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
@@ -102,11 +100,10 @@ pub struct Script {
     pub task_id: TaskId,
     /// This container.
     pub container_id: ContainerId,
-    /// Environment variables, later ones win. The master fills in everything that does not depend on the agent; the
-    /// agent appends `DET_MASTER`, `DET_MASTER_HOST`, `DET_MASTER_ADDR`, `DET_MASTER_PORT`, `DET_AGENT_ID`,
-    /// `DET_SLOT_IDS`, `DET_USE_TLS`, certificates and proxies.
+    /// Environment variables, each name once. The agent adds its own, see [`variables`](crate::variables).
     pub env: Vec<(String, String)>,
-    /// Working directory; [`RUN_DIR`](crate::RUN_DIR)`/workdir` unless configured.
+    /// Working directory; [`WORK_DIR`](crate::WORK_DIR) unless configured. The agent replaces `$AGENT_USER` in it, see
+    /// [`TaskUser::work_dir`].
     pub work_dir: String,
     /// Whether to fetch the task's context directory from the master.
     pub context: bool,
@@ -160,6 +157,18 @@ pub struct TaskUser {
     pub group: String,
     /// Group id.
     pub gid: u32,
+}
+
+impl TaskUser {
+    /// A working directory as this user's tasks have it: absolute, `$AGENT_USER` replaced by the user's name.
+    pub fn work_dir(&self, work_dir: &str) -> String {
+        let named = work_dir.replace("$AGENT_USER", &self.user);
+        if named.starts_with('/') {
+            named
+        } else {
+            format!("/{named}")
+        }
+    }
 }
 
 /// `nobody`: user and group id in the process runtime where no id of its own can be given to an unmapped user.
@@ -314,9 +323,4 @@ pub enum DeviceKind {
     Cuda,
     /// An AMD GPU.
     Rocm,
-}
-
-/// Environment of the container as a map, later entries winning.
-pub fn effective_env(env: &[(String, String)]) -> BTreeMap<String, String> {
-    env.iter().cloned().collect()
 }

@@ -159,6 +159,12 @@ variables! {
     /// Port at which the processes of torch meet.
     C10D_PORT: Master, Trials, Always;
 
-    /// The working directory, with the users' names in it replaced.
+    /// The working directory.
     DET_WORKDIR: Supervisor, All, Always;
+    /// Home directory of the task's user; the working directory where the container knows none.
+    HOME: Supervisor, All, Always;
+    /// Where programs are searched: first `bin` of [`PYTHONUSERBASE`].
+    PATH: Supervisor, All, Always;
+    /// Where Python modules are searched; absent where the image has the package.
+    PYTHONPATH: Supervisor, All, WhenKnown;
 }

@@ -329,7 +329,7 @@ impl Actor {
         self.dir.save(&self.record)?;
         failpoint!("agent::container::launch::after_record");
         self.announce();
-        let env = self.prepare(&session).await?;
+        let env = self.prepare().await?;
         match self.record.runtime {
             RuntimeKind::Process => self.start_process(&session).await,
             RuntimeKind::Docker | RuntimeKind::Podman => self.start_container(&session, env).await,
@@ -357,13 +357,13 @@ impl Actor {
     }
 
     /// Fills the directory; gives the task's environment.
-    async fn prepare(&self, session: &Session) -> Result<Vec<(String, String)>, LaunchError> {
+    async fn prepare(&self) -> Result<Vec<(String, String)>, LaunchError> {
         let python = match self.record.runtime {
             RuntimeKind::Process => self.shared.task_python().await.clone(),
             RuntimeKind::Docker | RuntimeKind::Podman => crate::python::TaskPython::default(),
         };
         let (shared, dir, spec) = (self.shared.clone(), self.dir.clone(), self.spec.clone());
-        let (runtime, welcome) = (self.record.runtime, session.welcome.clone());
+        let runtime = self.record.runtime;
         let own_devices = self.own_devices();
         let prepared = blocking(move || {
             prepare::prepare(
@@ -371,7 +371,6 @@ impl Actor {
                 &spec,
                 &Ingredients {
                     master: &shared.task_master(),
-                    welcome: &welcome,
                     agent_id: shared.options.agent_id.as_str(),
                     devices: &shared.wire_devices(),
                     proxies: &shared.options.proxies,

@@ -6,7 +6,6 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
-use det_agent_proto::Welcome;
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
 use det_taskspec::{
@@ -29,7 +28,6 @@ use crate::runtime::process::place_supervisor;
 /// What of the agent goes into a container's directory.
 pub(crate) struct Ingredients<'a> {
     pub(crate) master: &'a MasterAddress,
-    pub(crate) welcome: &'a Welcome,
     pub(crate) agent_id: &'a str,
     pub(crate) devices: &'a [Device],
     pub(crate) proxies: &'a ProxyOptions,
@@ -109,7 +107,6 @@ pub(crate) fn prepare(
         spec,
         &AgentFacts {
             master: ingredients.master,
-            welcome: ingredients.welcome,
             agent_id: ingredients.agent_id,
             devices: ingredients.devices,
             cert,
@@ -123,6 +120,7 @@ pub(crate) fn prepare(
     );
     let mut script = spec.script.clone();
     script.env.clone_from(&env);
+    script.work_dir = user.work_dir(&script.work_dir);
     let to = run.join(SCRIPT_FILE);
     write_json(&to, &script)?;
     give(&to, user)?;
@@ -394,7 +392,7 @@ mod tests {
     use det_taskspec::{Mount, Script};
 
     use super::*;
-    use crate::testing::{container_spec, welcome};
+    use crate::testing::container_spec;
 
     struct Scene {
         root: tempfile::TempDir,
@@ -430,7 +428,6 @@ mod tests {
                 &self.spec,
                 &Ingredients {
                     master: &MasterAddress::parse(master).unwrap(),
-                    welcome: &welcome(),
                     agent_id: "a",
                     devices: &[],
                     proxies: &ProxyOptions::default(),
@@ -495,6 +492,19 @@ mod tests {
             sandbox.user.uid
         );
         assert!(sandbox.env.iter().any(|(name, _)| name == "PATH"));
+    }
+
+    #[test]
+    fn the_working_directory_names_the_user_that_the_task_runs_as() {
+        let mut scene = Scene::new();
+        scene.runtime = RuntimeKind::Docker;
+        scene.spec.user.user = "svc".into();
+        scene.spec.user.uid = nix::unistd::geteuid().as_raw();
+        scene.spec.script.work_dir = "home/$AGENT_USER".into();
+        scene.prepare("http://10.0.0.1:8080").unwrap();
+        let text = std::fs::read(scene.dir().run().join(SCRIPT_FILE)).unwrap();
+        let script: Script = serde_json::from_slice(&text).unwrap();
+        assert_eq!(script.work_dir, "/home/svc");
     }
 
     #[test]

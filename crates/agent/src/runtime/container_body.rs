@@ -80,11 +80,8 @@ fn host_config(
             true,
         ),
     ];
-    mounts.extend(
-        spec.mounts
-            .iter()
-            .map(|mount| user_mount(mount, &spec.script.work_dir)),
-    );
+    let work_dir = spec.user.work_dir(&spec.script.work_dir);
+    mounts.extend(spec.mounts.iter().map(|mount| user_mount(mount, &work_dir)));
 
     let rocm = rocm_nodes(context);
     let mut devices: Vec<DeviceMapping> = spec
@@ -388,6 +385,8 @@ mod tests {
     #[test]
     fn mounts_below_the_working_directory_keep_their_propagation() {
         let mut spec = container_spec("c1", "true");
+        spec.user.user = "svc".into();
+        spec.script.work_dir = "/home/$AGENT_USER".into();
         spec.mounts = vec![Mount {
             host_path: "/nfs/data".into(),
             container_path: "data".into(),
@@ -402,7 +401,7 @@ mod tests {
             .mounts
             .unwrap();
         let data = mounts.last().unwrap();
-        assert_eq!(data.target.as_deref(), Some("/run/determined/workdir/data"));
+        assert_eq!(data.target.as_deref(), Some("/home/svc/data"));
         assert_eq!(data.read_only, Some(true));
         assert_eq!(
             data.bind_options.as_ref().unwrap().propagation,

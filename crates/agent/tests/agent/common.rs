@@ -16,8 +16,11 @@ use det_agent_proto::{
     AgentLog, ContainerState, Hello, JOIN_TOKEN_HEADER, PROTOCOL_VERSION, ToAgent, ToMaster,
     Welcome,
 };
-use det_ids::{AllocationId, ContainerId, TaskId};
-use det_taskspec::{ContainerExit, ContainerSpec, Entrypoint, RUN_DIR, Script, TaskUser};
+use det_ids::{ContainerId, TaskId};
+use det_taskspec::{
+    ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint,
+    KindFacts, PerDevice, PlaceFacts, PoolDefaults, TaskFacts, TaskUser,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -374,43 +377,45 @@ pub(crate) fn options_for(master: &str, root: &Path, supervisor: &Path) -> Agent
 /// A zero-slot command.
 pub(crate) fn spec(id: &str, shell: &str) -> ContainerSpec {
     let task_id = TaskId::from(format!("task-of-{id}"));
-    let allocation_id: AllocationId = task_id.allocation(1);
-    ContainerSpec {
-        container_id: id.into(),
-        allocation_id: allocation_id.clone(),
-        task_id: task_id.clone(),
+    let task = TaskFacts {
+        allocation_id: task_id.allocation(1),
+        task_id,
+        kind: KindFacts::Command,
         description: "command of a test".into(),
-        image: "none".into(),
-        force_pull_image: false,
-        registry_auth: None,
-        user: TaskUser::default(),
         owner_id: 7,
-        slots: Vec::new(),
-        mounts: Vec::new(),
-        shm_size_bytes: 0,
-        network_mode: "bridge".into(),
-        ports: vec![1734],
-        devices: Vec::new(),
-        add_capabilities: Vec::new(),
-        default_capabilities: Vec::new(),
-        drop_capabilities: Vec::new(),
-        script: Script {
-            task_type: det_taskspec::TaskKind::Command,
-            allocation_id,
-            task_id,
-            container_id: id.into(),
-            env: Vec::new(),
-            work_dir: format!("{RUN_DIR}/workdir"),
-            context: false,
-            pool_startup_hook: None,
-            rendezvous: false,
-            storage_probe: None,
-            entrypoint: Entrypoint::Shell(shell.into()),
-            files: Vec::new(),
-            token: "task-token".into(),
-            grace_seconds: 5,
+        owner_name: "ada".into(),
+        user: TaskUser::default(),
+        request: ContainerRequest {
+            entrypoint: Some(Entrypoint::Shell(shell.into())),
+            image: PerDevice {
+                cpu: "none".into(),
+                ..PerDevice::default()
+            },
+            ports: vec![1734],
+            ..ContainerRequest::default()
         },
-    }
+        defaults: PoolDefaults {
+            network_mode: "bridge".into(),
+            ..PoolDefaults::default()
+        },
+        storage: None,
+        cluster: ClusterFacts {
+            cluster_id: "cluster-1".into(),
+            master_id: "master-1".into(),
+            ..ClusterFacts::default()
+        },
+    };
+    let place = PlaceFacts {
+        container_id: id.into(),
+        slots: Vec::new(),
+        device_kind: DeviceKind::Cpu,
+        members: 1,
+        chief_slot: None,
+    };
+    let mut spec = det_taskspec::container_spec(&task, &place, "task-token").unwrap();
+    spec.script.context = false;
+    spec.script.grace_seconds = 5;
+    spec
 }
 
 pub(crate) fn start(spec: ContainerSpec) -> ToAgent {

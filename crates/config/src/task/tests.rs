@@ -135,10 +135,7 @@ preemption_timeout: 5
     assert_eq!(config.environment.image.cuda, "g");
     assert_eq!(config.entrypoint, ["python3", "x.py"]);
     assert_eq!(config.preemption_timeout, 5);
-    assert_eq!(
-        expand_work_dir(config.work_dir.as_deref().unwrap(), "ada", "ada@x"),
-        "/home/ada"
-    );
+    assert_eq!(config.work_dir.as_deref(), Some("/home/$AGENT_USER"));
     let config = complete(
         TaskKind::TensorBoard,
         "tensorboard_args: [--samples_per_plugin=images=100]\ninherit_mounts: true\nidle_timeout: 1m30s",

@@ -24,7 +24,7 @@ pub struct TaskConfig {
     pub resources: TaskResources,
     /// Host directories.
     pub bind_mounts: Vec<BindMount>,
-    /// Working directory, before its variables are replaced (see [`expand_work_dir`]); `None` = the run directory's own.
+    /// Working directory, before `$AGENT_USER` and `$DET_USER` in it are replaced; `None` = the run directory's own.
     #[serde(default)]
     pub work_dir: Option<String>,
     /// Further options of TensorBoard.
@@ -135,12 +135,4 @@ impl TaskConfig {
         own.or_else(|| of_master.map(|seconds| Duration::from_secs(seconds.into())))
             .filter(|timeout| !timeout.is_zero())
     }
-}
-
-/// A working directory with its variables replaced: `$AGENT_USER` is the Unix user of the task, `$DET_USER` the person
-/// who started it.
-pub fn expand_work_dir(work_dir: &str, agent_user: &str, det_user: &str) -> String {
-    work_dir
-        .replace("$AGENT_USER", agent_user)
-        .replace("$DET_USER", det_user)
 }

@@ -138,6 +138,9 @@ fn every_variable_that_a_trial_is_promised() {
         ("DET_USER", Value("ada")),
         ("DET_TASK_TYPE", Value("TRIAL")),
         ("DET_WORKDIR", LeftTo(SetBy::Supervisor)),
+        ("HOME", LeftTo(SetBy::Supervisor)),
+        ("PATH", LeftTo(SetBy::Supervisor)),
+        ("PYTHONPATH", LeftTo(SetBy::Supervisor)),
         ("DET_RUN_DIR", Value("/run/determined")),
         (
             "DET_TASK_LOGGING_METADATA",
@@ -347,8 +350,8 @@ fn the_pool_decides_what_the_configuration_leaves_open() {
     assert_eq!(spec(&task).script.work_dir, "/run/determined/workdir");
     task.defaults.work_dir = Some("/pool".into());
     assert_eq!(spec(&task).script.work_dir, "/pool");
-    task.request.work_dir = Some("/own".into());
-    assert_eq!(spec(&task).script.work_dir, "/own");
+    task.request.work_dir = Some("/own/$AGENT_USER/$DET_USER".into());
+    assert_eq!(spec(&task).script.work_dir, "/own/$AGENT_USER/ada");
 
     task.defaults.startup_hook = Some(" \n".into());
     assert_eq!(spec(&task).script.pool_startup_hook, None);
