@@ -83,7 +83,7 @@ fn some<T: ToString + ?Sized>(value: &T) -> Option<String> {
 
 /// The environment of one container as far as the master knows it. No name appears twice.
 ///
-/// The user's variables come first, but for those with [`v::RESERVED_PREFIX`], which are the platform's.
+/// The user's variables come first and win, except that names with [`v::RESERVED_PREFIX`] are the platform's.
 pub(crate) fn environment(
     task: &TaskFacts,
     trial: Option<&TrialFacts>,
@@ -105,12 +105,9 @@ pub(crate) fn environment(
         .iter()
         .map(|(name, port)| (*name, port.to_string()));
     for (name, value) in of_every_task.chain(of_trial).chain(ports) {
-        let is_taken = env.iter().any(|(taken, _)| taken == name);
-        if is_taken && name == v::PACHD_ADDRESS {
-            continue;
+        if !env.iter().any(|(taken, _)| taken == name) {
+            env.push((name.to_owned(), value));
         }
-        env.retain(|(earlier, _)| earlier != name);
-        env.push((name.to_owned(), value));
     }
     env
 }

@@ -230,7 +230,7 @@ fn a_trial_resumes_from_its_own_checkpoint_before_another_trials() {
 }
 
 #[test]
-fn the_users_variables_are_those_of_the_device_and_never_the_platforms() {
+fn the_users_variables_win_except_over_the_platforms_own() {
     let mut task = command();
     task.request.variables = PerDevice {
         cpu: vec!["ON=cpu".into()],
@@ -243,6 +243,7 @@ fn the_users_variables_are_those_of_the_device_and_never_the_platforms() {
             "DET_USER=root",
             "DET_OWN=x",
             "PACHD_ADDRESS=mine",
+            "PYTHONUSERBASE=/own",
         ]
         .map(str::to_owned)
         .to_vec(),
@@ -258,6 +259,7 @@ fn the_users_variables_are_those_of_the_device_and_never_the_platforms() {
         ("DET_USER", Some("ada")),
         ("DET_OWN", None),
         ("PACHD_ADDRESS", Some("mine")),
+        ("PYTHONUSERBASE", Some("/own")),
     ] {
         assert_eq!(env.get(name).map(String::as_str), expected, "{name}");
     }
