@@ -7,7 +7,7 @@ use crate::facts::{
     BindMount, ContainerRequest, KindFacts, PlaceFacts, StorageFacts, TaskFacts, TrialFacts,
 };
 use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
-use crate::{ContainerSpec, Mount, SHARED_FS_DIR, Script, TaskKind, WORK_DIR};
+use crate::{ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, TaskKind, WORK_DIR};
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
 const GRACE_SECONDS: u32 = 10;
@@ -76,7 +76,7 @@ pub fn container_spec(
             defaults.network_mode.clone()
         },
         ports: ports(request, &training_ports),
-        devices: [&request.devices[..], &defaults.devices].concat(),
+        devices: devices(&request.devices, &defaults.devices),
         add_capabilities: request.add_capabilities.clone(),
         default_capabilities: defaults.add_capabilities.clone(),
         drop_capabilities: request.drop_capabilities.clone(),
@@ -134,6 +134,19 @@ fn ports(request: &ContainerRequest, training_ports: &[TrainingPort]) -> Vec<u16
     let training = training_ports.iter().map(|(_, port)| *port);
     let own = request.ports.iter().copied();
     rendezvous.into_iter().chain(training).chain(own).collect()
+}
+
+/// The configuration's devices, then those of the pool whose place in the container is free. Most of the pool's are in the
+/// configuration already, since it was completed with them; the task may have moved to another pool since.
+fn devices(own: &[DeviceMapping], of_pool: &[DeviceMapping]) -> Vec<DeviceMapping> {
+    let is_free = |device: &&DeviceMapping| {
+        !own.iter()
+            .any(|taken| taken.container_path == device.container_path)
+    };
+    own.iter()
+        .chain(of_pool.iter().filter(is_free))
+        .cloned()
+        .collect()
 }
 
 /// What the configuration mounts, then the checkpoint storage.

@@ -419,17 +419,26 @@ fn what_cannot_be_made_says_why() {
 }
 
 #[test]
-fn devices_of_configuration_and_pool() {
+fn a_pools_device_is_given_once_and_only_in_a_free_place() {
     let device = |host: &str, container: &str| DeviceMapping {
         host_path: host.into(),
         container_path: container.into(),
         mode: "mrw".into(),
     };
     let mut task = command();
-    task.request.devices = vec![device("/dev/a", "/dev/x")];
-    task.defaults.devices = vec![device("/dev/b", "/dev/y")];
+    task.request.devices = vec![device("/dev/a", "/dev/x"), device("/dev/b", "/dev/y")];
+    // The first is in the configuration already, the second would take the place of the configuration's.
+    task.defaults.devices = vec![
+        device("/dev/b", "/dev/y"),
+        device("/dev/c", "/dev/x"),
+        device("/dev/d", "/dev/z"),
+    ];
     assert_eq!(
         spec(&task).devices,
-        [device("/dev/a", "/dev/x"), device("/dev/b", "/dev/y")]
+        [
+            device("/dev/a", "/dev/x"),
+            device("/dev/b", "/dev/y"),
+            device("/dev/d", "/dev/z")
+        ]
     );
 }
