@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Directories of every host that hold what decides about it.
+/// Directories whose content controls the whole host: devices, configuration, the state of services.
 const SENSITIVE: [&str; 15] = [
     "/boot",
     "/dev",
@@ -31,17 +31,17 @@ const SENSITIVE: [&str; 15] = [
     // Jobs that cron runs as root, among others.
     "/var/spool",
 ];
-/// Also where the agent is another account, as one that may use the Docker engine.
+/// Protected also where the agent runs as another account, which may still use the Docker engine.
 const HOME_OF_ROOT: &str = "/root";
-/// Shared memory: it lies below `/dev`, holds no devices, and is open to everybody like `/tmp`.
+/// Shared memory: it is below `/dev`, contains no devices, and every user may write to it, as to `/tmp`.
 const SHARED_MEMORY: &str = "/dev/shm";
-/// Directories of every host that hold its programs.
+/// Directories with the programs of the host.
 pub const PROGRAMS: [&str; 7] = [
     "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr",
 ];
 
-/// Capabilities that containers may have for the asking: those that engines give by default, and those that reach nothing
-/// outside the container's own processes but their memory, time and limits.
+/// Capabilities that every task may add: those that engines give by default, and those that affect only the memory, time
+/// and limits of the container's own processes.
 const HARMLESS_CAPABILITIES: [&str; 20] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -65,7 +65,7 @@ const HARMLESS_CAPABILITIES: [&str; 20] = [
     "SYS_RESOURCE",
 ];
 
-/// What of an agent's host its tasks are kept from. All paths are absolute and without links.
+/// Which parts of an agent's host its tasks may use. All paths are absolute and without links.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostGuard {

@@ -11,7 +11,7 @@
 //! | [`RUN_SUBDIR`]`/`[`EXIT_FILE`](crate::EXIT_FILE) | supervisor | [`ExitReport`], when the entrypoint has ended |
 //! | [`RUN_SUBDIR`]`/`[`SPOOL_DIR`](crate::SPOOL_DIR)`/` | supervisor | the log spool |
 //! | [`RUN_SUBDIR`]`/`[`DIAGNOSTICS_FILE`] | supervisor | its own messages, for operators |
-//! | [`SANDBOX_LOG_FILE`] | supervisor | messages from before the sandbox stood |
+//! | [`SANDBOX_LOG_FILE`] | supervisor | messages from before the sandbox was built |
 //!
 //! The task's user owns the run directory, so whatever an agent reads there may have been altered by the task: it must
 //! not be followed as a link, and it decides about nothing but that task.
@@ -27,7 +27,7 @@ use crate::{ContainerExit, DeviceMapping, Mount, TaskUser};
 pub const SANDBOX_FILE: &str = "sandbox.json";
 /// The run directory, relative to the container directory.
 pub const RUN_SUBDIR: &str = "run";
-/// What the supervisor had to say before the sandbox stood, relative to the container directory.
+/// Messages of the supervisor from before the sandbox was built, relative to the container directory.
 pub const SANDBOX_LOG_FILE: &str = "sandbox.log";
 /// The [`Started`] note, relative to the run directory.
 pub const STARTED_FILE: &str = "started.json";
@@ -69,26 +69,26 @@ pub struct SandboxSpec {
     /// Device files of the host that this task is given, beside those that every program expects.
     #[serde(default)]
     pub devices: Vec<DeviceMapping>,
-    /// What of the host the task is kept from.
+    /// Which parts of the host the task may use.
     #[serde(default)]
     pub guard: HostGuard,
     /// Directories of the host with interpreter and libraries, shown read-only also where they are in a directory that
     /// the task does not see otherwise: a home directory, `/tmp`.
     #[serde(default)]
     pub exposed: Vec<PathBuf>,
-    /// What the task's log says first about the limits of this sandbox; `None` = nothing.
+    /// First line of the task's log, about the limits of this sandbox; `None` = there are none to report.
     #[serde(default)]
     pub notice: Option<String>,
 }
 
-/// One question about a sandbox that was asked from within, and the answer.
+/// One check of a sandbox, made from within it, with its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolationRow {
     /// What was tried, in a few words.
     pub what: String,
-    /// The answer.
+    /// The result.
     pub outcome: Isolation,
-    /// What was seen.
+    /// What was found, for people.
     pub detail: String,
 }
 
@@ -104,21 +104,21 @@ pub enum Isolation {
     Open,
 }
 
-/// How the task ended, as the supervisor saw it.
+/// How the task ended, as observed by the supervisor.
 ///
-/// Written atomically as [`EXIT_FILE`](crate::EXIT_FILE) once the entrypoint has ended and its output lies in the spool.
+/// Written atomically as [`EXIT_FILE`](crate::EXIT_FILE) once the entrypoint has ended and its output is in the spool.
 /// The supervisor may live on for a while to ship that; when its process has ended too, what is left in the spool is
 /// the agent's to ship.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitReport {
-    /// How. Never [`ContainerExit::Killed`] or [`ContainerExit::Lost`]: only the agent knows that.
+    /// How it ended. Never [`ContainerExit::Killed`] or [`ContainerExit::Lost`]: only the agent knows that.
     #[serde(flatten)]
     pub exit: ContainerExit,
-    /// When, in microseconds since 1970 UTC.
+    /// When it ended, in microseconds since 1970 UTC.
     pub ended_at: i64,
 }
 
-/// That the task reached its entrypoint, and how long the way there was. For timing figures; written without fsync.
+/// When the entrypoint was started and the stages before it were over. For timing figures; written without fsync.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
     /// Process id of the entrypoint in its own process namespace.
@@ -135,7 +135,7 @@ pub struct Started {
 pub struct Stages {
     /// The supervisor began; in the process runtime, before the sandbox was built.
     pub supervisor_start: Option<i64>,
-    /// The sandbox stood.
+    /// The sandbox was built.
     pub sandbox_ready: Option<i64>,
     /// The context directory was fetched and unpacked.
     pub context_unpacked: Option<i64>,

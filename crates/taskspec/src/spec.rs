@@ -1,10 +1,10 @@
-//! What a place is given to run: the specification of one container.
+//! The specification of one container, as the master sends it to the place that runs it.
 
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
-/// One container of an allocation, as the master wants it.
+/// One container of an allocation: what is to run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerSpec {
     /// This container; also the wire's resource id.
@@ -19,11 +19,11 @@ pub struct ContainerSpec {
     pub image: String,
     /// Pull even when the image is present.
     pub force_pull_image: bool,
-    /// Credentials for the image's registry, if the task brings some.
+    /// Credentials for the image's registry; `None` = the agent's own.
     pub registry_auth: Option<RegistryAuth>,
     /// Identity the task runs under.
     pub user: TaskUser,
-    /// The cluster's number of the user whose task this is; 0 from masters that do not send it.
+    /// Number in the cluster of the user whose task this is; 0 from masters that do not send it.
     #[serde(default)]
     pub owner_id: i64,
     /// The agent's devices given to this container; empty for a zero-slot task.
@@ -40,16 +40,16 @@ pub struct ContainerSpec {
     pub devices: Vec<DeviceMapping>,
     /// Linux capabilities to add.
     pub add_capabilities: Vec<String>,
-    /// Capabilities that the master's configuration gives to every task of the pool: an administrator chose them.
+    /// Linux capabilities that the master's configuration gives to every task of the pool: an administrator chose them.
     #[serde(default)]
     pub default_capabilities: Vec<String>,
     /// Linux capabilities to drop.
     pub drop_capabilities: Vec<String>,
-    /// What the supervisor does inside.
+    /// What the supervisor does in the container.
     pub script: Script,
 }
 
-/// What kind of task it is. The words are those of the wire and of `DET_TASK_TYPE`.
+/// Kind of a task. The names are those of the wire and of `DET_TASK_TYPE`.
 #[derive(
     Debug,
     Clone,
@@ -83,7 +83,7 @@ pub enum TaskKind {
 }
 
 impl TaskKind {
-    /// Its word.
+    /// Its name on the wire: `TRIAL`, `CHECKPOINT_GC`.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -92,7 +92,7 @@ impl TaskKind {
 /// What the supervisor does inside the container. Written by the agent as [`SCRIPT_FILE`](crate::SCRIPT_FILE), mode 0600, owner the task's user.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Script {
-    /// What kind of task it is; becomes `DET_TASK_TYPE`.
+    /// Kind of the task.
     pub task_type: TaskKind,
     /// The allocation.
     pub allocation_id: AllocationId,
@@ -109,7 +109,7 @@ pub struct Script {
     pub context: bool,
     /// Text of the pool's startup hook; sourced before the user's `startup-hook.sh`.
     pub pool_startup_hook: Option<String>,
-    /// Whether to wait for the other containers of the allocation (trials; also with one container).
+    /// Whether to wait for the other containers of the allocation. True for every trial, also with one container.
     pub rendezvous: bool,
     /// Checkpoint storage to probe with a write, a read and a delete before the entrypoint starts.
     pub storage_probe: Option<serde_json::Value>,
@@ -123,15 +123,15 @@ pub struct Script {
     pub grace_seconds: u32,
 }
 
-/// What the task runs: `experiment-config` reference §3.
+/// What the task runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entrypoint {
     /// Run by a shell: `sh -c TEXT`.
     Shell(String),
-    /// Run as it is, without a shell.
+    /// Program with its arguments, run without a shell; never empty.
     Argv(Vec<String>),
-    /// A legacy trial class, `module:Class`, run by the training harness with one process per slot.
+    /// A trial class of the old training loop, `module:Class`, run by the training harness with one process per slot.
     TrialClass(String),
 }
 
@@ -181,8 +181,8 @@ const UNPRIVILEGED_BASE: u32 = 2_000_000_000;
 const MAX_UNPRIVILEGED: u32 = 100_000_000;
 
 /// User and group id of an unmapped user's tasks in the process runtime, unless the agent's configuration lets them be
-/// root. The same on all hosts, and another one for each user: their checkpoints lie in one directory. `user_id` is the
-/// user's number in the cluster.
+/// root. The same on all hosts, and different for each user, because their checkpoints share a directory. `user_id` is
+/// the user's number in the cluster.
 pub fn unprivileged_id(user_id: i64) -> u32 {
     match u32::try_from(user_id) {
         Ok(id @ 1..=MAX_UNPRIVILEGED) => UNPRIVILEGED_BASE + id,
@@ -215,7 +215,7 @@ pub struct Mount {
     /// Whether the agent creates the host directory when it is missing (checkpoint storage) or refuses (user mounts).
     pub create: bool,
     /// Whether an administrator chose the host path, in the master's configuration: the agent then creates and opens it
-    /// with its own rights. What a user names is judged by [`HostGuard`](crate::guard::HostGuard) and reached with the task's rights.
+    /// with its own rights. A path that a user names is checked by [`HostGuard`](crate::guard::HostGuard) and reached with the task's rights.
     #[serde(default)]
     pub trusted: bool,
 }
@@ -227,7 +227,7 @@ pub struct DeviceMapping {
     pub host_path: String,
     /// Device in the container.
     pub container_path: String,
-    /// Some of `m`, `r`, `w`.
+    /// Permissions, some of `m` (make nodes), `r` (read), `w` (write).
     pub mode: String,
 }
 
@@ -235,19 +235,19 @@ pub struct DeviceMapping {
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RegistryAuth {
-    /// Account.
+    /// Name of the account.
     pub username: Option<String>,
-    /// Secret.
+    /// Password, a secret.
     pub password: Option<String>,
-    /// Registry these credentials are for; `None` = any.
+    /// Address of the registry that the credentials are for; `None` = any.
     pub serveraddress: Option<String>,
-    /// Contact.
+    /// Address of the account for mail; registries ignore it.
     pub email: Option<String>,
-    /// Secret, base64 of `user:password`.
+    /// Base64 of `user:password`, a secret.
     pub auth: Option<String>,
-    /// Secret.
+    /// Token of an identity that a registry token is requested with, a secret.
     pub identitytoken: Option<String>,
-    /// Secret.
+    /// Token that is sent to the registry as it is, a secret.
     pub registrytoken: Option<String>,
 }
 
@@ -260,7 +260,7 @@ impl std::fmt::Debug for RegistryAuth {
     }
 }
 
-/// How a container ended. Written by the supervisor as [`EXIT_FILE`](crate::EXIT_FILE) and completed by the agent.
+/// How a container ended. Reported by the supervisor in [`EXIT_FILE`](crate::EXIT_FILE) and completed by the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum ContainerExit {
@@ -273,29 +273,30 @@ pub enum ContainerExit {
     Signaled {
         /// Signal number.
         signal: i32,
-        /// Whether the kernel killed it for lack of memory.
+        /// Whether the kernel killed it because memory ran out.
         out_of_memory: bool,
     },
-    /// The supervisor could not bring the task as far as its entrypoint, and the task is to blame (hook failed,
-    /// entrypoint not found, storage probe failed).
+    /// The supervisor could not start the entrypoint for a reason in the task itself: a hook failed, the entrypoint was
+    /// not found, the storage probe failed.
     SetupFailed {
-        /// Exit code for the client, as in `task-environment` reference §11.
+        /// Exit code that clients are shown: 126 or 127 for an entrypoint that cannot be executed or is absent, else that
+        /// of what failed.
         code: i32,
-        /// What was tried and what went wrong.
+        /// What was tried, and the error.
         message: String,
     },
-    /// The container never ran: its image could not be pulled, or the engine refused it. Charged to the trial, because an
-    /// image that is not there would be tried for ever.
+    /// The container never ran: its specification could not be made, its image could not be pulled, or the engine refused
+    /// it. Charged to the trial, because an absent image would be tried forever.
     StartFailed {
-        /// What was tried and what went wrong.
+        /// What was tried, and the error.
         message: String,
     },
     /// The container disappeared without an exit report (host restarted, container removed by hand).
     Lost {
-        /// What the agent knows.
+        /// What the agent found.
         message: String,
     },
-    /// Killed because the master asked for it.
+    /// Killed at the master's request.
     Killed,
 }
 
@@ -308,7 +309,7 @@ pub struct Device {
     pub brand: String,
     /// Stable identity: GPU UUID, or derived from the agent's id for artificial slots.
     pub uuid: String,
-    /// What kind.
+    /// Kind of the device.
     #[serde(rename = "type")]
     pub kind: DeviceKind,
 }
