@@ -28,7 +28,7 @@ use crate::trials::TrialRow;
 mod table;
 mod write;
 
-use table::{Appended, Table};
+use table::{Appended, Noted, Table};
 pub(crate) use write::{insert_texts, save_rows};
 
 /// Rows kept at most after a commit; beyond it all are dropped and read again when needed.
@@ -113,60 +113,84 @@ pub struct Unit {
     /// Allocations whose tokens expire, and when.
     expiries: Appended<(String, i64)>,
     search_events: Appended<(i64, i64, String)>,
-    removed_agents: Appended<String>,
-    jobs: Appended<String>,
-    everything: Appended<()>,
+    removed_agents: Noted<String>,
+    jobs: Noted<String>,
+    everything: Noted<()>,
     news: bool,
 }
 
+/// A part of the unit: a table of rows, or what gathers beside them. All parts begin, are undone and end together.
+trait Part {
+    /// A change begins.
+    fn begin(&mut self);
+    /// The change that began last is refused.
+    fn undo(&mut self);
+    /// Whether something of it waits to be written.
+    fn has_unwritten(&self) -> bool;
+    /// Rows that it keeps between groups.
+    fn kept(&self) -> usize;
+    /// Drops all rows, which are read again when needed.
+    fn evict(&mut self, serial: u64);
+    /// The group is over: what gathered is not needed any more.
+    fn clear(&mut self);
+}
+
 impl Unit {
+    /// All parts. A new one is declared in [`Unit`] and does not compile until it is listed here.
+    fn parts(&mut self) -> [&mut dyn Part; 13] {
+        let Self {
+            serial: _,
+            trials,
+            experiments,
+            tasks,
+            allocations,
+            agents,
+            allocation_of: _,
+            events,
+            lines,
+            tokens,
+            expiries,
+            search_events,
+            removed_agents,
+            jobs,
+            everything,
+            news: _,
+        } = self;
+        [
+            trials,
+            experiments,
+            tasks,
+            allocations,
+            agents,
+            events,
+            lines,
+            tokens,
+            expiries,
+            search_events,
+            removed_agents,
+            jobs,
+            everything,
+        ]
+    }
+
     /// A change begins.
     pub(crate) fn begin(&mut self) {
         self.serial += 1;
-        self.trials.begin();
-        self.experiments.begin();
-        self.tasks.begin();
-        self.allocations.begin();
-        self.agents.begin();
-        self.events.begin();
-        self.lines.begin();
-        self.tokens.begin();
-        self.expiries.begin();
-        self.search_events.begin();
-        self.removed_agents.begin();
-        self.jobs.begin();
-        self.everything.begin();
+        for part in self.parts() {
+            part.begin();
+        }
     }
 
     /// Whether anything waits to be written.
-    pub(crate) fn has_unwritten(&self) -> bool {
-        self.trials.is_dirty()
-            || self.experiments.is_dirty()
-            || self.tasks.is_dirty()
-            || self.allocations.is_dirty()
-            || self.agents.is_dirty()
-            || self.events.has_new()
-            || self.lines.has_new()
-            || self.tokens.has_new()
-            || self.expiries.has_new()
-            || self.search_events.has_new()
+    pub(crate) fn has_unwritten(&mut self) -> bool {
+        self.parts().iter().any(|part| part.has_unwritten())
     }
 
     /// The change that began last is refused: as if it had never been.
     pub(crate) fn undo(&mut self) {
-        self.trials.undo();
-        self.experiments.undo();
-        self.tasks.undo();
-        self.allocations.undo();
-        self.agents.undo();
-        self.events.undo();
-        self.lines.undo();
-        self.tokens.undo();
-        self.expiries.undo();
-        self.search_events.undo();
-        self.removed_agents.undo();
-        self.jobs.undo();
-        self.everything.undo();
+        for part in self.parts() {
+            part.undo();
+        }
     }
 
     /// The group is committed. Gives what it changed, and drops the rows of what has ended.
@@ -196,8 +220,12 @@ impl Unit {
             }
             changes.allocations.push((cell.row, containers));
         }
-        self.clear_appended();
-        if self.len() > MOST_CELLS {
+        let mut kept = 0;
+        for part in self.parts() {
+            part.clear();
+            kept += part.kept();
+        }
+        if kept > MOST_CELLS {
             self.drop_all();
         }
         (!changes.is_empty()).then_some(changes)
@@ -209,25 +237,6 @@ impl Unit {
             serial: self.serial,
             ..Self::default()
         };
-    }
-
-    fn clear_appended(&mut self) {
-        self.events.clear();
-        self.lines.clear();
-        self.tokens.clear();
-        self.expiries.clear();
-        self.search_events.clear();
-        self.removed_agents.clear();
-        self.jobs.clear();
-        self.everything.clear();
-    }
-
-    fn len(&self) -> usize {
-        self.trials.len()
-            + self.experiments.len()
-            + self.tasks.len()
-            + self.allocations.len()
-            + self.agents.len()
     }
 
     // Trials.
@@ -445,11 +454,10 @@ impl Unit {
     /// Rows were changed past the unit, everything waiting having been written before: they are read again when
     /// needed, here and by observers.
     pub(crate) fn forget_rows(&mut self) {
-        self.trials.remove_all(self.serial);
-        self.experiments.remove_all(self.serial);
-        self.tasks.remove_all(self.serial);
-        self.allocations.remove_all(self.serial);
-        self.agents.remove_all(self.serial);
+        let serial = self.serial;
+        for part in self.parts() {
+            part.evict(serial);
+        }
         self.everything.items.push(());
     }
 

@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
+use super::Part;
+
 /// One kind of rows, by key.
 pub(crate) struct Table<K, C> {
     cells: HashMap<K, Kept<C>>,
@@ -34,21 +36,43 @@ impl<K, C> Default for Table<K, C> {
     }
 }
 
-impl<K: Clone + Eq + Hash + Ord, C: Clone> Table<K, C> {
-    /// A change begins.
-    pub(super) fn begin(&mut self) {
+impl<K: Clone + Eq + Hash + Ord, C: Clone> Part for Table<K, C> {
+    fn begin(&mut self) {
         self.journal.clear();
     }
 
-    /// Whether a cell may differ from its row.
-    pub(super) fn is_dirty(&self) -> bool {
+    fn undo(&mut self) {
+        for (key, before) in self.journal.drain(..).rev() {
+            match before {
+                Some(kept) => {
+                    if kept.dirty {
+                        self.dirty.insert(key.clone());
+                    }
+                    self.cells.insert(key, kept);
+                }
+                None => {
+                    self.cells.remove(&key);
+                }
+            }
+        }
+    }
+
+    fn has_unwritten(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    fn kept(&self) -> usize {
         self.cells.len()
     }
 
+    fn evict(&mut self, serial: u64) {
+        self.remove_all(serial);
+    }
+
+    fn clear(&mut self) {}
+}
+
+impl<K: Clone + Eq + Hash + Ord, C: Clone> Table<K, C> {
     pub(crate) fn get<Q>(&self, key: &Q) -> Option<&C>
     where
         K: std::borrow::Borrow<Q>,
@@ -122,22 +146,6 @@ impl<K: Clone + Eq + Hash + Ord, C: Clone> Table<K, C> {
         }
     }
 
-    pub(super) fn undo(&mut self) {
-        for (key, before) in self.journal.drain(..).rev() {
-            match before {
-                Some(kept) => {
-                    if kept.dirty {
-                        self.dirty.insert(key.clone());
-                    }
-                    self.cells.insert(key, kept);
-                }
-                None => {
-                    self.cells.remove(&key);
-                }
-            }
-        }
-    }
-
     /// The cells that differ from their rows, in order of their keys; they count as written from now on.
     pub(super) fn take_dirty(&mut self, serial: u64) -> Vec<C> {
         let mut cells = Vec::new();
@@ -193,30 +201,78 @@ impl<T> Default for Appended<T> {
     }
 }
 
-impl<T> Appended<T> {
-    pub(super) fn begin(&mut self) {
+impl<T> Part for Appended<T> {
+    fn begin(&mut self) {
         self.mark = (self.items.len(), self.written);
     }
 
-    pub(super) fn undo(&mut self) {
+    fn undo(&mut self) {
         self.items.truncate(self.mark.0);
         self.written = self.mark.1;
     }
 
-    /// Whether some of it has not been written.
-    pub(super) fn has_new(&self) -> bool {
+    fn has_unwritten(&self) -> bool {
         self.written < self.items.len()
     }
 
+    fn kept(&self) -> usize {
+        0
+    }
+
+    fn evict(&mut self, _serial: u64) {}
+
+    fn clear(&mut self) {
+        self.items.clear();
+        self.written = 0;
+        self.mark = (0, 0);
+    }
+}
+
+impl<T> Appended<T> {
     pub(super) fn take_new(&mut self) -> std::ops::Range<usize> {
         let new = self.written..self.items.len();
         self.written = self.items.len();
         new
     }
+}
 
-    pub(super) fn clear(&mut self) {
+/// What gathers for observers of the commit and is not written.
+pub(super) struct Noted<T> {
+    pub(super) items: Vec<T>,
+    /// How many there were when the change under way began.
+    mark: usize,
+}
+
+impl<T> Default for Noted<T> {
+    fn default() -> Self {
+        Self {
+            items: Vec::new(),
+            mark: 0,
+        }
+    }
+}
+
+impl<T> Part for Noted<T> {
+    fn begin(&mut self) {
+        self.mark = self.items.len();
+    }
+
+    fn undo(&mut self) {
+        self.items.truncate(self.mark);
+    }
+
+    fn has_unwritten(&self) -> bool {
+        false
+    }
+
+    fn kept(&self) -> usize {
+        0
+    }
+
+    fn evict(&mut self, _serial: u64) {}
+
+    fn clear(&mut self) {
         self.items.clear();
-        self.written = 0;
-        self.mark = (0, 0);
+        self.mark = 0;
     }
 }
