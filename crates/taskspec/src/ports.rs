@@ -1,4 +1,4 @@
-//! Ports of a trial's containers.
+//! Ports of a trial's containers: `docs/contract/task-environment.md`, "Ports".
 //!
 //! Containers of several trials may share a host's network, so each allocation has training ports of its own: the first
 //! ones of each kind, moved by a number of steps that its chief's lowest slot gives.

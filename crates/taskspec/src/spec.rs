@@ -123,7 +123,7 @@ pub struct Script {
     pub grace_seconds: u32,
 }
 
-/// What the task runs.
+/// What the task runs: `docs/contract/task-environment.md`, "Entrypoints".
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entrypoint {
@@ -279,8 +279,7 @@ pub enum ContainerExit {
     /// The supervisor could not start the entrypoint for a reason in the task itself: a hook failed, the entrypoint was
     /// not found, the storage probe failed.
     SetupFailed {
-        /// Exit code that clients are shown: 126 or 127 for an entrypoint that cannot be executed or is absent, else that
-        /// of what failed.
+        /// Exit code that clients are shown: `docs/contract/task-environment.md`, "Exit codes".
         code: i32,
         /// What was tried, and the error.
         message: String,

@@ -1,4 +1,5 @@
-//! The environment variables that every task, or every trial, is promised: their names, and who sets them.
+//! The environment variables that every task, or every trial, is promised: their names, and who sets them
+//! (`docs/contract/task-environment.md`, "Variables").
 //!
 //! One declaration for each. [`VARIABLES`] is the list of all; tests of the master's part (here), of the agent and of the
 //! supervisor hold each of them to its rows. Two rules decide who sets a variable: whatever follows from facts that the
