@@ -1,0 +1,302 @@
+//! What follows from events, as scenarios over rows in maps. The simulator plays the same code through whole histories.
+
+mod world;
+
+use det_config::hyperparameters::SearchMethod;
+use det_ids::{Micros, TaskId, TrialId};
+use det_lifecycle::allocation::{AllocationEvent, AllocationState};
+use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::trial::{EarlyExit, TrialState};
+use det_orchestrator::{Cause, Effect, Event, Record, Refused, Subject, Topic, Waiting};
+use det_scheduler::WaitKind;
+use det_searcher::Event as SearchEvent;
+use det_taskspec::ContainerExit;
+
+use world::{EXPERIMENT, World, running, world};
+
+const SINGLE: &SearchMethod = &SearchMethod::Single;
+const RANDOM: &SearchMethod = &SearchMethod::Random {
+    max_trials: 2,
+    max_concurrent_trials: 1,
+};
+
+fn person() -> Cause {
+    Cause::actor("user:ada")
+}
+
+fn exits(code: i32) -> Observed {
+    Observed::Terminated {
+        exit: ContainerExit::Exited { code },
+    }
+}
+
+fn experiment(event: ExperimentEvent) -> Event {
+    Event::Experiment {
+        id: EXPERIMENT,
+        event,
+        cause: person(),
+    }
+}
+
+fn states_of(world: &World, subject: &Subject) -> Vec<&'static str> {
+    let states = world.effects.iter().filter_map(|effect| match effect {
+        Effect::Record(Record {
+            subject: of, to, ..
+        }) if of == subject => *to,
+        _ => None,
+    });
+    states.collect()
+}
+
+#[test]
+fn the_only_trial_that_completes_completes_its_experiment() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    world.observe("a", &ids[0], exits(0));
+    assert_eq!(world.trial_row(1).state, TrialState::Completed);
+    assert_eq!(world.experiment.state, ExperimentState::Completed);
+    assert!(world.search.is_none());
+    let task = &world.tasks[&world.trial_row(1).task_id];
+    assert_eq!(task.ended_at, Some(Micros(world.now)));
+    assert_eq!(
+        world.effects.last(),
+        Some(&Effect::Wake(Topic::CleanUp)),
+        "the experiment's end comes last"
+    );
+    let subject = Subject::Allocation(format!("{}.1", world.trial_row(1).task_id).into());
+    assert_eq!(
+        states_of(&world, &subject),
+        ["PENDING", "ASSIGNED", "RUNNING", "READY", "TERMINATED"]
+    );
+}
+
+#[test]
+fn a_failing_trial_is_restarted_as_often_as_allowed_and_then_the_search_goes_on() {
+    let mut world = world(RANDOM, 1);
+    for run in 1..=2 {
+        assert_eq!(world.trial_row(1).run_id, run);
+        let ids = world.runs_on(1, &["a"]);
+        world.observe("a", &ids[0], exits(3));
+    }
+    assert_eq!(world.trial_row(1).state, TrialState::Errored);
+    // The last failure is charged like the one before.
+    assert_eq!(world.trial_row(1).restarts, 2);
+    assert_eq!(world.trial_row(2).state, TrialState::Active);
+    assert_eq!(world.experiment.trial_count, 2);
+}
+
+#[test]
+fn a_restart_that_is_forbidden_says_why() {
+    let mut world = world(SINGLE, 5);
+    world.forbidden = Some("its logs matched".to_owned());
+    let ids = world.runs_on(1, &["a"]);
+    world.observe("a", &ids[0], exits(3));
+    assert_eq!(world.experiment.state, ExperimentState::Errored);
+    assert!(
+        world
+            .lines()
+            .contains(&"Not started again after 0 restarts: its logs matched")
+    );
+}
+
+#[test]
+fn a_lost_place_costs_no_restart() {
+    let mut world = world(SINGLE, 0);
+    world.runs_on(1, &["a", "b"]);
+    world.happens(Event::PlaceLost {
+        place: "a".into(),
+        reason: "away".to_owned(),
+    });
+    // The rank on the other place is ended before the next run is asked for.
+    let on_b = world.containers.values().find(|c| c.place.as_str() == "b");
+    assert_eq!(on_b.expect("a rank on b").desired, Desired::Kill);
+    let id = on_b.expect("a rank on b").id.clone();
+    world.observe(
+        "b",
+        &id,
+        Observed::Terminated {
+            exit: ContainerExit::Killed,
+        },
+    );
+    assert_eq!(world.trial_row(1).restarts, 0);
+    assert_eq!(world.trial_row(1).run_id, 2);
+    let live = world.live(1);
+    assert_eq!(world.allocations[&live].state, AllocationState::Pending);
+}
+
+#[test]
+fn what_a_place_does_not_hold_any_more_is_lost_and_what_it_never_reported_is_not() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    world.happens(Event::PlaceReturned {
+        place: "a".into(),
+        is_new: false,
+        observed: vec![(ids[0].clone(), running())],
+    });
+    assert!(world.containers[&ids[0]].ended_at.is_none());
+    world.happens(Event::PlaceReturned {
+        place: "a".into(),
+        is_new: false,
+        observed: Vec::new(),
+    });
+    assert!(world.containers[&ids[0]].ended_at.is_some());
+    assert_eq!(world.trial_row(1).run_id, 2);
+}
+
+#[test]
+fn a_late_report_moves_no_container_back() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    world.observe("a", &ids[0], Observed::Pulling);
+    assert_eq!(world.containers[&ids[0]].observed, Some(running()));
+    // A report of a place that the container is not on changes nothing either.
+    world.observe("b", &ids[0], exits(0));
+    assert!(world.containers[&ids[0]].ended_at.is_none());
+}
+
+#[test]
+fn a_placement_that_was_overtaken_changes_nothing() {
+    let mut world = world(SINGLE, 0);
+    world
+        .places
+        .get_mut(&"a".into())
+        .expect("a place")
+        .takes_work = false;
+    let id = world.live(1);
+    let before = world.allocations[&id].clone();
+    world.happens(Event::Place(det_orchestrator::Placed {
+        placement: det_scheduler::Placement {
+            allocation_id: id.clone(),
+            parts: vec![("a".into(), vec![])],
+        },
+        container_ids: vec!["c".into()],
+    }));
+    assert_eq!(world.allocations[&id], before);
+    assert!(world.containers.is_empty());
+}
+
+#[test]
+fn preempted_work_has_the_configured_time_and_is_then_ended() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    let id = world.live(1);
+    world.happens(experiment(ExperimentEvent::Pause));
+    let due = Micros(world.now + 60 * 1_000_000);
+    assert_eq!(world.allocations[&id].preempt_deadline, Some(due));
+    assert!(world.is_woken(&Topic::Deadlines));
+    world.happens(Event::Overdue { id: id.clone() });
+    assert_eq!(world.allocations[&id].state, AllocationState::Preempting);
+    world.now = due.0;
+    world.happens(Event::Overdue { id: id.clone() });
+    assert_eq!(world.containers[&ids[0]].desired, Desired::Kill);
+    let killed = ContainerExit::Killed;
+    world.observe("a", &ids[0], Observed::Terminated { exit: killed });
+    assert_eq!(world.trial_row(1).state, TrialState::Paused);
+    assert_eq!(world.experiment.state, ExperimentState::Paused);
+}
+
+#[test]
+fn a_paused_experiment_that_is_killed_ends_at_once() {
+    let mut world = world(SINGLE, 0);
+    world.happens(experiment(ExperimentEvent::Pause));
+    assert_eq!(world.trial_row(1).state, TrialState::Paused);
+    world.happens(experiment(ExperimentEvent::Kill));
+    assert_eq!(world.trial_row(1).state, TrialState::Canceled);
+    assert_eq!(world.experiment.state, ExperimentState::Canceled);
+    let refused = world.try_event(experiment(ExperimentEvent::Pause));
+    assert!(matches!(refused, Err(Refused::Precondition(_))));
+}
+
+#[test]
+fn only_the_newest_run_ends_a_trial_early() {
+    let mut world = world(SINGLE, 1);
+    let ids = world.runs_on(1, &["a"]);
+    world.observe("a", &ids[0], exits(3));
+    world.runs_on(1, &["a"]);
+    let early = |run| Event::EarlyExit {
+        id: TrialId(1),
+        run: Some(run),
+        reason: EarlyExit::UserRequested,
+        cause: Cause::actor("task"),
+    };
+    let refused = world.try_event(early(1)).expect_err("an older run");
+    assert!(refused.to_string().starts_with("run 1 of trial 1 is over"));
+    world.happens(early(2));
+    let live = world.live(1);
+    let due = Micros(world.now + 10 * 1_000_000);
+    assert_eq!(world.allocations[&live].preempt_deadline, Some(due));
+}
+
+#[test]
+fn an_experiment_without_its_search_fails() {
+    let mut world = world(RANDOM, 0);
+    world.search = None;
+    world.happens(Event::Search {
+        id: EXPERIMENT,
+        event: SearchEvent::Close,
+    });
+    // The trial that waited ends with it.
+    assert_eq!(world.experiment.state, ExperimentState::Errored);
+    assert_eq!(world.trial_row(1).state, TrialState::Canceled);
+}
+
+#[test]
+fn a_continued_trial_goes_on_as_a_further_task() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    world.observe("a", &ids[0], exits(3));
+    let first = world.trial_row(1).task_id.clone();
+    world.happens(Event::Continue {
+        id: EXPERIMENT,
+        search: Box::new(world::search(SINGLE)),
+        single: true,
+        cause: person(),
+    });
+    assert_eq!(world.trials.len(), 1);
+    assert_eq!(world.experiment.state, ExperimentState::Active);
+    assert_eq!(world.experiment.ended_at, None);
+    assert_eq!(world.trial_row(1).task_id.0, format!("{first}-1"));
+    assert_eq!(world.trial_row(1).restarts, 0);
+    assert_eq!(world.trial_row(1).run_id, 2);
+}
+
+#[test]
+fn a_reason_to_wait_of_the_same_kind_is_no_new_line() {
+    let mut world = world(SINGLE, 0);
+    let id = world.live(1);
+    let waits = |message: &str| Event::Waits {
+        id: id.clone(),
+        waiting: Waiting {
+            kind: WaitKind::NoAgents,
+            stored: WaitKind::NoAgents.name().to_owned(),
+            message: message.to_owned(),
+        },
+    };
+    let lines = world.lines().len();
+    world.happens(waits("there are no agents"));
+    world.now += 5;
+    world.happens(waits("there are still no agents"));
+    assert_eq!(world.lines().len(), lines + 1);
+    let since = world.allocations[&id].wait_since;
+    assert_eq!(since, Some(Micros(world.now - 5)));
+}
+
+#[test]
+fn a_task_that_works_for_no_trial_ends_with_its_attempt() {
+    let mut world = world(SINGLE, 0);
+    let id = world.live(1);
+    let mut row = world.allocations[&id].clone();
+    let mut task = world.tasks[&row.task_id].clone();
+    (task.id, task.trial_id, task.experiment_id) = ("t".into(), None, None);
+    (row.id, row.task_id, row.trial_id) = ("t.1".into(), "t".into(), None);
+    world.tasks.insert(task.id.clone(), task);
+    world.allocations.insert(row.id.clone(), row);
+    world.happens(Event::Allocation {
+        id: "t.1".into(),
+        event: AllocationEvent::Kill,
+        cause: person(),
+    });
+    assert!(world.tasks[&TaskId::from("t")].ended_at.is_some());
+    assert_eq!(world.trial_row(1).state, TrialState::Active);
+}

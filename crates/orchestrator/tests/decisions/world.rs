@@ -1,0 +1,326 @@
+//! Rows in maps, and a shell that keeps what effects ask for.
+
+use std::collections::BTreeMap;
+
+use det_config::hyperparameters::{Hyperparameter, SearchMethod, SearcherConfig, Space};
+use det_ids::{
+    AgentId, AllocationId, ContainerId, ExperimentId, JobId, Micros, RequestId, SlotId, TaskId,
+    TrialId,
+};
+use det_lifecycle::container::Observed;
+use det_lifecycle::experiment::ExperimentState;
+use det_orchestrator::{
+    Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place, Placed,
+    Refused, Rows, SearchState, Task, Terms, Topic, Trial, Unreadable,
+};
+use det_scheduler::{Placement, WaitKind};
+use det_searcher::Search;
+
+/// One experiment and all its rows.
+pub(crate) struct World {
+    pub(crate) now: i64,
+    pub(crate) experiment: Experiment,
+    pub(crate) terms: Terms,
+    pub(crate) search: Option<SearchState>,
+    pub(crate) trials: BTreeMap<TrialId, Trial>,
+    pub(crate) hparams: BTreeMap<TrialId, String>,
+    pub(crate) tasks: BTreeMap<TaskId, Task>,
+    pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
+    pub(crate) containers: BTreeMap<ContainerId, Container>,
+    pub(crate) places: BTreeMap<AgentId, Place>,
+    pub(crate) forbidden: Option<String>,
+    pub(crate) effects: Vec<Effect>,
+}
+
+pub(crate) const EXPERIMENT: ExperimentId = ExperimentId(1);
+
+/// A search by this method, not started.
+pub(crate) fn search(method: &SearchMethod) -> Search {
+    let config = SearcherConfig {
+        metric: "loss".to_owned(),
+        smaller_is_better: true,
+        source_trial_id: None,
+        source_checkpoint_uuid: None,
+        method: method.clone(),
+    };
+    let rate = Hyperparameter::Log {
+        minval: -4.0,
+        maxval: -1.0,
+        base: 10.0,
+        count: None,
+    };
+    let space = Space::from([("rate".to_owned(), rate)]);
+    Search::new(&config, &space, 7).expect("a search")
+}
+
+/// An active experiment whose search, by this method, has begun.
+pub(crate) fn world(method: &SearchMethod, max_restarts: u32) -> World {
+    let mut world = World {
+        now: 1_000_000,
+        experiment: Experiment {
+            id: EXPERIMENT,
+            state: ExperimentState::Active,
+            job_id: JobId::from("job"),
+            resource_pool: "default".to_owned(),
+            progress: 0.0,
+            trial_count: 0,
+            ended_at: None,
+        },
+        terms: Terms {
+            max_restarts,
+            slots: 1,
+            single_agent: false,
+            preemption_timeout: 60,
+        },
+        search: None,
+        trials: BTreeMap::new(),
+        hparams: BTreeMap::new(),
+        tasks: BTreeMap::new(),
+        allocations: BTreeMap::new(),
+        containers: BTreeMap::new(),
+        places: BTreeMap::from([("a".into(), place()), ("b".into(), place())]),
+        forbidden: None,
+        effects: Vec::new(),
+    };
+    let mut search = search(method);
+    let actions = search.start();
+    let search = Box::new(search);
+    world.happens(Event::SearchBegins {
+        id: EXPERIMENT,
+        search,
+        actions,
+    });
+    world
+}
+
+fn place() -> Place {
+    Place {
+        takes_work: true,
+        resource_pool: "default".to_owned(),
+        out_of_service: [].into(),
+    }
+}
+
+impl World {
+    /// Decides on an event with everything that follows.
+    pub(crate) fn try_event(&mut self, event: Event) -> Result<(), Refused> {
+        let core = Core {
+            snapshot_every: 100,
+            mutant: None,
+        };
+        let mut agenda = Agenda::new([event]);
+        while let Some(event) = agenda.next_event() {
+            let clock = Clock {
+                wall: Micros(self.now),
+                steady: Micros(self.now),
+            };
+            let outcome = core.decide(self, clock, event)?;
+            for effect in outcome.effects {
+                match &effect {
+                    Effect::InsertTrial(new) => {
+                        let id = TrialId(i64::try_from(self.trials.len()).expect("few") + 1);
+                        self.hparams.insert(id, new.hparams.clone());
+                        let trial = Trial {
+                            id,
+                            experiment_id: new.experiment_id,
+                            request_id: new.request_id.clone(),
+                            task_id: new.task_id.clone(),
+                            state: new.state,
+                            run_id: 0,
+                            restarts: 0,
+                            ended_at: None,
+                        };
+                        self.trials.insert(id, trial);
+                    }
+                    Effect::EndSearch(_) => self.search = None,
+                    _ => {}
+                }
+                self.effects.push(effect);
+            }
+            agenda.follow(outcome.then);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn happens(&mut self, event: Event) {
+        self.try_event(event).expect("it is accepted");
+    }
+
+    pub(crate) fn trial_row(&self, id: i64) -> &Trial {
+        &self.trials[&TrialId(id)]
+    }
+
+    /// The live allocation of a trial.
+    pub(crate) fn live(&self, trial: i64) -> AllocationId {
+        self.live_allocation(&self.trial_row(trial).task_id)
+            .expect("a live allocation")
+    }
+
+    /// Places the live allocation of a trial, one container on each place, and lets all of them run and meet.
+    pub(crate) fn runs_on(&mut self, trial: i64, places: &[&str]) -> Vec<ContainerId> {
+        let id = self.live(trial);
+        let parts = places
+            .iter()
+            .map(|place| ((*place).into(), vec![SlotId(0)]));
+        let ids: Vec<ContainerId> = (0..places.len())
+            .map(|n| ContainerId(format!("{id}-{n}")))
+            .collect();
+        self.happens(Event::Place(Placed {
+            placement: Placement {
+                allocation_id: id.clone(),
+                parts: parts.collect(),
+            },
+            container_ids: ids.clone(),
+        }));
+        for (container_id, place) in ids.iter().zip(places) {
+            self.observe(place, container_id, running());
+        }
+        for container_id in &ids {
+            self.happens(Event::Joined {
+                id: id.clone(),
+                container_id: container_id.clone(),
+                cause: Cause::actor("task"),
+            });
+        }
+        ids
+    }
+
+    pub(crate) fn observe(&mut self, place: &str, container_id: &ContainerId, observed: Observed) {
+        self.happens(Event::Observed {
+            place: place.into(),
+            container_id: container_id.clone(),
+            observed,
+        });
+    }
+
+    /// Lines of the logs, in order.
+    pub(crate) fn lines(&self) -> Vec<&str> {
+        let lines = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Log { text, .. } => Some(text.as_str()),
+            _ => None,
+        });
+        lines.collect()
+    }
+
+    pub(crate) fn is_woken(&self, topic: &Topic) -> bool {
+        let wake = |effect: &Effect| matches!(effect, Effect::Wake(woken) if woken == topic);
+        self.effects.iter().any(wake)
+    }
+}
+
+pub(crate) fn running() -> Observed {
+    Observed::Running {
+        host_address: "10.0.0.1".to_owned(),
+        ports: Vec::new(),
+        runtime_id: "1".to_owned(),
+    }
+}
+
+impl Rows for World {
+    fn experiment(&self, id: ExperimentId) -> Option<Experiment> {
+        (id == EXPERIMENT).then(|| self.experiment.clone())
+    }
+    fn update_experiment(&mut self, row: &Experiment) {
+        self.experiment = row.clone();
+    }
+    fn terms(&self, _id: ExperimentId) -> Result<Terms, Unreadable> {
+        Ok(self.terms)
+    }
+    fn live_trials(&self, _id: ExperimentId) -> Vec<TrialId> {
+        let live = self.trials.values().filter(|t| t.ended_at.is_none());
+        live.map(|t| t.id).collect()
+    }
+    fn live_trial_count(&self, id: ExperimentId) -> usize {
+        self.live_trials(id).len()
+    }
+    fn search(&mut self, _id: ExperimentId) -> Option<&mut SearchState> {
+        self.search.as_mut()
+    }
+    fn insert_search(&mut self, _id: ExperimentId, search: SearchState) {
+        self.search = Some(search);
+    }
+    fn trial(&self, id: TrialId) -> Option<Trial> {
+        self.trials.get(&id).cloned()
+    }
+    fn trial_of_request(&self, _id: ExperimentId, name: &RequestId) -> Option<Trial> {
+        self.trials
+            .values()
+            .find(|t| t.request_id == *name)
+            .cloned()
+    }
+    fn update_trial(&mut self, row: &Trial) {
+        self.trials.insert(row.id, row.clone());
+    }
+    fn set_hparams(&mut self, id: TrialId, hparams: &str) {
+        self.hparams.insert(id, hparams.to_owned());
+    }
+    fn start_run(&mut self, id: TrialId, run_id: i64) {
+        if let Some(trial) = self.trials.get_mut(&id) {
+            trial.run_id = run_id;
+        }
+    }
+    fn excluded_places(&self, _id: TrialId) -> Result<Option<String>, Unreadable> {
+        Ok(None)
+    }
+    fn restart_forbidden(&self, _id: TrialId) -> Option<String> {
+        self.forbidden.clone()
+    }
+    fn task_count(&self, id: TrialId) -> usize {
+        self.tasks
+            .values()
+            .filter(|t| t.trial_id == Some(id))
+            .count()
+    }
+    fn task(&self, id: &TaskId) -> Option<Task> {
+        self.tasks.get(id).cloned()
+    }
+    fn insert_task(&mut self, row: Task) {
+        self.tasks.insert(row.id.clone(), row);
+    }
+    fn update_task(&mut self, row: &Task) {
+        self.tasks.insert(row.id.clone(), row.clone());
+    }
+    fn allocation(&self, id: &AllocationId) -> Option<Allocation> {
+        self.allocations.get(id).cloned()
+    }
+    fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId> {
+        let of_task = |a: &&Allocation| a.task_id == *task_id && a.ended_at.is_none();
+        self.allocations
+            .values()
+            .find(of_task)
+            .map(|a| a.id.clone())
+    }
+    fn insert_allocation(&mut self, row: Allocation, _excluded: Option<String>) {
+        self.allocations.insert(row.id.clone(), row);
+    }
+    fn update_allocation(&mut self, row: &Allocation) {
+        self.allocations.insert(row.id.clone(), row.clone());
+    }
+    fn wait_kind(&self, id: &AllocationId) -> Option<WaitKind> {
+        let reason = self.allocations.get(id)?.wait_reason.as_ref()?;
+        WaitKind::ALL
+            .iter()
+            .copied()
+            .find(|kind| kind.name() == reason)
+    }
+    fn container(&self, id: &ContainerId) -> Option<Container> {
+        self.containers.get(id).cloned()
+    }
+    fn containers(&self, id: &AllocationId) -> Vec<Container> {
+        let all = self.containers.values();
+        all.filter(|c| c.allocation_id == *id).cloned().collect()
+    }
+    fn insert_container(&mut self, row: Container, _slots: &[SlotId]) {
+        self.containers.insert(row.id.clone(), row);
+    }
+    fn update_container(&mut self, row: &Container) {
+        self.containers.insert(row.id.clone(), row.clone());
+    }
+    fn place(&self, id: &AgentId) -> Option<Place> {
+        self.places.get(id).cloned()
+    }
+    fn live_containers_on(&self, place: &AgentId) -> Vec<Container> {
+        let on = |c: &&Container| c.place == *place && c.ended_at.is_none();
+        self.containers.values().filter(on).cloned().collect()
+    }
+}
