@@ -579,6 +579,19 @@ struct Inner {
     keeper: Keeper,
 }
 
+/// Makes the database file if it does not exist, for this user alone: it holds hashes of passwords and tokens. SQLite gives
+/// its companion files the same permissions.
+///
+/// The file is closed before SQLite opens it, and nothing else may open it afterwards: when a process closes any of its
+/// handles of a file, it loses all its POSIX locks of that file, those that SQLite relies on among them. Another process
+/// that looked at the database would then take itself for its only user and remove the write-ahead log on leaving, with
+/// everything that was acknowledged since (sqlite.org/howtocorrupt.html, section 2.2).
+fn make_private(path: &Path) -> std::io::Result<()> {
+    let file = private_file_options().open(path)?;
+    // One that was copied here may be open to others.
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))
+}
+
 /// How files that only the master may read are opened, made when absent.
 fn private_file_options() -> std::fs::OpenOptions {
     use std::os::unix::fs::OpenOptionsExt as _;
@@ -622,11 +635,7 @@ impl Store {
             }
             Err(std::fs::TryLockError::Error(source)) => return Err(directory_error(source)),
         }
-        // The file holds hashes of passwords and tokens. SQLite gives its companion files the same permissions.
-        let file = private_file_options().open(path).map_err(directory_error)?;
-        // One that was copied here may be open to others.
-        file.set_permissions(std::fs::Permissions::from_mode(0o600))
-            .map_err(directory_error)?;
+        make_private(path).map_err(directory_error)?;
         let options = LiteOptions::new(path);
         let mut first = OwnedConn::Lite(options.open_writer().map_err(StoreError::Unavailable)?);
         migrate::run(&mut first.conn()).await?;
