@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
@@ -10,6 +11,8 @@ import subprocess
 import sys
 
 import pytest
+
+from conftest import flavoured
 
 pytestmark = pytest.mark.core
 
@@ -47,3 +50,11 @@ def test_a_generator_makes_a_whole_client_of_the_description(tmp_path: pathlib.P
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False, env=env
     )
     assert used.returncode == 0, used.stdout + used.stderr
+
+
+def test_a_large_answer_is_whole_for_clients_that_take_it_compressed() -> None:
+    with flavoured("core") as cluster:
+        path = "/api/v1/api.swagger.json"
+        plain = cluster.raw("GET", path, user=None, headers={"Accept-Encoding": "identity"})
+        assert len(plain) > 256 * 1024, "as large as answers that go out in pieces"
+        assert gzip.decompress(cluster.raw("GET", path, user=None, headers={"Accept-Encoding": "gzip"})) == plain

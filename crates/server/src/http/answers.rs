@@ -96,7 +96,8 @@ pub(crate) fn paced(
             }
         }
     });
-    Body::from_stream(sent)
+    // Layers above, such as the one that compresses, ask again after the end.
+    Body::from_stream(sent.fuse())
 }
 
 /// Whether all pieces went out.
@@ -160,6 +161,16 @@ mod tests {
         let read = axum::body::to_bytes(body, usize::MAX).await.unwrap();
         assert_eq!(read.len(), 8000);
         assert_eq!(budget.usage().used, 0);
+    }
+
+    #[tokio::test]
+    async fn an_answer_can_be_asked_again_after_its_end() {
+        let held = Budgets::default().answers.try_reserve(None, 1000).unwrap();
+        let mut body = paced(pieces(2), held).into_data_stream();
+        assert!(body.next().await.is_some());
+        assert!(body.next().await.is_some());
+        assert!(body.next().await.is_none());
+        assert!(body.next().await.is_none());
     }
 
     #[tokio::test]
