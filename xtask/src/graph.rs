@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const PURE: &[&str] = &[
     "det-agent-proto",
     "det-api-types",
+    "det-authz",
     "det-config",
     "det-ids",
     "det-invariants",

@@ -1,0 +1,516 @@
+//! Who may do what: an actor, a permission and an object in; allowed or refused, with the reason, out.
+//!
+//! The rules are the rows of one table ([`table::TABLE`]): a permission on some kinds of objects, and the relations to the
+//! object that it needs. [`Relation`] lists the relations. What has no row is refused to everybody.
+//!
+//! - *Reading* is open to all who are known; the record of events and the master's log are for people, the master's
+//!   configuration and memory for administrators. What looks secret is shown in full to owners and administrators only
+//!   ([`Permission::ReadUnmasked`]); the owner's tasks may use it without seeing it ([`Permission::UseSecrets`]).
+//! - *Reports* (metrics, progress, log lines, checkpoints, the barriers of containers) come from the task that they are
+//!   about. Of trials that run outside the cluster they come from the owner; an administrator may help out.
+//! - *Steering* (pause, activate, cancel, kill, continue as it is, archive, texts, priority, places in the queue) is open
+//!   to all people, who are named in the events that it leaves. A task steers only what belongs to its owner: a pipeline
+//!   may drive its own experiments, code from elsewhere may not touch those of others.
+//! - *Redirecting* changes what runs in the owner's name, with whose identity, where, or which of the owner's files are
+//!   kept: continuing with an override, moves to projects and pools, checkpoint policy, how long logs are kept. It is for
+//!   the owner, the owner's tasks and administrators. Others fork.
+//! - *Deleting* cannot be undone. It takes a user in person: the owner, or an administrator.
+//! - *Templates, workspaces and projects* are added by everybody, and changed, archived and deleted by their owners and
+//!   administrators, in person.
+//! - *The cluster itself* (agents, users, limits, policies, the master's configuration and log) is for administrators, and
+//!   never for their tasks.
+//! - *A task that has ended* may report for a short time, and nothing else.
+//!
+//! Values in, values out: the caller loads the owner of an object, and only where [`depends_on_owner`] says that the answer
+//! depends on it.
+
+mod table;
+
+pub use table::{Kind, Permission};
+
+use table::row;
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Actor<'a> {
+    /// A user with a session.
+    Person {
+        /// The user's id.
+        id: i64,
+        /// Whether the user is an administrator.
+        administrator: bool,
+    },
+    /// A task with its own token, which acts for its owner and has none of an administrator's rights.
+    Task {
+        /// The user id of its owner.
+        owner: i64,
+        /// Its id.
+        task: &'a str,
+        /// The allocation that the token belongs to.
+        allocation: &'a str,
+        /// Its trial; `None` for tasks that are no trials.
+        trial: Option<i64>,
+        /// Whether the allocation has ended.
+        ended: bool,
+    },
+}
+
+impl Actor<'_> {
+    /// The user id of the person who asks, or for whom the task acts.
+    pub fn user_id(&self) -> i64 {
+        match self {
+            Self::Person { id, .. } => *id,
+            Self::Task { owner, .. } => *owner,
+        }
+    }
+}
+
+/// What is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Object<'a> {
+    kind: Kind,
+    identity: Option<Identity<'a>>,
+    owner: Option<i64>,
+}
+
+/// Which of the things a task's token can belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity<'a> {
+    /// The trial with this id.
+    Trial(i64),
+    /// The task with this id.
+    Task(&'a str),
+    /// The allocation with this id.
+    Allocation(&'a str),
+}
+
+impl<'a> Object<'a> {
+    /// Something of this kind that belongs to nobody, or whose owner does not matter.
+    pub const fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            identity: None,
+            owner: None,
+        }
+    }
+
+    /// A trial, a task or an allocation.
+    pub const fn identified(identity: Identity<'a>) -> Self {
+        Self {
+            kind: match identity {
+                Identity::Trial(_) => Kind::Trial,
+                Identity::Task(_) => Kind::Task,
+                Identity::Allocation(_) => Kind::Allocation,
+            },
+            identity: Some(identity),
+            owner: None,
+        }
+    }
+
+    /// The same, belonging to the user with this id.
+    #[must_use]
+    pub const fn owned_by(self, user_id: i64) -> Self {
+        Self {
+            owner: Some(user_id),
+            ..self
+        }
+    }
+
+    /// What kind of thing it is.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Which trial, task or allocation it is; `None` for everything else.
+    pub const fn identity(&self) -> Option<Identity<'a>> {
+        self.identity
+    }
+
+    /// The user id of its owner; `None` = nobody's, or not known.
+    pub const fn owner(&self) -> Option<i64> {
+        self.owner
+    }
+}
+
+/// What the actor is to the object. The first that applies counts, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Relation {
+    /// A user who is an administrator, whoever owns the object.
+    Administrator,
+    /// The user who owns the object.
+    Owner,
+    /// Any other user.
+    OtherPerson,
+    /// The task, trial or allocation that the object is.
+    Itself,
+    /// Another task of the object's owner.
+    OwnersTask,
+    /// A task of somebody else.
+    OtherTask,
+}
+
+impl Relation {
+    /// Every relation.
+    pub const ALL: [Self; 6] = [
+        Self::Administrator,
+        Self::Owner,
+        Self::OtherPerson,
+        Self::Itself,
+        Self::OwnersTask,
+        Self::OtherTask,
+    ];
+
+    fn of(actor: &Actor<'_>, object: &Object<'_>) -> Self {
+        match actor {
+            Actor::Person {
+                administrator: true,
+                ..
+            } => Self::Administrator,
+            Actor::Person { id, .. } if object.owner == Some(*id) => Self::Owner,
+            Actor::Person { .. } => Self::OtherPerson,
+            Actor::Task {
+                owner,
+                task,
+                allocation,
+                trial,
+                ..
+            } => {
+                let is_itself = match object.identity {
+                    Some(Identity::Trial(id)) => *trial == Some(id),
+                    Some(Identity::Task(id)) => *task == id,
+                    Some(Identity::Allocation(id)) => *allocation == id,
+                    None => false,
+                };
+                if is_itself {
+                    Self::Itself
+                } else if object.owner == Some(*owner) {
+                    Self::OwnersTask
+                } else {
+                    Self::OtherTask
+                }
+            }
+        }
+    }
+
+    /// Whether a task asks.
+    pub const fn is_task(self) -> bool {
+        matches!(self, Self::Itself | Self::OwnersTask | Self::OtherTask)
+    }
+}
+
+/// The answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It may be done.
+    Allowed {
+        /// The relation that gives the right.
+        because: Relation,
+    },
+    /// It may not be done.
+    Refused {
+        /// What the actor would have to be.
+        missing: Missing,
+    },
+}
+
+impl Decision {
+    /// Whether it may be done.
+    pub const fn is_allowed(self) -> bool {
+        matches!(self, Self::Allowed { .. })
+    }
+}
+
+/// What an actor lacks for a right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// The task's allocation has ended: it would have to run.
+    Running,
+    /// A task asks, and only people may.
+    Person,
+    /// Only administrators may.
+    Administrator,
+    /// The object belongs to somebody else.
+    Ownership,
+    /// The task's token belongs to another trial, task or allocation.
+    Identity,
+    /// Nobody may: the table has no row for it.
+    Rule,
+}
+
+/// Whether `actor` may do what `permission` says to `object`.
+pub fn decide(actor: &Actor<'_>, permission: Permission, object: &Object<'_>) -> Decision {
+    if matches!(actor, Actor::Task { ended: true, .. }) && permission != Permission::Report {
+        return Decision::Refused {
+            missing: Missing::Running,
+        };
+    }
+    let relation = Relation::of(actor, object);
+    let Some(row) = row(permission, object.kind) else {
+        return Decision::Refused {
+            missing: Missing::Rule,
+        };
+    };
+    let allows = |relation| row.allowed.contains(&relation);
+    if allows(relation) {
+        return Decision::Allowed { because: relation };
+    }
+    let missing = match relation.is_task() {
+        true if allows(Relation::OwnersTask) => Missing::Ownership,
+        true if allows(Relation::Itself) => Missing::Identity,
+        true => Missing::Person,
+        false if allows(Relation::Owner) => Missing::Ownership,
+        false => Missing::Administrator,
+    };
+    Decision::Refused { missing }
+}
+
+/// Whether the answer to [`decide`] depends on who owns the object. If not, its owner need not be loaded.
+pub fn depends_on_owner(actor: &Actor<'_>, permission: Permission, object: &Object<'_>) -> bool {
+    let own = object.owned_by(actor.user_id());
+    let nobodys = Object {
+        owner: None,
+        ..*object
+    };
+    decide(actor, permission, &own).is_allowed() != decide(actor, permission, &nobodys).is_allowed()
+}
+
+/// Whether `actor` may do this to things of this kind that are the actor's own: what is refused here needs no look at the
+/// thing itself.
+pub fn decide_for_own(actor: &Actor<'_>, permission: Permission, kind: Kind) -> Decision {
+    decide(
+        actor,
+        permission,
+        &Object::of(kind).owned_by(actor.user_id()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADA: i64 = 1;
+    const BOB: i64 = 2;
+
+    fn person(id: i64) -> Actor<'static> {
+        Actor::Person {
+            id,
+            administrator: false,
+        }
+    }
+
+    fn administrator(id: i64) -> Actor<'static> {
+        Actor::Person {
+            id,
+            administrator: true,
+        }
+    }
+
+    /// The task `t`, whose allocation is `t.1` and whose trial is number 7.
+    fn task(owner: i64, ended: bool) -> Actor<'static> {
+        Actor::Task {
+            owner,
+            task: "t",
+            allocation: "t.1",
+            trial: Some(7),
+            ended,
+        }
+    }
+
+    /// Objects of every kind, of Ada, of Bob and of nobody; what carries the identity of Ada's task belongs to Ada.
+    fn objects() -> Vec<Object<'static>> {
+        let mut objects = Vec::new();
+        for kind in Kind::ALL {
+            let object = Object::of(kind);
+            objects.extend([object, object.owned_by(ADA), object.owned_by(BOB)]);
+        }
+        for own in [
+            Identity::Trial(7),
+            Identity::Task("t"),
+            Identity::Allocation("t.1"),
+        ] {
+            objects.push(Object::identified(own).owned_by(ADA));
+        }
+        for other in [
+            Identity::Trial(8),
+            Identity::Task("u"),
+            Identity::Allocation("t.2"),
+        ] {
+            let object = Object::identified(other);
+            objects.extend([object.owned_by(ADA), object.owned_by(BOB)]);
+        }
+        objects
+    }
+
+    fn every_question() -> impl Iterator<Item = (Permission, Object<'static>)> {
+        Permission::ALL.into_iter().flat_map(|permission| {
+            objects()
+                .into_iter()
+                .map(move |object| (permission, object))
+        })
+    }
+
+    #[test]
+    fn an_administrators_right_is_never_less_than_that_of_another_person() {
+        for (permission, object) in every_question() {
+            if decide(&person(ADA), permission, &object).is_allowed() {
+                let decision = decide(&administrator(ADA), permission, &object);
+                assert!(decision.is_allowed(), "{permission:?} {object:?}");
+                let decision = decide(&administrator(BOB), permission, &object);
+                assert!(decision.is_allowed(), "{permission:?} {object:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_owners_right_is_never_less_than_that_of_another_person() {
+        for (permission, object) in every_question() {
+            let others = decide(&person(BOB), permission, &object.owned_by(ADA));
+            let owners = decide(&person(ADA), permission, &object.owned_by(ADA));
+            assert!(
+                owners.is_allowed() || !others.is_allowed(),
+                "{permission:?} {object:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_task_never_has_a_right_that_its_owner_lacks() {
+        for (permission, object) in every_question() {
+            if decide(&task(ADA, false), permission, &object).is_allowed() {
+                let decision = decide(&person(ADA), permission, &object);
+                assert!(decision.is_allowed(), "{permission:?} {object:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_task_that_has_ended_only_reports_and_only_of_itself() {
+        for (permission, object) in every_question() {
+            let decision = decide(&task(ADA, true), permission, &object);
+            if permission == Permission::Report {
+                let running = decide(&task(ADA, false), permission, &object);
+                assert_eq!(decision, running, "{object:?}");
+                let itself = object.identity().is_some_and(|identity| {
+                    matches!(
+                        identity,
+                        Identity::Trial(7) | Identity::Task("t") | Identity::Allocation("t.1")
+                    )
+                });
+                assert_eq!(decision.is_allowed(), itself, "{object:?}");
+            } else {
+                let missing = Missing::Running;
+                assert_eq!(decision, Decision::Refused { missing }, "{permission:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tasks_rights_do_not_grow_with_those_of_its_owner() {
+        // A task is only known by the number of its owner, so an administrator's task is any task.
+        for (permission, object) in every_question() {
+            if permission == Permission::Administer {
+                let decision = decide(&task(ADA, false), permission, &object);
+                assert!(!decision.is_allowed(), "{object:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn where_the_owner_does_not_matter_none_changes_the_answer() {
+        for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
+            for (permission, object) in every_question() {
+                if !depends_on_owner(&actor, permission, &object) {
+                    let answers = [ADA, BOB, 3]
+                        .map(|owner| decide(&actor, permission, &object.owned_by(owner)));
+                    let first = answers[0].is_allowed();
+                    assert!(
+                        answers.iter().all(|answer| answer.is_allowed() == first),
+                        "{permission:?} {object:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn reading_and_reporting_cost_no_look_at_the_owner() {
+        for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
+            for kind in Kind::ALL {
+                let object = Object::of(kind);
+                assert!(
+                    !depends_on_owner(&actor, Permission::Read, &object),
+                    "{kind:?}"
+                );
+            }
+        }
+        // A person who is no administrator reports for a trial outside the cluster: there the owner counts.
+        let trial = Object::identified(Identity::Trial(7));
+        assert!(!depends_on_owner(
+            &task(ADA, false),
+            Permission::Report,
+            &trial
+        ));
+        assert!(!depends_on_owner(
+            &administrator(ADA),
+            Permission::Report,
+            &trial
+        ));
+        assert!(depends_on_owner(&person(ADA), Permission::Report, &trial));
+    }
+
+    #[test]
+    fn refusals_say_what_is_missing() {
+        let bobs = Object::of(Kind::Experiment).owned_by(BOB);
+        let others_trial = Object::identified(Identity::Trial(8)).owned_by(ADA);
+        for (actor, permission, object, expected) in [
+            (person(ADA), Permission::Redirect, bobs, Missing::Ownership),
+            (
+                task(ADA, false),
+                Permission::Redirect,
+                bobs,
+                Missing::Ownership,
+            ),
+            (task(ADA, false), Permission::Delete, bobs, Missing::Person),
+            (
+                task(ADA, false),
+                Permission::Report,
+                others_trial,
+                Missing::Identity,
+            ),
+            (task(ADA, true), Permission::Read, bobs, Missing::Running),
+            (
+                person(ADA),
+                Permission::Administer,
+                Object::of(Kind::Agent),
+                Missing::Administrator,
+            ),
+            (
+                administrator(ADA),
+                Permission::Steer,
+                Object::of(Kind::Event),
+                Missing::Rule,
+            ),
+        ] {
+            assert_eq!(
+                decide(&actor, permission, &object),
+                Decision::Refused { missing: expected },
+                "{actor:?} {permission:?} {object:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_refused_for_ones_own_is_refused_for_all() {
+        for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
+            for (permission, object) in every_question() {
+                // Its own trial is more to a task than a trial of its owner.
+                if object.identity().is_none()
+                    && !decide_for_own(&actor, permission, object.kind()).is_allowed()
+                {
+                    let decision = decide(&actor, permission, &object);
+                    assert!(!decision.is_allowed(), "{permission:?} {object:?}");
+                }
+            }
+        }
+    }
+}
