@@ -1,7 +1,7 @@
-//! Who may do what: an actor, a permission and an object in; allowed or refused, with the reason, out.
+//! Who may do what: an actor, a permission and a target in; allowed or refused, with the reason, out.
 //!
-//! The rules are the rows of one table ([`table::TABLE`]): a permission on some kinds of objects, and the relations to the
-//! object that it needs. [`Relation`] lists the relations. What has no row is refused to everybody.
+//! The rules are the rows of one table ([`table::TABLE`]): a permission on some kinds of targets, and the relations to the
+//! target that it needs. [`Relation`] lists the relations. What has no row is refused to everybody.
 //!
 //! - *Reading* is open to all who are known; the record of events and the master's log are for people, the master's
 //!   configuration and memory for administrators. What looks secret is shown in full to owners and administrators only
@@ -21,7 +21,7 @@
 //!   never for their tasks.
 //! - *A task that has ended* may report for a short time, and nothing else.
 //!
-//! Values in, values out: the caller loads the owner of an object, and only where [`depends_on_owner`] says that the answer
+//! Values in, values out: the caller loads the owner of a target, and only where [`depends_on_owner`] says that the answer
 //! depends on it.
 
 mod table;
@@ -67,7 +67,7 @@ impl Actor<'_> {
 
 /// What is asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Object<'a> {
+pub struct Target<'a> {
     kind: Kind,
     identity: Option<Identity<'a>>,
     owner: Option<i64>,
@@ -84,7 +84,7 @@ pub enum Identity<'a> {
     Allocation(&'a str),
 }
 
-impl<'a> Object<'a> {
+impl<'a> Target<'a> {
     /// Something of this kind that belongs to nobody, or whose owner does not matter.
     pub const fn of(kind: Kind) -> Self {
         Self {
@@ -132,18 +132,18 @@ impl<'a> Object<'a> {
     }
 }
 
-/// What the actor is to the object. The first that applies counts, in this order.
+/// What the actor is to the target. The first that applies counts, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Relation {
-    /// A user who is an administrator, whoever owns the object.
+    /// A user who is an administrator, whoever owns the target.
     Administrator,
-    /// The user who owns the object.
+    /// The user who owns the target.
     Owner,
     /// Any other user.
     OtherPerson,
-    /// The task, trial or allocation that the object is.
+    /// The task, trial or allocation that the target is.
     Itself,
-    /// Another task of the object's owner.
+    /// Another task of the target's owner.
     OwnersTask,
     /// A task of somebody else.
     OtherTask,
@@ -160,13 +160,13 @@ impl Relation {
         Self::OtherTask,
     ];
 
-    fn of(actor: &Actor<'_>, object: &Object<'_>) -> Self {
+    fn of(actor: &Actor<'_>, target: &Target<'_>) -> Self {
         match actor {
             Actor::Person {
                 administrator: true,
                 ..
             } => Self::Administrator,
-            Actor::Person { id, .. } if object.owner == Some(*id) => Self::Owner,
+            Actor::Person { id, .. } if target.owner == Some(*id) => Self::Owner,
             Actor::Person { .. } => Self::OtherPerson,
             Actor::Task {
                 owner,
@@ -175,7 +175,7 @@ impl Relation {
                 trial,
                 ..
             } => {
-                let is_itself = match object.identity {
+                let is_itself = match target.identity {
                     Some(Identity::Trial(id)) => *trial == Some(id),
                     Some(Identity::Task(id)) => *task == id,
                     Some(Identity::Allocation(id)) => *allocation == id,
@@ -183,7 +183,7 @@ impl Relation {
                 };
                 if is_itself {
                     Self::Itself
-                } else if object.owner == Some(*owner) {
+                } else if target.owner == Some(*owner) {
                     Self::OwnersTask
                 } else {
                     Self::OtherTask
@@ -229,7 +229,7 @@ pub enum Missing {
     Person,
     /// Only administrators may.
     Administrator,
-    /// The object belongs to somebody else.
+    /// The target belongs to somebody else.
     Ownership,
     /// The task's token belongs to another trial, task or allocation.
     Identity,
@@ -237,15 +237,15 @@ pub enum Missing {
     Rule,
 }
 
-/// Whether `actor` may do what `permission` says to `object`.
-pub fn decide(actor: &Actor<'_>, permission: Permission, object: &Object<'_>) -> Decision {
+/// Whether `actor` may do what `permission` says to `target`.
+pub fn decide(actor: &Actor<'_>, permission: Permission, target: &Target<'_>) -> Decision {
     if matches!(actor, Actor::Task { ended: true, .. }) && permission != Permission::Report {
         return Decision::Refused {
             missing: Missing::Running,
         };
     }
-    let relation = Relation::of(actor, object);
-    let Some(row) = row(permission, object.kind) else {
+    let relation = Relation::of(actor, target);
+    let Some(row) = row(permission, target.kind) else {
         return Decision::Refused {
             missing: Missing::Rule,
         };
@@ -264,12 +264,12 @@ pub fn decide(actor: &Actor<'_>, permission: Permission, object: &Object<'_>) ->
     Decision::Refused { missing }
 }
 
-/// Whether the answer to [`decide`] depends on who owns the object. If not, its owner need not be loaded.
-pub fn depends_on_owner(actor: &Actor<'_>, permission: Permission, object: &Object<'_>) -> bool {
-    let own = object.owned_by(actor.user_id());
-    let nobodys = Object {
+/// Whether the answer to [`decide`] depends on who owns the target. If not, its owner need not be loaded.
+pub fn depends_on_owner(actor: &Actor<'_>, permission: Permission, target: &Target<'_>) -> bool {
+    let own = target.owned_by(actor.user_id());
+    let nobodys = Target {
         owner: None,
-        ..*object
+        ..*target
     };
     decide(actor, permission, &own).is_allowed() != decide(actor, permission, &nobodys).is_allowed()
 }
@@ -280,7 +280,7 @@ pub fn decide_for_own(actor: &Actor<'_>, permission: Permission, kind: Kind) -> 
     decide(
         actor,
         permission,
-        &Object::of(kind).owned_by(actor.user_id()),
+        &Target::of(kind).owned_by(actor.user_id()),
     )
 }
 
@@ -317,86 +317,86 @@ mod tests {
     }
 
     /// Objects of every kind, of Ada, of Bob and of nobody; what carries the identity of Ada's task belongs to Ada.
-    fn objects() -> Vec<Object<'static>> {
-        let mut objects = Vec::new();
+    fn targets() -> Vec<Target<'static>> {
+        let mut targets = Vec::new();
         for kind in Kind::ALL {
-            let object = Object::of(kind);
-            objects.extend([object, object.owned_by(ADA), object.owned_by(BOB)]);
+            let target = Target::of(kind);
+            targets.extend([target, target.owned_by(ADA), target.owned_by(BOB)]);
         }
         for own in [
             Identity::Trial(7),
             Identity::Task("t"),
             Identity::Allocation("t.1"),
         ] {
-            objects.push(Object::identified(own).owned_by(ADA));
+            targets.push(Target::identified(own).owned_by(ADA));
         }
         for other in [
             Identity::Trial(8),
             Identity::Task("u"),
             Identity::Allocation("t.2"),
         ] {
-            let object = Object::identified(other);
-            objects.extend([object.owned_by(ADA), object.owned_by(BOB)]);
+            let target = Target::identified(other);
+            targets.extend([target.owned_by(ADA), target.owned_by(BOB)]);
         }
-        objects
+        targets
     }
 
-    fn every_question() -> impl Iterator<Item = (Permission, Object<'static>)> {
+    fn every_question() -> impl Iterator<Item = (Permission, Target<'static>)> {
         Permission::ALL.into_iter().flat_map(|permission| {
-            objects()
+            targets()
                 .into_iter()
-                .map(move |object| (permission, object))
+                .map(move |target| (permission, target))
         })
     }
 
     #[test]
     fn an_administrators_right_is_never_less_than_that_of_another_person() {
-        for (permission, object) in every_question() {
-            if decide(&person(ADA), permission, &object).is_allowed() {
-                let decision = decide(&administrator(ADA), permission, &object);
-                assert!(decision.is_allowed(), "{permission:?} {object:?}");
-                let decision = decide(&administrator(BOB), permission, &object);
-                assert!(decision.is_allowed(), "{permission:?} {object:?}");
+        for (permission, target) in every_question() {
+            if decide(&person(ADA), permission, &target).is_allowed() {
+                let decision = decide(&administrator(ADA), permission, &target);
+                assert!(decision.is_allowed(), "{permission:?} {target:?}");
+                let decision = decide(&administrator(BOB), permission, &target);
+                assert!(decision.is_allowed(), "{permission:?} {target:?}");
             }
         }
     }
 
     #[test]
     fn an_owners_right_is_never_less_than_that_of_another_person() {
-        for (permission, object) in every_question() {
-            let others = decide(&person(BOB), permission, &object.owned_by(ADA));
-            let owners = decide(&person(ADA), permission, &object.owned_by(ADA));
+        for (permission, target) in every_question() {
+            let others = decide(&person(BOB), permission, &target.owned_by(ADA));
+            let owners = decide(&person(ADA), permission, &target.owned_by(ADA));
             assert!(
                 owners.is_allowed() || !others.is_allowed(),
-                "{permission:?} {object:?}"
+                "{permission:?} {target:?}"
             );
         }
     }
 
     #[test]
     fn a_task_never_has_a_right_that_its_owner_lacks() {
-        for (permission, object) in every_question() {
-            if decide(&task(ADA, false), permission, &object).is_allowed() {
-                let decision = decide(&person(ADA), permission, &object);
-                assert!(decision.is_allowed(), "{permission:?} {object:?}");
+        for (permission, target) in every_question() {
+            if decide(&task(ADA, false), permission, &target).is_allowed() {
+                let decision = decide(&person(ADA), permission, &target);
+                assert!(decision.is_allowed(), "{permission:?} {target:?}");
             }
         }
     }
 
     #[test]
     fn a_task_that_has_ended_only_reports_and_only_of_itself() {
-        for (permission, object) in every_question() {
-            let decision = decide(&task(ADA, true), permission, &object);
+        for (permission, target) in every_question() {
+            let decision = decide(&task(ADA, true), permission, &target);
             if permission == Permission::Report {
-                let running = decide(&task(ADA, false), permission, &object);
-                assert_eq!(decision, running, "{object:?}");
-                let itself = object.identity().is_some_and(|identity| {
+                let running = decide(&task(ADA, false), permission, &target);
+                assert_eq!(decision, running, "{target:?}");
+                let itself = target.identity().is_some_and(|identity| {
                     matches!(
                         identity,
                         Identity::Trial(7) | Identity::Task("t") | Identity::Allocation("t.1")
                     )
                 });
-                assert_eq!(decision.is_allowed(), itself, "{object:?}");
+                assert_eq!(decision.is_allowed(), itself, "{target:?}");
             } else {
                 let missing = Missing::Running;
                 assert_eq!(decision, Decision::Refused { missing }, "{permission:?}");
@@ -407,10 +407,10 @@ mod tests {
     #[test]
     fn a_tasks_rights_do_not_grow_with_those_of_its_owner() {
         // A task is only known by the number of its owner, so an administrator's task is any task.
-        for (permission, object) in every_question() {
+        for (permission, target) in every_question() {
             if permission == Permission::Administer {
-                let decision = decide(&task(ADA, false), permission, &object);
-                assert!(!decision.is_allowed(), "{object:?}");
+                let decision = decide(&task(ADA, false), permission, &target);
+                assert!(!decision.is_allowed(), "{target:?}");
             }
         }
     }
@@ -418,14 +418,14 @@ mod tests {
     #[test]
     fn where_the_owner_does_not_matter_none_changes_the_answer() {
         for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
-            for (permission, object) in every_question() {
-                if !depends_on_owner(&actor, permission, &object) {
+            for (permission, target) in every_question() {
+                if !depends_on_owner(&actor, permission, &target) {
                     let answers = [ADA, BOB, 3]
-                        .map(|owner| decide(&actor, permission, &object.owned_by(owner)));
+                        .map(|owner| decide(&actor, permission, &target.owned_by(owner)));
                     let first = answers[0].is_allowed();
                     assert!(
                         answers.iter().all(|answer| answer.is_allowed() == first),
-                        "{permission:?} {object:?}"
+                        "{permission:?} {target:?}"
                     );
                 }
             }
@@ -436,15 +436,15 @@ mod tests {
     fn reading_and_reporting_cost_no_look_at_the_owner() {
         for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
             for kind in Kind::ALL {
-                let object = Object::of(kind);
+                let target = Target::of(kind);
                 assert!(
-                    !depends_on_owner(&actor, Permission::Read, &object),
+                    !depends_on_owner(&actor, Permission::Read, &target),
                     "{kind:?}"
                 );
             }
         }
         // A person who is no administrator reports for a trial outside the cluster: there the owner counts.
-        let trial = Object::identified(Identity::Trial(7));
+        let trial = Target::identified(Identity::Trial(7));
         assert!(!depends_on_owner(
             &task(ADA, false),
             Permission::Report,
@@ -460,9 +460,9 @@ mod tests {
 
     #[test]
     fn refusals_say_what_is_missing() {
-        let bobs = Object::of(Kind::Experiment).owned_by(BOB);
-        let others_trial = Object::identified(Identity::Trial(8)).owned_by(ADA);
-        for (actor, permission, object, expected) in [
+        let bobs = Target::of(Kind::Experiment).owned_by(BOB);
+        let others_trial = Target::identified(Identity::Trial(8)).owned_by(ADA);
+        for (actor, permission, target, expected) in [
             (person(ADA), Permission::Redirect, bobs, Missing::Ownership),
             (
                 task(ADA, false),
@@ -481,20 +481,20 @@ mod tests {
             (
                 person(ADA),
                 Permission::Administer,
-                Object::of(Kind::Agent),
+                Target::of(Kind::Agent),
                 Missing::Administrator,
             ),
             (
                 administrator(ADA),
                 Permission::Steer,
-                Object::of(Kind::Event),
+                Target::of(Kind::Event),
                 Missing::Rule,
             ),
         ] {
             assert_eq!(
-                decide(&actor, permission, &object),
+                decide(&actor, permission, &target),
                 Decision::Refused { missing: expected },
-                "{actor:?} {permission:?} {object:?}"
+                "{actor:?} {permission:?} {target:?}"
             );
         }
     }
@@ -502,13 +502,13 @@ mod tests {
     #[test]
     fn what_is_refused_for_ones_own_is_refused_for_all() {
         for actor in [person(ADA), administrator(ADA), task(ADA, false)] {
-            for (permission, object) in every_question() {
+            for (permission, target) in every_question() {
                 // Its own trial is more to a task than a trial of its owner.
-                if object.identity().is_none()
-                    && !decide_for_own(&actor, permission, object.kind()).is_allowed()
+                if target.identity().is_none()
+                    && !decide_for_own(&actor, permission, target.kind()).is_allowed()
                 {
-                    let decision = decide(&actor, permission, &object);
-                    assert!(!decision.is_allowed(), "{permission:?} {object:?}");
+                    let decision = decide(&actor, permission, &target);
+                    assert!(!decision.is_allowed(), "{permission:?} {target:?}");
                 }
             }
         }

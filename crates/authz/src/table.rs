@@ -47,7 +47,7 @@ impl Permission {
     ];
 }
 
-/// Kinds of objects.
+/// Kinds of targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// The cluster as a whole.
@@ -112,7 +112,7 @@ impl Kind {
     ];
 }
 
-/// A rule: these relations give this permission on objects of these kinds.
+/// A rule: these relations give this permission on targets of these kinds.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) permission: Permission,
@@ -244,9 +244,9 @@ pub(crate) fn row(permission: Permission, kind: Kind) -> Option<&'static Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Actor, Identity, Object, decide};
+    use crate::{Actor, Identity, Target, decide};
 
-    /// Who asks about an object of user 1: an administrator, its owner, another person, the task that it is about, another
+    /// Who asks about a target of user 1: an administrator, its owner, another person, the task that it is about, another
     /// task of the owner, a task of another person.
     fn actors() -> [Actor<'static>; 6] {
         let person = |id, administrator| Actor::Person { id, administrator };
@@ -267,19 +267,19 @@ mod tests {
         ]
     }
 
-    fn object(kind: Kind) -> Object<'static> {
-        let object = match kind {
-            Kind::Trial => Object::identified(Identity::Trial(7)),
-            Kind::Task => Object::identified(Identity::Task("t")),
-            Kind::Allocation => Object::identified(Identity::Allocation("t.1")),
-            kind => Object::of(kind),
+    fn target(kind: Kind) -> Target<'static> {
+        let target = match kind {
+            Kind::Trial => Target::identified(Identity::Trial(7)),
+            Kind::Task => Target::identified(Identity::Task("t")),
+            Kind::Allocation => Target::identified(Identity::Allocation("t.1")),
+            kind => Target::of(kind),
         };
-        object.owned_by(1)
+        target.owned_by(1)
     }
 
     /// The answers for `actors`, as a word of six letters: `y` or `-`.
     fn answers(permission: Permission, kind: Kind) -> String {
-        let may = |actor: &Actor<'_>| decide(actor, permission, &object(kind)).is_allowed();
+        let may = |actor: &Actor<'_>| decide(actor, permission, &target(kind)).is_allowed();
         actors()
             .iter()
             .map(|actor| if may(actor) { 'y' } else { '-' })

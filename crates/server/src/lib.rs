@@ -19,6 +19,7 @@ pub mod hub;
 pub mod in_force;
 pub mod live;
 pub mod master_log;
+mod rights;
 mod rm_agents;
 mod tls;
 

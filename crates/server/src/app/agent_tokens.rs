@@ -6,6 +6,7 @@
 //! more. The id becomes free when the agent has been away for longer than its pool waits (see
 //! [`Master::give_up_lost_agents`]) or when an administrator revokes its token.
 
+use det_authz::{Kind, Permission};
 use det_store::events::NewEvent;
 use det_store::{WriteTx, agent_tokens, agents};
 
@@ -152,7 +153,11 @@ impl Master {
     /// Refuses the token of an agent from now on, ends its connection and gives up what runs on it. For administrators.
     /// Its id is free for an agent that joins with the cluster's token and a token of its own that is new.
     pub async fn revoke_agent(&self, actor: &Actor, agent_id: &str) -> AppResult<()> {
-        actor.require_admin("revoke the tokens of agents")?;
+        actor.require(
+            Permission::Administer,
+            Kind::Agent,
+            "revoke the tokens of agents",
+        )?;
         let (master, id, actor) = (self.clone(), agent_id.to_owned(), actor.name());
         self.store
             .write(move |tx| {

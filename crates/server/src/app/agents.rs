@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_agent_proto::{AgentLog, Hello, PROTOCOL_VERSION};
+use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
 use det_ids::{AgentId, AllocationId};
 use det_orchestrator::Event;
@@ -348,7 +349,11 @@ impl Master {
         agent_id: &str,
         service: Service,
     ) -> AppResult<()> {
-        actor.require_admin("enable or disable agents")?;
+        actor.require(
+            Permission::Administer,
+            Kind::Agent,
+            "enable or disable agents",
+        )?;
         self.require_connected(agent_id)?;
         let master = self.clone();
         let (agent_id, actor) = (agent_id.to_owned(), actor.name());
@@ -389,7 +394,11 @@ impl Master {
         slot: u32,
         service: Service,
     ) -> AppResult<()> {
-        actor.require_admin("enable or disable slots")?;
+        actor.require(
+            Permission::Administer,
+            Kind::Agent,
+            "enable or disable slots",
+        )?;
         self.require_connected(agent_id)?;
         let master = self.clone();
         let (agent_id, actor) = (agent_id.to_owned(), actor.name());

@@ -1,6 +1,7 @@
 //! Policies that administrators lay over configurations, of the cluster and of workspaces: invariants, which no document
 //! can change, and constraints, which the result must keep.
 
+use det_authz::{Kind, Permission, Target};
 use det_config::errors::ConfigErrors;
 use det_config::policies::{Policies, Workload};
 use det_config::yaml;
@@ -96,7 +97,11 @@ impl Master {
         workload: Workload,
         text: &str,
     ) -> AppResult<Map<String, Value>> {
-        actor.require_admin("set config policies")?;
+        actor.require(
+            Permission::Administer,
+            Kind::ConfigPolicy,
+            "set config policies",
+        )?;
         let scope_name = scope.name(&self.places.get())?;
         if text.trim().is_empty() {
             return Err(AppError::invalid(
@@ -142,7 +147,11 @@ impl Master {
         scope: Scope,
         workload: Workload,
     ) -> AppResult<()> {
-        actor.require_admin("delete config policies")?;
+        actor.require(
+            Permission::Administer,
+            Kind::ConfigPolicy,
+            "delete config policies",
+        )?;
         scope.name(&self.places.get())?;
         let (master, actor) = (self.clone(), actor.name());
         self.store
@@ -276,7 +285,7 @@ fn unusable(errors: &ConfigErrors) -> AppError {
 
 /// Policies for showing.
 fn shown(mut document: Value, actor: &Actor) -> Map<String, Value> {
-    let keeps_it = matches!(actor, Actor::User(user) if user.admin);
+    let keeps_it = actor.may(Permission::ReadUnmasked, &Target::of(Kind::ConfigPolicy));
     if let Some(invariants) = document.get_mut("invariant_config") {
         *invariants = masked_for(keeps_it, invariants);
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use det_authz::{Kind, Permission, Target};
 use det_config::errors::ConfigErrors;
 use det_config::experiment::{ExperimentConfig, Submitted, mask_for_others};
 use det_config::hyperparameters::SearchMethod;
@@ -99,10 +100,12 @@ impl Master {
             ));
         }
         let checked = self.check(actor, &request).await?;
-        let shown = match actor {
-            Actor::User(_) => checked.config.masked_json(),
-            // What templates and policies add is not the task's to see.
-            Actor::Task(_) => mask_for_others(&checked.config.to_json()),
+        let own = Target::of(Kind::Experiment).owned_by(actor.user().id);
+        let shown = if actor.may(Permission::ReadUnmasked, &own) {
+            checked.config.masked_json()
+        } else {
+            // What templates and policies add is not a task's to see.
+            mask_for_others(&checked.config.to_json())
         };
         if request.validate_only {
             return Ok(CreatedExperiment {

@@ -5,6 +5,7 @@
 
 pub(crate) mod due;
 
+use det_authz::{Kind, Permission};
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
 use det_store::events::NewEvent;
@@ -170,7 +171,11 @@ impl Master {
 
     /// Deletes the logs that have been kept long enough, now. Gives the number of their lines.
     pub async fn clean_up_logs(&self, actor: &Actor) -> AppResult<i64> {
-        actor.require_admin("delete old logs of all tasks")?;
+        actor.require(
+            Permission::Administer,
+            Kind::Task,
+            "delete old logs of all tasks",
+        )?;
         self.sweep_logs(&actor.name()).await
     }
 

@@ -1,30 +1,15 @@
-//! What an actor may do to things that belong to somebody.
-//!
-//! Everybody who is known may read everything; this cluster has no walls inside. Beyond that:
-//!
-//! - *Reports* (metrics, progress, log lines, checkpoints, meetings of containers) come from the task they are about.
-//!   Of trials that run outside the cluster they come from the owner; an administrator may help out.
-//! - *Steering* (pause, activate, cancel, kill, continue as it is, archive, texts, priority, places in the queue) is open
-//!   to all people, who are named in the events that it leaves. A task steers only what belongs to its owner: a pipeline
-//!   may drive its own experiments, code from elsewhere may not touch those of others.
-//! - *Redirecting* changes what runs in the owner's name, with whose identity, where, or which of the owner's files are
-//!   kept: continuing with an override, moves to projects and pools, checkpoint policy, how long logs are kept. It is for
-//!   the owner, the owner's tasks and administrators: [`Master::require_owner`]. Others fork.
-//! - *Deleting* cannot be undone. It takes a person: the owner, or an administrator.
-//! - *Templates* are used by everybody, and changed, renamed and deleted by their owners and administrators in person.
-//! - *Workspaces and projects* are added by everybody, and changed, put away and deleted by their owners and
-//!   administrators, in person: `Master::require_own`. Limits of slots and Unix identities are for administrators.
-//! - *The cluster itself* (agents, users, the master's configuration and log) is for administrators, and never for
-//!   their tasks: [`Actor::require_admin`].
+//! Rights to things that belong to somebody: loads who owns them, where the answer depends on it, and asks the table of
+//! rights (`det_authz`).
 
 use std::collections::BTreeSet;
 
+use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
 use det_store::checkpoints::CheckpointRow;
 use det_store::{allocations, experiments, trials};
 
 use crate::app::Master;
 use crate::auth::Actor;
-use crate::error::{AppError, AppResult, ErrorKind};
+use crate::error::{AppError, AppResult};
 
 /// What a report is about.
 #[derive(Debug, Clone, Copy)]
@@ -38,27 +23,30 @@ pub(crate) enum Reported<'a> {
 }
 
 impl Master {
-    /// Only the task itself, its owner and administrators report. Errs with "not found" for what is not there, as far
-    /// as people ask.
+    /// Only the task itself, its owner and administrators report. Errs with "not found" for what does not exist, where
+    /// its owner matters.
     pub(crate) async fn require_reporter(
         &self,
         actor: &Actor,
         about: Reported<'_>,
     ) -> AppResult<()> {
-        match (actor, about) {
-            (Actor::Task(_), Reported::Trial(id)) => actor.require_trial(id),
-            (Actor::Task(_), Reported::Task(id)) => actor.require_task(id),
-            (Actor::Task(_), Reported::Allocation(id)) => actor.require_allocation(id),
-            (Actor::User(user), _) if user.admin => Ok(()),
-            (Actor::User(user), _) => {
-                let (what, owner) = self.owner_of(about).await?;
-                if owner == user.id {
-                    Ok(())
-                } else {
-                    Err(self.not_yours(actor, &format!("act for {what}"), owner))
-                }
-            }
+        let mut target = Target::identified(match about {
+            Reported::Trial(id) => Identity::Trial(id),
+            Reported::Task(id) => Identity::Task(id),
+            Reported::Allocation(id) => Identity::Allocation(id),
+        });
+        let mut what = String::new();
+        if depends_on_owner(&actor.asking(), Permission::Report, &target) {
+            let (found, owner) = self.owner_of(about).await?;
+            what = found;
+            target = target.owned_by(owner);
         }
+        self.require_of(
+            actor,
+            Permission::Report,
+            &target,
+            &format!("act for {what}"),
+        )
     }
 
     /// Checkpoints are changed and deleted by those who may report them.
@@ -111,22 +99,9 @@ impl Master {
         actor: &Actor,
         experiment_id: i64,
     ) -> AppResult<()> {
-        let Actor::Task(task) = actor else {
-            return Ok(());
-        };
-        let owner = self.experiment_owner(experiment_id).await?;
-        if owner == task.owner.id {
-            return Ok(());
-        }
-        Err(AppError::new(
-            ErrorKind::Forbidden,
-            format!(
-                "task \"{}\" may not change experiment {experiment_id}: it belongs to {}, and a task acts only on what \
-                 belongs to its own owner",
-                task.task_id,
-                self.name_of(owner)
-            ),
-        ))
+        let to_do = format!("change experiment {experiment_id}");
+        self.require_of_experiment(actor, Permission::Steer, experiment_id, &to_do)
+            .await
     }
 
     /// A trial's experiment decides who steers it.
@@ -135,32 +110,24 @@ impl Master {
         actor: &Actor,
         trial_id: i64,
     ) -> AppResult<()> {
-        if matches!(actor, Actor::User(_)) {
+        if !owner_matters(actor, Permission::Steer) {
             return Ok(());
         }
-        let trial = {
-            let mut conn = self.store.read().await?;
-            trials::find(&mut conn.conn(), trial_id).await?
-        };
-        let trial = trial.ok_or_else(|| AppError::not_found("trial", trial_id))?;
-        self.require_steering(actor, trial.experiment_id).await
+        let experiment_id = self.experiment_of_trial(trial_id).await?;
+        self.require_steering(actor, experiment_id).await
     }
 
-    /// A job's experiment decides who steers it; a job that is not there is left to the use case.
+    /// A job's experiment decides who steers it; a job that does not exist is left to the use case.
     pub(crate) async fn require_steering_of_job(
         &self,
         actor: &Actor,
         job_id: &str,
     ) -> AppResult<()> {
-        if matches!(actor, Actor::User(_)) {
+        if !owner_matters(actor, Permission::Steer) {
             return Ok(());
         }
-        let row = {
-            let mut conn = self.store.read().await?;
-            experiments::find_by_job(&mut conn.conn(), job_id).await?
-        };
-        match row {
-            Some(row) => self.require_steering(actor, row.id).await,
+        match self.experiment_of_job(job_id).await? {
+            Some(id) => self.require_steering(actor, id).await,
             None => Ok(()),
         }
     }
@@ -173,21 +140,14 @@ impl Master {
         experiment_id: i64,
         to_do: &str,
     ) -> AppResult<()> {
-        match actor {
-            Actor::Task(_) => self.require_steering(actor, experiment_id).await,
-            Actor::User(user) if user.admin => Ok(()),
-            Actor::User(user) => {
-                let owner = self.experiment_owner(experiment_id).await?;
-                if owner == user.id {
-                    return Ok(());
-                }
-                let name = self.name_of(owner);
-                Err(self.not_yours(actor, to_do, owner).hint(format!(
-                    "ask {name} or an administrator to do it, or create an experiment of your own from it: \
-                     `det experiment create` with its configuration and files"
-                )))
-            }
-        }
+        // What a task asks is refused in one sentence, whatever it would change.
+        let change = format!("change experiment {experiment_id}");
+        let to_do = match actor {
+            Actor::User(_) => to_do,
+            Actor::Task(_) => &change,
+        };
+        self.require_of_experiment(actor, Permission::Redirect, experiment_id, to_do)
+            .await
     }
 
     /// [`Master::require_owner`] of a trial's experiment.
@@ -197,12 +157,8 @@ impl Master {
         trial_id: i64,
         to_do: &str,
     ) -> AppResult<()> {
-        let trial = {
-            let mut conn = self.store.read().await?;
-            trials::find(&mut conn.conn(), trial_id).await?
-        };
-        let trial = trial.ok_or_else(|| AppError::not_found("trial", trial_id))?;
-        self.require_owner(actor, trial.experiment_id, to_do).await
+        let experiment_id = self.experiment_of_trial(trial_id).await?;
+        self.require_owner(actor, experiment_id, to_do).await
     }
 
     /// [`Master::require_owner`] of a job's experiment; a job that does not exist is left to the use case.
@@ -212,12 +168,8 @@ impl Master {
         job_id: &str,
         to_do: &str,
     ) -> AppResult<()> {
-        let row = {
-            let mut conn = self.store.read().await?;
-            experiments::find_by_job(&mut conn.conn(), job_id).await?
-        };
-        match row {
-            Some(row) => self.require_owner(actor, row.id, to_do).await,
+        match self.experiment_of_job(job_id).await? {
+            Some(id) => self.require_owner(actor, id, to_do).await,
             None => Ok(()),
         }
     }
@@ -229,23 +181,69 @@ impl Master {
         experiment_id: i64,
         what: &str,
     ) -> AppResult<()> {
-        let user = actor.require_person(&format!("delete {what}"))?;
-        if user.admin {
-            return Ok(());
-        }
-        let owner = self.experiment_owner(experiment_id).await?;
-        if owner == user.id {
-            Ok(())
-        } else {
-            Err(self.not_yours(actor, &format!("delete {what}"), owner))
-        }
+        let to_do = format!("delete {what}");
+        self.require_of_experiment(actor, Permission::Delete, experiment_id, &to_do)
+            .await
     }
 
-    async fn experiment_owner(&self, id: i64) -> AppResult<i64> {
+    async fn require_of_experiment(
+        &self,
+        actor: &Actor,
+        permission: Permission,
+        id: i64,
+        to_do: &str,
+    ) -> AppResult<()> {
+        let mut target = Target::of(Kind::Experiment);
+        if owner_matters(actor, permission) {
+            let mut conn = self.store.read().await?;
+            let row = experiments::find(&mut conn.conn(), id).await?;
+            let row = row.ok_or_else(|| AppError::not_found("experiment", id))?;
+            target = target.owned_by(row.owner_id);
+        }
+        self.require_of(actor, permission, &target, to_do)
+    }
+
+    /// Asks the table of rights about an target, whose owner is known where it matters. `to_do` completes "may not …".
+    pub(crate) fn require_of(
+        &self,
+        actor: &Actor,
+        permission: Permission,
+        target: &Target<'_>,
+        to_do: &str,
+    ) -> AppResult<()> {
+        let Decision::Refused { missing } = decide(&actor.asking(), permission, target) else {
+            return Ok(());
+        };
+        // What has no owner belongs to the cluster, for which its first administrator stands.
+        let owner = target
+            .owner()
+            .or_else(|| self.cluster_owner().map(|user| user.id));
+        let owner = self.name_of(owner.unwrap_or_default());
+        let refusal = actor.refusal(missing, target, to_do, &owner);
+        if permission == Permission::Redirect
+            && missing == Missing::Ownership
+            && matches!(actor, Actor::User(_))
+        {
+            return Err(refusal.hint(format!(
+                "ask {owner} or an administrator to do it, or create an experiment of your own from it: \
+                 `det experiment create` with its configuration and files"
+            )));
+        }
+        Err(refusal)
+    }
+
+    async fn experiment_of_trial(&self, trial_id: i64) -> AppResult<i64> {
         let mut conn = self.store.read().await?;
-        let row = experiments::find(&mut conn.conn(), id).await?;
-        row.map(|row| row.owner_id)
-            .ok_or_else(|| AppError::not_found("experiment", id))
+        let trial = trials::find(&mut conn.conn(), trial_id).await?;
+        trial
+            .map(|trial| trial.experiment_id)
+            .ok_or_else(|| AppError::not_found("trial", trial_id))
+    }
+
+    async fn experiment_of_job(&self, job_id: &str) -> AppResult<Option<i64>> {
+        let mut conn = self.store.read().await?;
+        let row = experiments::find_by_job(&mut conn.conn(), job_id).await?;
+        Ok(row.map(|row| row.id))
     }
 
     pub(crate) fn name_of(&self, user_id: i64) -> String {
@@ -254,31 +252,9 @@ impl Master {
             |user| format!("user \"{}\"", user.username),
         )
     }
-
-    pub(crate) fn not_yours(&self, actor: &Actor, to_do: &str, owner: i64) -> AppError {
-        let owner = self.name_of(owner);
-        AppError::new(
-            ErrorKind::Forbidden,
-            format!(
-                "user \"{}\" may not {to_do}: it belongs to {owner}",
-                actor.user().username
-            ),
-        )
-        .hint(format!("ask {owner} or an administrator to do it"))
-    }
 }
 
-/// What even administrators cannot do: they get the reason, others that they may not.
-pub(crate) fn refuse_to_all(actor: &Actor, to_do: &str, reason: AppError) -> AppError {
-    if matches!(actor, Actor::User(user) if user.admin) {
-        return reason;
-    }
-    AppError::new(
-        ErrorKind::Forbidden,
-        format!(
-            "user \"{}\" may not {to_do}: {}",
-            actor.user().username,
-            reason.message
-        ),
-    )
+/// Whether an actor's right to an experiment depends on who owns it.
+fn owner_matters(actor: &Actor, permission: Permission) -> bool {
+    depends_on_owner(&actor.asking(), permission, &Target::of(Kind::Experiment))
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use det_api_types::workspaces::Note;
+use det_authz::{Kind, Permission, Target};
 use det_lifecycle::experiment::ExperimentState;
 use det_store::WriteTx;
 use det_store::events::NewEvent;
@@ -12,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::app::Master;
 use crate::app::orchestration::Cause;
-use crate::app::ownership::refuse_to_all;
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewed, overtaken};
 use crate::app::workspaces::{
     Mistakes, Places, path_of, require_unarchived, require_unarchived_workspace,
 };
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::rights::refuse_to_all;
 
 /// Characters of a short name at most.
 const LONGEST_KEY: usize = 5;
@@ -63,7 +64,8 @@ pub enum NotesChange {
 impl Master {
     /// Adds a project.
     pub async fn create_project(&self, actor: &Actor, new: NewProject) -> AppResult<ProjectRow> {
-        let owner = actor.require_person("create projects")?.id;
+        actor.require(Permission::Create, Kind::Project, "create projects")?;
+        let owner = actor.user().id;
         let mut mistakes = Mistakes::default();
         let patch = ProjectPatch {
             name: Some(new.name),
@@ -142,7 +144,11 @@ impl Master {
         id: i64,
         change: NotesChange,
     ) -> AppResult<Vec<Note>> {
-        actor.require_person("change notes of projects")?;
+        actor.require(
+            Permission::Annotate,
+            Kind::Project,
+            "change notes of projects",
+        )?;
         let who = actor.clone();
         let actor = actor.name();
         self.change_places(move |master, tx, places| {
@@ -150,7 +156,7 @@ impl Master {
                 let (row, workspace) = places.project(id)?;
                 let to_do = format!("change the notes of project {}", path_of(row, workspace));
                 require_mutable(row, workspace)
-                    .map_err(|reason| refuse_to_all(&who, &to_do, reason))?;
+                    .map_err(|reason| refuse_to_all(&who, Kind::Project, &to_do, reason))?;
                 require_unarchived(row, workspace, "its notes cannot be changed")?;
                 let mut row = row.clone();
                 let notes = match change {
@@ -216,7 +222,8 @@ impl Master {
             Box::pin(async move {
                 let (row, workspace) = places.project(id)?;
                 let what = format!("project {}", path_of(row, workspace));
-                master.require_own(&actor, &format!("delete {what}"), row.owner_id)?;
+                let to_do = format!("delete {what}");
+                master.require_of(&actor, Permission::Delete, &target(row), &to_do)?;
                 if row.immutable {
                     require_mutable(row, workspace)?;
                 }
@@ -420,7 +427,7 @@ impl Master {
     ) -> AppResult<&'p ProjectRow> {
         let (row, workspace) = places.project(id)?;
         let to_do = format!("{verb} project {}", path_of(row, workspace));
-        self.require_own(actor, &to_do, row.owner_id)?;
+        self.require_of(actor, Permission::Change, &target(row), &to_do)?;
         require_mutable(row, workspace)?;
         Ok(row)
     }
@@ -446,22 +453,31 @@ impl Master {
     }
 }
 
+/// A project to the table of rights.
+fn target(row: &ProjectRow) -> Target<'static> {
+    let target = Target::of(Kind::Project);
+    row.owner_id.map_or(target, |owner| target.owned_by(owner))
+}
+
 /// Refuses to move live experiments of others along with their project.
 fn require_own_live(actor: &Actor, path: &str, members: &[Member]) -> AppResult<()> {
-    let user = actor.user();
+    let may_move = |member: &Member| {
+        let experiment = Target::of(Kind::Experiment).owned_by(member.owner_id);
+        actor.may(Permission::Redirect, &experiment)
+    };
     let foreign: Vec<String> = members
         .iter()
-        .filter(|member| member.is_live() && member.owner_id != user.id)
+        .filter(|member| member.is_live() && !may_move(member))
         .map(|member| member.id.to_string())
         .collect();
-    if user.admin || foreign.is_empty() {
+    if foreign.is_empty() {
         return Ok(());
     }
     Err(AppError::new(
         ErrorKind::Forbidden,
         format!(
             "user \"{}\" may not move project {path}: experiments of others in it have not ended ({})",
-            user.username,
+            actor.user().username,
             foreign.join(", ")
         ),
     )
@@ -561,7 +577,7 @@ fn require_room(actor: &Actor, workspace: &WorkspaceRow) -> AppResult<()> {
         ))
         .hint("create a workspace of your own with `det workspace create NAME`");
         let to_do = format!("put projects into workspace \"{name}\"");
-        return Err(refuse_to_all(actor, &to_do, reason));
+        return Err(refuse_to_all(actor, Kind::Workspace, &to_do, reason));
     }
     if workspace.state.as_deref() == Some(DELETING) {
         return Err(AppError::precondition(format!(

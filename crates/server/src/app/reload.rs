@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use det_authz::{Kind, Permission};
 use det_config::errors::{ConfigError, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::{Change, LoadedMaster, MasterConfig, NotLive};
@@ -62,7 +63,11 @@ impl Master {
     pub async fn reload(&self, asking: Asking<'_>, mode: Mode) -> AppResult<Reloaded> {
         let actor = match asking {
             Asking::Person(actor) => {
-                actor.require_admin("reload the master's configuration")?;
+                actor.require(
+                    Permission::Administer,
+                    Kind::MasterConfig,
+                    "reload the master's configuration",
+                )?;
                 actor.name()
             }
             Asking::Signal => "signal:SIGHUP".to_owned(),
@@ -106,7 +111,11 @@ impl Master {
     /// # Errors
     /// Who asks is no administrator.
     pub async fn set_log_level(&self, actor: &Actor, level: &str) -> AppResult<()> {
-        actor.require_admin("change the master's configuration")?;
+        actor.require(
+            Permission::Administer,
+            Kind::MasterConfig,
+            "change the master's configuration",
+        )?;
         let _alone = self.reloading.lock().await;
         let mut config = MasterConfig::clone(&self.config());
         if config.log.level == level {

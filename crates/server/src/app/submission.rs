@@ -1,5 +1,6 @@
 //! Checking a submission: its configuration completed, and held against what this cluster has.
 
+use det_authz::{Kind, Permission, Target};
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{CompletionDefaults, ExperimentConfig, Placement, Submitted};
 use det_config::origin::{Layer, Source};
@@ -83,10 +84,8 @@ fn home_of<'p>(
 /// Whether an actor may have the secrets of an experiment of this owner put into another configuration. A task acts for its
 /// owner, but not with an administrator's powers.
 pub(crate) fn may_use_secrets(actor: &Actor, owner_id: i64) -> bool {
-    match actor {
-        Actor::User(user) => user.admin || user.id == owner_id,
-        Actor::Task(task) => task.owner.id == owner_id,
-    }
+    let experiment = Target::of(Kind::Experiment).owned_by(owner_id);
+    actor.may(Permission::UseSecrets, &experiment)
 }
 
 /// The configurations of an experiment with its secrets: the effective one, and the one that was submitted.

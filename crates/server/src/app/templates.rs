@@ -2,6 +2,7 @@
 
 use det_api_types::templates as wire;
 use det_api_types::wire::Object;
+use det_authz::{Kind, Permission, Target};
 use det_config::experiment::{Submitted, mask_document, mask_with_variables};
 use det_config::origin::{Layer, Source};
 use det_config::secrets::{MASK, is_masked};
@@ -85,7 +86,7 @@ impl Master {
     pub async fn put_template(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
         // Rights go before what is wrong with the content.
         match self.template(&new.name).await {
-            Ok(known) => self.require_own_template(actor, &known, "change")?,
+            Ok(known) => self.require_own_template(actor, &known, Permission::Change, "change")?,
             Err(error) if error.kind == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -98,7 +99,7 @@ impl Master {
                     "created"
                 } else {
                     let known = find(&mut tx.conn(), &row.name).await?;
-                    master.require_own_template(&actor, &known, "change")?;
+                    master.require_own_template(&actor, &known, Permission::Change, "change")?;
                     require_unarchived(&mut tx.conn(), &known).await?;
                     templates::set_config(&mut tx.conn(), &row.name, &row.config, row.modified_at)
                         .await?;
@@ -121,7 +122,7 @@ impl Master {
         config: Map<String, Value>,
     ) -> AppResult<TemplateRow> {
         let known = self.template(&name).await?;
-        self.require_own_template(actor, &known, "change")?;
+        self.require_own_template(actor, &known, Permission::Change, "change")?;
         let row = checked(
             actor,
             NewTemplate {
@@ -136,7 +137,7 @@ impl Master {
             Box::pin(async move {
                 let (name, config) = (row.name.as_str(), row.config.as_str());
                 let known = find(&mut tx.conn(), name).await?;
-                master.require_own_template(&actor, &known, "change")?;
+                master.require_own_template(&actor, &known, Permission::Change, "change")?;
                 require_unarchived(&mut tx.conn(), &known).await?;
                 templates::set_config(&mut tx.conn(), name, config, row.modified_at).await?;
                 master
@@ -155,13 +156,13 @@ impl Master {
         from: String,
         to: String,
     ) -> AppResult<TemplateRow> {
-        actor.require_person("rename templates")?;
+        actor.require(Permission::Change, Kind::Template, "rename templates")?;
         check_name(&to)?;
         let actor = actor.clone();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
                 let known = find(&mut tx.conn(), &from).await?;
-                master.require_own_template(&actor, &known, "rename")?;
+                master.require_own_template(&actor, &known, Permission::Change, "rename")?;
                 require_unarchived(&mut tx.conn(), &known).await?;
                 if from != to && templates::find(&mut tx.conn(), &to).await?.is_some() {
                     return Err(taken(&to));
@@ -179,12 +180,12 @@ impl Master {
 
     /// Removes a template. What was made of it stays as it is. For its owner and administrators.
     pub async fn delete_template(&self, actor: &Actor, name: String) -> AppResult<()> {
-        actor.require_person("delete templates")?;
+        actor.require(Permission::Delete, Kind::Template, "delete templates")?;
         let actor = actor.clone();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
                 let row = find(&mut tx.conn(), &name).await?;
-                master.require_own_template(&actor, &row, "delete")?;
+                master.require_own_template(&actor, &row, Permission::Delete, "delete")?;
                 require_unarchived(&mut tx.conn(), &row).await?;
                 // Everybody reads events.
                 let config = serde_json::from_str(&row.config).map_err(AppError::internal)?;
@@ -201,9 +202,16 @@ impl Master {
 
     /// A template runs in the name of everybody who names it: it is changed by its owner and administrators only. `verb`
     /// completes "may not …".
-    fn require_own_template(&self, actor: &Actor, row: &TemplateRow, verb: &str) -> AppResult<()> {
+    fn require_own_template(
+        &self,
+        actor: &Actor,
+        row: &TemplateRow,
+        permission: Permission,
+        verb: &str,
+    ) -> AppResult<()> {
         let to_do = format!("{verb} template \"{}\"", row.name);
-        self.require_own(actor, &to_do, Some(row.owner_id))
+        let target = Target::of(Kind::Template).owned_by(row.owner_id);
+        self.require_of(actor, permission, &target, &to_do)
     }
 
     async fn change_templates<T, F>(&self, change: F) -> AppResult<T>
@@ -285,10 +293,8 @@ impl Master {
 /// it, also variables that look like secrets.
 pub fn shown(row: &TemplateRow, reader: &Actor) -> AppResult<wire::Template> {
     let config: Value = serde_json::from_str(&row.config).map_err(AppError::internal)?;
-    let keeps_it = match reader {
-        Actor::User(user) => user.admin || user.id == row.owner_id,
-        Actor::Task(_) => false,
-    };
+    let target = Target::of(Kind::Template).owned_by(row.owner_id);
+    let keeps_it = reader.may(Permission::ReadUnmasked, &target);
     let config = match masked_for(keeps_it, &config) {
         Value::Object(members) => Object(members),
         _ => Object::default(),
@@ -381,7 +387,8 @@ fn check_name(name: &str) -> AppResult<()> {
 
 /// The row of a template that may be stored.
 async fn checked(actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
-    let owner = actor.require_person("change templates")?.id;
+    actor.require(Permission::Create, Kind::Template, "change templates")?;
+    let owner = actor.user().id;
     check_name(&new.name)?;
     let config = Value::Object(new.config);
     require_real_secrets(&config)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use det_authz::{Kind, Permission};
 use det_config::ConfigError;
 use det_store::users::{IdentityColumns, UserChange, UserRow};
 
@@ -243,7 +244,7 @@ impl Master {
 
     /// Adds a user.
     pub async fn create_user(&self, actor: &Actor, new: NewUser) -> AppResult<User> {
-        actor.require_admin("add users")?;
+        actor.require(Permission::Administer, Kind::User, "add users")?;
         refuse_remote(new.remote)?;
         let identity = new.identity.checked().map_err(unusable)?;
         let row = UserRow {
@@ -274,7 +275,8 @@ impl Master {
     /// A new password, and a deactivation, end the user's sessions. Who may do it, and what it changes, is decided in the
     /// transaction, from the rows as they are there: hashing a password takes long enough for other edits to come between.
     pub async fn change_user(&self, actor: &Actor, id: i64, patch: UserPatch) -> AppResult<User> {
-        let asking = actor.require_person("change users")?.id;
+        actor.require(Permission::Change, Kind::User, "change users")?;
+        let asking = actor.user().id;
         if let Some(remote) = patch.remote {
             refuse_remote(remote)?;
         }
@@ -403,7 +405,7 @@ fn require_admin_now(all: &[UserRow], asking: i64, to_do: &str) -> AppResult<()>
                 "the user of this request's token is not active any more",
             )
         })?;
-    Actor::User(Arc::new(user.clone())).require_admin(to_do)
+    Actor::User(Arc::new(user.clone())).require(Permission::Administer, Kind::User, to_do)
 }
 
 fn require_free_username(all: &[UserRow], id: i64, name: &str) -> AppResult<()> {

@@ -8,6 +8,7 @@ mod known;
 
 use std::collections::BTreeMap;
 
+use det_authz::{Kind, Permission, Target};
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::ExperimentEvent;
 use det_orchestrator::Event;
@@ -142,28 +143,14 @@ impl Master {
         admin.or(users.first()).cloned()
     }
 
-    /// Owners and administrators change workspaces and projects, in person.
-    pub(crate) fn require_own(
-        &self,
-        actor: &Actor,
-        to_do: &str,
-        owner_id: Option<i64>,
-    ) -> AppResult<()> {
-        let user = actor.require_person(to_do)?;
-        if user.admin || owner_id == Some(user.id) {
-            return Ok(());
-        }
-        let owner = owner_id.or_else(|| self.cluster_owner().map(|user| user.id));
-        Err(self.not_yours(actor, to_do, owner.unwrap_or_default()))
-    }
-
     /// Adds a workspace.
     pub async fn create_workspace(
         &self,
         actor: &Actor,
         new: NewWorkspace,
     ) -> AppResult<WorkspaceRow> {
-        let owner = actor.require_person("create workspaces")?.id;
+        actor.require(Permission::Create, Kind::Workspace, "create workspaces")?;
+        let owner = actor.user().id;
         if new.namespaces {
             return Err(no_namespaces());
         }
@@ -186,10 +173,10 @@ impl Master {
         self.apply_patch(&mut mistakes, &mut row, patch)?;
         mistakes.refuse("the workspace")?;
         if row.max_slots.is_some() {
-            actor.require_admin(TO_LIMIT)?;
+            actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
         }
         if identity_of(&row) != UnixIdentity::default() {
-            actor.require_admin(TO_BE_SOMEBODY)?;
+            actor.require(Permission::Administer, Kind::Workspace, TO_BE_SOMEBODY)?;
         }
         let actor = actor.name();
         self.change_places(move |master, tx, places| {
@@ -227,9 +214,9 @@ impl Master {
                 let before = places.workspace(id)?;
                 let to_do = format!("change workspace \"{}\"", before.name);
                 if patch.is_about_the_limit() {
-                    actor.require_admin(TO_LIMIT)?;
+                    actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
                 } else {
-                    master.require_own(&actor, &to_do, before.owner_id)?;
+                    master.require_of(&actor, Permission::Change, &target(before), &to_do)?;
                     require_mutable(before)?;
                 }
                 require_unarchived_workspace(before, "it cannot be changed")?;
@@ -241,10 +228,10 @@ impl Master {
                     return Ok(row);
                 }
                 if row.max_slots != before.max_slots {
-                    actor.require_admin(TO_LIMIT)?;
+                    actor.require(Permission::Administer, Kind::Workspace, TO_LIMIT)?;
                 }
                 if identity_of(&row) != identity_of(before) {
-                    actor.require_admin(TO_BE_SOMEBODY)?;
+                    actor.require(Permission::Administer, Kind::Workspace, TO_BE_SOMEBODY)?;
                 }
                 require_free(&places, &row)?;
                 workspaces::update(&mut tx.conn(), &row).await?;
@@ -305,7 +292,7 @@ impl Master {
                 let mut row = places.workspace(id)?.clone();
                 let verb = if archived { "archive" } else { "unarchive" };
                 let to_do = format!("{verb} workspace \"{}\"", row.name);
-                master.require_own(&actor, &to_do, row.owner_id)?;
+                master.require_of(&actor, Permission::Change, &target(&row), &to_do)?;
                 require_mutable(&row)?;
                 if row.archived == archived {
                     return Ok(());
@@ -323,7 +310,8 @@ impl Master {
 
     /// Pins a workspace for the person who asks, or takes the pin away.
     pub async fn pin_workspace(&self, actor: &Actor, id: i64, pinned: bool) -> AppResult<()> {
-        let user_id = actor.require_person("pin workspaces")?.id;
+        actor.require(Permission::Annotate, Kind::Workspace, "pin workspaces")?;
+        let user_id = actor.user().id;
         let actor = actor.name();
         self.change_places(move |master, tx, places| {
             Box::pin(async move {
@@ -356,7 +344,8 @@ impl Master {
             Box::pin(async move {
                 let mut row = places.workspace(id)?.clone();
                 let what = format!("workspace \"{}\"", row.name);
-                master.require_own(&actor, &format!("delete {what}"), row.owner_id)?;
+                let to_do = format!("delete {what}");
+                master.require_of(&actor, Permission::Delete, &target(&row), &to_do)?;
                 require_mutable_or_deleting(&row)?;
                 let members = experiments::of_workspace(&mut tx.conn(), id).await?;
                 master.delete_members(tx, &actor, &what, &members).await?;
@@ -406,14 +395,17 @@ impl Master {
                  `det experiment move`",
             ));
         }
-        let user = actor.user();
-        let foreign: Vec<&Member> = members.iter().filter(|m| m.owner_id != user.id).collect();
-        if !user.admin && !foreign.is_empty() {
+        let experiment = Target::of(Kind::Experiment);
+        let foreign: Vec<&Member> = members
+            .iter()
+            .filter(|m| !actor.may(Permission::Delete, &experiment.owned_by(m.owner_id)))
+            .collect();
+        if !foreign.is_empty() {
             return Err(AppError::new(
                 ErrorKind::Forbidden,
                 format!(
                     "user \"{}\" may not delete {what}: {} in it belong to others ({})",
-                    user.username,
+                    actor.user().username,
                     counted(foreign.len()),
                     named(&foreign)
                 ),
@@ -515,6 +507,12 @@ fn shown_settings(row: &WorkspaceRow) -> Value {
         "defaultAuxPool": row.default_aux_pool,
         "maxSlots": row.max_slots,
     })
+}
+
+/// A workspace to the table of rights.
+fn target(row: &WorkspaceRow) -> Target<'static> {
+    let target = Target::of(Kind::Workspace);
+    row.owner_id.map_or(target, |owner| target.owned_by(owner))
 }
 
 /// The Unix identity of tasks.

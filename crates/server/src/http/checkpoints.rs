@@ -28,6 +28,7 @@ use crate::app::checkpoints::policy::to_delete;
 use crate::app::checkpoints::reports::at_steps;
 use crate::app::checkpoints::{CheckpointReport, resources};
 use crate::app::metrics::TRAINING;
+use crate::app::submission::may_use_secrets;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::experiments;
@@ -146,9 +147,7 @@ fn sees_storage_keys(
     reader: &Actor,
     experiment: &ExperimentRow,
 ) -> AppResult<bool> {
-    if reader.user().id == experiment.owner_id
-        || Sight::of(reader, experiment.owner_id) == Sight::Own
-    {
+    if may_use_secrets(reader, experiment.owner_id) {
         return Ok(true);
     }
     let config = serde_json::from_str(&experiment.config).map_err(AppError::internal)?;

@@ -13,6 +13,7 @@ use det_api_types::master::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::{self, Object, Timestamp};
+use det_authz::{Kind, Permission, Target};
 use det_config::ConfigWarning;
 use det_config::explain::ExplainedKey;
 use det_config::master::Change;
@@ -145,7 +146,11 @@ async fn get_master(State(master): State<Master>) -> Answer {
 #[utoipa::path(get, path = "/api/v1/master/config", operation_id = "GetMasterConfig", tag = "master",
     responses((status = 200, body = GetMasterConfigResponse)))]
 async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) -> Answer {
-    actor.require_admin("read the master's configuration")?;
+    actor.require(
+        Permission::Read,
+        Kind::MasterConfig,
+        "read the master's configuration",
+    )?;
     let Value::Object(config) = master.config().to_shown_json() else {
         return Err(AppError::internal(anyhow::anyhow!(
             "the master's configuration is not an object"
@@ -161,7 +166,11 @@ async fn get_master_config(State(master): State<Master>, Caller(actor): Caller) 
 #[utoipa::path(get, path = "/api/v1/master/config/origins", operation_id = "GetMasterConfigOrigins", tag = "master",
     responses((status = 200, body = GetMasterConfigOriginsResponse)))]
 async fn get_master_config_origins(State(master): State<Master>, Caller(actor): Caller) -> Answer {
-    actor.require_admin("read the master's configuration")?;
+    actor.require(
+        Permission::Read,
+        Kind::MasterConfig,
+        "read the master's configuration",
+    )?;
     message(&GetMasterConfigOriginsResponse {
         origins: master.in_force.origins().iter().map(origin).collect(),
     })
@@ -175,7 +184,11 @@ async fn patch_master_config(
     Caller(actor): Caller,
     WireBody(body): WireBody<PatchMasterConfigRequest>,
 ) -> Answer {
-    actor.require_admin("change the master's configuration")?;
+    actor.require(
+        Permission::Administer,
+        Kind::MasterConfig,
+        "change the master's configuration",
+    )?;
     let paths = body.field_mask.paths;
     check_mask(&paths)?;
     let counts = |key: &str| paths.is_empty() || paths.iter().any(|p| p == "log" || p == key);
@@ -333,9 +346,10 @@ enum Selection {
 impl Selection {
     /// Of an actor who asks for a trial, or for none with 0. Tasks may not read the log.
     async fn of(master: &Master, actor: &Actor, trial: i64) -> AppResult<Self> {
-        let user = actor.require_person("read the master's log")?;
+        actor.require(Permission::Read, Kind::MasterLog, "read the master's log")?;
         if trial == 0 {
-            return Ok(if user.admin { Self::All } else { Self::Work });
+            let whole = actor.may(Permission::ReadUnmasked, &Target::of(Kind::MasterLog));
+            return Ok(if whole { Self::All } else { Self::Work });
         }
         let experiment = super::trials::find(master, trial).await?.experiment_id;
         let mut conn = master.store.read().await?;

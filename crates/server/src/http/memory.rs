@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use det_api_types::master::{GetMasterMemoryResponse, MemoryBudget};
+use det_authz::{Kind, Permission};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -27,7 +28,11 @@ pub fn routes() -> OpenApiRouter<Master> {
 #[utoipa::path(get, path = "/api/v1/master/memory", operation_id = "GetMasterMemory", tag = "master",
     responses((status = 200, body = GetMasterMemoryResponse)))]
 async fn get_master_memory(State(master): State<Master>, Caller(actor): Caller) -> Answer {
-    actor.require_admin("read what the master holds in memory")?;
+    actor.require(
+        Permission::Read,
+        Kind::MasterMemory,
+        "read what the master holds in memory",
+    )?;
     message(&current(&master)?)
 }
 
@@ -35,7 +40,11 @@ async fn get_master_memory(State(master): State<Master>, Caller(actor): Caller) 
 #[utoipa::path(get, path = "/debug/prom/metrics", operation_id = "GetPrometheusMetrics", tag = "master",
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_prometheus_metrics(State(master): State<Master>, Caller(actor): Caller) -> Answer {
-    actor.require_admin("read the master's metrics")?;
+    actor.require(
+        Permission::Read,
+        Kind::MasterMemory,
+        "read the master's metrics",
+    )?;
     if !master.config().observability.enable_prometheus {
         return Err(AppError::new(
             ErrorKind::NotFound,

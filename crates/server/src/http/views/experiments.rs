@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use det_api_types::experiments::{Experiment, ExperimentState};
 use det_api_types::trials::TrialState;
 use det_api_types::wire::{Float, Int64, Object, RawObject, Timestamp};
+use det_authz::{Kind, Permission, Target};
 use det_config::experiment::{
     Submitted, mask_document, mask_for_others, mask_member, may_hold_secrets,
 };
@@ -43,9 +44,11 @@ pub enum Sight {
 impl Sight {
     /// Of an actor on what belongs to a user.
     pub fn of(actor: &Actor, owner_id: i64) -> Self {
-        match actor {
-            Actor::User(user) if user.admin || user.id == owner_id => Self::Own,
-            Actor::User(_) | Actor::Task(_) => Self::Others,
+        let experiment = Target::of(Kind::Experiment).owned_by(owner_id);
+        if actor.may(Permission::ReadUnmasked, &experiment) {
+            Self::Own
+        } else {
+            Self::Others
         }
     }
 
