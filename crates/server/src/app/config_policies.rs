@@ -82,6 +82,7 @@ impl Master {
         scope: Scope,
         workload: Workload,
     ) -> AppResult<Map<String, Value>> {
+        actor.require(Permission::Read, Kind::ConfigPolicy, "read config policies")?;
         scope.name(&self.places.get())?;
         Ok(match self.stored_policies(scope, workload).await? {
             Some(document) => shown(document, actor),

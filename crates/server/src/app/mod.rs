@@ -26,6 +26,7 @@ pub(crate) mod ownership;
 pub mod pools;
 pub mod preview;
 pub mod projects;
+pub(crate) mod reads;
 pub mod reload;
 pub(crate) mod renewal;
 pub mod searches;

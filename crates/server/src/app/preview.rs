@@ -1,11 +1,13 @@
 //! What a search would do, without running it.
 
+use det_authz::{Kind, Permission};
 use det_config::experiment::{CompletionDefaults, Submitted};
 use det_searcher::{Preview, preview};
 use serde_json::{Map, Value, json};
 
 use crate::app::Master;
 use crate::app::submission::config_error;
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
 /// A previewed search.
@@ -19,7 +21,13 @@ pub struct PreviewedSearch {
 
 impl Master {
     /// Completes a configuration and previews its search. Only what a search needs must be there.
-    pub fn preview_search(&self, config: &Value, seed: u32) -> AppResult<PreviewedSearch> {
+    pub fn preview_search(
+        &self,
+        actor: &Actor,
+        config: &Value,
+        seed: u32,
+    ) -> AppResult<PreviewedSearch> {
+        actor.require(Permission::Create, Kind::Experiment, "preview searches")?;
         let submitted = Submitted::from_value(config).map_err(config_error)?;
         let pool = submitted
             .placement(&[])

@@ -13,12 +13,13 @@ use det_api_types::agents::{
     GetAgentsResponse, GetSlotResponse, GetSlotsResponse, RevokeAgentResponse, Slot,
 };
 use det_api_types::page::OrderBy;
-use det_store::{agents, allocations};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::agents::Service;
+use crate::app::reads;
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error::ApiError;
 use crate::http::extract::{Caller, WireBody, WireQuery, session_token};
@@ -55,20 +56,16 @@ fn slot_path(path: SlotPath) -> AppResult<(String, u32)> {
     }
 }
 
-async fn read_agent(master: &Master, agent_id: &str) -> AppResult<Agent> {
-    let mut conn = master.store.read().await?;
-    let Some(row) = agents::find(&mut conn.conn(), agent_id).await? else {
-        return Err(AppError::not_found("agent", agent_id.escape_debug()));
-    };
-    let live = allocations::live_containers_of_agent(&mut conn.conn(), agent_id).await?;
+async fn read_agent(master: &Master, actor: &Actor, agent_id: &str) -> AppResult<Agent> {
+    let (row, live) = reads::agents::find(&master.store, actor, agent_id).await?;
     Ok(views::agents::agent(
         &row,
         &live.iter().collect::<Vec<_>>(),
     )?)
 }
 
-async fn read_slot(master: &Master, agent_id: &str, slot: u32) -> AppResult<Slot> {
-    let mut agent = read_agent(master, agent_id).await?;
+async fn read_slot(master: &Master, actor: &Actor, agent_id: &str, slot: u32) -> AppResult<Slot> {
+    let mut agent = read_agent(master, actor, agent_id).await?;
     agent
         .slots
         .remove(&slot.to_string())
@@ -80,14 +77,10 @@ async fn read_slot(master: &Master, agent_id: &str, slot: u32) -> AppResult<Slot
     params(GetAgentsQuery), responses((status = 200, body = GetAgentsResponse)))]
 async fn get_agents(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetAgentsQuery>,
 ) -> Answer {
-    let (mut rows, live) = {
-        let mut conn = master.store.read().await?;
-        let rows = agents::list(&mut conn.conn()).await?;
-        (rows, allocations::live_containers(&mut conn.conn()).await?)
-    };
+    let (mut rows, live) = reads::agents::list(&master.store, &actor).await?;
     if query.sort_by == AgentSortBy::Time {
         rows.sort_by(|a, b| (a.registered_at, &a.id).cmp(&(b.registered_at, &b.id)));
     }
@@ -116,11 +109,11 @@ async fn get_agents(
     responses((status = 200, body = GetAgentResponse)))]
 async fn get_agent(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(agent_id): Path<String>,
 ) -> Answer {
     message(&GetAgentResponse {
-        agent: read_agent(&master, &agent_id).await?,
+        agent: read_agent(&master, &actor, &agent_id).await?,
     })
 }
 
@@ -137,7 +130,7 @@ async fn enable_agent(
         .set_agent_service(&actor, &agent_id, Service::Enable)
         .await?;
     message(&EnableAgentResponse {
-        agent: read_agent(&master, &agent_id).await?,
+        agent: read_agent(&master, &actor, &agent_id).await?,
     })
 }
 
@@ -156,7 +149,7 @@ async fn disable_agent(
         .set_agent_service(&actor, &agent_id, service(body.drain))
         .await?;
     message(&DisableAgentResponse {
-        agent: read_agent(&master, &agent_id).await?,
+        agent: read_agent(&master, &actor, &agent_id).await?,
     })
 }
 
@@ -188,10 +181,10 @@ async fn revoke_agent(
     responses((status = 200, body = GetSlotsResponse)))]
 async fn get_slots(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(agent_id): Path<String>,
 ) -> Answer {
-    let agent = read_agent(&master, &agent_id).await?;
+    let agent = read_agent(&master, &actor, &agent_id).await?;
     message(&GetSlotsResponse {
         slots: views::agents::in_order(agent.slots),
     })
@@ -201,10 +194,10 @@ async fn get_slots(
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}/slots/{slotId}", operation_id = "GetSlot", tag = "agents",
     params(("agentId" = String, Path, description = "the agent"), ("slotId" = String, Path, description = "the slot's number")),
     responses((status = 200, body = GetSlotResponse)))]
-async fn get_slot(State(master): State<Master>, _caller: Caller, path: SlotPath) -> Answer {
+async fn get_slot(State(master): State<Master>, Caller(actor): Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
     message(&GetSlotResponse {
-        slot: read_slot(&master, &agent_id, slot).await?,
+        slot: read_slot(&master, &actor, &agent_id, slot).await?,
     })
 }
 
@@ -222,7 +215,7 @@ async fn enable_slot(
         .set_slot_service(&actor, &agent_id, slot, Service::Enable)
         .await?;
     message(&EnableSlotResponse {
-        slot: read_slot(&master, &agent_id, slot).await?,
+        slot: read_slot(&master, &actor, &agent_id, slot).await?,
     })
 }
 
@@ -242,7 +235,7 @@ async fn disable_slot(
         .set_slot_service(&actor, &agent_id, slot, service(body.drain))
         .await?;
     message(&DisableSlotResponse {
-        slot: read_slot(&master, &agent_id, slot).await?,
+        slot: read_slot(&master, &actor, &agent_id, slot).await?,
     })
 }
 

@@ -14,8 +14,6 @@ use det_api_types::allocations::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::{self, WireError};
-use det_ids::AllocationId;
-use det_store::allocations::{self, AllocationRow};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
@@ -23,6 +21,7 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::ownership::Reported;
+use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, RawBody, WireBody, WireQuery};
@@ -54,22 +53,9 @@ fn container_path(path: ContainerPath) -> AppResult<(String, String)> {
         .map_err(|_| AppError::invalid("the address of this request cannot be read"))
 }
 
-async fn find(master: &Master, allocation_id: &str) -> AppResult<AllocationRow> {
-    if AllocationId::from(allocation_id).split().is_none() {
-        return Err(AppError::invalid(format!(
-            "\"{}\" is not an allocation id: it must be TASK.NUMBER",
-            allocation_id.escape_debug()
-        )));
-    }
-    let mut conn = master.store.read().await?;
-    allocations::find(&mut conn.conn(), allocation_id)
-        .await?
-        .ok_or_else(|| AppError::not_found("allocation", allocation_id.escape_debug()))
-}
-
 /// Whether the caller may act for an allocation that exists.
 async fn require(master: &Master, actor: &Actor, allocation_id: &str) -> AppResult<()> {
-    find(master, allocation_id).await?;
+    reads::allocations::find(&master.store, actor, allocation_id).await?;
     master
         .require_reporter(actor, Reported::Allocation(allocation_id))
         .await
@@ -81,10 +67,10 @@ async fn require(master: &Master, actor: &Actor, allocation_id: &str) -> AppResu
     responses((status = 200, body = GetAllocationResponse)))]
 async fn get_allocation(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(id): Path<String>,
 ) -> Answer {
-    let row = find(&master, &id).await?;
+    let row = reads::allocations::find(&master.store, &actor, &id).await?;
     message(&GetAllocationResponse {
         allocation: views::tasks::allocation(&row)?,
     })
@@ -101,7 +87,7 @@ async fn post_accelerator_data(
     Path(id): Path<String>,
     WireBody(body): WireBody<PostAllocationAcceleratorDataRequest>,
 ) -> Answer {
-    let row = find(&master, &id).await?;
+    let row = reads::allocations::find(&master.store, &actor, &id).await?;
     let mut data = body.accelerator_data;
     // What the rows know better than the container.
     data.allocation_id.clone_from(&row.id);

@@ -6,15 +6,16 @@ use axum::response::{IntoResponse, Response};
 use det_api_types::events::{Event, GetEventsQuery, GetEventsResponse};
 use det_api_types::page::OrderBy;
 use det_api_types::wire::{Int64, Object, Timestamp};
-use det_store::events::{self, EventRow};
+use det_store::events::EventRow;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::reads::events::Events;
 use crate::auth::Actor;
-use crate::error::{AppError, AppResult, ErrorKind};
+use crate::error::{AppError, AppResult};
 use crate::http::error::{ApiError, before_stream};
 use crate::http::extract::{Caller, WireQuery};
 use crate::http::respond::{line, message, stream};
@@ -40,20 +41,16 @@ async fn get_events(
     WireQuery(query): WireQuery<GetEventsQuery>,
 ) -> Response {
     let follow = query.follow;
-    if let Err(error) = check(&actor, &query) {
-        return if follow {
-            before_stream(error)
-        } else {
-            ApiError(error).into_response()
-        };
-    }
-    let subject =
-        (!query.subject_kind.is_empty()).then_some((query.subject_kind, query.subject_id));
+    let events = match open(&master, &actor, &query) {
+        Ok(events) => events,
+        Err(error) if follow => return before_stream(error),
+        Err(error) => return ApiError(error).into_response(),
+    };
     if follow {
         let (out, messages) = mpsc::channel(16);
         let shutdown = master.shutdown.clone();
         // Ends when the stream is dropped.
-        tokio::spawn(send_events(master, query.after, subject, out));
+        tokio::spawn(send_events(master, events, query.after, out));
         return stream(messages, shutdown).await;
     }
     let limit = if query.limit <= 0 {
@@ -61,7 +58,7 @@ async fn get_events(
     } else {
         query.limit.min(LARGEST_PAGE)
     };
-    match read(&master, query.after, subject.as_ref(), limit).await {
+    match events.after(query.after, limit).await {
         Ok(rows) => {
             let next_after = Int64(rows.last().map_or(query.after, |row| row.id));
             let events = rows.into_iter().map(event).collect();
@@ -71,16 +68,11 @@ async fn get_events(
     }
 }
 
-fn check(actor: &Actor, query: &GetEventsQuery) -> AppResult<()> {
-    if let Actor::Task(task) = actor {
-        return Err(AppError::new(
-            ErrorKind::Forbidden,
-            format!(
-                "task \"{}\" may not read events: only people may",
-                task.task_id
-            ),
-        ));
-    }
+/// The events that a request asks for.
+fn open(master: &Master, actor: &Actor, query: &GetEventsQuery) -> AppResult<Events> {
+    let subject = (!query.subject_kind.is_empty())
+        .then(|| (query.subject_kind.clone(), query.subject_id.clone()));
+    let events = Events::open(&master.store, actor, subject)?;
     if query.follow && query.limit > 0 {
         return Err(AppError::invalid(
             "followed events have no limit: leave out \"limit\" or \"follow\"",
@@ -96,30 +88,19 @@ fn check(actor: &Actor, query: &GetEventsQuery) -> AppResult<()> {
             "fields \"subjectKind\" and \"subjectId\" belong together, such as subjectKind=trial&subjectId=7",
         ));
     }
-    Ok(())
-}
-
-async fn read(
-    master: &Master,
-    after: i64,
-    subject: Option<&(String, String)>,
-    limit: i64,
-) -> AppResult<Vec<EventRow>> {
-    let mut conn = master.store.read().await?;
-    let subject = subject.map(|(kind, id)| (kind.as_str(), id.as_str()));
-    Ok(events::list(&mut conn.conn(), after, subject, limit).await?)
+    Ok(events)
 }
 
 async fn send_events(
     master: Master,
+    events: Events,
     after: i64,
-    subject: Option<(String, String)>,
     out: mpsc::Sender<AppResult<Bytes>>,
 ) {
     let mut changes = master.hub.subscribe(Topic::Events);
     let mut after = after;
     loop {
-        let rows = match read(&master, after, subject.as_ref(), LARGEST_PAGE).await {
+        let rows = match events.after(after, LARGEST_PAGE).await {
             Ok(rows) => rows,
             Err(error) => {
                 // The reader may be gone already; nothing is lost by that.

@@ -7,12 +7,13 @@ use det_api_types::jobs::{
 };
 use det_api_types::page::{Empty, OrderBy, Pagination};
 use det_api_types::pools::{GetResourcePoolsQuery, GetResourcePoolsResponse};
-use det_store::{agents, allocations, queue_days};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::jobs::QueueChange;
+use crate::app::reads;
+use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
@@ -20,8 +21,6 @@ use crate::http::views;
 
 /// Jobs on a page when no limit is given.
 const DEFAULT_LIMIT: i64 = 100;
-/// Days that statistics reach back.
-const DAYS_OF_STATISTICS: i64 = 30;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -33,9 +32,12 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(get_resource_pools))
 }
 
-async fn page(master: &Master, query: &GetJobsQuery) -> AppResult<(Vec<Job>, Pagination)> {
-    let pool = master.pool_or_default(&query.resource_pool)?;
-    let mut queue = master.job_queue(Some(&pool)).await?;
+async fn page(
+    master: &Master,
+    actor: &Actor,
+    query: &GetJobsQuery,
+) -> AppResult<(Vec<Job>, Pagination)> {
+    let mut queue = reads::jobs::queue(master, actor, &query.resource_pool).await?;
     if !query.states.is_empty() {
         queue.retain(|entry| query.states.contains(&views::jobs::summary(entry).state));
     }
@@ -66,10 +68,10 @@ async fn page(master: &Master, query: &GetJobsQuery) -> AppResult<(Vec<Job>, Pag
     params(GetJobsQuery), responses((status = 200, body = GetJobsResponse)))]
 async fn get_jobs(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
-    let (jobs, pagination) = page(&master, &query).await?;
+    let (jobs, pagination) = page(&master, &actor, &query).await?;
     message(&GetJobsResponse { pagination, jobs })
 }
 
@@ -78,10 +80,10 @@ async fn get_jobs(
     params(GetJobsQuery), responses((status = 200, body = GetJobsV2Response)))]
 async fn get_jobs_v2(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
-    let (jobs, pagination) = page(&master, &query).await?;
+    let (jobs, pagination) = page(&master, &actor, &query).await?;
     let jobs = jobs
         .into_iter()
         .map(|job| RbacJob {
@@ -97,30 +99,22 @@ async fn get_jobs_v2(
     params(GetJobQueueStatsQuery), responses((status = 200, body = GetJobQueueStatsResponse)))]
 async fn get_job_queue_stats(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetJobQueueStatsQuery>,
 ) -> Answer {
-    let pools = if query.resource_pools.is_empty() {
-        master.pool_names()
-    } else {
-        query
-            .resource_pools
-            .iter()
-            .map(|name| master.pool_or_default(name))
-            .collect::<AppResult<_>>()?
-    };
-    let queue = master.job_queue(None).await?;
-    let mut conn = master.store.read().await?;
-    let first = queue_days::day_of(det_store::now()) - DAYS_OF_STATISTICS;
-    let mut results = Vec::with_capacity(pools.len());
-    for pool in pools {
-        let days = queue_days::since(&mut conn.conn(), &pool, first).await?;
-        results.push(RpQueueStat {
-            stats: views::jobs::stats(queue.iter().filter(|entry| entry.job.resource_pool == pool)),
-            resource_pool: pool,
-            aggregates: days.iter().map(views::jobs::queue_day).collect(),
-        });
-    }
+    let (queue, pools) = reads::jobs::statistics(&master, &actor, &query.resource_pools).await?;
+    let results = pools
+        .into_iter()
+        .map(|of| RpQueueStat {
+            stats: views::jobs::stats(
+                queue
+                    .iter()
+                    .filter(|entry| entry.job.resource_pool == of.pool),
+            ),
+            resource_pool: of.pool,
+            aggregates: of.days.iter().map(views::jobs::queue_day).collect(),
+        })
+        .collect();
     message(&GetJobQueueStatsResponse { results })
 }
 
@@ -131,11 +125,11 @@ async fn get_job_queue_stats(
     responses((status = 200, body = ExplainJobResponse)))]
 async fn explain_job(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(job_id): Path<String>,
 ) -> Answer {
     message(&views::why::explanation(
-        &master.explain_job(&job_id).await?,
+        &reads::jobs::explanation(&master, &actor, &job_id).await?,
     )?)
 }
 
@@ -169,18 +163,10 @@ async fn update_job_queue(
     params(GetResourcePoolsQuery), responses((status = 200, body = GetResourcePoolsResponse)))]
 async fn get_resource_pools(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetResourcePoolsQuery>,
 ) -> Answer {
-    let (agents, containers) = {
-        let mut conn = master.store.read().await?;
-        let agents = agents::list(&mut conn.conn()).await?;
-        (
-            agents,
-            allocations::live_containers(&mut conn.conn()).await?,
-        )
-    };
-    let queue = master.job_queue(None).await?;
+    let contents = reads::jobs::pools(&master, &actor).await?;
     // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
     let default_compute = master.pool_or_default("")?;
     let default_aux = master.default_aux_pool();
@@ -195,10 +181,11 @@ async fn get_resource_pools(
                 settings: master.pool_settings(name),
                 default_compute: *name == default_compute,
                 default_aux: Some(name) == default_aux.as_ref(),
-                agents: &agents,
-                containers: &containers,
+                agents: &contents.agents,
+                containers: &contents.containers,
                 stats: views::jobs::stats(
-                    queue
+                    contents
+                        .queue
                         .iter()
                         .filter(|entry| entry.job.resource_pool == *name),
                 ),

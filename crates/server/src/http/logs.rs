@@ -13,7 +13,6 @@ use det_api_types::logs::{
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{Salvaged, Timestamp};
 use det_store::logs::{self, LogLine, Origin, Packed, Packer};
-use det_store::{allocations, trials};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
@@ -24,11 +23,11 @@ use crate::app::Master;
 use crate::app::log_reading::{Encoded, LogFilter, Reading, Search, Sink};
 use crate::app::logs::{LogFields, Outage, SpoolBatch};
 use crate::app::ownership::Reported;
+use crate::app::reads;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, PathId, RawBody, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, line, message, stream};
-use crate::http::tasks::find_task;
 use crate::http::views;
 
 /// Characters kept of what a disk said.
@@ -407,34 +406,21 @@ async fn stream_logs(
     stream(messages, shutdown).await
 }
 
-async fn require_task(master: &Master, task_id: &str) -> AppResult<()> {
-    let mut conn = master.store.read().await?;
-    find_task(&mut conn.conn(), task_id).await.map(|_| ())
-}
-
-async fn tasks_of_trial(master: &Master, trial_id: i64) -> AppResult<Vec<String>> {
-    let mut conn = master.store.read().await?;
-    if trials::find(&mut conn.conn(), trial_id).await?.is_none() {
-        return Err(AppError::not_found("trial", trial_id));
-    }
-    let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial_id).await?;
-    Ok(tasks.into_iter().map(|task| task.id).collect())
-}
-
 /// The log of a task.
 #[utoipa::path(get, path = "/api/v1/tasks/{taskId}/logs", operation_id = "TaskLogs", tag = "logs",
     params(("taskId" = String, Path, description = "the task"), LogsQuery),
     responses((status = 200, body = TaskLogsResponse)))]
 async fn task_logs(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(task_id): Path<String>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
-    if let Err(error) = require_task(&master, &task_id).await {
-        return before_stream(error);
-    }
-    stream_logs(master, vec![task_id], query, |task_id, id, log| {
+    let tasks = match reads::logs::of_task(&master.store, &actor, task_id).await {
+        Ok(tasks) => tasks,
+        Err(error) => return before_stream(error),
+    };
+    stream_logs(master, tasks, query, |task_id, id, log| {
         line(&views::logs::of_task(task_id.to_owned(), id, log))
     })
     .await
@@ -446,11 +432,11 @@ async fn task_logs(
     responses((status = 200, body = TrialLogsResponse)))]
 async fn trial_logs(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(trial_id): PathId,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> Response {
-    let tasks = match tasks_of_trial(&master, trial_id).await {
+    let tasks = match reads::logs::of_trial(&master.store, &actor, trial_id).await {
         Ok(tasks) => tasks,
         Err(error) => return before_stream(error),
     };
@@ -528,14 +514,15 @@ fn list<T: Clone>(values: &std::collections::BTreeSet<T>) -> Vec<T> {
     responses((status = 200, body = TaskLogsFieldsResponse)))]
 async fn task_logs_fields(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(task_id): Path<String>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {
-    if let Err(error) = require_task(&master, &task_id).await {
-        return before_stream(error);
-    }
-    stream_fields(master, vec![task_id], query.follow, |fields| {
+    let tasks = match reads::logs::of_task(&master.store, &actor, task_id).await {
+        Ok(tasks) => tasks,
+        Err(error) => return before_stream(error),
+    };
+    stream_fields(master, tasks, query.follow, |fields| {
         line(&TaskLogsFieldsResponse {
             allocation_ids: list(&fields.allocation_ids),
             agent_ids: list(&fields.agent_ids),
@@ -554,11 +541,11 @@ async fn task_logs_fields(
     responses((status = 200, body = TrialLogsFieldsResponse)))]
 async fn trial_logs_fields(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(trial_id): PathId,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> Response {
-    let tasks = match tasks_of_trial(&master, trial_id).await {
+    let tasks = match reads::logs::of_trial(&master.store, &actor, trial_id).await {
         Ok(tasks) => tasks,
         Err(error) => return before_stream(error),
     };

@@ -13,11 +13,10 @@ use det_api_types::master::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::{self, Object, Timestamp};
-use det_authz::{Kind, Permission, Target};
+use det_authz::{Kind, Permission};
 use det_config::ConfigWarning;
 use det_config::explain::ExplainedKey;
 use det_config::master::Change;
-use det_store::allocations;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -25,15 +24,16 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::app::reads;
+use crate::app::reads::master_log::Selection;
 use crate::app::reload::{Asking, Mode};
 use crate::app::{API_VERSION, Master};
-use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, line, message, stream};
 use crate::hub::Topic;
-use crate::master_log::{About, CAPACITY, Entry};
+use crate::master_log::{CAPACITY, Entry};
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -67,11 +67,7 @@ async fn info(State(master): State<Master>) -> Answer {
 #[utoipa::path(get, path = "/health", operation_id = "health", tag = "master", security(()),
     responses((status = 200, body = HealthCheck), (status = 503, body = HealthCheck)))]
 async fn health(State(master): State<Master>) -> Response {
-    let asked = async {
-        let mut conn = master.store.read().await?;
-        det_store::settings::find(&mut conn.conn(), "health").await
-    };
-    let (status, database) = match asked.await {
+    let (status, database) = match reads::health::database(&master.store).await {
         Ok(_) => (StatusCode::OK, HealthStatus::Up),
         Err(error) => {
             tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the database does not answer");
@@ -300,7 +296,12 @@ struct GetClusterMessageResponse {
 /// The administrators' message to all users. Setting one is not built, so there is none.
 #[utoipa::path(get, path = "/api/v1/master/cluster_message", operation_id = "GetClusterMessage", tag = "master",
     responses((status = 200, body = GetClusterMessageResponse)))]
-async fn get_cluster_message(_caller: Caller) -> Answer {
+async fn get_cluster_message(Caller(actor): Caller) -> Answer {
+    actor.require(
+        Permission::Read,
+        Kind::Cluster,
+        "read the cluster's message",
+    )?;
     message(&GetClusterMessageResponse::default())
 }
 
@@ -313,7 +314,7 @@ async fn master_logs(
     Caller(actor): Caller,
     WireQuery(query): WireQuery<MasterLogsQuery>,
 ) -> Response {
-    let selection = match Selection::of(&master, &actor, query.trial_id).await {
+    let selection = match Selection::of(&master.store, &actor, query.trial_id).await {
         Ok(selection) => selection,
         Err(refused) => return before_stream(refused),
     };
@@ -328,61 +329,6 @@ async fn master_logs(
     // Ends when the log has been sent, or when the stream is dropped.
     tokio::spawn(send_log(master, query, selection, out));
     stream(messages, shutdown).await
-}
-
-/// Which lines of the master's log a reader gets.
-enum Selection {
-    All,
-    /// Those that concern the work of users.
-    Work,
-    /// Those that concern a trial.
-    Trial {
-        trial: i64,
-        experiment: i64,
-        tasks: Vec<String>,
-    },
-}
-
-impl Selection {
-    /// Of an actor who asks for a trial, or for none with 0. Tasks may not read the log.
-    async fn of(master: &Master, actor: &Actor, trial: i64) -> AppResult<Self> {
-        actor.require(Permission::Read, Kind::MasterLog, "read the master's log")?;
-        if trial == 0 {
-            let whole = actor.may(Permission::ReadUnmasked, &Target::of(Kind::MasterLog));
-            return Ok(if whole { Self::All } else { Self::Work });
-        }
-        let experiment = super::trials::find(master, trial).await?.experiment_id;
-        let mut conn = master.store.read().await?;
-        let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial).await?;
-        Ok(Self::Trial {
-            trial,
-            experiment,
-            tasks: tasks.into_iter().map(|task| task.id).collect(),
-        })
-    }
-
-    fn holds(&self, about: &About) -> bool {
-        match self {
-            Self::All => true,
-            Self::Work => about.is_work(),
-            Self::Trial {
-                trial,
-                experiment,
-                tasks,
-            } => {
-                // A line of another trial may name the experiment too.
-                let of_trial = about.trial.map(|id| id == *trial);
-                let of_task = about.task.as_deref().map(|id| {
-                    // An allocation's id is its task's with a number.
-                    let task = id.rsplit_once('.').map_or(id, |(task, _)| task);
-                    tasks.iter().any(|own| own == id || own == task)
-                });
-                of_trial
-                    .or(of_task)
-                    .unwrap_or(about.experiment == Some(*experiment))
-            }
-        }
-    }
 }
 
 async fn send_log(
@@ -412,7 +358,7 @@ async fn send_log(
                 return;
             }
             next = entry.id + 1;
-            if !selection.holds(&entry.about) {
+            if !selection.contains(&entry.about) {
                 continue;
             }
             left -= 1;

@@ -14,15 +14,14 @@ use det_api_types::experiments::{
     GetModelDefTreeResponse,
 };
 use det_api_types::wire::{self, Timestamp};
-use det_store::experiments;
 use flate2::read::GzDecoder;
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Handle;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::reads::model_definition::{Archive, BlockingReader, PART_BYTES};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::answers;
@@ -47,101 +46,14 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(download_model_def_file))
 }
 
-/// An archive where it is stored.
-struct Stored {
-    name: String,
-    bytes: usize,
-}
-
-async fn stored(master: &Master, id: i64) -> AppResult<Stored> {
-    let name = super::experiments::find(master, id).await?.name;
-    let mut conn = master.store.read().await?;
-    let bytes = experiments::model_definition_size(&mut conn.conn(), id)
-        .await?
-        .ok_or_else(|| AppError::not_found("model definition of experiment", id))?;
-    Ok(Stored { name, bytes })
-}
-
-/// Bytes of an archive that are read from the store at once; a multiple of three, so that their base64 texts join
-/// without padding.
-const PART_BYTES: usize = 192 << 10;
 /// What sending an archive is counted for: a part as it is stored, as text, and in the connection.
 const SENDING_BYTES: usize = 4 * PART_BYTES;
-
-/// The parts of an archive, read from the store as they are asked for.
-fn parts(
-    master: &Master,
-    id: i64,
-    bytes: usize,
-) -> impl Stream<Item = AppResult<Vec<u8>>> + Send + use<> {
-    let master = master.clone();
-    futures::stream::unfold(0, move |offset| {
-        let master = master.clone();
-        async move {
-            if offset >= bytes {
-                return None;
-            }
-            let wanted = PART_BYTES.min(bytes - offset);
-            let part = part(&master, id, offset, wanted).await;
-            Some((part, offset + wanted))
-        }
-    })
-}
-
-/// An archive as a file that is read from the store part by part. For threads that may block.
-struct Reading {
-    master: Master,
-    runtime: Handle,
-    id: i64,
-    bytes: usize,
-    offset: usize,
-    part: std::io::Cursor<Vec<u8>>,
-}
-
-impl Reading {
-    async fn open(master: &Master, id: i64) -> AppResult<Self> {
-        let stored = stored(master, id).await?;
-        Ok(Self {
-            master: master.clone(),
-            runtime: Handle::current(),
-            id,
-            bytes: stored.bytes,
-            offset: 0,
-            part: std::io::Cursor::default(),
-        })
-    }
-}
-
-impl Read for Reading {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.part.read(buffer)?;
-        if read > 0 || buffer.is_empty() || self.offset >= self.bytes {
-            return Ok(read);
-        }
-        let wanted = PART_BYTES.min(self.bytes - self.offset);
-        let part = part(&self.master, self.id, self.offset, wanted);
-        let part = self.runtime.block_on(part).map_err(std::io::Error::other)?;
-        self.offset += wanted;
-        self.part = std::io::Cursor::new(part);
-        self.part.read(buffer)
-    }
-}
-
-async fn part(master: &Master, id: i64, offset: usize, wanted: usize) -> AppResult<Vec<u8>> {
-    let mut conn = master.store.read().await?;
-    let part = experiments::model_definition_part(&mut conn.conn(), id, offset, wanted).await?;
-    if part.len() < wanted {
-        return Err(AppError::not_found("model definition of experiment", id));
-    }
-    Ok(part)
-}
 
 /// `{"b64Tgz":"…"}`, from the store to the client part by part. Of an experiment without an archive the text is empty.
 pub(crate) async fn archive_as_text(
     master: &Master,
     actor: &Actor,
-    id: i64,
-    bytes: usize,
+    archive: Archive,
 ) -> AppResult<Response> {
     let account = Some(actor.user().id);
     let held = master
@@ -150,7 +62,10 @@ pub(crate) async fn archive_as_text(
         .reserve(account, SENDING_BYTES)
         .await?;
     let text = |text: &'static [u8]| futures::stream::iter([Ok(Bytes::from_static(text))]);
-    let encoded = parts(master, id, bytes).map(|part| Ok(Bytes::from(STANDARD.encode(part?))));
+    let bytes = archive.bytes;
+    let encoded = archive
+        .parts()
+        .map(|part| Ok(Bytes::from(STANDARD.encode(part?))));
     let whole = text(b"{\"b64Tgz\":\"").chain(encoded).chain(text(b"\"}"));
     // The archive is compressed already: `identity` keeps the compression layer from doing it again.
     let headers = [
@@ -174,8 +89,8 @@ async fn get_model_def(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let stored = stored(&master, id).await?;
-    Ok(archive_as_text(&master, &actor, id, stored.bytes).await?)
+    let archive = Archive::open(&master.store, &actor, id).await?;
+    Ok(archive_as_text(&master, &actor, archive).await?)
 }
 
 /// The files as a tree, without their content.
@@ -184,10 +99,10 @@ async fn get_model_def(
     responses((status = 200, body = GetModelDefTreeResponse)))]
 async fn get_model_def_tree(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let archive = Reading::open(&master, id).await?;
+    let archive = Archive::open(&master.store, &actor, id).await?.blocking();
     let files = tokio::task::spawn_blocking(move || tree(archive))
         .await
         .map_err(AppError::internal)??;
@@ -200,11 +115,11 @@ async fn get_model_def_tree(
     responses((status = 200, body = GetModelDefFileResponse)))]
 async fn get_model_def_file(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
     WireBody(body): WireBody<GetModelDefFileRequest>,
 ) -> Answer {
-    let archive = Reading::open(&master, id).await?;
+    let archive = Archive::open(&master.store, &actor, id).await?.blocking();
     message(&GetModelDefFileResponse {
         file: wire::Bytes(one_file(archive, body.path, id).await?),
     })
@@ -219,15 +134,16 @@ async fn download_model_def(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let Stored { name, bytes } = stored(&master, id).await?;
-    let name = format!("exp{id}_{}_model_def.tar.gz", file_name(&name));
+    let archive = Archive::open(&master.store, &actor, id).await?;
+    let bytes = archive.bytes;
+    let name = format!("exp{id}_{}_model_def.tar.gz", file_name(&archive.name));
     let account = Some(actor.user().id);
     let held = master
         .budgets
         .answers
         .reserve(account, SENDING_BYTES)
         .await?;
-    let archive = parts(&master, id, bytes).map(|part| part.map(Bytes::from));
+    let archive = archive.parts().map(|part| part.map(Bytes::from));
     let mut response = attachment(&name, "application/gzip", answers::paced(archive, held));
     response
         .headers_mut()
@@ -250,11 +166,11 @@ struct FileQuery {
     responses((status = 200, description = "the file", content_type = "application/octet-stream")))]
 async fn download_model_def_file(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
     WireQuery(query): WireQuery<FileQuery>,
 ) -> Answer {
-    let archive = Reading::open(&master, id).await?;
+    let archive = Archive::open(&master.store, &actor, id).await?.blocking();
     let name = file_name(query.path.rsplit('/').next().unwrap_or_default());
     let content = Body::from(one_file(archive, query.path, id).await?);
     // Never as what it claims to be: a file of a user's must not run as a page of ours.
@@ -292,7 +208,7 @@ fn file_name(name: &str) -> String {
     }
 }
 
-async fn one_file(archive: Reading, path: String, id: i64) -> AppResult<Vec<u8>> {
+async fn one_file(archive: BlockingReader, path: String, id: i64) -> AppResult<Vec<u8>> {
     let wanted = clean(&path);
     if wanted.is_empty() {
         return Err(AppError::invalid(

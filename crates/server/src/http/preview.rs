@@ -24,7 +24,7 @@ pub fn routes() -> OpenApiRouter<Master> {
     request_body = PreviewHpSearchRequest, responses((status = 200, body = PreviewHpSearchResponse)))]
 async fn preview_hp_search(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireBody(body): WireBody<PreviewHpSearchRequest>,
 ) -> Answer {
     let seed = u32::try_from(body.seed).map_err(|_| {
@@ -34,7 +34,7 @@ async fn preview_hp_search(
             body.seed
         ))
     })?;
-    let previewed = master.preview_search(&body.config.into_value(), seed)?;
+    let previewed = master.preview_search(&actor, &body.config.into_value(), seed)?;
     let trials = previewed.preview.shapes.iter().map(trial_summary).collect();
     message(&PreviewHpSearchResponse {
         summary: SearchSummary {

@@ -13,6 +13,7 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::projects::{NewProject, NotesChange, ProjectPatch};
+use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -42,7 +43,7 @@ async fn get_workspace_projects(
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetWorkspaceProjectsQuery>,
 ) -> Answer {
-    let places = master.places.get();
+    let places = reads::places::all(&master.places, &actor)?;
     places.workspace(id)?;
     let shown = shown(&master, &places, &actor).await?;
     let asked = Asked {
@@ -82,7 +83,7 @@ async fn get_workspace_projects(
 }
 
 async fn answer(master: &Master, actor: &Actor, row: &ProjectRow) -> Answer {
-    let places = master.places.get();
+    let places = reads::places::all(&master.places, actor)?;
     message(&GetProjectResponse {
         project: shown(master, &places, actor).await?.project(row)?,
     })
@@ -116,7 +117,8 @@ async fn get_project(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    answer(&master, &actor, master.places.get().project(id)?.0).await
+    let places = reads::places::all(&master.places, &actor)?;
+    answer(&master, &actor, places.project(id)?.0).await
 }
 
 /// The project with a short name.
@@ -127,7 +129,7 @@ async fn get_project_by_key(
     Caller(actor): Caller,
     Path(key): Path<String>,
 ) -> Answer {
-    let places = master.places.get();
+    let places = reads::places::all(&master.places, &actor)?;
     let mut projects = places.projects.values();
     let row = projects.find(|row| row.key.eq_ignore_ascii_case(&key));
     let row = row.ok_or_else(|| AppError::not_found("project", key.escape_debug()))?;

@@ -9,8 +9,6 @@ use det_api_types::tasks::{
     GetTasksResponse,
 };
 use det_api_types::wire::Int64;
-use det_store::allocations::TaskRow;
-use det_store::{Conn, agents, allocations, experiments};
 use det_taskspec::TaskKind;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -18,7 +16,10 @@ use utoipa_axum::routes;
 use det_scheduler::Policy;
 
 use crate::app::Master;
-use crate::error::{AppError, AppResult};
+use crate::app::reads;
+use crate::app::reads::model_definition::Archive;
+use crate::auth::Actor;
+use crate::error::AppResult;
 use crate::http::extract::Caller;
 use crate::http::model_definition::archive_as_text;
 use crate::http::respond::{Answer, message};
@@ -36,37 +37,28 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(cleanup_logs))
 }
 
-/// A task, or the refusal that it does not exist.
-pub(crate) async fn find_task(conn: &mut Conn<'_>, task_id: &str) -> AppResult<TaskRow> {
-    allocations::find_task(conn, task_id)
-        .await?
-        .ok_or_else(|| AppError::not_found("task", task_id.escape_debug()))
-}
-
 /// Live allocations with their containers.
 #[utoipa::path(get, path = "/api/v1/tasks", operation_id = "GetTasks", tag = "tasks",
     responses((status = 200, body = GetTasksResponse)))]
-async fn get_tasks(State(master): State<Master>, _caller: Caller) -> Answer {
+async fn get_tasks(State(master): State<Master>, Caller(actor): Caller) -> Answer {
     message(&GetTasksResponse {
-        allocation_id_to_summary: live_summaries(&master).await?,
+        allocation_id_to_summary: live_summaries(&master, &actor).await?,
     })
 }
 
 /// Live allocations with their containers, by allocation id: the address that scripts of older clients poll.
 #[utoipa::path(get, path = "/tasks", operation_id = "PlainTasks", tag = "tasks",
     responses((status = 200, body = BTreeMap<String, AllocationSummary>)))]
-async fn get_plain_tasks(State(master): State<Master>, _caller: Caller) -> Answer {
-    message(&live_summaries(&master).await?)
+async fn get_plain_tasks(State(master): State<Master>, Caller(actor): Caller) -> Answer {
+    message(&live_summaries(&master, &actor).await?)
 }
 
 /// Summaries of what lives, by allocation id.
-async fn live_summaries(master: &Master) -> AppResult<BTreeMap<String, AllocationSummary>> {
-    let mut conn = master.store.read().await?;
-    let live = allocations::live(&mut conn.conn()).await?;
-    let containers = allocations::live_containers(&mut conn.conn()).await?;
-    let agents = agents::list(&mut conn.conn()).await?;
-    let jobs = experiments::live_jobs(&mut conn.conn()).await?;
-    drop(conn);
+async fn live_summaries(
+    master: &Master,
+    actor: &Actor,
+) -> AppResult<BTreeMap<String, AllocationSummary>> {
+    let live = reads::tasks::live(&master.store, actor).await?;
     // The client knows this one by its short name.
     let scheduler = |pool: &str| match master.pool_settings(pool).policy {
         Policy::Priority { .. } => "priority".to_owned(),
@@ -74,10 +66,10 @@ async fn live_summaries(master: &Master) -> AppResult<BTreeMap<String, Allocatio
         Policy::RoundRobin => "round_robin".to_owned(),
     };
     Ok(views::tasks::summaries(
-        &live,
-        &containers,
-        &agents,
-        &jobs,
+        &live.allocations,
+        &live.containers,
+        &live.agents,
+        &live.jobs,
         scheduler,
     )?)
 }
@@ -85,14 +77,10 @@ async fn live_summaries(master: &Master) -> AppResult<BTreeMap<String, Allocatio
 /// How many interactive tasks live.
 #[utoipa::path(get, path = "/api/v1/tasks/count", operation_id = "GetActiveTasksCount", tag = "tasks",
     responses((status = 200, body = GetActiveTasksCountResponse)))]
-async fn get_active_tasks_count(State(master): State<Master>, _caller: Caller) -> Answer {
-    let mut conn = master.store.read().await?;
-    let live = allocations::live(&mut conn.conn()).await?;
+async fn get_active_tasks_count(State(master): State<Master>, Caller(actor): Caller) -> Answer {
     let mut counts = GetActiveTasksCountResponse::default();
-    // Trials are not counted here, and they are nearly all that lives.
-    for allocation in live.iter().filter(|a| a.trial_id.is_none()) {
-        let task = find_task(&mut conn.conn(), &allocation.task_id).await?;
-        match task.kind {
+    for kind in reads::tasks::live_kinds_beside_trials(&master.store, &actor).await? {
+        match kind {
             TaskKind::Command => counts.commands += 1,
             TaskKind::Notebook => counts.notebooks += 1,
             TaskKind::Shell => counts.shells += 1,
@@ -109,12 +97,11 @@ async fn get_active_tasks_count(State(master): State<Master>, _caller: Caller) -
     responses((status = 200, body = GetTaskResponse)))]
 async fn get_task(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(task_id): Path<String>,
 ) -> Answer {
-    let mut conn = master.store.read().await?;
-    let row = find_task(&mut conn.conn(), &task_id).await?;
-    let allocations = allocations::of_task(&mut conn.conn(), &task_id).await?;
+    let (row, allocations) =
+        reads::tasks::with_allocations(&master.store, &actor, &task_id).await?;
     message(&GetTaskResponse {
         task: views::tasks::task(&row, &allocations)?,
     })
@@ -129,12 +116,8 @@ async fn get_task_context_directory(
     Caller(actor): Caller,
     Path(task_id): Path<String>,
 ) -> Answer {
-    let mut conn = master.store.read().await?;
-    let row = find_task(&mut conn.conn(), &task_id).await?;
-    let id = row.experiment_id.unwrap_or_default();
-    let bytes = experiments::model_definition_size(&mut conn.conn(), id).await?;
-    drop(conn);
-    Ok(archive_as_text(&master, &actor, id, bytes.unwrap_or(0)).await?)
+    let archive = Archive::of_task(&master.store, &actor, &task_id).await?;
+    Ok(archive_as_text(&master, &actor, archive).await?)
 }
 
 /// What the containers of all attempts of a task found for accelerators.
@@ -143,16 +126,12 @@ async fn get_task_context_directory(
     responses((status = 200, body = GetTaskAcceleratorDataResponse)))]
 async fn get_task_accelerator_data(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(task_id): Path<String>,
 ) -> Answer {
-    let mut conn = master.store.read().await?;
-    find_task(&mut conn.conn(), &task_id).await?;
     let mut accelerator_data = Vec::new();
-    for allocation in allocations::of_task(&mut conn.conn(), &task_id).await? {
-        for container in allocations::containers(&mut conn.conn(), &allocation.id).await? {
-            accelerator_data.extend(views::tasks::accelerators(&container)?);
-        }
+    for container in reads::tasks::containers(&master.store, &actor, &task_id).await? {
+        accelerator_data.extend(views::tasks::accelerators(&container)?);
     }
     message(&GetTaskAcceleratorDataResponse { accelerator_data })
 }

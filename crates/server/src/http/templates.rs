@@ -11,6 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::reads;
 use crate::app::templates::{NewTemplate, TemplateFilter, shown};
 use crate::auth::Actor;
 use crate::error::AppResult;
@@ -59,7 +60,7 @@ async fn get_templates(
         name: query.name,
         workspace_ids: query.workspace_ids,
     };
-    let mut rows = master.list_templates(&filter).await?;
+    let mut rows = reads::templates::list(&master, &actor, &filter).await?;
     if query.order_by == OrderBy::Desc {
         rows.reverse();
     }
@@ -82,7 +83,10 @@ async fn get_template(
     Caller(actor): Caller,
     Path(name): Path<String>,
 ) -> Answer {
-    answer(&master.template(&name).await?, &actor)
+    answer(
+        &reads::templates::find(&master, &actor, &name).await?,
+        &actor,
+    )
 }
 
 /// Adds a template. Its name must be free.

@@ -15,6 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::reads;
 use crate::app::users::{NewPassword, NewUser, UnixIdentity, UserFilter, UserPatch};
 use crate::error::AppError;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -73,7 +74,7 @@ fn compare(sort: UserSortBy, a: &UserRow, b: &UserRow) -> Ordering {
     params(GetUsersQuery), responses((status = 200, body = GetUsersResponse)))]
 async fn get_users(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetUsersQuery>,
 ) -> Answer {
     let filter = UserFilter {
@@ -81,7 +82,7 @@ async fn get_users(
         active: query.active,
         admin: query.admin,
     };
-    let mut users = master.list_users(&filter);
+    let mut users = reads::users::list(&master, &actor, &filter)?;
     if !query.role_id_assigned_directly_to_user.is_empty() {
         // Nobody has a role as long as there are none.
         users.clear();
@@ -110,9 +111,13 @@ async fn get_users(
 #[utoipa::path(get, path = "/api/v1/users/{userId}", operation_id = "GetUser", tag = "users",
     params(("userId" = i64, Path, description = "the user's number")),
     responses((status = 200, body = GetUserResponse)))]
-async fn get_user(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
+async fn get_user(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
     message(&GetUserResponse {
-        user: views::users::user(&*master.user(id)?),
+        user: views::users::user(&*reads::users::find(&master, &actor, id)?),
     })
 }
 
@@ -122,11 +127,11 @@ async fn get_user(State(master): State<Master>, _caller: Caller, PathId(id): Pat
     responses((status = 200, body = GetUserByUsernameResponse)))]
 async fn get_user_by_username(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(name): Path<String>,
 ) -> Answer {
     message(&GetUserByUsernameResponse {
-        user: views::users::user(&*master.user_by_name(&name)?),
+        user: views::users::user(&*reads::users::named(&master, &actor, &name)?),
     })
 }
 

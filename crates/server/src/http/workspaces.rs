@@ -16,6 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::app::reads;
 use crate::app::workspaces::{NewWorkspace, Places, WorkspacePatch};
 use crate::auth::Actor;
 use crate::error::AppResult;
@@ -45,7 +46,7 @@ pub(super) async fn shown<'a>(
     places: &'a Places,
     actor: &Actor,
 ) -> AppResult<Shown<'a>> {
-    master.catalogue.refresh(&master.store).await?;
+    let totals = reads::places::totals(&master.store, &master.catalogue, actor).await?;
     let users = master.auth.users();
     Ok(Shown {
         places,
@@ -59,7 +60,7 @@ pub(super) async fn shown<'a>(
                 id: user.id,
                 username: user.username.clone(),
             }),
-        totals: master.catalogue.totals(),
+        totals,
         viewer: actor.user().id,
     })
 }
@@ -105,7 +106,7 @@ async fn get_workspaces(
     Caller(actor): Caller,
     WireQuery(query): WireQuery<GetWorkspacesQuery>,
 ) -> Answer {
-    let places = master.places.get();
+    let places = reads::places::all(&master.places, &actor)?;
     let shown = shown(&master, &places, &actor).await?;
     let asked = Asked {
         name: &query.name,
@@ -139,7 +140,7 @@ async fn get_workspaces(
 }
 
 async fn changed(master: &Master, actor: &Actor, row: &WorkspaceRow) -> Answer {
-    let places = master.places.get();
+    let places = reads::places::all(&master.places, actor)?;
     message(&ChangedWorkspaceResponse {
         workspace: shown(master, &places, actor).await?.workspace(row)?,
         ..ChangedWorkspaceResponse::default()
@@ -176,7 +177,7 @@ async fn get_workspace(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let places = master.places.get();
+    let places = reads::places::all(&master.places, &actor)?;
     let row = places.workspace(id)?;
     message(&GetWorkspaceResponse {
         workspace: shown(&master, &places, &actor).await?.workspace(row)?,
@@ -293,10 +294,10 @@ async fn set_resource_quotas(
     responses((status = 200, body = GetKubernetesResourceQuotasResponse)))]
 async fn get_kubernetes_resource_quotas(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let places = master.places.get();
+    let places = reads::places::all(&master.places, &actor)?;
     let row = places.workspace(id)?;
     let cluster = master.config().resource_manager.cluster_name.clone();
     let limit = places.slot_limits().get(&row.id).copied();
@@ -315,11 +316,11 @@ async fn get_kubernetes_resource_quotas(
     responses((status = 200, body = ListRPsBoundToWorkspaceResponse)))]
 async fn list_rps_bound_to_workspace(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
     WireQuery(query): WireQuery<ListRPsBoundToWorkspaceQuery>,
 ) -> Answer {
-    master.places.get().workspace(id)?;
+    reads::places::all(&master.places, &actor)?.workspace(id)?;
     let (resource_pools, pagination) =
         paging::slice(master.pool_names(), query.offset, query.limit);
     message(&ListRPsBoundToWorkspaceResponse {

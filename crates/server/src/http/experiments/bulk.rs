@@ -12,6 +12,7 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::log_retention::retention_days;
+use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error;
@@ -233,7 +234,7 @@ async fn move_experiments(
     WireBody(body): WireBody<MoveExperimentsRequest>,
 ) -> Answer {
     let to = body.destination_project_id;
-    master.places.get().require_open(to)?;
+    reads::places::all(&master.places, &actor)?.require_open(to)?;
     let request = BulkExperimentsRequest {
         experiment_ids: body.experiment_ids,
         filters: body.filters,

@@ -1,0 +1,9 @@
+//! Whether the database answers: asked without a token, by whoever watches the master.
+
+use det_store::{Store, StoreError, settings};
+
+/// Reads something small; an error says that the database does not answer.
+pub(crate) async fn database(store: &Store) -> Result<(), StoreError> {
+    let mut conn = store.read().await?;
+    settings::find(&mut conn.conn(), "health").await.map(|_| ())
+}

@@ -1,0 +1,73 @@
+//! Which lines of the master's own log an actor may read.
+
+use det_authz::{Kind, Permission, Target};
+use det_store::{Store, allocations, trials};
+
+use crate::app::reads;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+use crate::master_log::About;
+
+/// Which lines of the master's log a reader gets.
+pub(crate) enum Selection {
+    /// All of them, with names of users and addresses of machines.
+    All,
+    /// Those that concern the work of users.
+    Work,
+    /// Those that concern a trial.
+    Trial {
+        /// The trial.
+        trial: i64,
+        /// Its experiment.
+        experiment: i64,
+        /// Its tasks.
+        tasks: Vec<String>,
+    },
+}
+
+impl Selection {
+    /// Of an actor who asks for a trial, or for none with 0.
+    pub(crate) async fn of(store: &Store, actor: &Actor, trial: i64) -> AppResult<Self> {
+        reads::require(actor, Kind::MasterLog, "the master's log")?;
+        if trial == 0 {
+            let whole = actor.may(Permission::ReadUnmasked, &Target::of(Kind::MasterLog));
+            return Ok(if whole { Self::All } else { Self::Work });
+        }
+        reads::require(actor, Kind::Trial, "trials")?;
+        let mut conn = store.read().await?;
+        let experiment = trials::find(&mut conn.conn(), trial)
+            .await?
+            .ok_or_else(|| AppError::not_found("trial", trial))?
+            .experiment_id;
+        let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial).await?;
+        Ok(Self::Trial {
+            trial,
+            experiment,
+            tasks: tasks.into_iter().map(|task| task.id).collect(),
+        })
+    }
+
+    /// Whether a line about this is one of them.
+    pub(crate) fn contains(&self, about: &About) -> bool {
+        match self {
+            Self::All => true,
+            Self::Work => about.is_work(),
+            Self::Trial {
+                trial,
+                experiment,
+                tasks,
+            } => {
+                // A line of another trial may name the experiment too.
+                let of_trial = about.trial.map(|id| id == *trial);
+                let of_task = about.task.as_deref().map(|id| {
+                    // An allocation's id is its task's with a number.
+                    let task = id.rsplit_once('.').map_or(id, |(task, _)| task);
+                    tasks.iter().any(|own| own == id || own == task)
+                });
+                of_trial
+                    .or(of_task)
+                    .unwrap_or(about.experiment == Some(*experiment))
+            }
+        }
+    }
+}

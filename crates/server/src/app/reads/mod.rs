@@ -1,0 +1,28 @@
+//! What the API shows: each read asks the table of rights for its actor, and loads what its answer is made of.
+//!
+//! A file per resource, with free functions that take what they need. `http` makes answers of the rows that come from
+//! here, and asks the store for nothing itself. Rights are asked for also where everybody may read, and once for a whole
+//! list, never with a query for each row.
+
+pub(crate) mod agents;
+pub(crate) mod allocations;
+pub(crate) mod events;
+pub(crate) mod health;
+pub(crate) mod jobs;
+pub(crate) mod logs;
+pub(crate) mod master_log;
+pub(crate) mod model_definition;
+pub(crate) mod places;
+pub(crate) mod tasks;
+pub(crate) mod templates;
+pub(crate) mod users;
+
+use det_authz::{Kind, Permission};
+
+use crate::auth::Actor;
+use crate::error::AppResult;
+
+/// Refuses actors who may see nothing of this kind; `what` names such things in the plural.
+pub(crate) fn require(actor: &Actor, kind: Kind, what: &str) -> AppResult<()> {
+    actor.require(Permission::Read, kind, &format!("read {what}"))
+}

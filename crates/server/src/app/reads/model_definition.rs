@@ -1,0 +1,122 @@
+//! Reading the files that an experiment was created with.
+
+use std::io::Read;
+
+use det_authz::Kind;
+use det_store::{Store, experiments};
+use futures::Stream;
+use tokio::runtime::Handle;
+
+use crate::app::reads;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// Bytes of an archive that are read from the store at once; a multiple of three, so that their base64 texts join
+/// without padding.
+pub(crate) const PART_BYTES: usize = 192 << 10;
+
+/// A gzip tar archive where it is stored, for somebody who may read it.
+#[derive(Clone)]
+pub(crate) struct Archive {
+    store: Store,
+    /// The experiment that it belongs to.
+    pub(crate) experiment_id: i64,
+    /// The experiment's name.
+    pub(crate) name: String,
+    /// Its size.
+    pub(crate) bytes: usize,
+}
+
+impl Archive {
+    /// The archive of an experiment; errs with "not found" where the experiment or its archive does not exist.
+    pub(crate) async fn open(store: &Store, actor: &Actor, experiment_id: i64) -> AppResult<Self> {
+        reads::require(actor, Kind::Experiment, "model definitions")?;
+        let mut conn = store.read().await?;
+        let name = experiments::find(&mut conn.conn(), experiment_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("experiment", experiment_id))?
+            .name;
+        let bytes = experiments::model_definition_size(&mut conn.conn(), experiment_id)
+            .await?
+            .ok_or_else(|| missing(experiment_id))?;
+        Ok(Self {
+            store: store.clone(),
+            experiment_id,
+            name,
+            bytes,
+        })
+    }
+
+    /// What a task starts with; empty for tasks without an archive.
+    pub(crate) async fn of_task(store: &Store, actor: &Actor, task_id: &str) -> AppResult<Self> {
+        let task = reads::tasks::find(store, actor, task_id).await?;
+        let experiment_id = task.experiment_id.unwrap_or_default();
+        let mut conn = store.read().await?;
+        let bytes = experiments::model_definition_size(&mut conn.conn(), experiment_id).await?;
+        Ok(Self {
+            store: store.clone(),
+            experiment_id,
+            name: String::new(),
+            bytes: bytes.unwrap_or(0),
+        })
+    }
+
+    async fn part(&self, offset: usize, wanted: usize) -> AppResult<Vec<u8>> {
+        let mut conn = self.store.read().await?;
+        let id = self.experiment_id;
+        let part = experiments::model_definition_part(&mut conn.conn(), id, offset, wanted).await?;
+        if part.len() < wanted {
+            return Err(missing(id));
+        }
+        Ok(part)
+    }
+
+    /// Its parts, read from the store as they are asked for.
+    pub(crate) fn parts(self) -> impl Stream<Item = AppResult<Vec<u8>>> + Send {
+        futures::stream::unfold((self, 0), |(archive, offset)| async move {
+            if offset >= archive.bytes {
+                return None;
+            }
+            let wanted = PART_BYTES.min(archive.bytes - offset);
+            let part = archive.part(offset, wanted).await;
+            Some((part, (archive, offset + wanted)))
+        })
+    }
+
+    /// The archive as a file that is read from the store part by part, for threads that may block.
+    pub(crate) fn blocking(self) -> BlockingReader {
+        BlockingReader {
+            archive: self,
+            runtime: Handle::current(),
+            offset: 0,
+            part: std::io::Cursor::default(),
+        }
+    }
+}
+
+fn missing(experiment_id: i64) -> AppError {
+    AppError::not_found("model definition of experiment", experiment_id)
+}
+
+/// See [`Archive::blocking`].
+pub(crate) struct BlockingReader {
+    archive: Archive,
+    runtime: Handle,
+    offset: usize,
+    part: std::io::Cursor<Vec<u8>>,
+}
+
+impl Read for BlockingReader {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.part.read(buffer)?;
+        if read > 0 || buffer.is_empty() || self.offset >= self.archive.bytes {
+            return Ok(read);
+        }
+        let wanted = PART_BYTES.min(self.archive.bytes - self.offset);
+        let part = self.archive.part(self.offset, wanted);
+        let part = self.runtime.block_on(part).map_err(std::io::Error::other)?;
+        self.offset += wanted;
+        self.part = std::io::Cursor::new(part);
+        self.part.read(buffer)
+    }
+}

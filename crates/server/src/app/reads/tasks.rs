@@ -1,0 +1,96 @@
+//! Reading tasks.
+
+use det_authz::Kind;
+use det_store::agents::{self, AgentRow};
+use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
+use det_store::experiments::{self, JobRow};
+use det_store::{Conn, Store};
+use det_taskspec::TaskKind;
+
+use crate::app::reads;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+fn require(actor: &Actor) -> AppResult<()> {
+    reads::require(actor, Kind::Task, "tasks")
+}
+
+async fn row(conn: &mut Conn<'_>, task_id: &str) -> AppResult<TaskRow> {
+    allocations::find_task(conn, task_id)
+        .await?
+        .ok_or_else(|| AppError::not_found("task", task_id.escape_debug()))
+}
+
+/// One task.
+pub(crate) async fn find(store: &Store, actor: &Actor, task_id: &str) -> AppResult<TaskRow> {
+    require(actor)?;
+    row(&mut store.read().await?.conn(), task_id).await
+}
+
+/// One task with its allocations.
+pub(crate) async fn with_allocations(
+    store: &Store,
+    actor: &Actor,
+    task_id: &str,
+) -> AppResult<(TaskRow, Vec<AllocationRow>)> {
+    require(actor)?;
+    let mut conn = store.read().await?;
+    let task = row(&mut conn.conn(), task_id).await?;
+    let allocations = allocations::of_task(&mut conn.conn(), task_id).await?;
+    Ok((task, allocations))
+}
+
+/// Everything that runs or waits to run.
+pub(crate) struct Live {
+    /// Live allocations.
+    pub(crate) allocations: Vec<AllocationRow>,
+    /// Their containers.
+    pub(crate) containers: Vec<ContainerRow>,
+    /// All agents.
+    pub(crate) agents: Vec<AgentRow>,
+    /// The jobs of live experiments.
+    pub(crate) jobs: Vec<JobRow>,
+}
+
+/// Everything that runs or waits to run.
+pub(crate) async fn live(store: &Store, actor: &Actor) -> AppResult<Live> {
+    require(actor)?;
+    let mut conn = store.read().await?;
+    Ok(Live {
+        allocations: allocations::live(&mut conn.conn()).await?,
+        containers: allocations::live_containers(&mut conn.conn()).await?,
+        agents: agents::list(&mut conn.conn()).await?,
+        jobs: experiments::live_jobs(&mut conn.conn()).await?,
+    })
+}
+
+/// The kind of each live allocation's task, those of trials left out: they are nearly all that lives.
+pub(crate) async fn live_kinds_beside_trials(
+    store: &Store,
+    actor: &Actor,
+) -> AppResult<Vec<TaskKind>> {
+    require(actor)?;
+    let mut conn = store.read().await?;
+    let live = allocations::live(&mut conn.conn()).await?;
+    let mut kinds = Vec::new();
+    for allocation in live.iter().filter(|a| a.trial_id.is_none()) {
+        kinds.push(row(&mut conn.conn(), &allocation.task_id).await?.kind);
+    }
+    Ok(kinds)
+}
+
+/// The containers of all attempts of a task.
+pub(crate) async fn containers(
+    store: &Store,
+    actor: &Actor,
+    task_id: &str,
+) -> AppResult<Vec<ContainerRow>> {
+    require(actor)?;
+    let mut conn = store.read().await?;
+    row(&mut conn.conn(), task_id).await?;
+    let mut containers = Vec::new();
+    for allocation in allocations::of_task(&mut conn.conn(), task_id).await? {
+        containers.extend(allocations::containers(&mut conn.conn(), &allocation.id).await?);
+    }
+    Ok(containers)
+}
