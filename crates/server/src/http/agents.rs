@@ -19,6 +19,7 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::agents::Service;
 use crate::app::reads;
+use crate::app::reads::paging;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error::ApiError;
@@ -87,7 +88,7 @@ async fn get_agents(
     if query.order_by == OrderBy::Desc {
         rows.reverse();
     }
-    let (rows, pagination) = views::paging::slice(rows, query.offset, query.limit);
+    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
     let mut agents = views::agents::agents(&rows, &live)?;
     for agent in &mut agents {
         if query.exclude_slots {

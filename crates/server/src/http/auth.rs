@@ -18,6 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
+use crate::auth::Actor;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::{Caller, WireBody, WireQuery, session_token};
@@ -91,11 +92,9 @@ async fn login(
     ))
 }
 
-async fn end_session(master: &Master, headers: &HeaderMap) -> Result<(), ApiError> {
-    match session_token(headers) {
-        Some(token) if master.auth.by_session(&token).await?.is_some() => {
-            Ok(master.auth.logout(&token).await?)
-        }
+async fn end_session(master: &Master, actor: &Actor, headers: &HeaderMap) -> Result<(), ApiError> {
+    match (actor, session_token(headers)) {
+        (Actor::User(_), Some(token)) => Ok(master.auth.logout(&token).await?),
         _ => Err(AppError::invalid(
             "only the session of a person can be ended: this request came with a task's token",
         )
@@ -106,8 +105,8 @@ async fn end_session(master: &Master, headers: &HeaderMap) -> Result<(), ApiErro
 /// Ends the session that the request comes with.
 #[utoipa::path(post, path = "/api/v1/auth/logout", operation_id = "Logout", tag = "auth",
     responses((status = 200, body = Empty)))]
-async fn logout(State(master): State<Master>, _caller: Caller, headers: HeaderMap) -> Answer {
-    end_session(&master, &headers).await?;
+async fn logout(State(master): State<Master>, Caller(actor): Caller, headers: HeaderMap) -> Answer {
+    end_session(&master, &actor, &headers).await?;
     Ok(with_cookie(empty()?, cookie(&master, None)?))
 }
 
@@ -245,8 +244,8 @@ async fn plain_logout(
     headers: HeaderMap,
 ) -> Response {
     let answer = async {
-        caller?;
-        end_session(&master, &headers).await?;
+        let Caller(actor) = caller?;
+        end_session(&master, &actor, &headers).await?;
         Ok(with_cookie(empty()?, cookie(&master, None)?))
     };
     answer.await.unwrap_or_else(plain)

@@ -1,6 +1,6 @@
 //! Checkpoints: reporting, looking at them, changing, deleting and downloading them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -8,14 +8,11 @@ use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 use det_api_types::checkpoints::{
     Checkpoint, CheckpointState, CheckpointsRemoveFilesRequest, DeleteCheckpointsRequest,
-    GetCheckpointResponse, GetCheckpointsQuery, PatchCheckpointsRequest,
-    PostCheckpointMetadataRequest, PostCheckpointMetadataResponse,
+    GetCheckpointResponse, PatchCheckpointsRequest, PostCheckpointMetadataRequest,
+    PostCheckpointMetadataResponse,
 };
-use det_api_types::page::{Empty, Pagination};
+use det_api_types::page::Empty;
 use det_api_types::wire::Int64;
-use det_store::checkpoints::CheckpointRow;
-use det_store::experiments::ExperimentRow;
-use det_store::trials::{self, TrialRow};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
@@ -23,22 +20,14 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::checkpoints::archive::Format;
-use crate::app::checkpoints::joined::{Joined, collectable, policy_of, with_validations};
-use crate::app::checkpoints::policy::to_delete;
-use crate::app::checkpoints::reports::at_steps;
+use crate::app::checkpoints::joined::Joined;
 use crate::app::checkpoints::{CheckpointReport, resources};
-use crate::app::metrics::TRAINING;
-use crate::app::submission::may_use_secrets;
-use crate::auth::Actor;
+use crate::app::reads;
+use crate::app::reads::checkpoints::{Found, PolicyChange, Trained};
 use crate::error::{AppError, AppResult, ErrorKind};
-use crate::http::experiments;
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
-use crate::http::views::checkpoints::{
-    Training, checkpoint, download_config, has_only_keys_of, sort, sort_key,
-};
-use crate::http::views::experiments::Sight;
-use crate::http::views::paging;
+use crate::http::views::checkpoints::{Training, checkpoint, download_config};
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -55,128 +44,34 @@ pub fn routes() -> OpenApiRouter<Master> {
         .routes(routes!(preview_gc))
 }
 
-/// One page of the checkpoints of an experiment, or of one of its trials.
-pub(crate) async fn page(
-    master: &Master,
-    reader: &Actor,
-    experiment: &ExperimentRow,
-    mut rows: Vec<CheckpointRow>,
-    query: &GetCheckpointsQuery,
-) -> AppResult<(Vec<Checkpoint>, Pagination)> {
-    let key = sort_key(
-        query.sort_by_attr,
-        &query.sort_by_metric,
-        query.order_by,
-        &experiment.searcher_metric,
-        experiment.smaller_is_better,
-    )
-    .map_err(AppError::invalid)?;
-    if !query.states.is_empty() {
-        rows.retain(|row| {
-            CheckpointState::from_name(&row.state)
-                .is_some_and(|state| query.states.contains(&state))
-        });
-    }
-    master.settle_metrics().await?;
-    let (joined, pagination) = if key.needs_validations() {
-        let mut joined = with_validations(&master.store, rows).await?;
-        sort(&mut joined, &key, query.order_by);
-        paging::slice(joined, query.offset, query.limit)
-    } else {
-        let mut bare: Vec<Joined> = rows
-            .into_iter()
-            .map(|row| Joined {
-                row,
-                validation: None,
-            })
-            .collect();
-        sort(&mut bare, &key, query.order_by);
-        let (bare, pagination) = paging::slice(bare, query.offset, query.limit);
-        let rows = bare.into_iter().map(|joined| joined.row).collect();
-        (with_validations(&master.store, rows).await?, pagination)
-    };
-    Ok((
-        show_all(master, reader, experiment, &joined).await?,
-        pagination,
-    ))
-}
-
-/// Checkpoints of one experiment with the training that they come from.
-async fn show_all(
-    master: &Master,
-    reader: &Actor,
-    experiment: &ExperimentRow,
-    checkpoints: &[Joined],
-) -> AppResult<Vec<Checkpoint>> {
-    let sight = Sight::of(reader, experiment.owner_id);
-    let with_keys = sees_storage_keys(master, reader, experiment)?;
-    let config = download_config(experiment, sight, with_keys)?;
-    let mut steps: BTreeMap<i64, BTreeSet<i64>> = BTreeMap::new();
-    for joined in checkpoints {
-        if let Some(trial_id) = joined.row.trial_id {
-            steps.entry(trial_id).or_default().insert(joined.row.steps);
-        }
-    }
-    let training = at_steps(&master.store, TRAINING, &steps).await?;
-    let trial_ids: Vec<i64> = steps.into_keys().collect();
-    let trials: BTreeMap<i64, TrialRow> = {
-        let mut conn = master.store.read().await?;
-        trials::find_all(&mut conn.conn(), &trial_ids)
-            .await?
-            .into_iter()
-            .map(|trial| (trial.id, trial))
-            .collect()
-    };
+/// Checkpoints of one experiment as clients see them.
+pub(crate) fn show_all(shown: &Trained) -> AppResult<Vec<Checkpoint>> {
+    let config = download_config(&shown.experiment, shown.sight, shown.with_keys)?;
     let show = |joined: &Joined| {
-        let trial = joined.row.trial_id.and_then(|id| trials.get(&id));
+        let trial = joined.row.trial_id.and_then(|id| shown.trials.get(&id));
         let from = trial.map(|trial| Training {
             trial,
             config: &config,
-            metric: &experiment.searcher_metric,
-            training: training.get(&(trial.id, joined.row.steps)).cloned(),
+            metric: &shown.experiment.searcher_metric,
+            training: shown.training.get(&(trial.id, joined.row.steps)).cloned(),
         });
         checkpoint(joined, from)
     };
-    Ok(checkpoints.iter().map(show).collect::<Result<_, _>>()?)
-}
-
-/// Whether a reader is shown the credentials of an experiment's checkpoint storage, to download with them: the owner's own
-/// tasks are too, and everybody is where they are those that the cluster or the workspace gives everybody's experiments.
-fn sees_storage_keys(
-    master: &Master,
-    reader: &Actor,
-    experiment: &ExperimentRow,
-) -> AppResult<bool> {
-    if may_use_secrets(reader, experiment.owner_id) {
-        return Ok(true);
-    }
-    let config = serde_json::from_str(&experiment.config).map_err(AppError::internal)?;
-    let common = master.storage_of_everybody(experiment.project_id)?;
-    Ok(common
+    Ok(shown
+        .checkpoints
         .iter()
-        .any(|common| has_only_keys_of(&config, common)))
+        .map(show)
+        .collect::<Result<_, _>>()?)
 }
 
-/// One checkpoint as it is shown.
-async fn show(master: &Master, reader: &Actor, row: CheckpointRow) -> AppResult<Checkpoint> {
-    let (Some(experiment_id), Some(trial_id)) = (row.experiment_id, row.trial_id) else {
-        return Ok(checkpoint(
-            &Joined {
-                row,
-                validation: None,
-            },
-            None,
-        )?);
-    };
-    let experiment = experiments::find(master, experiment_id).await?;
-    crate::http::trials::find(master, trial_id).await?;
-    master.settle_metrics().await?;
-    let joined = with_validations(&master.store, vec![row]).await?;
-    let shown = show_all(master, reader, &experiment, &joined).await?;
-    shown
-        .into_iter()
-        .next()
-        .ok_or_else(|| AppError::internal(anyhow::anyhow!("a checkpoint was lost on the way")))
+/// One checkpoint as clients see it.
+fn show(found: &Found) -> AppResult<Checkpoint> {
+    match found {
+        Found::Bare(joined) => Ok(checkpoint(joined, None)?),
+        Found::Trained(trained) => show_all(trained)?
+            .pop()
+            .ok_or_else(|| AppError::internal(anyhow::anyhow!("a checkpoint was lost on the way"))),
+    }
 }
 
 /// Takes in a checkpoint that a task has stored; a repeat changes nothing.
@@ -228,9 +123,9 @@ async fn get_checkpoint(
     Caller(actor): Caller,
     Path(uuid): Path<String>,
 ) -> Answer {
-    let row = master.checkpoint(&uuid).await?;
+    let found = reads::checkpoints::find(&master, &actor, &uuid).await?;
     message(&GetCheckpointResponse {
-        checkpoint: show(&master, &actor, row).await?,
+        checkpoint: show(&found)?,
     })
 }
 
@@ -247,8 +142,9 @@ async fn post_checkpoint_metadata(
     let row = master
         .set_checkpoint_metadata(&actor, &uuid, body.checkpoint.metadata.0)
         .await?;
+    let found = reads::checkpoints::shown(&master, &actor, row).await?;
     message(&PostCheckpointMetadataResponse {
-        checkpoint: show(&master, &actor, row).await?,
+        checkpoint: show(&found)?,
     })
 }
 
@@ -308,7 +204,7 @@ async fn checkpoints_remove_files(
     responses((status = 200, description = "the archive", content_type = "application/gzip")))]
 async fn download_checkpoint(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     Path(uuid): Path<String>,
     headers: HeaderMap,
 ) -> Answer {
@@ -325,7 +221,7 @@ async fn download_checkpoint(
         )
         .hint("accept application/gzip, application/x-tar or application/zip")
     })?;
-    let pieces = master.checkpoint_archive(&uuid, format).await?;
+    let pieces = reads::checkpoints::archive(&master, &actor, &uuid, format).await?;
     let pieces = futures::stream::unfold(pieces, |mut pieces| async move {
         Some((pieces.recv().await?, pieces))
     });
@@ -358,55 +254,21 @@ struct PolicyQuery {
     responses((status = 200, body = Object, description = "checkpoints and metric_name")))]
 async fn preview_gc(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
     WireQuery(query): WireQuery<PolicyQuery>,
 ) -> Answer {
-    let experiment = experiments::find(&master, id).await?;
-    let number = |field: &str, given: Option<i64>| {
-        given
-            .map(|n| {
-                usize::try_from(n).map_err(|_| {
-                    AppError::invalid(format!("field \"{field}\" must be 0 or more, found {n}"))
-                })
-            })
-            .transpose()
+    let change = PolicyChange {
+        experiment_best: query.save_experiment_best,
+        trial_best: query.save_trial_best,
+        trial_latest: query.save_trial_latest,
     };
-    let mut policy = policy_of(&experiment)?;
-    for (field, given, place) in [
-        (
-            "save_experiment_best",
-            query.save_experiment_best,
-            &mut policy.experiment_best,
-        ),
-        (
-            "save_trial_best",
-            query.save_trial_best,
-            &mut policy.trial_best,
-        ),
-        (
-            "save_trial_latest",
-            query.save_trial_latest,
-            &mut policy.trial_latest,
-        ),
-    ] {
-        *place = number(field, given)?.unwrap_or(*place);
-    }
-    master.settle_metrics().await?;
-    let (joined, protected) = collectable(&master.store, &experiment).await?;
-    let candidates: Vec<_> = joined
+    let (metric, doomed) = reads::checkpoints::doomed(&master, &actor, id, change).await?;
+    let shown = doomed
         .iter()
-        .filter_map(|joined| joined.candidate(&experiment.searcher_metric))
-        .collect();
-    let doomed: BTreeSet<String> = to_delete(&candidates, &protected, &policy)
-        .into_iter()
-        .collect();
-    let shown = joined
-        .iter()
-        .filter(|joined| doomed.contains(&joined.row.uuid))
         .map(previewed)
         .collect::<AppResult<Vec<Value>>>()?;
-    message(&json!({"checkpoints": shown, "metric_name": experiment.searcher_metric}))
+    message(&json!({"checkpoints": shown, "metric_name": metric}))
 }
 
 /// A checkpoint under the names that the old product's client reads. It counts those as validated that have a `step`

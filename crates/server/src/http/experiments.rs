@@ -1,7 +1,6 @@
 //! Experiments: creating, listing, steering, changing.
 
 pub mod bulk;
-pub mod listing;
 
 use axum::extract::State;
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetExperimentCheckpointsResponse};
@@ -17,24 +16,21 @@ use det_api_types::jobs::{JobState, JobSummary};
 use det_api_types::page::Empty;
 use det_api_types::trials::{GetExperimentTrialsQuery, GetExperimentTrialsResponse};
 use det_api_types::wire::{Float, Object, Timestamp};
-use det_lifecycle::experiment::ExperimentState as StoredState;
-use det_store::experiments::{self, ExperimentRow};
-use det_store::metrics::number;
-use det_store::{checkpoints, trials};
+use det_store::experiments::ExperimentRow;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
-use crate::app::checkpoints::reports::{Outdating, Pages};
 use crate::app::experiments::{ExperimentPatch, NewExperimentRequest};
-use crate::app::metrics::{VALIDATION, is_better};
 use crate::app::model_archive::{ContextFile, FileKind};
+use crate::app::reads;
+use crate::app::reads::experiments::{QueuePlace, Record, listing};
+use crate::app::reads::sight::Sight;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
-use crate::http::views::experiments::{Home, Phase, Sight};
 use crate::http::{checkpoints as checkpoint_routes, trials as trial_routes, views};
 
 /// The tar flags of the file list.
@@ -61,41 +57,19 @@ pub fn routes() -> OpenApiRouter<Master> {
         .merge(bulk::routes())
 }
 
-/// An experiment, or the refusal that it does not exist.
-pub(crate) async fn find(master: &Master, id: i64) -> AppResult<ExperimentRow> {
-    let mut conn = master.store.read().await?;
-    experiments::find(&mut conn.conn(), id)
-        .await?
-        .ok_or_else(|| AppError::not_found("experiment", id))
-}
-
 /// Experiments with their reported states.
 pub(crate) async fn show_all(
     master: &Master,
     reader: &Actor,
     rows: &[ExperimentRow],
 ) -> AppResult<Vec<Experiment>> {
-    let active: Vec<i64> = rows
-        .iter()
-        .filter(|row| row.state == StoredState::Active)
-        .map(|row| row.id)
-        .collect();
-    let phases = listing::phases(master, &active).await?;
-    let (places, now) = (master.places.get(), det_store::now());
-    let cluster_owner = master.cluster_owner().map_or(0, |user| user.id);
+    let whereabouts = reads::experiments::whereabouts(master, reader, rows).await?;
+    let now = det_store::now();
     let show = |row: &ExperimentRow| {
-        let home = places.home(row.project_id);
-        let home = home.map_or_else(Home::default, |(project, workspace)| Home {
-            project: &project.name,
-            workspace_id: workspace.id,
-            workspace: &workspace.name,
-            owner_id: project.owner_id.unwrap_or(cluster_owner),
-            archived: places.is_archived(project),
-        });
         views::experiments::experiment(
             row,
-            phases.get(&row.id).copied().unwrap_or_default(),
-            home,
+            whereabouts.phase(row.id),
+            whereabouts.home(row.project_id),
             now,
             Sight::of(reader, row.owner_id),
         )
@@ -105,7 +79,7 @@ pub(crate) async fn show_all(
 
 /// An experiment as it is now.
 async fn show(master: &Master, reader: &Actor, id: i64) -> AppResult<Experiment> {
-    let row = find(master, id).await?;
+    let row = reads::experiments::find(&master.store, reader, id).await?;
     let shown = show_all(master, reader, std::slice::from_ref(&row)).await?;
     shown
         .into_iter()
@@ -113,33 +87,20 @@ async fn show(master: &Master, reader: &Actor, id: i64) -> AppResult<Experiment>
         .ok_or_else(|| AppError::not_found("experiment", id))
 }
 
-/// Where an active experiment stands in its queue.
-async fn job_summary(master: &Master, row: &ExperimentRow) -> AppResult<Option<JobSummary>> {
-    if row.state != StoredState::Active {
-        return Ok(None);
-    }
-    let phase = listing::phases(master, &[row.id])
-        .await?
-        .get(&row.id)
-        .copied()
-        .unwrap_or_default();
-    if phase > Phase::Queued {
-        // What runs waits for nobody.
-        return Ok(Some(JobSummary {
+/// Where an active experiment is in its queue.
+fn job_summary(place: &QueuePlace) -> Option<JobSummary> {
+    match place {
+        QueuePlace::NotActive => None,
+        QueuePlace::Runs => Some(JobSummary {
             state: JobState::Scheduled,
             jobs_ahead: 0,
-        }));
-    }
-    let queue = master.job_queue(Some(&row.resource_pool)).await?;
-    let queued = queue.iter().find(|queued| queued.job.id == row.job_id);
-    // Between two runs an experiment is in no queue for a moment.
-    Ok(Some(queued.map_or(
-        JobSummary {
+        }),
+        QueuePlace::BetweenRuns => Some(JobSummary {
             state: JobState::Queued,
             jobs_ahead: -1,
-        },
-        views::jobs::summary,
-    )))
+        }),
+        QueuePlace::Queued(job) => Some(views::jobs::summary(job)),
+    }
 }
 
 /// Experiments by page.
@@ -151,7 +112,7 @@ async fn get_experiments(
     WireQuery(query): WireQuery<GetExperimentsQuery>,
 ) -> Answer {
     let _turn = master.listings.acquire().await;
-    let (rows, pagination) = listing::page(&master, &query).await?;
+    let (rows, pagination) = listing::page(&master, &actor, &query).await?;
     message(&GetExperimentsResponse {
         experiments: show_all(&master, &actor, &rows).await?,
         pagination,
@@ -166,8 +127,9 @@ async fn get_experiment(
     Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let row = find(&master, id).await?;
-    let job_summary = job_summary(&master, &row).await?;
+    let row = reads::experiments::find(&master.store, &actor, id).await?;
+    let place = reads::experiments::queue_place(&master, &actor, &row).await?;
+    let job_summary = job_summary(&place);
     let shown = show_all(&master, &actor, std::slice::from_ref(&row)).await?;
     let experiment = shown
         .into_iter()
@@ -403,13 +365,12 @@ async fn patch_experiment(
     params(GetExperimentLabelsQuery), responses((status = 200, body = GetExperimentLabelsResponse)))]
 async fn get_experiment_labels(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<GetExperimentLabelsQuery>,
 ) -> Answer {
-    master.catalogue.refresh(&master.store).await?;
-    let labels = master
-        .catalogue
-        .labels(query.project_id.filter(|id| *id != 0));
+    let project = query.project_id.filter(|id| *id != 0);
+    let labels =
+        reads::experiments::labels(&master.store, &master.catalogue, &actor, project).await?;
     message(&GetExperimentLabelsResponse { labels })
 }
 
@@ -419,13 +380,12 @@ async fn get_experiment_labels(
     responses((status = 200, body = GetExperimentTrialsResponse)))]
 async fn get_experiment_trials(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetExperimentTrialsQuery>,
 ) -> Answer {
-    let experiment = find(&master, id).await?;
-    let (rows, pagination) = trial_routes::page(&master, id, &query).await?;
-    let trials = trial_routes::show_all(&master, &experiment, &rows).await?;
+    let (trials, pagination) = reads::trials::page(&master, &actor, id, &query).await?;
+    let trials = trial_routes::show_all(trials)?;
     message(&GetExperimentTrialsResponse { trials, pagination })
 }
 
@@ -439,13 +399,9 @@ async fn get_experiment_checkpoints(
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
-    let experiment = find(&master, id).await?;
-    let rows = {
-        let mut conn = master.store.read().await?;
-        checkpoints::of_experiment(&mut conn.conn(), id).await?
-    };
-    let (checkpoints, pagination) =
-        checkpoint_routes::page(&master, &actor, &experiment, rows, &query).await?;
+    let (shown, pagination) =
+        reads::checkpoints::of_experiment(&master, &actor, id, &query).await?;
+    let checkpoints = checkpoint_routes::show_all(&shown)?;
     message(&GetExperimentCheckpointsResponse {
         checkpoints,
         pagination,
@@ -458,68 +414,18 @@ async fn get_experiment_checkpoints(
     responses((status = 200, body = GetExperimentValidationHistoryResponse)))]
 async fn get_experiment_validation_history(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let experiment = find(&master, id).await?;
-    master.settle_metrics().await?;
-    let trials = {
-        let mut conn = master.store.read().await?;
-        trials::of_experiment(&mut conn.conn(), id).await?
+    let records = reads::experiments::validation_history(&master, &actor, id).await?;
+    let entry = |record: Record| ValidationHistoryEntry {
+        trial_id: record.trial_id,
+        end_time: Timestamp(record.at),
+        searcher_metric: Float(record.metric),
     };
-    let validated: Vec<i64> = trials
-        .iter()
-        .filter(|trial| trial.latest_validation.is_some())
-        .map(|trial| trial.id)
-        .collect();
-    let outdating = Outdating::load_all(&master.store, &validated).await?;
-    let mut points: Vec<(i64, i64, f64)> = Vec::new();
-    for (trial_id, outdating) in &outdating {
-        let mut pages = Pages::new(&master.store, *trial_id, VALIDATION);
-        loop {
-            let chunks = pages.next().await?;
-            if chunks.is_empty() {
-                break;
-            }
-            for chunk in &chunks {
-                points.extend(chunk.unpack_averages()?.iter().filter_map(|report| {
-                    let counts = outdating.counts(VALIDATION, chunk.run_id, report.step);
-                    let metric = report
-                        .metrics
-                        .get(&experiment.searcher_metric)
-                        .and_then(number)?;
-                    (counts && metric.is_finite()).then_some((report.at, *trial_id, metric))
-                }));
-            }
-        }
-    }
     message(&GetExperimentValidationHistoryResponse {
-        validation_history: records(points, experiment.smaller_is_better),
+        validation_history: records.into_iter().map(entry).collect(),
     })
-}
-
-/// The points that beat all before them. Each point: time, trial, metric.
-fn records(
-    mut points: Vec<(i64, i64, f64)>,
-    smaller_is_better: bool,
-) -> Vec<ValidationHistoryEntry> {
-    points.sort_by_key(|(at, trial_id, _)| (*at, *trial_id));
-    let mut best = None;
-    points
-        .into_iter()
-        .filter(|(_, _, metric)| {
-            let better = is_better(*metric, best, smaller_is_better);
-            if better {
-                best = Some(*metric);
-            }
-            better
-        })
-        .map(|(at, trial_id, metric)| ValidationHistoryEntry {
-            trial_id,
-            end_time: Timestamp(at),
-            searcher_metric: Float(metric),
-        })
-        .collect()
 }
 
 /// The best value of the searcher's metric over the whole experiment.
@@ -528,19 +434,10 @@ fn records(
     responses((status = 200, body = GetBestSearcherValidationMetricResponse)))]
 async fn get_best_searcher_validation_metric(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let row = find(&master, id).await?;
-    let best = row.best_metric.ok_or_else(|| {
-        AppError::new(
-            crate::error::ErrorKind::NotFound,
-            format!(
-                "experiment {id} has no validation with metric \"{}\" yet",
-                row.searcher_metric
-            ),
-        )
-    })?;
+    let best = reads::experiments::best_metric(&master.store, &actor, id).await?;
     message(&GetBestSearcherValidationMetricResponse {
         metric: Some(Float(best)),
     })
@@ -588,26 +485,5 @@ mod tests {
             "{}",
             error.message
         );
-    }
-
-    #[test]
-    fn the_history_holds_records_only() {
-        let points = vec![
-            (3, 1, 0.4),
-            (1, 1, 0.9),
-            (2, 2, 0.95),
-            (4, 2, 0.4),
-            (5, 2, 0.1),
-        ];
-        let trials: Vec<(i64, f64)> = records(points.clone(), true)
-            .iter()
-            .map(|e| (e.trial_id, e.searcher_metric.0))
-            .collect();
-        assert_eq!(trials, [(1, 0.9), (1, 0.4), (2, 0.1)]);
-        let trials: Vec<f64> = records(points, false)
-            .iter()
-            .map(|e| e.searcher_metric.0)
-            .collect();
-        assert_eq!(trials, [0.9, 0.95]);
     }
 }

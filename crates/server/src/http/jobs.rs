@@ -13,6 +13,7 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::jobs::QueueChange;
 use crate::app::reads;
+use crate::app::reads::paging;
 use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, WireBody, WireQuery};
@@ -49,7 +50,7 @@ async fn page(
     } else {
         query.limit
     };
-    let (queue, pagination) = views::paging::slice(queue, query.offset, limit);
+    let (queue, pagination) = paging::slice(queue, query.offset, limit);
     let jobs = queue
         .iter()
         .map(views::jobs::job)
@@ -193,7 +194,7 @@ async fn get_resource_pools(
             })
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let (resource_pools, pagination) = views::paging::slice(pools, query.offset, query.limit);
+    let (resource_pools, pagination) = paging::slice(pools, query.offset, query.limit);
     message(&GetResourcePoolsResponse {
         resource_pools,
         pagination,

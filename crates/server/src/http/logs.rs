@@ -12,7 +12,7 @@ use det_api_types::logs::{
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{Salvaged, Timestamp};
-use det_store::logs::{self, LogLine, Origin, Packed, Packer};
+use det_store::logs::{LogLine, Origin, Packed, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
@@ -241,7 +241,7 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
     let Some(task_id) = task else { return Ok(None) };
     Ok(Some(Batch {
         spool: spool_batch(body.spool, &task_id)?,
-        lines: logs::pack(&lines)?,
+        lines: pack(&lines)?,
         task_id,
     }))
 }
@@ -273,7 +273,7 @@ async fn post_unmanaged_logs(
             .await
         {
             Ok(()) => {
-                let packed = logs::pack(&lines)?;
+                let packed = pack(&lines)?;
                 master.append_logs(task_id.clone(), packed, None).await
             }
             Err(refused) => Err(refused),

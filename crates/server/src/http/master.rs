@@ -68,7 +68,7 @@ async fn info(State(master): State<Master>) -> Answer {
     responses((status = 200, body = HealthCheck), (status = 503, body = HealthCheck)))]
 async fn health(State(master): State<Master>) -> Response {
     let (status, database) = match reads::health::database(&master.store).await {
-        Ok(_) => (StatusCode::OK, HealthStatus::Up),
+        Ok(()) => (StatusCode::OK, HealthStatus::Up),
         Err(error) => {
             tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the database does not answer");
             (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Down)

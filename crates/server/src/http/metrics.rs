@@ -1,26 +1,30 @@
 //! Metrics of trials: reporting and reading.
 
-pub mod stream;
-
 use axum::extract::State;
 use axum::response::Response;
+use bytes::Bytes;
 use det_api_types::metrics::{
-    GetMetricsQuery, GetTrialMetricsQuery, IncomingReport, MetricsChunk, ReportTrialMetricsRequest,
-    read_report,
+    GetMetricsQuery, GetTrialMetricsQuery, IncomingReport, MetricsChunk, MetricsReport,
+    ReportTrialMetricsRequest, read_report,
 };
 use det_api_types::page::Empty;
+use det_store::metrics::StoredReport;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::metrics::{Report, TRAINING, VALIDATION};
 use crate::app::ownership::Reported;
+use crate::app::reads::metric_stream::{Reports, STREAM_BYTES};
 use crate::auth::Actor;
-use crate::error::{AppError, AppResult};
+use crate::error::AppResult;
+use crate::http::answers::{STREAM_SILENCE, too_slow};
 use crate::http::error::before_stream;
 use crate::http::extract::{Caller, PathId, RawBody, Reporter, WireQuery};
 use crate::http::respond::{self, Answer, empty};
+use crate::http::views::trials::metrics_document;
 
 /// Messages that wait to be sent.
 const MESSAGES: usize = 2;
@@ -120,8 +124,8 @@ async fn stream(
     trial_ids: Vec<i64>,
     group: Option<String>,
 ) -> Response {
-    let trial_ids = match known(&master, trial_ids).await {
-        Ok(trial_ids) => trial_ids,
+    let reports = match Reports::open(&master, actor, trial_ids, group).await {
+        Ok(reports) => reports,
         Err(error) => return before_stream(error),
     };
     let (sender, receiver) = mpsc::channel(MESSAGES);
@@ -129,24 +133,47 @@ async fn stream(
     let account = Some(actor.user().id);
     // Ends by itself when all is sent, or when the receiver has gone.
     tokio::spawn(async move {
-        stream::send_all(&master, &trial_ids, group.as_deref(), &sender, account).await;
+        let outcome = match master.budgets.streams.reserve(account, STREAM_BYTES).await {
+            Ok(_held) => send_all(reports, &sender).await,
+            Err(busy) => Err(busy),
+        };
+        // An error waits to be read without anything else in memory. A receiver that has gone needs none.
+        if let Err(error) = outcome {
+            let _ = sender.send(Err(error)).await;
+        }
     });
     respond::stream(receiver, shutdown).await
 }
 
-/// The trials in order, each once, if each is there.
-async fn known(master: &Master, mut trial_ids: Vec<i64>) -> AppResult<Vec<i64>> {
-    if trial_ids.is_empty() {
-        return Err(AppError::invalid(
-            "field \"trialIds\" is missing: name at least one trial",
-        ));
+/// Sends message after message until the end, or until the receiver has gone. A client that does not read one in time is
+/// cut off: the stream holds memory meanwhile.
+async fn send_all(mut reports: Reports, out: &mpsc::Sender<AppResult<Bytes>>) -> AppResult<()> {
+    loop {
+        let message = reports.next().await?;
+        if message.is_empty() {
+            return Ok(());
+        }
+        let line = respond::line(&chunk(message)?)?;
+        match timeout(STREAM_SILENCE, out.send(Ok(line))).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Ok(()),
+            Err(_) => return Err(too_slow()),
+        }
     }
-    trial_ids.sort_unstable();
-    trial_ids.dedup();
-    for id in &trial_ids {
-        crate::http::trials::find(master, *id).await?;
-    }
-    Ok(trial_ids)
+}
+
+/// A message; documents are made one by one, and what they are made of is released.
+fn chunk(message: Vec<(MetricsReport, StoredReport)>) -> AppResult<MetricsChunk> {
+    let document = |(mut shown, report): (MetricsReport, StoredReport)| {
+        shown.metrics = metrics_document(&shown.group, &report)?;
+        Ok(shown)
+    };
+    Ok(MetricsChunk {
+        metrics: message
+            .into_iter()
+            .map(document)
+            .collect::<AppResult<_>>()?,
+    })
 }
 
 #[cfg(test)]

@@ -12,12 +12,12 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::reads;
+use crate::app::reads::paging;
 use crate::app::templates::{NewTemplate, TemplateFilter, shown};
 use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
-use crate::http::views;
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -64,7 +64,7 @@ async fn get_templates(
     if query.order_by == OrderBy::Desc {
         rows.reverse();
     }
-    let (rows, pagination) = views::paging::slice(rows, query.offset, query.limit);
+    let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
     message(&GetTemplatesResponse {
         templates: rows
             .iter()

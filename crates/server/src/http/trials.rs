@@ -1,43 +1,33 @@
 //! Trials: looking at them, ending them, and what their code says.
 
 pub mod compare;
-pub mod workloads;
-
-use std::collections::{BTreeMap, BTreeSet};
 
 use axum::extract::State;
 use det_api_types::checkpoints::{GetCheckpointsQuery, GetTrialCheckpointsResponse};
-use det_api_types::page::{Empty, OrderBy, Pagination};
+use det_api_types::page::Empty;
 use det_api_types::trials::{
-    ExitedReason, GetExperimentTrialsQuery, GetRunMetadataResponse,
-    GetTrialRemainingLogRetentionDaysResponse, GetTrialResponse, GetTrialWorkloadsQuery,
-    GetTrialWorkloadsResponse, PostRunMetadataRequest, PostRunMetadataResponse,
-    PutTrialRetainLogsRequest, ReportTrialProgressRequest, RunPrepareForReportingRequest,
-    RunPrepareForReportingResponse, Trial, TrialEarlyExit, TrialRunnerMetadata, TrialSortBy,
-    TrialState,
+    ExitedReason, GetRunMetadataResponse, GetTrialRemainingLogRetentionDaysResponse,
+    GetTrialResponse, GetTrialWorkloadsQuery, GetTrialWorkloadsResponse, PostRunMetadataRequest,
+    PostRunMetadataResponse, PutTrialRetainLogsRequest, ReportTrialProgressRequest,
+    RunPrepareForReportingRequest, RunPrepareForReportingResponse, Trial, TrialEarlyExit,
+    TrialRunnerMetadata,
 };
 use det_api_types::wire::Object;
 use det_lifecycle::trial::EarlyExit;
-use det_store::checkpoints::{self, CheckpointRow};
-use det_store::experiments::ExperimentRow;
-use det_store::trials::{self, Sort, TrialRow};
-use det_store::{allocations, metrics};
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::log_retention::retention_days;
+use crate::app::reads;
+use crate::app::reads::trials::{Whole, history};
 use crate::error::{AppError, AppResult};
-use crate::http::experiments::{self, listing};
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
 use crate::http::views;
-use crate::http::views::experiments::{Phase, StateFilter, object};
-use crate::http::views::trials::TrialParts;
-
-/// Trials asked about in one statement: below the least number of values that either database takes.
-const BATCH: usize = 10_000;
+use crate::http::views::experiments::object;
+use crate::http::views::trials::BatchMetrics;
 
 /// Limits of a run's metadata: `docs/contract/http-api.md`, "Metadata of runs".
 const METADATA_DEPTH: usize = 10;
@@ -63,193 +53,25 @@ pub fn routes() -> OpenApiRouter<Master> {
         .merge(compare::routes())
 }
 
-/// A trial, or the refusal that it does not exist.
-pub(crate) async fn find(master: &Master, id: i64) -> AppResult<TrialRow> {
-    let mut conn = master.store.read().await?;
-    trials::find(&mut conn.conn(), id)
-        .await?
-        .ok_or_else(|| AppError::not_found("trial", id))
-}
-
-/// One page of an experiment's trials.
-pub(crate) async fn page(
-    master: &Master,
-    experiment_id: i64,
-    query: &GetExperimentTrialsQuery,
-) -> AppResult<(Vec<TrialRow>, Pagination)> {
-    let filter = StateFilter::new(&query.states);
-    let stored = filter.as_ref().map(StateFilter::in_question);
-    let (sort, descending) = (sort(query.sort_by), query.order_by == OrderBy::Desc);
-    let by_phase = filter
-        .as_ref()
-        .is_some_and(|f| !f.phases.is_empty() && !f.wants_all_phases());
-    let limit = listing::store_limit(query.limit);
-    master.settle_metrics().await?;
-    let mut conn = master.store.read().await?;
-    let (offset, fetched) = if by_phase {
-        (0, -1)
-    } else {
-        (query.offset, limit)
-    };
-    let (mut rows, mut total) = trials::list(
-        &mut conn.conn(),
-        experiment_id,
-        stored.as_deref(),
-        sort,
-        descending,
-        offset,
-        fetched,
-    )
-    .await?;
-    drop(conn);
-    if let Some(filter) = filter.filter(|_| by_phase) {
-        // Live allocations tell active trials apart, so the page is cut afterwards.
-        let phases = live(master, &rows).await?;
-        let phase = |row: &TrialRow| {
-            phases
-                .get(&row.id)
-                .map_or(Phase::Queued, |(phase, _)| *phase)
-        };
-        rows.retain(|row| filter.wants(row.state.stored_name(), phase(row)));
-        total = i64::try_from(rows.len()).unwrap_or(i64::MAX);
-        let skipped = usize::try_from(query.offset.max(0)).unwrap_or(usize::MAX);
-        let taken = usize::try_from(limit).unwrap_or(usize::MAX);
-        rows = rows.into_iter().skip(skipped).take(taken).collect();
-    }
-    let pagination = listing::pagination(query.offset, query.limit, rows.len(), total);
-    Ok((rows, pagination))
-}
-
-fn sort(by: TrialSortBy) -> Sort {
-    match by {
-        TrialSortBy::Unspecified | TrialSortBy::Id => Sort::Id,
-        TrialSortBy::LogRetentionDays => Sort::LogRetentionDays,
-        TrialSortBy::StartTime => Sort::StartTime,
-        TrialSortBy::EndTime => Sort::EndTime,
-        TrialSortBy::State => Sort::State,
-        TrialSortBy::BestValidationMetric => Sort::BestValidation,
-        TrialSortBy::LatestValidationMetric => Sort::LatestValidation,
-        TrialSortBy::BatchesProcessed => Sort::BatchesProcessed,
-        TrialSortBy::Duration => Sort::Duration,
-        TrialSortBy::Restarts => Sort::Restarts,
-        TrialSortBy::CheckpointSize => Sort::CheckpointSize,
-    }
-}
-
-type Live = BTreeMap<i64, (Phase, allocations::AllocationRow)>;
-
-/// The live allocations of trials that have one.
-async fn live(master: &Master, rows: &[TrialRow]) -> AppResult<Live> {
-    let active: Vec<i64> = rows
-        .iter()
-        .filter(|row| row.ended_at.is_none())
-        .map(|row| row.id)
-        .collect();
-    let mut found = Live::new();
-    let mut conn = master.store.read().await?;
-    for batch in active.chunks(BATCH) {
-        for row in allocations::live_of_trials(&mut conn.conn(), batch).await? {
-            if let Some(trial_id) = row.trial_id {
-                found.insert(trial_id, (Phase::of_allocation(&row.state), row));
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Trials of one experiment, each with its parts.
-pub(crate) async fn show_all(
-    master: &Master,
-    experiment: &ExperimentRow,
-    rows: &[TrialRow],
-) -> AppResult<Vec<Trial>> {
-    let mut live = live(master, rows).await?;
-    let mut best = best_checkpoints(master, rows).await?;
-    let config = object(
-        "configuration of experiment",
-        experiment.id,
-        &experiment.config,
-    )?;
-    let max_restarts = config
-        .get("max_restarts")
-        .and_then(Value::as_i64)
-        .unwrap_or(i64::MAX);
+/// Trials, each with its parts, as clients see them.
+pub(crate) fn show_all(trials: Vec<Whole>) -> AppResult<Vec<Trial>> {
     let now = det_store::now();
-    let mut shown = Vec::with_capacity(rows.len());
-    for batch in rows.chunks(BATCH) {
-        let ids: Vec<i64> = batch.iter().map(|row| row.id).collect();
-        let (tasks, mut summaries) = {
-            let mut conn = master.store.read().await?;
-            let tasks = allocations::tasks_of_trials(&mut conn.conn(), &ids).await?;
-            (tasks, metrics::summaries_of(&mut conn.conn(), &ids).await?)
-        };
-        let mut task_ids: BTreeMap<i64, Vec<String>> = BTreeMap::new();
-        for task in tasks {
-            if let Some(trial_id) = task.trial_id {
-                task_ids.entry(trial_id).or_default().push(task.id);
-            }
-        }
-        for row in batch {
-            let live = live.remove(&row.id);
-            let parts = TrialParts {
-                phase: live.as_ref().map_or(Phase::Queued, |(phase, _)| *phase),
-                task_ids: task_ids.remove(&row.id).unwrap_or_default(),
-                summaries: summaries.remove(&row.id).unwrap_or_default(),
-                best_checkpoint: best.remove(&row.id),
-                wait_reason: match &live {
-                    Some((_, allocation)) => views::tasks::wait_reason(allocation)?,
-                    None => None,
-                },
-                max_restarts,
-            };
-            let mut trial = views::trials::trial(row, parts, now)?;
-            if trial.wait_reason.is_none() && trial.state == TrialState::Paused {
-                trial.wait_reason = Some(views::trials::paused(row.experiment_id));
-            }
-            shown.push(trial);
-        }
-    }
-    Ok(shown)
-}
-
-/// The checkpoints of the trials' best validations: those at the same step that still have files.
-async fn best_checkpoints(
-    master: &Master,
-    rows: &[TrialRow],
-) -> AppResult<BTreeMap<i64, CheckpointRow>> {
-    let mut wanted = BTreeSet::new();
-    for row in rows.iter().filter(|row| row.checkpoint_count > 0) {
-        wanted.extend(views::trials::best_step(row)?.map(|step| (row.id, step)));
-    }
-    if wanted.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let trial_ids: Vec<i64> = wanted.iter().map(|(trial_id, _)| *trial_id).collect();
-    let mut conn = master.store.read().await?;
-    let mut candidates = checkpoints::of_trials(&mut conn.conn(), &trial_ids).await?;
-    // Of several at one step the last one is shown.
-    candidates.sort_by(|a, b| (a.reported_at, &a.uuid).cmp(&(b.reported_at, &b.uuid)));
-    Ok(candidates
-        .into_iter()
-        .filter(|c| c.state != "DELETED")
-        .filter_map(|c| Some((c.trial_id?, c)))
-        .filter(|(trial_id, c)| wanted.contains(&(*trial_id, c.steps)))
-        .collect())
+    let show = |(row, parts): Whole| views::trials::trial(&row, parts, now);
+    Ok(trials.into_iter().map(show).collect::<Result<_, _>>()?)
 }
 
 /// One trial.
 #[utoipa::path(get, path = "/api/v1/trials/{trialId}", operation_id = "GetTrial", tag = "trials",
     params(("trialId" = i64, Path)), responses((status = 200, body = GetTrialResponse)))]
-async fn get_trial(State(master): State<Master>, _caller: Caller, PathId(id): PathId) -> Answer {
-    master.settle_metrics().await?;
-    let row = find(&master, id).await?;
-    let experiment = experiments::find(&master, row.experiment_id).await?;
-    let shown = show_all(&master, &experiment, std::slice::from_ref(&row)).await?;
-    let trial = shown
-        .into_iter()
-        .next()
-        .ok_or_else(|| AppError::not_found("trial", id))?;
-    message(&GetTrialResponse { trial })
+async fn get_trial(
+    State(master): State<Master>,
+    Caller(actor): Caller,
+    PathId(id): PathId,
+) -> Answer {
+    let (row, parts) = reads::trials::whole(&master, &actor, id).await?;
+    message(&GetTrialResponse {
+        trial: views::trials::trial(&row, parts, det_store::now())?,
+    })
 }
 
 /// What a trial has reported, by step.
@@ -258,12 +80,20 @@ async fn get_trial(State(master): State<Master>, _caller: Caller, PathId(id): Pa
     responses((status = 200, body = GetTrialWorkloadsResponse)))]
 async fn get_trial_workloads(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetTrialWorkloadsQuery>,
 ) -> Answer {
-    find(&master, id).await?;
-    let (workloads, pagination) = workloads::page(&master, id, &query).await?;
+    let (entries, pagination) = history::page(&master, &actor, id, &query).await?;
+    let batches = if query.include_batch_metrics {
+        BatchMetrics::Given
+    } else {
+        BatchMetrics::Left
+    };
+    let workloads = entries
+        .into_iter()
+        .map(|entry| views::trials::workload(entry, batches))
+        .collect::<Result<_, _>>()?;
     message(&GetTrialWorkloadsResponse {
         workloads,
         pagination,
@@ -279,14 +109,8 @@ async fn get_trial_checkpoints(
     PathId(id): PathId,
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
-    let row = find(&master, id).await?;
-    let experiment = experiments::find(&master, row.experiment_id).await?;
-    let rows = {
-        let mut conn = master.store.read().await?;
-        checkpoints::of_trial(&mut conn.conn(), id).await?
-    };
-    let (checkpoints, pagination) =
-        crate::http::checkpoints::page(&master, &actor, &experiment, rows, &query).await?;
+    let (shown, pagination) = reads::checkpoints::of_trial(&master, &actor, id, &query).await?;
+    let checkpoints = crate::http::checkpoints::show_all(&shown)?;
     message(&GetTrialCheckpointsResponse {
         checkpoints,
         pagination,
@@ -326,11 +150,11 @@ async fn put_trial_retain_logs(
     responses((status = 200, body = GetTrialRemainingLogRetentionDaysResponse)))]
 async fn get_trial_remaining_log_retention_days(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
     message(&GetTrialRemainingLogRetentionDaysResponse {
-        remaining_days: Some(master.remaining_log_days(id).await?),
+        remaining_days: Some(reads::trials::remaining_log_days(&master, &actor, id).await?),
     })
 }
 
@@ -412,10 +236,10 @@ async fn run_prepare_for_reporting(
     params(("runId" = i64, Path)), responses((status = 200, body = GetRunMetadataResponse)))]
 async fn get_run_metadata(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     PathId(id): PathId,
 ) -> Answer {
-    let row = find(&master, id).await?;
+    let row = reads::trials::find(&master.store, &actor, id).await?;
     message(&GetRunMetadataResponse {
         metadata: object("metadata of trial", id, &row.metadata)?,
     })

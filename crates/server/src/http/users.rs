@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::reads;
+use crate::app::reads::paging;
 use crate::app::users::{NewPassword, NewUser, UnixIdentity, UserFilter, UserPatch};
 use crate::error::AppError;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
@@ -100,7 +101,7 @@ async fn get_users(
             order
         })
     });
-    let (users, pagination) = views::paging::slice(users, query.offset, query.limit);
+    let (users, pagination) = paging::slice(users, query.offset, query.limit);
     message(&GetUsersResponse {
         users: users.iter().map(|user| views::users::user(user)).collect(),
         pagination,

@@ -17,13 +17,13 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::reads;
+use crate::app::reads::paging;
 use crate::app::workspaces::{NewWorkspace, Places, WorkspacePatch};
 use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
 use crate::http::users::identity;
-use crate::http::views::paging;
 use crate::http::views::workspaces::{Owner, Shown};
 
 /// Routes of this file.

@@ -6,18 +6,27 @@
 
 pub(crate) mod agents;
 pub(crate) mod allocations;
+pub(crate) mod checkpoints;
 pub(crate) mod events;
+pub(crate) mod experiments;
 pub(crate) mod health;
 pub(crate) mod jobs;
 pub(crate) mod logs;
 pub(crate) mod master_log;
+pub(crate) mod metric_stream;
 pub(crate) mod model_definition;
+pub(crate) mod paging;
+pub(crate) mod phase;
 pub(crate) mod places;
+pub(crate) mod sight;
 pub(crate) mod tasks;
 pub(crate) mod templates;
+pub(crate) mod trials;
 pub(crate) mod users;
 
 use det_authz::{Kind, Permission};
+use det_store::StoreError;
+use serde_json::Value;
 
 use crate::auth::Actor;
 use crate::error::AppResult;
@@ -25,4 +34,16 @@ use crate::error::AppResult;
 /// Refuses actors who may see nothing of this kind; `what` names such things in the plural.
 pub(crate) fn require(actor: &Actor, kind: Kind, what: &str) -> AppResult<()> {
     actor.require(Permission::Read, kind, &format!("read {what}"))
+}
+
+/// A stored JSON document.
+pub(crate) fn document(
+    what: &str,
+    id: impl std::fmt::Display,
+    text: &str,
+) -> Result<Value, StoreError> {
+    serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+        what: format!("{what} {id}"),
+        message: e.to_string(),
+    })
 }

@@ -13,10 +13,10 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::log_retention::retention_days;
 use crate::app::reads;
+use crate::app::reads::experiments::listing::{self, named_project};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::http::error;
-use crate::http::experiments::{find, listing};
 use crate::http::extract::{Caller, PathId, WireBody};
 use crate::http::respond::{Answer, empty, message};
 
@@ -76,7 +76,7 @@ async fn perform(
     action: Action,
 ) -> Answer {
     let ids: Vec<i64> = match &request.filters {
-        Some(filters) => listing::meant(master, project_id, filters)
+        Some(filters) => listing::meant(master, actor, project_id, filters)
             .await?
             .iter()
             .map(|row| row.id)
@@ -97,11 +97,6 @@ async fn perform(
     message(&BulkExperimentsResponse { results })
 }
 
-/// The project that a bulk action is limited to. The client sends 0 or less where it means those of all projects.
-pub(super) fn named_project(id: i64) -> Option<i64> {
-    (id > 0).then_some(id)
-}
-
 async fn one(
     master: &Master,
     actor: &Actor,
@@ -109,7 +104,7 @@ async fn one(
     id: i64,
     action: Action,
 ) -> AppResult<()> {
-    let row = find(master, id).await?;
+    let row = reads::experiments::find(&master.store, actor, id).await?;
     if named_project(project_id).is_some_and(|project| row.project_id != project) {
         return Err(AppError::not_found("experiment", id)
             .hint(format!("it is not in project {project_id}")));

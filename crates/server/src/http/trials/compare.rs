@@ -15,11 +15,12 @@ use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::app::metrics::{TRAINING, VALIDATION};
+use crate::app::reads::trials::compared::{Names, compare};
 use crate::app::series::Look;
 use crate::error::{AppError, AppResult};
-use crate::http::experiments;
 use crate::http::extract::{Caller, WireQuery};
 use crate::http::respond::{Answer, message};
+use crate::http::views;
 
 /// Points of a metric when no number is given.
 const DEFAULT_POINTS: usize = 1000;
@@ -36,7 +37,7 @@ pub fn routes() -> OpenApiRouter<Master> {
     params(CompareTrialsQuery), responses((status = 200, body = CompareTrialsResponse)))]
 async fn compare_trials(
     State(master): State<Master>,
-    _caller: Caller,
+    Caller(actor): Caller,
     WireQuery(query): WireQuery<CompareTrialsQuery>,
 ) -> Answer {
     if query.trial_ids.is_empty() {
@@ -46,25 +47,22 @@ async fn compare_trials(
     }
     let groups = groups(&query)?;
     let look = look(&query)?;
-    master.settle_metrics().await?;
+    let now = det_store::now();
     let mut trials = Vec::with_capacity(query.trial_ids.len());
-    for trial_id in query.trial_ids {
-        let row = super::find(&master, trial_id).await?;
-        let experiment = experiments::find(&master, row.experiment_id).await?;
-        let mut shown = super::show_all(&master, &experiment, std::slice::from_ref(&row)).await?;
-        let trial = shown
-            .pop()
-            .ok_or_else(|| AppError::not_found("trial", trial_id))?;
-        let mut metrics = Vec::with_capacity(groups.len());
-        for (group, names) in &groups {
-            let points = master.metric_points(trial_id, group, names, &look).await?;
-            metrics.push(DownsampledMetrics {
-                data: data(&points),
-                kind: kind(group),
-                group: group.clone(),
-            });
-        }
-        trials.push(ComparableTrial { trial, metrics });
+    for compared in compare(&master, &actor, query.trial_ids, &groups, &look).await? {
+        let (row, parts) = compared.trial;
+        let metrics = compared.groups.into_iter().map(|(group, points)| {
+            let data = data(&points);
+            DownsampledMetrics {
+                data,
+                kind: kind(&group),
+                group,
+            }
+        });
+        trials.push(ComparableTrial {
+            trial: views::trials::trial(&row, parts, now)?,
+            metrics: metrics.collect(),
+        });
     }
     message(&CompareTrialsResponse { trials })
 }
@@ -78,8 +76,8 @@ fn kind(group: &str) -> MetricType {
 }
 
 /// The names asked for, by group.
-fn groups(query: &CompareTrialsQuery) -> AppResult<BTreeMap<String, Vec<String>>> {
-    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+fn groups(query: &CompareTrialsQuery) -> AppResult<Names> {
+    let mut groups = Names::new();
     if !query.metric_names.is_empty() {
         let group = match (query.group.as_str(), query.metric_type) {
             ("", MetricType::Training) => TRAINING,

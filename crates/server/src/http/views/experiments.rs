@@ -6,18 +6,17 @@ use std::collections::BTreeMap;
 use det_api_types::experiments::{Experiment, ExperimentState};
 use det_api_types::trials::TrialState;
 use det_api_types::wire::{Float, Int64, Object, RawObject, Timestamp};
-use det_authz::{Kind, Permission, Target};
-use det_config::experiment::{
-    Submitted, mask_document, mask_for_others, mask_member, may_hold_secrets,
-};
-use det_lifecycle::allocation::{AllocationState, Phase as Progress};
+use det_config::experiment::{Submitted, mask_member, may_hold_secrets};
 use det_lifecycle::{experiment, trial};
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::auth::Actor;
+use crate::app::reads::document;
+use crate::app::reads::experiments::Home;
+use crate::app::reads::phase::Phase;
+use crate::app::reads::sight::Sight;
 
 /// Words one of which stands in every configuration with a secret. A text without them needs no closer look.
 const SECRET_WORDS: [&str; 6] = [
@@ -28,86 +27,6 @@ const SECRET_WORDS: [&str; 6] = [
     "credential",
     "auth",
 ];
-
-/// Stored state of an experiment that is deleted as soon as it has ended.
-const STOPPING_DELETING: &str = "STOPPING_DELETING";
-
-/// What a reader sees of the configuration of an experiment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sight {
-    /// Everything but what the schema says is secret: for the owner and administrators.
-    Own,
-    /// No variables, and nothing that looks secret: for everybody else, tasks too.
-    Others,
-}
-
-impl Sight {
-    /// Of an actor on what belongs to a user.
-    pub fn of(actor: &Actor, owner_id: i64) -> Self {
-        let experiment = Target::of(Kind::Experiment).owned_by(owner_id);
-        if actor.may(Permission::ReadUnmasked, &experiment) {
-            Self::Own
-        } else {
-            Self::Others
-        }
-    }
-
-    /// A document as it is seen.
-    pub fn mask(self, document: &Value) -> Value {
-        match self {
-            Self::Own => mask_document(document),
-            Self::Others => mask_for_others(document),
-        }
-    }
-}
-
-/// How far something active is: its most advanced live allocation (`docs/contract/http-api.md`, "States of experiments
-/// and trials").
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Phase {
-    /// Nothing of it has a container yet.
-    #[default]
-    Queued,
-    /// An image is being pulled.
-    Pulling,
-    /// Containers are being started.
-    Starting,
-    /// Something runs.
-    Running,
-}
-
-impl Phase {
-    /// Every phase.
-    pub const ALL: [Self; 4] = [Self::Queued, Self::Pulling, Self::Starting, Self::Running];
-
-    /// Of an allocation. One that is being ended has run.
-    pub fn of_allocation(state: &AllocationState) -> Self {
-        match state {
-            AllocationState::Pending | AllocationState::Starting(Progress::Assigned) => {
-                Self::Queued
-            }
-            AllocationState::Starting(Progress::Pulling) => Self::Pulling,
-            AllocationState::Starting(Progress::Starting) => Self::Starting,
-            AllocationState::Starting(Progress::Running)
-            | AllocationState::Ready
-            | AllocationState::Preempting
-            | AllocationState::Saving
-            | AllocationState::Killing { .. }
-            | AllocationState::Terminated { .. } => Self::Running,
-        }
-    }
-
-    /// The phase that a reported state names; `None` for states that are stored as they are.
-    pub fn of_reported(state: ExperimentState) -> Option<Self> {
-        match state {
-            ExperimentState::Queued => Some(Self::Queued),
-            ExperimentState::Pulling => Some(Self::Pulling),
-            ExperimentState::Starting => Some(Self::Starting),
-            ExperimentState::Running => Some(Self::Running),
-            _ => None,
-        }
-    }
-}
 
 /// The reported state of an experiment.
 pub fn state(stored: experiment::ExperimentState, phase: Phase) -> ExperimentState {
@@ -147,73 +66,6 @@ pub fn trial_state(stored: trial::TrialState, phase: Phase) -> TrialState {
         (Stored::Canceled, _) => TrialState::Canceled,
         (Stored::Errored, _) => TrialState::Error,
     }
-}
-
-/// States asked for in a filter, as stored states and phases of active things.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct StateFilter {
-    /// Stored states other than ACTIVE.
-    pub stored: Vec<String>,
-    /// Phases of what is ACTIVE.
-    pub phases: Vec<Phase>,
-}
-
-impl StateFilter {
-    /// Reads a filter; `None` = it leaves nothing out.
-    pub fn new(states: &[ExperimentState]) -> Option<Self> {
-        if states.is_empty() {
-            return None;
-        }
-        let mut filter = Self::default();
-        for state in states {
-            if *state == ExperimentState::Active {
-                filter.phases.extend(Phase::ALL);
-            } else if let Some(phase) = Phase::of_reported(*state) {
-                filter.phases.push(phase);
-            } else {
-                if *state == ExperimentState::Deleting {
-                    filter.stored.push(STOPPING_DELETING.to_owned());
-                }
-                filter
-                    .stored
-                    .push(state.as_str().trim_start_matches("STATE_").to_owned());
-            }
-        }
-        filter.phases.sort_unstable();
-        filter.phases.dedup();
-        Some(filter)
-    }
-
-    /// Whether all phases are wanted, so that the stored state ACTIVE is enough to know.
-    pub fn wants_all_phases(&self) -> bool {
-        self.phases.len() == Phase::ALL.len()
-    }
-
-    /// All stored states in question.
-    pub fn in_question(&self) -> Vec<String> {
-        let mut stored = self.stored.clone();
-        if !self.phases.is_empty() {
-            stored.push("ACTIVE".into());
-        }
-        stored
-    }
-
-    /// Whether something in this stored state and phase is wanted.
-    pub fn wants(&self, stored: &str, phase: Phase) -> bool {
-        if stored == "ACTIVE" {
-            self.phases.contains(&phase)
-        } else {
-            self.stored.iter().any(|s| s == stored)
-        }
-    }
-}
-
-/// A stored JSON document.
-pub fn document(what: &str, id: impl std::fmt::Display, text: &str) -> Result<Value, StoreError> {
-    serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
-        what: format!("{what} {id}"),
-        message: e.to_string(),
-    })
 }
 
 /// A stored JSON object.
@@ -300,21 +152,6 @@ pub fn masked_original(text: &str, sight: Sight) -> String {
     shown.unwrap_or_else(|_| {
         "# this configuration cannot be shown: it cannot be read any more\n".to_owned()
     })
-}
-
-/// Where an experiment is.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Home<'a> {
-    /// Name of its project.
-    pub project: &'a str,
-    /// Number of its workspace.
-    pub workspace_id: i64,
-    /// Name of its workspace.
-    pub workspace: &'a str,
-    /// Owner of its project.
-    pub owner_id: i64,
-    /// Whether project or workspace are put away.
-    pub archived: bool,
 }
 
 /// An experiment. `phase` counts while it is active.
@@ -434,8 +271,6 @@ pub(crate) mod tests {
                 ExperimentState::Paused
             );
         }
-        let pulling = AllocationState::Starting(Progress::Pulling);
-        assert!(Phase::of_allocation(&AllocationState::Pending) < Phase::of_allocation(&pulling));
     }
 
     #[test]
@@ -512,20 +347,5 @@ pub(crate) mod tests {
             let noticed = SECRET_WORDS.iter().any(|word| path.contains(word));
             assert!(noticed, "{path} is not hidden in submitted texts");
         }
-    }
-
-    #[test]
-    fn reported_states_are_asked_for_as_phases_of_active() {
-        assert_eq!(StateFilter::new(&[]), None);
-        let filter =
-            StateFilter::new(&[ExperimentState::Running, ExperimentState::Completed]).unwrap();
-        assert_eq!(filter.in_question(), ["COMPLETED", "ACTIVE"]);
-        assert!(filter.wants("ACTIVE", Phase::Running) && !filter.wants("ACTIVE", Phase::Queued));
-        assert!(filter.wants("COMPLETED", Phase::Queued) && !filter.wants("PAUSED", Phase::Queued));
-        assert!(
-            StateFilter::new(&[ExperimentState::Active])
-                .unwrap()
-                .wants_all_phases()
-        );
     }
 }

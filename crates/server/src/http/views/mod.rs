@@ -5,7 +5,6 @@ pub mod checkpoints;
 pub mod experiments;
 pub mod jobs;
 pub mod logs;
-pub mod paging;
 pub mod tasks;
 pub mod trials;
 pub mod users;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use det_api_types::checkpoints::CheckpointState;
 use det_api_types::metrics::Metrics;
 use det_api_types::page::WaitReason;
-use det_api_types::trials::{CheckpointWorkload, MetricsWorkload, Trial};
+use det_api_types::trials::{
+    CheckpointWorkload, MetricsWorkload, Trial, TrialState, WorkloadContainer,
+};
 use det_api_types::wire::{Float, Int64, Object, RawList, RawObject, Timestamp};
 use det_store::StoreError;
 use det_store::checkpoints::CheckpointRow;
@@ -18,25 +20,11 @@ use serde_json::{Map, Value, json};
 use crate::app::checkpoints::resources;
 use crate::app::log_policies::LogFindings;
 use crate::app::metrics::{TRAINING, VALIDATION};
+use crate::app::reads::trials::history::Entry;
+use crate::app::reads::trials::{TrialParts, validation};
 use crate::error::{AppError, AppResult};
-use crate::http::views::experiments::{Phase, object, trial_state};
-
-/// What a trial is shown with besides its row.
-#[derive(Debug, Clone, Default)]
-pub struct TrialParts {
-    /// How far it is, while it is active.
-    pub phase: Phase,
-    /// Its tasks, oldest first.
-    pub task_ids: Vec<String>,
-    /// Statistics of its metric groups.
-    pub summaries: BTreeMap<String, GroupSummary>,
-    /// The checkpoint of its best validation.
-    pub best_checkpoint: Option<CheckpointRow>,
-    /// Why it does not run yet.
-    pub wait_reason: Option<WaitReason>,
-    /// Failures that its experiment forgives: restarts beyond are not shown.
-    pub max_restarts: i64,
-}
+use crate::http::views::experiments::{object, trial_state};
+use crate::http::views::tasks;
 
 /// A trial.
 pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, StoreError> {
@@ -45,12 +33,18 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         reason = "durations stay far below 2^52 microseconds"
     )]
     let seconds = (row.ended_at.unwrap_or(now) - row.created_at).max(0) as f64 / 1e6;
+    let state = trial_state(row.state, parts.phase);
+    let wait_reason = match &parts.allocation {
+        Some(allocation) => tasks::wait_reason(allocation)?,
+        None => None,
+    };
+    let is_paused = state == TrialState::Paused;
     Ok(Trial {
         id: row.id,
         experiment_id: row.experiment_id,
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
-        state: trial_state(row.state, parts.phase),
+        state,
         restarts: row.restarts.min(parts.max_restarts),
         hparams: object("hyperparameters of trial", row.id, &row.hparams)?,
         total_batches_processed: row.total_batches,
@@ -81,12 +75,12 @@ pub fn trial(row: &TrialRow, parts: TrialParts, now: i64) -> Result<Trial, Store
         log_retention_days: row.log_retention_days,
         metadata: Some(object("metadata of trial", row.id, &row.metadata)?),
         log_policy_matched: log_policies_matched(row)?,
-        wait_reason: parts.wait_reason,
+        wait_reason: wait_reason.or_else(|| is_paused.then(|| paused(row.experiment_id))),
     })
 }
 
 /// Why a trial of a paused experiment does not run.
-pub fn paused(experiment_id: i64) -> WaitReason {
+fn paused(experiment_id: i64) -> WaitReason {
     WaitReason {
         kind: "paused".to_owned(),
         message: format!(
@@ -106,25 +100,10 @@ fn stored_validation(
     row: &TrialRow,
     text: Option<&str>,
 ) -> Result<Option<MetricsWorkload>, StoreError> {
-    let Some(report) = stored_report(row, text)? else {
+    let Some(report) = validation(row, text)? else {
         return Ok(None);
     };
     Ok(Some(metrics_workload(report, BatchMetrics::Left)))
-}
-
-fn stored_report(row: &TrialRow, text: Option<&str>) -> Result<Option<StoredReport>, StoreError> {
-    text.map(|text| {
-        serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
-            what: format!("a validation of trial {}", row.id),
-            message: e.to_string(),
-        })
-    })
-    .transpose()
-}
-
-/// The step of a trial's best validation.
-pub fn best_step(row: &TrialRow) -> Result<Option<i64>, StoreError> {
-    Ok(stored_report(row, row.best_validation.as_deref())?.and_then(|report| report.step))
 }
 
 /// Whether the values of single batches are shown.
@@ -171,6 +150,22 @@ pub fn checkpoint_workload(row: &CheckpointRow) -> Result<CheckpointWorkload, St
         total_batches: row.steps,
         metadata: object("metadata of checkpoint", &row.uuid, &row.metadata)?,
     })
+}
+
+/// An entry of a trial's history.
+pub(crate) fn workload(
+    entry: Entry,
+    batches: BatchMetrics,
+) -> Result<WorkloadContainer, StoreError> {
+    let mut container = WorkloadContainer::default();
+    match entry {
+        Entry::Checkpoint(row) => container.checkpoint = Some(checkpoint_workload(&row)?),
+        Entry::Validation(report) => {
+            container.validation = Some(metrics_workload(report, batches));
+        }
+        Entry::Training(report) => container.training = Some(metrics_workload(report, batches)),
+    }
+    Ok(container)
 }
 
 /// Statistics of each metric by group, under the groups' names in documents (`docs/contract/http-api.md`, "Metric groups in
@@ -246,7 +241,7 @@ pub fn metrics_document(group: &str, report: &StoredReport) -> AppResult<RawObje
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use det_api_types::trials::TrialState;
+    use crate::app::reads::phase::Phase;
 
     pub(crate) fn row() -> TrialRow {
         TrialRow {
@@ -299,7 +294,6 @@ pub(crate) mod tests {
         assert_eq!(json["bestValidation"]["metrics"]["avgMetrics"]["loss"], 0.5);
         assert_eq!(json["latestValidation"]["totalBatches"], 100);
         assert_eq!(json["totalCheckpointSize"], "26");
-        assert_eq!(best_step(&row()).unwrap(), Some(50));
     }
 
     #[test]

@@ -10,14 +10,13 @@ use det_store::allocations;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, Sort};
 
 use crate::app::Master;
+use crate::app::reads;
+use crate::app::reads::phase::{Phase, StateFilter};
+use crate::auth::Actor;
 use crate::error::AppResult;
-use crate::http::experiments::bulk;
-use crate::http::views::experiments::{Phase, StateFilter};
 
 /// Experiments on a page when no limit is given.
 pub(crate) const DEFAULT_LIMIT: i64 = 100;
-/// Ids in one statement: below the least that either database takes.
-const BATCH: usize = 10_000;
 
 /// The limit of the *SQL* family as the store takes it: 0 = the default, −1 = all, −2 = none.
 pub(crate) fn store_limit(limit: i64) -> i64 {
@@ -41,24 +40,13 @@ pub(crate) fn pagination(offset: i64, limit: i64, shown: usize, total: i64) -> P
     }
 }
 
-/// How far active experiments are.
-pub(crate) async fn phases(master: &Master, ids: &[i64]) -> AppResult<BTreeMap<i64, Phase>> {
-    let mut phases: BTreeMap<i64, Phase> = BTreeMap::new();
-    let mut conn = master.store.read().await?;
-    for batch in ids.chunks(BATCH) {
-        for live in allocations::live_states_of_experiments(&mut conn.conn(), batch).await? {
-            let phase = phases.entry(live.experiment_id).or_default();
-            *phase = (*phase).max(Phase::of_allocation(&live.state));
-        }
-    }
-    Ok(phases)
-}
-
 /// One page of experiments.
 pub(crate) async fn page(
     master: &Master,
+    actor: &Actor,
     query: &GetExperimentsQuery,
 ) -> AppResult<(Vec<ExperimentRow>, Pagination)> {
+    super::require(actor)?;
     let mut filter = Filter {
         name: text(&query.name),
         description: text(&query.description),
@@ -69,7 +57,7 @@ pub(crate) async fn page(
         ..Filter::default()
     };
     if filter.archived == Some(false) && filter.project_id.is_none() {
-        let places = master.places.get();
+        let places = reads::places::all(&master.places, actor)?;
         let archived = places
             .projects
             .values()
@@ -92,19 +80,26 @@ pub(crate) async fn page(
     Ok((rows, pagination))
 }
 
+/// The project that a bulk action is limited to. The client sends 0 or less where it means those of all projects.
+pub(crate) fn named_project(id: i64) -> Option<i64> {
+    (id > 0).then_some(id)
+}
+
 /// All experiments that the filters of a bulk action mean, by number; `project_id` of 0 or less = those of all projects.
 pub(crate) async fn meant(
     master: &Master,
+    actor: &Actor,
     project_id: i64,
     filters: &BulkExperimentFilters,
 ) -> AppResult<Vec<ExperimentRow>> {
+    super::require(actor)?;
     let mut filter = Filter {
         name: text(&filters.name),
         description: text(&filters.description),
         labels: filters.labels.clone(),
         owners: owners(master, &[], &filters.user_ids),
         archived: filters.archived,
-        project_id: bulk::named_project(project_id),
+        project_id: named_project(project_id),
         not_ids: filters.excluded_experiment_ids.clone(),
         ..Filter::default()
     };

@@ -7,21 +7,17 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
-use det_api_types::metrics::{MetricsChunk, MetricsReport};
+use det_api_types::metrics::MetricsReport;
 use det_api_types::wire::Timestamp;
 use det_store::metrics::{self, ChunkMark, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 use tokio::sync::mpsc::{self, Sender};
-use tokio::time::timeout;
 
 use crate::app::Master;
 use crate::app::checkpoints::reports::{Outdating, Pages, merge};
-use crate::budget::Account;
+use crate::app::reads;
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-use crate::http::answers::{STREAM_SILENCE, too_slow};
-use crate::http::respond::line;
-use crate::http::views::trials::metrics_document;
 
 /// Most reports in one message.
 const MESSAGE: usize = 1000;
@@ -31,97 +27,117 @@ const MESSAGE_BYTES: usize = 512 << 10;
 /// lowest steps are sent as they are: an order that nobody can keep in bounded memory is not kept.
 const HELD_BYTES: usize = 8 << 20;
 /// What a stream is counted for in the budget of its user: what it holds back, a chunk that is unpacked, a message.
-const STREAM_BYTES: usize = HELD_BYTES + (4 << 20);
+pub(crate) const STREAM_BYTES: usize = HELD_BYTES + (4 << 20);
 /// More than a chunk can hold: numbers of reports are made of the chunk's number and the place in it.
 const PLACES: i64 = 4096;
-
-/// Sends the reports of all trials; an error ends the stream.
-pub(crate) async fn send_all(
-    master: &Master,
-    trial_ids: &[i64],
-    group: Option<&str>,
-    out: &Sender<AppResult<Bytes>>,
-    account: Account,
-) {
-    let held = match master.budgets.streams.reserve(account, STREAM_BYTES).await {
-        Ok(held) => held,
-        Err(busy) => {
-            // A receiver that has gone needs no error.
-            let _ = out.send(Err(busy)).await;
-            return;
-        }
-    };
-    for trial_id in trial_ids {
-        match send_trial(master, *trial_id, group, out).await {
-            Ok(()) => {}
-            Err(Stop::Gone) => return,
-            Err(Stop::Failed(error)) => {
-                // Waits without anything but the error until it is read. A receiver that has gone needs none.
-                drop(held);
-                let _ = out.send(Err(error)).await;
-                return;
-            }
-        }
-    }
-}
-
-/// Why sending stopped before its end.
-enum Stop {
-    Gone,
-    Failed(AppError),
-}
-
-impl<E: Into<AppError>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
-    }
-}
 
 /// Chunks that are unpacked while others are being sent.
 const UNPACKED: usize = 1;
 /// Marks of chunks read at once.
 const MARKS: i64 = 10_000;
 
-async fn send_trial(
-    master: &Master,
-    trial_id: i64,
-    group: Option<&str>,
-    out: &Sender<AppResult<Bytes>>,
-) -> Result<(), Stop> {
-    master.settle_metrics().await?;
-    let outdating = Outdating::load(&master.store, trial_id).await?;
-    let groups: Vec<String> = outdating
-        .groups()
-        .filter(|name| group.is_none_or(|group| group == *name))
-        .map(str::to_owned)
-        .collect();
-    let starts = Starts::load(&master.store, trial_id, &groups).await?;
-    let Some(last) = starts.last_chunk else {
-        return Ok(());
-    };
-    let mut orderer = Orderer::new(starts.into_bounds());
-    let mut ready = Ready::default();
-    let (sender, mut unpacked) = mpsc::channel(UNPACKED);
-    // Ends when all is unpacked, or when the other end is dropped.
-    tokio::spawn(unpack_all(
-        master.store.clone(),
-        trial_id,
-        groups,
-        last,
-        sender,
-    ));
-    while let Some(next) = unpacked.recv().await {
-        let (chunk, reports) = next?;
-        orderer.add(&chunk, reports, &outdating, &mut ready);
-        while ready.is_full() {
-            send(out, &mut ready).await?;
+/// A report with what identifies it, before its metrics are made a document.
+pub(crate) type Report = (MetricsReport, StoredReport);
+
+/// The reports of some trials, for somebody who may read them.
+pub(crate) struct Reports {
+    master: Master,
+    trial_ids: std::vec::IntoIter<i64>,
+    group: Option<String>,
+    /// The trial that is being read.
+    current: Option<OfTrial>,
+    ready: Ready,
+}
+
+impl Reports {
+    /// Of trials that exist, in the order of their ids, of one group or of all.
+    pub(crate) async fn open(
+        master: &Master,
+        actor: &Actor,
+        trial_ids: Vec<i64>,
+        group: Option<String>,
+    ) -> AppResult<Self> {
+        if trial_ids.is_empty() {
+            return Err(AppError::invalid(
+                "field \"trialIds\" is missing: name at least one trial",
+            ));
+        }
+        let trial_ids = reads::trials::known(&master.store, actor, trial_ids).await?;
+        Ok(Self {
+            master: master.clone(),
+            trial_ids: trial_ids.into_iter(),
+            group,
+            current: None,
+            ready: Ready::default(),
+        })
+    }
+
+    /// The next message; empty at the end.
+    pub(crate) async fn next(&mut self) -> AppResult<Vec<Report>> {
+        loop {
+            let between_trials = self.current.is_none();
+            if self.ready.is_full() || (between_trials && !self.ready.reports.is_empty()) {
+                return Ok(self.ready.message());
+            }
+            if let Some(trial) = &mut self.current {
+                match trial.unpacked.recv().await {
+                    Some(next) => {
+                        let (chunk, reports) = next?;
+                        trial
+                            .orderer
+                            .add(&chunk, reports, &trial.outdating, &mut self.ready);
+                    }
+                    None => {
+                        trial.orderer.finish(&mut self.ready);
+                        self.current = None;
+                    }
+                }
+            } else if let Some(trial_id) = self.trial_ids.next() {
+                let group = self.group.as_deref();
+                self.current = OfTrial::begin(&self.master, trial_id, group).await?;
+            } else {
+                return Ok(Vec::new());
+            }
         }
     }
-    orderer.finish(&mut ready);
-    while !ready.reports.is_empty() {
-        send(out, &mut ready).await?;
+}
+
+/// The reports of one trial.
+struct OfTrial {
+    outdating: Outdating,
+    orderer: Orderer,
+    unpacked: mpsc::Receiver<Unpacked>,
+}
+
+impl OfTrial {
+    /// `None` where the trial has reported nothing.
+    async fn begin(master: &Master, trial_id: i64, group: Option<&str>) -> AppResult<Option<Self>> {
+        master.settle_metrics().await?;
+        let outdating = Outdating::load(&master.store, trial_id).await?;
+        let groups: Vec<String> = outdating
+            .groups()
+            .filter(|name| group.is_none_or(|group| group == *name))
+            .map(str::to_owned)
+            .collect();
+        let starts = Starts::load(&master.store, trial_id, &groups).await?;
+        let Some(last) = starts.last_chunk else {
+            return Ok(None);
+        };
+        let (sender, unpacked) = mpsc::channel(UNPACKED);
+        // Ends when all is unpacked, or when the other end is dropped.
+        tokio::spawn(unpack_all(
+            master.store.clone(),
+            trial_id,
+            groups,
+            last,
+            sender,
+        ));
+        Ok(Some(Self {
+            outdating,
+            orderer: Orderer::new(starts.into_bounds()),
+            unpacked,
+        }))
     }
-    Ok(())
 }
 
 /// A chunk and what is in it; its packed form is given up.
@@ -184,12 +200,12 @@ async fn next_chunk(readers: &mut [Ahead<'_>]) -> Result<Option<ChunkRow>, Store
 /// Reports that are to be sent, in order.
 #[derive(Default)]
 struct Ready {
-    reports: VecDeque<(MetricsReport, StoredReport)>,
+    reports: VecDeque<Report>,
     bytes: usize,
 }
 
 impl Ready {
-    fn push(&mut self, (mut shown, report): (MetricsReport, StoredReport)) {
+    fn push(&mut self, (mut shown, report): Report) {
         shown.end_time = Timestamp(report.at);
         self.bytes += report.bytes();
         self.reports.push_back((shown, report));
@@ -200,29 +216,18 @@ impl Ready {
         self.reports.len() >= MESSAGE || self.bytes >= MESSAGE_BYTES
     }
 
-    /// The next message; documents are made one by one, and what they are made of is released.
-    fn message(&mut self) -> AppResult<Vec<MetricsReport>> {
-        let (mut metrics, mut bytes) = (Vec::new(), 0);
-        while metrics.len() < MESSAGE && bytes < MESSAGE_BYTES {
-            let Some((mut shown, report)) = self.reports.pop_front() else {
+    /// The reports of the next message.
+    fn message(&mut self) -> Vec<Report> {
+        let (mut message, mut bytes) = (Vec::new(), 0);
+        while message.len() < MESSAGE && bytes < MESSAGE_BYTES {
+            let Some(report) = self.reports.pop_front() else {
                 break;
             };
-            bytes += report.bytes();
-            shown.metrics = metrics_document(&shown.group, &report)?;
-            metrics.push(shown);
+            bytes += report.1.bytes();
+            message.push(report);
         }
         self.bytes = self.bytes.saturating_sub(bytes);
-        Ok(metrics)
-    }
-}
-
-/// Sends one message. A client that does not read it in time is cut off: the stream holds memory meanwhile.
-async fn send(out: &Sender<AppResult<Bytes>>, ready: &mut Ready) -> Result<(), Stop> {
-    let metrics = ready.message()?;
-    let line = line(&MetricsChunk { metrics })?;
-    match timeout(STREAM_SILENCE, out.send(Ok(line))).await {
-        Ok(sent) => sent.map_err(|_| Stop::Gone),
-        Err(_) => Err(Stop::Failed(too_slow())),
+        message
     }
 }
 
@@ -283,7 +288,7 @@ struct Orderer {
     bounds: std::vec::IntoIter<i64>,
     run_id: Option<i64>,
     /// By step and group: what may not be complete yet.
-    held: BTreeMap<(i64, String), (MetricsReport, StoredReport)>,
+    held: BTreeMap<(i64, String), Report>,
     held_bytes: usize,
 }
 
@@ -537,7 +542,7 @@ mod tests {
         for (row, reports) in rows {
             orderer.add(&row, reports, &Outdating::default(), &mut ready);
             while ready.is_full() {
-                sent += ready.message().unwrap().len();
+                sent += ready.message().len();
             }
             let held = orderer.held_bytes + ready.bytes;
             assert!(held <= HELD_BYTES + (2 << 20), "{held} bytes are held");
@@ -554,7 +559,7 @@ mod tests {
             let (row, reports) = wide(n + 1, n, 200 << 10);
             orderer.add(&row, reports, &Outdating::default(), &mut ready);
         }
-        assert_eq!(ready.message().unwrap().len(), 3);
+        assert_eq!(ready.message().len(), 3);
         assert_eq!(ready.reports.len(), 6);
     }
 }

@@ -7,17 +7,17 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_api_types::page::{OrderBy, Pagination};
-use det_api_types::trials::{
-    GetTrialWorkloadsQuery, MetricType, WorkloadContainer, WorkloadFilter,
-};
+use det_api_types::trials::{GetTrialWorkloadsQuery, MetricType, WorkloadFilter};
+use det_store::Store;
 use det_store::checkpoints::{self, CheckpointRow};
 use det_store::metrics::{StoredReport, number};
 
 use crate::app::Master;
 use crate::app::checkpoints::reports::{Outdating, Pages, merge};
 use crate::app::metrics::{TRAINING, VALIDATION};
+use crate::app::reads;
+use crate::auth::Actor;
 use crate::error::AppResult;
-use crate::http::views::trials::{BatchMetrics, checkpoint_workload, metrics_workload};
 
 /// The sort key that means the step.
 const BY_STEP: &str = "batches";
@@ -54,6 +54,16 @@ impl Key {
             Self::Checkpoint { step, .. } => (*step, 2),
         }
     }
+}
+
+/// An entry of a trial's history.
+pub(crate) enum Entry {
+    /// A checkpoint.
+    Checkpoint(CheckpointRow),
+    /// A report of the validation group.
+    Validation(StoredReport),
+    /// A report of any other group.
+    Training(StoredReport),
 }
 
 /// Which reports are asked for.
@@ -94,16 +104,19 @@ impl Groups {
 /// One page of a trial's history.
 pub(crate) async fn page(
     master: &Master,
+    actor: &Actor,
     trial_id: i64,
     query: &GetTrialWorkloadsQuery,
-) -> AppResult<(Vec<WorkloadContainer>, Pagination)> {
+) -> AppResult<(Vec<Entry>, Pagination)> {
+    let store = &master.store;
+    reads::trials::find(store, actor, trial_id).await?;
     let groups = Groups::asked(query);
     master.settle_metrics().await?;
-    let outdating = Outdating::load(&master.store, trial_id).await?;
+    let outdating = Outdating::load(store, trial_id).await?;
     let mut values: BTreeMap<Key, Option<f64>> = BTreeMap::new();
     let by_metric = Some(query.sort_key.as_str()).filter(|key| !key.is_empty() && *key != BY_STEP);
     for group in groups.names() {
-        each(master, trial_id, group, &outdating, |run_id, report| {
+        each(store, trial_id, group, &outdating, |run_id, report| {
             let value = by_metric
                 .and_then(|name| report.metrics.get(name))
                 .and_then(number);
@@ -114,7 +127,7 @@ pub(crate) async fn page(
         })
         .await?;
     }
-    let mut checkpoints = wanted_checkpoints(master, trial_id, query).await?;
+    let mut checkpoints = wanted_checkpoints(store, trial_id, query).await?;
     for (uuid, row) in &checkpoints {
         values.insert(
             Key::Checkpoint {
@@ -137,38 +150,19 @@ pub(crate) async fn page(
         limit => usize::try_from(limit).unwrap_or(usize::MAX),
     };
     let page: Vec<Key> = keys.into_iter().skip(start).take(count).collect();
-    let mut reports = read(master, trial_id, &groups, &outdating, &page).await?;
-    let batches = if query.include_batch_metrics {
-        BatchMetrics::Given
-    } else {
-        BatchMetrics::Left
-    };
-    let mut shown = Vec::with_capacity(page.len());
-    for key in page {
-        let mut container = WorkloadContainer::default();
-        match &key {
-            Key::Checkpoint { uuid, .. } => {
-                container.checkpoint = checkpoints
-                    .remove(uuid)
-                    .as_ref()
-                    .map(checkpoint_workload)
-                    .transpose()?;
+    let mut reports = read(store, trial_id, &groups, &outdating, &page).await?;
+    let entries = page.into_iter().filter_map(|key| match &key {
+        Key::Checkpoint { uuid, .. } => checkpoints.remove(uuid).map(Entry::Checkpoint),
+        // Between the two readings a newer run may have begun and outdated the report.
+        Key::Report { group, .. } => reports.remove(&key).map(|report| {
+            if group == VALIDATION {
+                Entry::Validation(report)
+            } else {
+                Entry::Training(report)
             }
-            Key::Report { group, .. } => {
-                // Between the two readings a newer run may have begun and outdated the report.
-                let Some(report) = reports.remove(&key) else {
-                    continue;
-                };
-                let workload = Some(metrics_workload(report, batches));
-                if group == VALIDATION {
-                    container.validation = workload;
-                } else {
-                    container.training = workload;
-                }
-            }
-        }
-        shown.push(container);
-    }
+        }),
+    });
+    let entries: Vec<Entry> = entries.collect();
     let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     let end = start.saturating_add(count).min(total);
     let pagination = Pagination {
@@ -178,18 +172,18 @@ pub(crate) async fn page(
         end_index: signed(end),
         total: signed(total),
     };
-    Ok((shown, pagination))
+    Ok((entries, pagination))
 }
 
 async fn wanted_checkpoints(
-    master: &Master,
+    store: &Store,
     trial_id: i64,
     query: &GetTrialWorkloadsQuery,
 ) -> AppResult<BTreeMap<String, CheckpointRow>> {
     if query.filter == WorkloadFilter::Validation {
         return Ok(BTreeMap::new());
     }
-    let mut conn = master.store.read().await?;
+    let mut conn = store.read().await?;
     let rows = checkpoints::of_trial(&mut conn.conn(), trial_id).await?;
     Ok(rows
         .into_iter()
@@ -223,7 +217,7 @@ fn sorted(values: BTreeMap<Key, Option<f64>>, by_metric: bool, order: OrderBy) -
 
 /// Shows every report of a group that counts, in order of arrival.
 async fn each(
-    master: &Master,
+    store: &Store,
     trial_id: i64,
     group: &str,
     outdating: &Outdating,
@@ -232,7 +226,7 @@ async fn each(
     if !outdating.has(group) {
         return Ok(());
     }
-    let mut pages = Pages::new(&master.store, trial_id, group);
+    let mut pages = Pages::new(store, trial_id, group);
     loop {
         let chunks = pages.next().await?;
         if chunks.is_empty() {
@@ -250,7 +244,7 @@ async fn each(
 
 /// Reads the reports of a page, the parts of one step put together.
 async fn read(
-    master: &Master,
+    store: &Store,
     trial_id: i64,
     groups: &Groups,
     outdating: &Outdating,
@@ -265,7 +259,7 @@ async fn read(
         {
             continue;
         }
-        each(master, trial_id, group, outdating, |run_id, report| {
+        each(store, trial_id, group, outdating, |run_id, report| {
             let key = Key::report(group, run_id, report.step.unwrap_or(0));
             if wanted.contains(&key) {
                 match found.get_mut(&key) {

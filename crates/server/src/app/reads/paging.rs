@@ -4,7 +4,7 @@ use det_api_types::page::Pagination;
 
 /// One page of `items`: `limit` 0 or below = all; a negative offset counts from the end; an offset beyond the end gives
 /// an empty page.
-pub fn slice<T>(items: Vec<T>, offset: i64, limit: i64) -> (Vec<T>, Pagination) {
+pub(crate) fn slice<T>(items: Vec<T>, offset: i64, limit: i64) -> (Vec<T>, Pagination) {
     let total = items.len();
     let signed = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     let start = if offset < 0 {

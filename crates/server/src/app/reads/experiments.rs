@@ -1,0 +1,277 @@
+//! Reading experiments.
+
+pub(crate) mod listing;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use det_authz::Kind;
+use det_lifecycle::experiment::ExperimentState;
+use det_store::catalogue::Catalogue;
+use det_store::experiments::{self, ExperimentRow};
+use det_store::metrics::number;
+use det_store::{Store, allocations, trials};
+
+use crate::app::Master;
+use crate::app::checkpoints::reports::{Outdating, Pages};
+use crate::app::jobs::QueuedJob;
+use crate::app::metrics::{VALIDATION, is_better};
+use crate::app::reads;
+use crate::app::reads::phase::Phase;
+use crate::app::workspaces::Places;
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult, ErrorKind};
+
+/// Ids in one statement: below the least that either database takes.
+const BATCH: usize = 10_000;
+
+pub(super) fn require(actor: &Actor) -> AppResult<()> {
+    reads::require(actor, Kind::Experiment, "experiments")
+}
+
+/// One experiment, or the refusal that it does not exist.
+pub(crate) async fn find(store: &Store, actor: &Actor, id: i64) -> AppResult<ExperimentRow> {
+    require(actor)?;
+    let mut conn = store.read().await?;
+    experiments::find(&mut conn.conn(), id)
+        .await?
+        .ok_or_else(|| AppError::not_found("experiment", id))
+}
+
+/// Where an experiment is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Home<'a> {
+    /// Name of its project.
+    pub project: &'a str,
+    /// Number of its workspace.
+    pub workspace_id: i64,
+    /// Name of its workspace.
+    pub workspace: &'a str,
+    /// Owner of its project.
+    pub owner_id: i64,
+    /// Whether project or workspace are put away.
+    pub archived: bool,
+}
+
+/// How far experiments are, and where.
+pub(crate) struct Whereabouts {
+    phases: BTreeMap<i64, Phase>,
+    places: Arc<Places>,
+    /// The user who stands for the cluster.
+    cluster_owner: i64,
+}
+
+impl Whereabouts {
+    /// How far an experiment is, while it is active.
+    pub(crate) fn phase(&self, experiment_id: i64) -> Phase {
+        self.phases.get(&experiment_id).copied().unwrap_or_default()
+    }
+
+    /// Where the experiments of a project are.
+    pub(crate) fn home(&self, project_id: i64) -> Home<'_> {
+        let home = self.places.home(project_id);
+        home.map_or_else(Home::default, |(project, workspace)| Home {
+            project: &project.name,
+            workspace_id: workspace.id,
+            workspace: &workspace.name,
+            owner_id: project.owner_id.unwrap_or(self.cluster_owner),
+            archived: self.places.is_archived(project),
+        })
+    }
+}
+
+/// How far these experiments are, and where.
+pub(crate) async fn whereabouts(
+    master: &Master,
+    actor: &Actor,
+    rows: &[ExperimentRow],
+) -> AppResult<Whereabouts> {
+    require(actor)?;
+    let active: Vec<i64> = rows
+        .iter()
+        .filter(|row| row.state == ExperimentState::Active)
+        .map(|row| row.id)
+        .collect();
+    Ok(Whereabouts {
+        phases: phases(&master.store, &active).await?,
+        places: reads::places::all(&master.places, actor)?,
+        cluster_owner: master.cluster_owner().map_or(0, |user| user.id),
+    })
+}
+
+/// How far active experiments are.
+async fn phases(store: &Store, ids: &[i64]) -> AppResult<BTreeMap<i64, Phase>> {
+    let mut phases: BTreeMap<i64, Phase> = BTreeMap::new();
+    let mut conn = store.read().await?;
+    for batch in ids.chunks(BATCH) {
+        for live in allocations::live_states_of_experiments(&mut conn.conn(), batch).await? {
+            let phase = phases.entry(live.experiment_id).or_default();
+            *phase = (*phase).max(Phase::of_allocation(&live.state));
+        }
+    }
+    Ok(phases)
+}
+
+/// Where the job of an experiment is in its queue.
+pub(crate) enum QueuePlace {
+    /// In none: the experiment is not active.
+    NotActive,
+    /// It runs, so it waits for nobody.
+    Runs,
+    /// In none for a moment, between two runs.
+    BetweenRuns,
+    /// Here.
+    Queued(Box<QueuedJob>),
+}
+
+/// Where the job of an experiment is in its queue.
+pub(crate) async fn queue_place(
+    master: &Master,
+    actor: &Actor,
+    row: &ExperimentRow,
+) -> AppResult<QueuePlace> {
+    require(actor)?;
+    if row.state != ExperimentState::Active {
+        return Ok(QueuePlace::NotActive);
+    }
+    let phases = phases(&master.store, &[row.id]).await?;
+    if phases
+        .get(&row.id)
+        .is_some_and(|phase| *phase > Phase::Queued)
+    {
+        return Ok(QueuePlace::Runs);
+    }
+    let queue = master.job_queue(Some(&row.resource_pool)).await?;
+    let queued = queue.into_iter().find(|queued| queued.job.id == row.job_id);
+    Ok(queued.map_or(QueuePlace::BetweenRuns, |queued| {
+        QueuePlace::Queued(Box::new(queued))
+    }))
+}
+
+/// Labels in use, of one project or of all.
+pub(crate) async fn labels(
+    store: &Store,
+    catalogue: &Catalogue,
+    actor: &Actor,
+    project_id: Option<i64>,
+) -> AppResult<Vec<String>> {
+    require(actor)?;
+    catalogue.refresh(store).await?;
+    Ok(catalogue.labels(project_id))
+}
+
+/// The best value of the searcher's metric over the whole experiment.
+pub(crate) async fn best_metric(store: &Store, actor: &Actor, id: i64) -> AppResult<f64> {
+    let row = find(store, actor, id).await?;
+    row.best_metric.ok_or_else(|| {
+        AppError::new(
+            ErrorKind::NotFound,
+            format!(
+                "experiment {id} has no validation with metric \"{}\" yet",
+                row.searcher_metric
+            ),
+        )
+    })
+}
+
+/// A validation that was better than all before it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Record {
+    /// When it was reported, in microseconds.
+    pub(crate) at: i64,
+    /// The trial that reported it.
+    pub(crate) trial_id: i64,
+    /// The value of the searcher's metric.
+    pub(crate) metric: f64,
+}
+
+/// How the best value of the searcher's metric came about, oldest first.
+pub(crate) async fn validation_history(
+    master: &Master,
+    actor: &Actor,
+    id: i64,
+) -> AppResult<Vec<Record>> {
+    let experiment = find(&master.store, actor, id).await?;
+    master.settle_metrics().await?;
+    let trials = {
+        let mut conn = master.store.read().await?;
+        trials::of_experiment(&mut conn.conn(), id).await?
+    };
+    let validated: Vec<i64> = trials
+        .iter()
+        .filter(|trial| trial.latest_validation.is_some())
+        .map(|trial| trial.id)
+        .collect();
+    let outdating = Outdating::load_all(&master.store, &validated).await?;
+    let mut validations = Vec::new();
+    for (trial_id, outdating) in &outdating {
+        let mut pages = Pages::new(&master.store, *trial_id, VALIDATION);
+        loop {
+            let chunks = pages.next().await?;
+            if chunks.is_empty() {
+                break;
+            }
+            for chunk in &chunks {
+                validations.extend(chunk.unpack_averages()?.iter().filter_map(|report| {
+                    let counts = outdating.counts(VALIDATION, chunk.run_id, report.step);
+                    let metric = report
+                        .metrics
+                        .get(&experiment.searcher_metric)
+                        .and_then(number)?;
+                    (counts && metric.is_finite()).then_some(Record {
+                        at: report.at,
+                        trial_id: *trial_id,
+                        metric,
+                    })
+                }));
+            }
+        }
+    }
+    Ok(records(validations, experiment.smaller_is_better))
+}
+
+/// The validations that are better than all before them.
+fn records(mut validations: Vec<Record>, smaller_is_better: bool) -> Vec<Record> {
+    validations.sort_by_key(|record| (record.at, record.trial_id));
+    let mut best = None;
+    validations.retain(|record| {
+        let better = is_better(record.metric, best, smaller_is_better);
+        if better {
+            best = Some(record.metric);
+        }
+        better
+    });
+    validations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_holds_records_only() {
+        let validations: Vec<Record> = [
+            (3, 1, 0.4),
+            (1, 1, 0.9),
+            (2, 2, 0.95),
+            (4, 2, 0.4),
+            (5, 2, 0.1),
+        ]
+        .map(|(at, trial_id, metric)| Record {
+            at,
+            trial_id,
+            metric,
+        })
+        .to_vec();
+        let trials: Vec<(i64, f64)> = records(validations.clone(), true)
+            .iter()
+            .map(|record| (record.trial_id, record.metric))
+            .collect();
+        assert_eq!(trials, [(1, 0.9), (1, 0.4), (2, 0.1)]);
+        let metrics: Vec<f64> = records(validations, false)
+            .iter()
+            .map(|record| record.metric)
+            .collect();
+        assert_eq!(metrics, [0.9, 0.95]);
+    }
+}

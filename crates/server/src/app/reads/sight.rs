@@ -1,0 +1,36 @@
+//! What a reader sees of configurations.
+
+use det_authz::{Kind, Permission, Target};
+use det_config::experiment::{mask_document, mask_for_others};
+use serde_json::Value;
+
+use crate::auth::Actor;
+
+/// What a reader sees of the configuration of an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    /// Everything but what the schema says is secret: for the owner and administrators.
+    Own,
+    /// No variables, and nothing that looks secret: for everybody else, tasks too.
+    Others,
+}
+
+impl Sight {
+    /// Of an actor on what belongs to a user.
+    pub fn of(actor: &Actor, owner_id: i64) -> Self {
+        let experiment = Target::of(Kind::Experiment).owned_by(owner_id);
+        if actor.may(Permission::ReadUnmasked, &experiment) {
+            Self::Own
+        } else {
+            Self::Others
+        }
+    }
+
+    /// A document as it is seen.
+    pub fn mask(self, document: &Value) -> Value {
+        match self {
+            Self::Own => mask_document(document),
+            Self::Others => mask_for_others(document),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Reading trials.
+
+pub(crate) mod compared;
+pub(crate) mod history;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_api_types::page::{OrderBy, Pagination};
+use det_api_types::trials::{GetExperimentTrialsQuery, TrialSortBy};
+use det_authz::Kind;
+use det_store::allocations::{self, AllocationRow};
+use det_store::checkpoints::{self, CheckpointRow};
+use det_store::experiments::ExperimentRow;
+use det_store::metrics::{self, GroupSummary, StoredReport};
+use det_store::trials::{self, Sort, TrialRow};
+use det_store::{Store, StoreError};
+use serde_json::Value;
+
+use crate::app::Master;
+use crate::app::reads;
+use crate::app::reads::experiments::listing;
+use crate::app::reads::phase::{Phase, StateFilter};
+use crate::auth::Actor;
+use crate::error::{AppError, AppResult};
+
+/// Trials asked about in one statement: below the least number of values that either database takes.
+const BATCH: usize = 10_000;
+
+fn require(actor: &Actor) -> AppResult<()> {
+    reads::require(actor, Kind::Trial, "trials")
+}
+
+/// One trial, or the refusal that it does not exist.
+pub(crate) async fn find(store: &Store, actor: &Actor, id: i64) -> AppResult<TrialRow> {
+    require(actor)?;
+    let mut conn = store.read().await?;
+    trials::find(&mut conn.conn(), id)
+        .await?
+        .ok_or_else(|| AppError::not_found("trial", id))
+}
+
+/// The ids of these trials in order, each once, if each exists.
+pub(crate) async fn known(
+    store: &Store,
+    actor: &Actor,
+    mut trial_ids: Vec<i64>,
+) -> AppResult<Vec<i64>> {
+    require(actor)?;
+    trial_ids.sort_unstable();
+    trial_ids.dedup();
+    let mut conn = store.read().await?;
+    let mut known = BTreeSet::new();
+    for batch in trial_ids.chunks(BATCH) {
+        let rows = trials::find_all(&mut conn.conn(), batch).await?;
+        known.extend(rows.iter().map(|row| row.id));
+    }
+    match trial_ids.iter().find(|id| !known.contains(id)) {
+        Some(missing) => Err(AppError::not_found("trial", missing)),
+        None => Ok(trial_ids),
+    }
+}
+
+/// What a trial is shown with besides its row.
+#[derive(Debug, Clone, Default)]
+pub struct TrialParts {
+    /// How far it is, while it is active.
+    pub phase: Phase,
+    /// Its live allocation.
+    pub allocation: Option<AllocationRow>,
+    /// Its tasks, oldest first.
+    pub task_ids: Vec<String>,
+    /// Statistics of its metric groups.
+    pub summaries: BTreeMap<String, GroupSummary>,
+    /// The checkpoint of its best validation.
+    pub best_checkpoint: Option<CheckpointRow>,
+    /// Failures that its experiment forgives: restarts beyond are not shown.
+    pub max_restarts: i64,
+}
+
+/// A trial with its parts.
+pub(crate) type Whole = (TrialRow, TrialParts);
+
+/// One trial with its parts, and the metrics that it has reported so far.
+pub(crate) async fn whole(master: &Master, actor: &Actor, id: i64) -> AppResult<Whole> {
+    master.settle_metrics().await?;
+    settled(&master.store, actor, id).await
+}
+
+/// One trial with its parts, as far as its metrics have been taken in.
+async fn settled(store: &Store, actor: &Actor, id: i64) -> AppResult<Whole> {
+    let row = find(store, actor, id).await?;
+    let experiment = reads::experiments::find(store, actor, row.experiment_id).await?;
+    let mut whole = with_parts(store, &experiment, vec![row]).await?;
+    whole.pop().ok_or_else(|| AppError::not_found("trial", id))
+}
+
+/// One page of an experiment's trials, each with its parts.
+pub(crate) async fn page(
+    master: &Master,
+    actor: &Actor,
+    experiment_id: i64,
+    query: &GetExperimentTrialsQuery,
+) -> AppResult<(Vec<Whole>, Pagination)> {
+    require(actor)?;
+    let store = &master.store;
+    let experiment = reads::experiments::find(store, actor, experiment_id).await?;
+    master.settle_metrics().await?;
+    let (rows, pagination) = rows(store, experiment_id, query).await?;
+    Ok((with_parts(store, &experiment, rows).await?, pagination))
+}
+
+async fn rows(
+    store: &Store,
+    experiment_id: i64,
+    query: &GetExperimentTrialsQuery,
+) -> AppResult<(Vec<TrialRow>, Pagination)> {
+    let filter = StateFilter::new(&query.states);
+    let stored = filter.as_ref().map(StateFilter::in_question);
+    let (sort, descending) = (sort(query.sort_by), query.order_by == OrderBy::Desc);
+    let by_phase = filter
+        .as_ref()
+        .is_some_and(|f| !f.phases.is_empty() && !f.wants_all_phases());
+    let limit = listing::store_limit(query.limit);
+    let (offset, fetched) = if by_phase {
+        (0, -1)
+    } else {
+        (query.offset, limit)
+    };
+    let (mut rows, mut total) = {
+        let mut conn = store.read().await?;
+        trials::list(
+            &mut conn.conn(),
+            experiment_id,
+            stored.as_deref(),
+            sort,
+            descending,
+            offset,
+            fetched,
+        )
+        .await?
+    };
+    if let Some(filter) = filter.filter(|_| by_phase) {
+        // Live allocations tell active trials apart, so the page is cut afterwards.
+        let live = live(store, &rows).await?;
+        let phase = |row: &TrialRow| live.get(&row.id).map_or(Phase::Queued, phase_of);
+        rows.retain(|row| filter.wants(row.state.stored_name(), phase(row)));
+        total = i64::try_from(rows.len()).unwrap_or(i64::MAX);
+        let skipped = usize::try_from(query.offset.max(0)).unwrap_or(usize::MAX);
+        let taken = usize::try_from(limit).unwrap_or(usize::MAX);
+        rows = rows.into_iter().skip(skipped).take(taken).collect();
+    }
+    let pagination = listing::pagination(query.offset, query.limit, rows.len(), total);
+    Ok((rows, pagination))
+}
+
+fn sort(by: TrialSortBy) -> Sort {
+    match by {
+        TrialSortBy::Unspecified | TrialSortBy::Id => Sort::Id,
+        TrialSortBy::LogRetentionDays => Sort::LogRetentionDays,
+        TrialSortBy::StartTime => Sort::StartTime,
+        TrialSortBy::EndTime => Sort::EndTime,
+        TrialSortBy::State => Sort::State,
+        TrialSortBy::BestValidationMetric => Sort::BestValidation,
+        TrialSortBy::LatestValidationMetric => Sort::LatestValidation,
+        TrialSortBy::BatchesProcessed => Sort::BatchesProcessed,
+        TrialSortBy::Duration => Sort::Duration,
+        TrialSortBy::Restarts => Sort::Restarts,
+        TrialSortBy::CheckpointSize => Sort::CheckpointSize,
+    }
+}
+
+fn phase_of(allocation: &AllocationRow) -> Phase {
+    Phase::of_allocation(&allocation.state)
+}
+
+/// The live allocations of trials that have one, by trial.
+async fn live(store: &Store, rows: &[TrialRow]) -> AppResult<BTreeMap<i64, AllocationRow>> {
+    let active: Vec<i64> = rows
+        .iter()
+        .filter(|row| row.ended_at.is_none())
+        .map(|row| row.id)
+        .collect();
+    let mut found = BTreeMap::new();
+    let mut conn = store.read().await?;
+    for batch in active.chunks(BATCH) {
+        for row in allocations::live_of_trials(&mut conn.conn(), batch).await? {
+            if let Some(trial_id) = row.trial_id {
+                found.insert(trial_id, row);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Trials of one experiment, each with its parts.
+async fn with_parts(
+    store: &Store,
+    experiment: &ExperimentRow,
+    rows: Vec<TrialRow>,
+) -> AppResult<Vec<Whole>> {
+    let mut live = live(store, &rows).await?;
+    let mut best = best_checkpoints(store, &rows).await?;
+    let what = "configuration of experiment";
+    let config = reads::document(what, experiment.id, &experiment.config)?;
+    let max_restarts = config
+        .get("max_restarts")
+        .and_then(Value::as_i64)
+        .unwrap_or(i64::MAX);
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+    let mut task_ids: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    let mut summaries = BTreeMap::new();
+    for batch in ids.chunks(BATCH) {
+        let mut conn = store.read().await?;
+        for task in allocations::tasks_of_trials(&mut conn.conn(), batch).await? {
+            if let Some(trial_id) = task.trial_id {
+                task_ids.entry(trial_id).or_default().push(task.id);
+            }
+        }
+        summaries.extend(metrics::summaries_of(&mut conn.conn(), batch).await?);
+    }
+    let whole = |row: TrialRow| {
+        let allocation = live.remove(&row.id);
+        let parts = TrialParts {
+            phase: allocation.as_ref().map_or(Phase::Queued, phase_of),
+            allocation,
+            task_ids: task_ids.remove(&row.id).unwrap_or_default(),
+            summaries: summaries.remove(&row.id).unwrap_or_default(),
+            best_checkpoint: best.remove(&row.id),
+            max_restarts,
+        };
+        (row, parts)
+    };
+    Ok(rows.into_iter().map(whole).collect())
+}
+
+/// The checkpoints of the trials' best validations: those at the same step that still have files.
+async fn best_checkpoints(
+    store: &Store,
+    rows: &[TrialRow],
+) -> AppResult<BTreeMap<i64, CheckpointRow>> {
+    let mut wanted = BTreeSet::new();
+    for row in rows.iter().filter(|row| row.checkpoint_count > 0) {
+        let best = validation(row, row.best_validation.as_deref())?;
+        let step = best.and_then(|report| report.step);
+        wanted.extend(step.map(|step| (row.id, step)));
+    }
+    if wanted.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let trial_ids: Vec<i64> = wanted.iter().map(|(trial_id, _)| *trial_id).collect();
+    let mut conn = store.read().await?;
+    let mut candidates = checkpoints::of_trials(&mut conn.conn(), &trial_ids).await?;
+    // Of several at one step the last one is shown.
+    candidates.sort_by(|a, b| (a.reported_at, &a.uuid).cmp(&(b.reported_at, &b.uuid)));
+    Ok(candidates
+        .into_iter()
+        .filter(|c| c.state != "DELETED")
+        .filter_map(|c| Some((c.trial_id?, c)))
+        .filter(|(trial_id, c)| wanted.contains(&(*trial_id, c.steps)))
+        .collect())
+}
+
+/// A validation that the row of its trial contains.
+pub(crate) fn validation(
+    row: &TrialRow,
+    text: Option<&str>,
+) -> Result<Option<StoredReport>, StoreError> {
+    text.map(|text| {
+        serde_json::from_str(text).map_err(|e| StoreError::Corrupt {
+            what: format!("a validation of trial {}", row.id),
+            message: e.to_string(),
+        })
+    })
+    .transpose()
+}
+
+/// For how many days the logs of a trial are still kept.
+pub(crate) async fn remaining_log_days(master: &Master, actor: &Actor, id: i64) -> AppResult<i64> {
+    require(actor)?;
+    master.remaining_log_days(id).await
+}

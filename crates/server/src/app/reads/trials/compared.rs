@@ -1,0 +1,44 @@
+//! Reading the metrics of several trials side by side.
+
+use std::collections::BTreeMap;
+
+use det_store::series::Point;
+
+use crate::app::Master;
+use crate::app::reads::trials::{Whole, settled};
+use crate::app::series::Look;
+use crate::auth::Actor;
+use crate::error::AppResult;
+
+/// Names of metrics, by group.
+pub(crate) type Names = BTreeMap<String, Vec<String>>;
+
+/// A trial with points of its metrics.
+pub(crate) struct Compared {
+    /// The trial.
+    pub(crate) trial: Whole,
+    /// Points by group and metric.
+    pub(crate) groups: Vec<(String, BTreeMap<String, Vec<Point>>)>,
+}
+
+/// Points of the named metrics of trials, in the order of the trials.
+pub(crate) async fn compare(
+    master: &Master,
+    actor: &Actor,
+    trial_ids: Vec<i64>,
+    names: &Names,
+    look: &Look,
+) -> AppResult<Vec<Compared>> {
+    master.settle_metrics().await?;
+    let mut compared = Vec::with_capacity(trial_ids.len());
+    for trial_id in trial_ids {
+        let trial = settled(&master.store, actor, trial_id).await?;
+        let mut groups = Vec::with_capacity(names.len());
+        for (group, names) in names {
+            let points = master.metric_points(trial_id, group, names, look).await?;
+            groups.push((group.clone(), points));
+        }
+        compared.push(Compared { trial, groups });
+    }
+    Ok(compared)
+}
