@@ -1,12 +1,13 @@
 //! House rules as checks: `cargo run -p xtask -- check`. The tests of this crate run them too.
 //!
 //! [`graph`] holds the rules on which crate may depend on which, [`files`] the rules on the files of the repository,
-//! [`citations`] those on what comments and documents cite. All are functions of data; only [`workspace`] asks `cargo`
-//! and `git`.
+//! [`citations`] those on what comments and documents cite, [`handlers`] those on the handlers of requests. All are
+//! functions of data; only [`workspace`] asks `cargo` and `git`.
 
 mod citations;
 mod files;
 mod graph;
+mod handlers;
 mod workspace;
 
 use std::io::Write as _;
@@ -44,6 +45,7 @@ fn check() -> anyhow::Result<Findings> {
     }
     for (path, text) in &texts {
         files::check(path, text, &mut findings);
+        handlers::check(path, text, &mut findings);
         findings.errors.extend(graph::impure(path, text));
         pages.check(path, text, &mut findings);
     }

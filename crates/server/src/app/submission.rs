@@ -115,6 +115,7 @@ impl Master {
         actor: &Actor,
         request: &NewExperimentRequest,
     ) -> AppResult<Checked> {
+        actor.require(Permission::Create, Kind::Experiment, "create experiments")?;
         let (text, long) = (request.config.clone(), request.config.len() >= LONG_CONFIG);
         // A large document takes some 30 MB until it is judged: one after another, whoever sends them.
         let _turn = if long {
