@@ -1,6 +1,6 @@
 //! Who may do what: an actor, a permission and a target in; allowed or refused, with the reason, out.
 //!
-//! The rules are the rows of one table ([`table::TABLE`]): a permission on some kinds of targets, and the relations to the
+//! The rules are the rows of one table (`table.rs`): a permission on some kinds of targets, and the relations to the
 //! target that it needs. [`Relation`] lists the relations. What has no row is refused to everybody.
 //!
 //! - *Reading* is open to all who are known; the record of events and the master's log are for people, the master's
@@ -135,7 +135,7 @@ impl<'a> Target<'a> {
 /// What the actor is to the target. The first that applies counts, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Relation {
-    /// A user who is an administrator, whoever owns the target.
+    /// A user who is an administrator, the target's owner or not.
     Administrator,
     /// The user who owns the target.
     Owner,
@@ -145,7 +145,7 @@ pub enum Relation {
     Itself,
     /// Another task of the target's owner.
     OwnersTask,
-    /// A task of somebody else.
+    /// A task of another user.
     OtherTask,
 }
 
@@ -229,7 +229,7 @@ pub enum Missing {
     Person,
     /// Only administrators may.
     Administrator,
-    /// The target belongs to somebody else.
+    /// The target belongs to another user.
     Ownership,
     /// The task's token belongs to another trial, task or allocation.
     Identity,
@@ -237,7 +237,7 @@ pub enum Missing {
     Rule,
 }
 
-/// Whether `actor` may do what `permission` says to `target`.
+/// Whether `actor` has `permission` on `target`.
 pub fn decide(actor: &Actor<'_>, permission: Permission, target: &Target<'_>) -> Decision {
     if matches!(actor, Actor::Task { ended: true, .. }) && permission != Permission::Report {
         return Decision::Refused {
@@ -274,8 +274,8 @@ pub fn depends_on_owner(actor: &Actor<'_>, permission: Permission, target: &Targ
     decide(actor, permission, &own).is_allowed() != decide(actor, permission, &nobodys).is_allowed()
 }
 
-/// Whether `actor` may do this to things of this kind that are the actor's own: what is refused here needs no look at the
-/// thing itself.
+/// Whether `actor` may do this to things of this kind that are the actor's own: what is refused here is refused for
+/// every target of the kind.
 pub fn decide_for_own(actor: &Actor<'_>, permission: Permission, kind: Kind) -> Decision {
     decide(
         actor,

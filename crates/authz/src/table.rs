@@ -126,7 +126,7 @@ const OWN: &[Relation] = &[Administrator, Owner];
 const OWN_AND_TASKS: &[Relation] = &[Administrator, Owner, Itself, OwnersTask];
 const ADMINISTRATORS: &[Relation] = &[Administrator];
 
-/// The rights. A permission on a kind stands in one row at most.
+/// The rights. A permission on a kind is in one row at most.
 pub(crate) const TABLE: &[Row] = &[
     Row {
         permission: Permission::Read,
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permission_on_a_kind_stands_in_one_row_at_most() {
+    fn a_permission_on_a_kind_is_in_one_row_at_most() {
         for permission in Permission::ALL {
             for kind in Kind::ALL {
                 let rows = TABLE

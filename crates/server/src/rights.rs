@@ -39,7 +39,7 @@ impl Actor {
         }
     }
 
-    /// The refusal of what `to_do` says. `owner` names the owner of the target, where that is what is missing.
+    /// The refusal that the actor "may not" `to_do`. `owner` names the owner of the target, where ownership is missing.
     pub(crate) fn refusal(
         &self,
         missing: Missing,

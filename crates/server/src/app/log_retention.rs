@@ -11,7 +11,7 @@ use det_failpoints::failpoint;
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
 use det_store::logs::retention::{self, EndedLog};
-use det_store::{WriteTx, allocations, experiments, settings, trials};
+use det_store::{WriteTx, experiments, settings, trials};
 use serde_json::{Value, json};
 
 use crate::app::Master;
@@ -152,20 +152,8 @@ impl Master {
         Ok(self.record(tx, event).await?)
     }
 
-    /// For how many days the log of a trial's newest task is still kept, begun ones counted: -1 = for ever.
-    pub async fn remaining_log_days(&self, trial_id: i64) -> AppResult<i64> {
-        let mut conn = self.store.read().await?;
-        let trial = trials::find(&mut conn.conn(), trial_id)
-            .await?
-            .ok_or_else(|| AppError::not_found("trial", trial_id))?;
-        let task = allocations::find_task(&mut conn.conn(), &trial.task_id).await?;
-        let ended_at = task.and_then(|task| task.ended_at);
-        let kept = self.kept(trial.log_retention_days);
-        Ok(kept.remaining(ended_at, det_store::now()))
-    }
-
     /// By the cluster's configuration as it is now.
-    fn kept(&self, own: Option<i64>) -> Kept {
+    pub(crate) fn kept(&self, own: Option<i64>) -> Kept {
         Kept::of(own, self.config().retention_policy.log_retention_days)
     }
 

@@ -1,4 +1,4 @@
-//! Rights to things that belong to somebody: loads who owns them, where the answer depends on it, and asks the table of
+//! Rights to things that have an owner: loads who owns them, where the answer depends on it, and asks the table of
 //! rights (`det_authz`).
 
 use std::collections::BTreeSet;
@@ -214,7 +214,7 @@ impl Master {
         let Decision::Refused { missing } = decide(&actor.asking(), permission, target) else {
             return Ok(());
         };
-        // What has no owner belongs to the cluster, for which its first administrator stands.
+        // What has no owner belongs to the cluster, represented by its first administrator.
         let owner = target
             .owner()
             .or_else(|| self.cluster_owner().map(|user| user.id));

@@ -13,22 +13,14 @@ use det_store::workspaces::{self, DELETING, UNCATEGORIZED_ID};
 use det_store::{Conn, StoreError, WriteTx};
 use serde_json::{Map, Value, json};
 
+use crate::app::reads::templates::stored;
 use crate::app::workspaces::require_unarchived_workspace;
-use crate::app::{Master, beside};
+use crate::app::{Master, beside, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Characters of a name at most.
 const LONGEST_NAME: usize = 128;
-
-/// Which templates a listing is about.
-#[derive(Debug, Clone, Default)]
-pub struct TemplateFilter {
-    /// Only those whose name contains this, in any case.
-    pub name: String,
-    /// Only those in these workspaces; none = all.
-    pub workspace_ids: Vec<i64>,
-}
 
 /// A template as it comes from a person.
 #[derive(Debug, Clone)]
@@ -42,27 +34,6 @@ pub struct NewTemplate {
 }
 
 impl Master {
-    /// Templates that match, by name.
-    pub async fn list_templates(&self, filter: &TemplateFilter) -> AppResult<Vec<TemplateRow>> {
-        let mut rows = {
-            let mut conn = self.store.read().await?;
-            templates::list(&mut conn.conn()).await?
-        };
-        let name = filter.name.to_lowercase();
-        rows.retain(|row| {
-            row.name.to_lowercase().contains(&name)
-                && (filter.workspace_ids.is_empty()
-                    || filter.workspace_ids.contains(&row.workspace_id))
-        });
-        Ok(rows)
-    }
-
-    /// One template.
-    pub async fn template(&self, name: &str) -> AppResult<TemplateRow> {
-        let mut conn = self.store.read().await?;
-        find(&mut conn.conn(), name).await
-    }
-
     /// Adds a template; its name must be free.
     pub async fn create_template(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
         let row = checked(actor, new).await?;
@@ -85,7 +56,7 @@ impl Master {
     /// Adds a template, or gives the one of this name another content, which is for its owner and administrators.
     pub async fn put_template(&self, actor: &Actor, new: NewTemplate) -> AppResult<TemplateRow> {
         // Rights go before what is wrong with the content.
-        match self.template(&new.name).await {
+        match reads::templates::find(&self.store, actor, &new.name).await {
             Ok(known) => self.require_own_template(actor, &known, Permission::Change, "change")?,
             Err(error) if error.kind == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -98,7 +69,7 @@ impl Master {
                 let kind = if templates::insert(&mut tx.conn(), &row).await? {
                     "created"
                 } else {
-                    let known = find(&mut tx.conn(), &row.name).await?;
+                    let known = stored(&mut tx.conn(), &row.name).await?;
                     master.require_own_template(&actor, &known, Permission::Change, "change")?;
                     require_unarchived(&mut tx.conn(), &known).await?;
                     templates::set_config(&mut tx.conn(), &row.name, &row.config, row.modified_at)
@@ -108,7 +79,7 @@ impl Master {
                 master
                     .record_template(tx, &actor.name(), kind, &row.name, None)
                     .await?;
-                find(&mut tx.conn(), &row.name).await
+                stored(&mut tx.conn(), &row.name).await
             })
         })
         .await
@@ -121,7 +92,7 @@ impl Master {
         name: String,
         config: Map<String, Value>,
     ) -> AppResult<TemplateRow> {
-        let known = self.template(&name).await?;
+        let known = reads::templates::find(&self.store, actor, &name).await?;
         self.require_own_template(actor, &known, Permission::Change, "change")?;
         let row = checked(
             actor,
@@ -136,14 +107,14 @@ impl Master {
         self.change_templates(move |master, tx| {
             Box::pin(async move {
                 let (name, config) = (row.name.as_str(), row.config.as_str());
-                let known = find(&mut tx.conn(), name).await?;
+                let known = stored(&mut tx.conn(), name).await?;
                 master.require_own_template(&actor, &known, Permission::Change, "change")?;
                 require_unarchived(&mut tx.conn(), &known).await?;
                 templates::set_config(&mut tx.conn(), name, config, row.modified_at).await?;
                 master
                     .record_template(tx, &actor.name(), "changed", name, None)
                     .await?;
-                find(&mut tx.conn(), name).await
+                stored(&mut tx.conn(), name).await
             })
         })
         .await
@@ -161,7 +132,7 @@ impl Master {
         let actor = actor.clone();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
-                let known = find(&mut tx.conn(), &from).await?;
+                let known = stored(&mut tx.conn(), &from).await?;
                 master.require_own_template(&actor, &known, Permission::Change, "rename")?;
                 require_unarchived(&mut tx.conn(), &known).await?;
                 if from != to && templates::find(&mut tx.conn(), &to).await?.is_some() {
@@ -172,7 +143,7 @@ impl Master {
                 master
                     .record_template(tx, &actor.name(), "renamed", &to, Some(detail))
                     .await?;
-                find(&mut tx.conn(), &to).await
+                stored(&mut tx.conn(), &to).await
             })
         })
         .await
@@ -184,7 +155,7 @@ impl Master {
         let actor = actor.clone();
         self.change_templates(move |master, tx| {
             Box::pin(async move {
-                let row = find(&mut tx.conn(), &name).await?;
+                let row = stored(&mut tx.conn(), &name).await?;
                 master.require_own_template(&actor, &row, Permission::Delete, "delete")?;
                 require_unarchived(&mut tx.conn(), &row).await?;
                 // Everybody reads events.
@@ -324,12 +295,6 @@ pub(crate) fn require_real_secrets(config: &Value) -> AppResult<()> {
             "{path}: \"{MASK}\" is shown in place of a secret; give the secret itself"
         ))),
     }
-}
-
-async fn find(conn: &mut Conn<'_>, name: &str) -> AppResult<TemplateRow> {
-    templates::find(conn, name)
-        .await?
-        .ok_or_else(|| AppError::not_found("template", name.escape_debug()))
 }
 
 /// What lies in a workspace that is put away stays as it is.

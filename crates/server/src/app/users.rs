@@ -6,7 +6,7 @@ use det_authz::{Kind, Permission};
 use det_config::ConfigError;
 use det_store::users::{IdentityColumns, UserChange, UserRow};
 
-use crate::app::Master;
+use crate::app::{Master, reads};
 use crate::auth::{Actor, User, UserEdit, client_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -160,17 +160,6 @@ pub struct UserPatch {
     pub remote: Option<bool>,
 }
 
-/// What to list.
-#[derive(Debug, Clone, Default)]
-pub struct UserFilter {
-    /// Part of the user or display name, in any letter case; empty = all.
-    pub name: String,
-    /// Only active ones, or only others.
-    pub active: Option<bool>,
-    /// Only administrators, or only others.
-    pub admin: Option<bool>,
-}
-
 fn checked_username(name: &str) -> AppResult<String> {
     let refuse = |why: &str| {
         Err(AppError::invalid(format!(
@@ -215,33 +204,6 @@ fn refuse_remote(remote: bool) -> AppResult<()> {
 }
 
 impl Master {
-    /// Users that match, by number.
-    pub fn list_users(&self, filter: &UserFilter) -> Vec<User> {
-        let wanted = filter.name.to_lowercase();
-        let mut users = self.auth.users();
-        users.retain(|user| {
-            filter.active.is_none_or(|active| user.active == active)
-                && filter.admin.is_none_or(|admin| user.admin == admin)
-                && (user.username.to_lowercase().contains(&wanted)
-                    || user.display_name.to_lowercase().contains(&wanted))
-        });
-        users
-    }
-
-    /// A user by number.
-    pub fn user(&self, id: i64) -> AppResult<User> {
-        self.auth
-            .user(id)
-            .ok_or_else(|| AppError::not_found("user", id))
-    }
-
-    /// A user by login name.
-    pub fn user_by_name(&self, name: &str) -> AppResult<User> {
-        self.auth
-            .user_by_name(name)
-            .ok_or_else(|| AppError::not_found("user", name.escape_debug()))
-    }
-
     /// Adds a user.
     pub async fn create_user(&self, actor: &Actor, new: NewUser) -> AppResult<User> {
         actor.require(Permission::Administer, Kind::User, "add users")?;
@@ -283,7 +245,7 @@ impl Master {
         let wanted = UserChange {
             username: match patch.username {
                 // A name that this version would refuse can still be sent back as it is.
-                Some(name) if self.user(id)?.username == name => None,
+                Some(name) if reads::users::find(&self.auth, actor, id)?.username == name => None,
                 Some(name) => Some(checked_username(&name)?),
                 None => None,
             },

@@ -13,7 +13,8 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::reads;
 use crate::app::reads::paging;
-use crate::app::templates::{NewTemplate, TemplateFilter, shown};
+use crate::app::reads::templates::TemplateFilter;
+use crate::app::templates::{NewTemplate, shown};
 use crate::auth::Actor;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, WireBody, WireQuery};
@@ -60,7 +61,7 @@ async fn get_templates(
         name: query.name,
         workspace_ids: query.workspace_ids,
     };
-    let mut rows = reads::templates::list(&master, &actor, &filter).await?;
+    let mut rows = reads::templates::list(&master.store, &actor, &filter).await?;
     if query.order_by == OrderBy::Desc {
         rows.reverse();
     }
@@ -84,7 +85,7 @@ async fn get_template(
     Path(name): Path<String>,
 ) -> Answer {
     answer(
-        &reads::templates::find(&master, &actor, &name).await?,
+        &reads::templates::find(&master.store, &actor, &name).await?,
         &actor,
     )
 }

@@ -17,7 +17,8 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::reads;
 use crate::app::reads::paging;
-use crate::app::users::{NewPassword, NewUser, UnixIdentity, UserFilter, UserPatch};
+use crate::app::reads::users::UserFilter;
+use crate::app::users::{NewPassword, NewUser, UnixIdentity, UserPatch};
 use crate::error::AppError;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, message};
@@ -83,7 +84,7 @@ async fn get_users(
         active: query.active,
         admin: query.admin,
     };
-    let mut users = reads::users::list(&master, &actor, &filter)?;
+    let mut users = reads::users::list(&master.auth, &actor, &filter)?;
     if !query.role_id_assigned_directly_to_user.is_empty() {
         // Nobody has a role as long as there are none.
         users.clear();
@@ -118,7 +119,7 @@ async fn get_user(
     PathId(id): PathId,
 ) -> Answer {
     message(&GetUserResponse {
-        user: views::users::user(&*reads::users::find(&master, &actor, id)?),
+        user: views::users::user(&*reads::users::find(&master.auth, &actor, id)?),
     })
 }
 
@@ -132,7 +133,7 @@ async fn get_user_by_username(
     Path(name): Path<String>,
 ) -> Answer {
     message(&GetUserByUsernameResponse {
-        user: views::users::user(&*reads::users::named(&master, &actor, &name)?),
+        user: views::users::user(&*reads::users::named(&master.auth, &actor, &name)?),
     })
 }
 

@@ -165,9 +165,9 @@ async fn with_training(
     })
 }
 
-/// Whether a reader is given the credentials of an experiment's checkpoint storage, to download with them: whoever may use
-/// the experiment's secrets is, and everybody is where they are those that the cluster or the workspace gives everybody's
-/// experiments.
+/// Whether a reader is given the credentials of an experiment's checkpoint storage, to download with them: actors who may
+/// use the experiment's secrets are, and all are where they are those that the cluster or the workspace gives to every
+/// experiment.
 fn sees_storage_keys(
     master: &Master,
     reader: &Actor,

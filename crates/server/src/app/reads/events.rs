@@ -8,7 +8,7 @@ use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::AppResult;
 
-/// The events of one subject, or all of them, for somebody who may read them.
+/// The events of one subject, or all of them, for an actor who may read them.
 pub(crate) struct Events {
     store: Store,
     subject: Option<(String, String)>,

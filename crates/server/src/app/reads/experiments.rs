@@ -57,7 +57,7 @@ pub struct Home<'a> {
 pub(crate) struct Whereabouts {
     phases: BTreeMap<i64, Phase>,
     places: Arc<Places>,
-    /// The user who stands for the cluster.
+    /// The user who represents the cluster.
     cluster_owner: i64,
 }
 

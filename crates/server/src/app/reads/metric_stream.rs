@@ -39,7 +39,7 @@ const MARKS: i64 = 10_000;
 /// A report with what identifies it, before its metrics are made a document.
 pub(crate) type Report = (MetricsReport, StoredReport);
 
-/// The reports of some trials, for somebody who may read them.
+/// The reports of some trials, for an actor who may read them.
 pub(crate) struct Reports {
     master: Master,
     trial_ids: std::vec::IntoIter<i64>,
@@ -302,7 +302,7 @@ impl Orderer {
         }
     }
 
-    /// Takes in the next chunk and moves what is complete to `ready`.
+    /// Adds the next chunk and moves what is complete to `ready`.
     fn add(
         &mut self,
         chunk: &ChunkRow,

@@ -15,7 +15,7 @@ use crate::error::{AppError, AppResult};
 /// without padding.
 pub(crate) const PART_BYTES: usize = 192 << 10;
 
-/// A gzip tar archive where it is stored, for somebody who may read it.
+/// A gzip tar archive where it is stored, for an actor who may read it.
 #[derive(Clone)]
 pub(crate) struct Archive {
     store: Store,

@@ -274,8 +274,12 @@ pub(crate) fn validation(
     .transpose()
 }
 
-/// For how many days the logs of a trial are still kept.
+/// For how many days the log of a trial's newest task is still kept, begun ones counted: -1 = for ever.
 pub(crate) async fn remaining_log_days(master: &Master, actor: &Actor, id: i64) -> AppResult<i64> {
-    require(actor)?;
-    master.remaining_log_days(id).await
+    let trial = find(&master.store, actor, id).await?;
+    let mut conn = master.store.read().await?;
+    let task = allocations::find_task(&mut conn.conn(), &trial.task_id).await?;
+    let ended_at = task.and_then(|task| task.ended_at);
+    let kept = master.kept(trial.log_retention_days);
+    Ok(kept.remaining(ended_at, det_store::now()))
 }
