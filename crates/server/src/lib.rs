@@ -5,7 +5,7 @@
 //! after the commit is done by [`background`] work and by the agents' connections (`rm_agents`), which look at the rows
 //! and take no input; the [`hub`] wakes them.
 //!
-//! Read [`start`] first, then [`app::Master`], then [`app::experiments`] and [`app::lifecycle`]: the life of an
+//! Read [`start`] first, then [`app::Master`], then [`app::experiments`] and `app/orchestration.rs`: the life of an
 //! experiment is in these two.
 
 pub mod app;
