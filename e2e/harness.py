@@ -420,7 +420,10 @@ class Cluster:
         return [*argv, *agent.args]
 
     def _part(self, name: str, argv: Sequence[str]) -> Part:
-        return Part(name, argv, self._environment("home"), self.root / "logs" / f"{name}.log", self.root / "work")
+        env = self._environment("home")
+        if self.password:
+            env["DET_SECURITY_INITIAL_USER_PASSWORD"] = self.password
+        return Part(name, argv, env, self.root / "logs" / f"{name}.log", self.root / "work")
 
     def _environment(self, home: str) -> dict[str, str]:
         """The environment of the tests, without what would lead a client or a master elsewhere."""
@@ -441,6 +444,11 @@ class Cluster:
         return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
 
     @property
+    def password(self) -> str:
+        """The users' first password: blank, but for a master that may not look at the tests' processes."""
+        return "" if self.account is None and not self.up_prefix else "Compiler1"
+
+    @property
     def cluster_id(self) -> str:
         return self._cluster_id
 
@@ -448,6 +456,8 @@ class Cluster:
         env = {**self._environment(home), "DET_MASTER": self.url}
         if self.tls is not None:
             env["DET_MASTER_CERT_FILE"] = str(self.tls.authority)
+        if self.password:
+            env.update(DET_USER="determined", DET_PASS=self.password)
         return {**env, **more}
 
     def run_det(self, *args: Any, check: bool = True, **options: Any) -> Result:
@@ -494,8 +504,10 @@ class Cluster:
         assert not check or result.code == 0, str(result)
         return result
 
-    def token(self, user: str, password: str = "") -> str:
+    def token(self, user: str, password: str | None = None) -> str:
         """A token of a user who may have none yet."""
+        if password is None:
+            password = self.password
         if user not in self._tokens:
             hashed = hashlib.sha512((PASSWORD_SALT + password).encode()).hexdigest() if password else ""
             body = {"username": user, "password": hashed, "isHashed": True}

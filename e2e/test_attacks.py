@@ -82,6 +82,14 @@ def test_a_task_reaches_nothing_of_the_cluster(up: Cluster) -> None:
         assert printed[-1].startswith("uid 20000000"), "a task of an unmapped user has an id of its own"
 
 
+def test_no_task_logs_in_with_a_blank_password(up: Cluster) -> None:
+    trial = up.run(experiment("logs-in", "python3 login.py"), "login")
+    answers = [line for line in up.printed(trial["id"]) if line.startswith("login ")]
+    assert len(answers) == 4
+    assert all(answer.endswith(": 403") for answer in answers), answers
+    assert up.token("admin"), "people of the machine still do"
+
+
 def test_the_log_of_a_process_names_the_capabilities_that_it_was_not_given(up: Cluster) -> None:
     asked = {"environment": {"add_capabilities": ["SYS_PTRACE"]}}
     trial = up.run(experiment("asks", ["sh", "-c", "grep CapEff /proc/self/status"], **asked))

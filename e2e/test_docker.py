@@ -38,6 +38,14 @@ def test_variables_and_no_gpus(boxed: Cluster) -> None:
     assert seen["uid"] == 0
 
 
+def test_no_task_logs_in_with_a_blank_password(boxed: Cluster) -> None:
+    trial = boxed.run(experiment("logs-in", "python3 login.py"), "login")
+    answers = [line for line in boxed.printed(trial["id"]) if line.startswith("login ")]
+    assert len(answers) == 4
+    assert all(answer.endswith(": 403") for answer in answers), answers
+    assert boxed.token("admin"), "people of the machine still do"
+
+
 def test_containers_are_labelled_and_removed(boxed: Cluster) -> None:
     experiment_id = boxed.submit(experiment("labelled", "echo here; sleep 600"))
     trial = boxed.only_trial(experiment_id)

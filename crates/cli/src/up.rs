@@ -230,7 +230,7 @@ fn greet(
     output::line(format!("  data       {}", data_dir.display()))?;
     if blank {
         output::line(
-            "  log in     det user login determined        (blank password; only this machine can reach it)",
+            "  log in     det user login determined        (blank password; only this machine can reach it, tasks cannot use it)",
         )?;
     } else {
         output::line("  log in     det user login determined")?;

@@ -3,11 +3,12 @@
 //! Users and sessions are served from memory, since nearly every request asks; the rows are written first. A password
 //! reaches us as the client's salted SHA-512 of it (`docs/contract/http-api.md`, "Passwords") and is kept under Argon2id.
 
+mod neighbour;
 mod passwords;
 mod throttle;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use futures::future::BoxFuture;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use self::neighbour::Neighbour;
 pub use self::passwords::client_hash;
 use self::passwords::{Comparison, comparison, decoy_hash, matches_hash, stored_hash};
 use self::throttle::{Origin, Throttle, too_many};
@@ -108,6 +110,30 @@ impl Actor {
             Self::Task(task) => Some(task.run_id),
             Self::User(_) => None,
         }
+    }
+}
+
+/// Refuses a blank password to what runs in containers and sandboxes of this machine. Tasks reach the master over the
+/// machine's own network; code that one user submits must not become another one, or an administrator.
+async fn refuse_contained(username: &str, client: Option<SocketAddr>) -> AppResult<()> {
+    let Some(client) = client else {
+        return Ok(());
+    };
+    let found = tokio::task::spawn_blocking(move || Neighbour::of(client)).await;
+    match found.map_err(AppError::internal)? {
+        Ok(Neighbour::Beside | Neighbour::Remote) => Ok(()),
+        Ok(Neighbour::Contained) => Err(AppError::new(
+            ErrorKind::Forbidden,
+            format!(
+                "user \"{username}\" has a blank password, with which nobody logs in from inside a container or a task, \
+                 or from a process of another user that the master cannot look at"
+            ),
+        )
+        .hint(format!(
+            "a task acts with its own token (DET_USER_TOKEN); elsewhere set a password first: \
+             det user change-password {username}"
+        ))),
+        Err(error) => Err(AppError::internal(error)),
     }
 }
 
@@ -399,14 +425,14 @@ impl Auth {
         username: &str,
         password: &str,
         hashed: bool,
-        address: Option<IpAddr>,
+        client: Option<SocketAddr>,
     ) -> AppResult<(String, User)> {
         let given = if hashed {
             password.to_owned()
         } else {
             client_hash(password)
         };
-        let origin = Origin::new(username, address);
+        let origin = Origin::new(username, client.map(|client| client.ip()));
         let _place = self.inner.logins.try_acquire().map_err(|_| too_many())?;
         let known = {
             let mut conn = self.inner.store.read().await?;
@@ -426,6 +452,9 @@ impl Auth {
                 "invalid credentials",
             ));
         };
+        if user.password_hash.is_none() {
+            refuse_contained(&user.username, client).await?;
+        }
         self.inner.throttle.succeeded(&origin);
         let token = new_token();
         let user = self

@@ -1,6 +1,6 @@
 //! Logging in and out, and who one is.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use axum::Extension;
 use axum::body::Body;
@@ -31,8 +31,8 @@ const COOKIE_SECONDS: u32 = 7 * 24 * 3600;
 /// Where a request's connection comes from.
 type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 
-fn address(peer: Peer) -> Option<IpAddr> {
-    peer.map(|Extension(ConnectInfo(peer))| peer.ip())
+fn client(peer: Peer) -> Option<SocketAddr> {
+    peer.map(|Extension(ConnectInfo(peer))| peer)
 }
 
 /// Routes of this file.
@@ -79,7 +79,7 @@ async fn login(
             &body.username,
             &body.password.0,
             body.is_hashed,
-            address(peer),
+            client(peer),
         )
         .await?;
     let set = cookie(&master, Some(&token))?;
@@ -214,7 +214,7 @@ async fn plain_login(
         }
         let (token, _) = master
             .auth
-            .login(&body.username, &body.password.0, true, address(peer))
+            .login(&body.username, &body.password.0, true, client(peer))
             .await
             .map_err(|mut error| {
                 if error.kind == ErrorKind::Unauthenticated {

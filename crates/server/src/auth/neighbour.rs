@@ -1,0 +1,166 @@
+//! Which process of this machine is at the other end of a connection: one beside the master, or one in a container.
+//!
+//! A blank password is for the people of the machine. Tasks can share the machine's network, and with it the loopback
+//! address that the master trusts; they run in process namespaces of their own, which tells them apart.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// Where the client's end of a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Neighbour {
+    /// In a process of the master's own namespace.
+    Beside,
+    /// In a process of another namespace: of a container or a sandbox. Also when nothing can be said about the process,
+    /// because it is another user's or has gone.
+    Contained,
+    /// On another machine.
+    Remote,
+}
+
+impl Neighbour {
+    /// Of the client at this address. Reads `/proc`, which blocks.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub(super) fn of(client: SocketAddr) -> io::Result<Self> {
+        match socket_of(client)? {
+            Some(socket) if held_beside(&socket)? => Ok(Self::Beside),
+            Some(_) => Ok(Self::Contained),
+            // It was open on this machine a moment ago.
+            None if client.ip().is_loopback() => Ok(Self::Contained),
+            None => Ok(Self::Remote),
+        }
+    }
+}
+
+/// The socket whose local address this is, as links to it read: `socket:[INODE]`.
+fn socket_of(local: SocketAddr) -> io::Result<Option<String>> {
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let text = match fs::read_to_string(table) {
+            Ok(text) => text,
+            // Without IPv6 there is no second table.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        if let Some(inode) = inode_in(&text, local) {
+            return Ok(Some(format!("socket:[{inode}]")));
+        }
+    }
+    Ok(None)
+}
+
+/// The tenth field of the row whose second one is the address (proc_net_tcp in the kernel's documentation).
+fn inode_in(table: &str, local: SocketAddr) -> Option<&str> {
+    let written = [proc_form(local, false), proc_form(local, true)];
+    table.lines().skip(1).find_map(|row| {
+        let mut fields = row.split_whitespace().skip(1);
+        let address = fields.next()?;
+        let is_it = written.iter().any(|form| form == address);
+        // A connection that is being closed has no socket any more.
+        fields.nth(7).filter(|inode| is_it && *inode != "0")
+    })
+}
+
+/// An address as the tables have it: words of four bytes in the processor's order, in hexadecimal. An IPv4 address has a
+/// second form, in the table of IPv6.
+fn proc_form(address: SocketAddr, mapped: bool) -> String {
+    let bytes: Vec<u8> = match address.ip() {
+        IpAddr::V4(ip) if mapped => ip.to_ipv6_mapped().octets().to_vec(),
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let mut form = String::new();
+    for word in bytes.chunks_exact(4) {
+        let word = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+        let _ = write!(form, "{word:08X}");
+    }
+    let _ = write!(form, ":{:04X}", address.port());
+    form
+}
+
+/// Whether somebody is seen to hold the socket, and nobody in another process namespace does.
+fn held_beside(socket: &str) -> io::Result<bool> {
+    let own = namespace(Path::new("/proc/self"))?;
+    let mut seen = false;
+    for process in fs::read_dir("/proc")? {
+        let process = process?.path();
+        let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+        let name = process.file_name().and_then(|name| name.to_str());
+        if !name.is_some_and(is_number) || !holds(&process, socket) {
+            continue;
+        }
+        // It may have ended meanwhile.
+        if namespace(&process).ok() != Some(own) {
+            return Ok(false);
+        }
+        seen = true;
+    }
+    Ok(seen)
+}
+
+/// Whether a process has the socket open; of processes that may not be looked into, no.
+fn holds(process: &Path, socket: &str) -> bool {
+    let Ok(handles) = fs::read_dir(process.join("fd")) else {
+        return false;
+    };
+    let is_it = |path: std::path::PathBuf| {
+        fs::read_link(path).is_ok_and(|target| target.as_os_str() == socket)
+    };
+    handles.flatten().any(|handle| is_it(handle.path()))
+}
+
+/// Identity of the process namespace that a process is in.
+fn namespace(process: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::metadata(process.join("ns/pid"))?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_client_in_the_same_namespace_is_beside() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_served, peer) = listener.accept().unwrap();
+        assert_eq!(Neighbour::of(peer).unwrap(), Neighbour::Beside);
+        drop(client);
+    }
+
+    #[test]
+    fn who_has_gone_or_is_elsewhere_is_not_beside() {
+        let gone = {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap()
+        };
+        assert_eq!(Neighbour::of(gone).unwrap(), Neighbour::Contained);
+        let other: SocketAddr = "192.0.2.7:4711".parse().unwrap();
+        assert_eq!(Neighbour::of(other).unwrap(), Neighbour::Remote);
+    }
+
+    #[test]
+    fn rows_are_found_by_their_local_address_alone() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+             \u{20}  0: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 111 1\n\
+             \u{20}  1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 222 1\n";
+        if cfg!(target_endian = "little") {
+            assert_eq!(
+                inode_in(table, "127.0.0.1:50000".parse().unwrap()),
+                Some("222")
+            );
+            assert_eq!(
+                inode_in(table, "127.0.0.1:8080".parse().unwrap()),
+                Some("111")
+            );
+            assert_eq!(inode_in(table, "127.0.0.2:8080".parse().unwrap()), None);
+        }
+    }
+}
