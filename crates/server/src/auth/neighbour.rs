@@ -54,7 +54,7 @@ fn socket_of(local: SocketAddr) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// The tenth field of the row whose second one is the address (proc_net_tcp in the kernel's documentation).
+/// The tenth field of the row whose second one is the address (`proc_net_tcp` in the kernel's documentation).
 fn inode_in(table: &str, local: SocketAddr) -> Option<&str> {
     let written = [proc_form(local, false), proc_form(local, true)];
     table.lines().skip(1).find_map(|row| {
