@@ -484,7 +484,7 @@ impl Player<'_> {
             slots: task.slots,
             since: seconds(since),
             reason: reason.clone(),
-            message: reason.told(|_| None, |id| self.cluster.workspace_name(id)),
+            message: reason.explain(|_| None, |id| self.cluster.workspace_name(id)),
         }
     }
 

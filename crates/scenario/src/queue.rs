@@ -1,7 +1,7 @@
 //! Moving a job in the queue.
 
 use det_ids::{JobId, Micros};
-use det_scheduler::{Policy, Side, Standing, move_job};
+use det_scheduler::{Policy, QueueEntry, Side, move_job};
 
 use crate::cluster::{Cluster, Job};
 
@@ -30,7 +30,7 @@ impl Cluster {
                 );
             }
         }
-        let queue: Vec<Standing> = self
+        let queue: Vec<QueueEntry> = self
             .jobs
             .iter()
             .filter(|(_, job)| job.live > 0 || !job.held.is_empty())
@@ -51,8 +51,8 @@ impl Cluster {
     }
 }
 
-fn standing(name: &str, job: &Job) -> Standing {
-    Standing {
+fn standing(name: &str, job: &Job) -> QueueEntry {
+    QueueEntry {
         job_id: JobId(name.to_owned()),
         priority: job.priority,
         submitted_at: Micros(job.submitted_at),

@@ -1,8 +1,8 @@
 //! How long one plan takes: `cargo run --release -p det-scheduler --example plan_bench`.
 //!
-//! Prints the median and the worst of repeated runs for pools of 1,000 agents of 8 slots: plans of everything for 50,000
-//! waiting requests, then for each policy and 1,000, 10,000 and 50,000 waiting requests a plan of everything and passes of
-//! a planner that is told one event. With an argument, only the rows whose names contain it.
+//! Prints the median and the worst of repeated runs for pools of 1,000 agents of 8 slots: plans of everything for
+//! 50,000 waiting requests, then for each policy and 1,000, 10,000 and 50,000 waiting requests a plan of everything and
+//! passes of a planner that is updated with one event. With an argument, only the rows whose names contain it.
 #![expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! What the pool could hold if nothing ran in it.
+//! The capacity of a pool when nothing runs in it: whether a request could ever fit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct NeverFits {
     pub reason: WaitReason,
     /// The next smaller and the next larger number of slots that would fit, where there is one.
     pub nearest: Vec<u32>,
-    /// What is asked, what there is, what to do.
+    /// The sentence for the user: what was asked for, what the pool has, what to do.
     pub message: String,
 }
 
@@ -31,26 +31,28 @@ impl fmt::Display for NeverFits {
 
 impl std::error::Error for NeverFits {}
 
-/// Whether `request` could run in the pool at all: on its agents, whatever their state and whoever uses them, or on
-/// those a provisioner may add.
+/// Whether `request` could run in the pool at all: on its agents, regardless of their state and of the work on them, or
+/// on those a provisioner may add.
 ///
 /// # Errors
 /// [`NeverFits`] when no combination of them holds the request.
 pub fn can_ever_fit(pool: &PoolSnapshot, request: &Request) -> Result<(), NeverFits> {
-    let ask = Ask {
+    let ask = SlotDemand {
         slots: request.slots,
         single_agent: request.single_agent,
         excluded: &request.excluded_agents,
     };
     let (settings, agents) = (&pool.settings, &pool.agents.iter().collect::<Vec<_>>());
-    match fate(settings, agents, &ask) {
-        Fate::Usable | Fate::Returning(_) | Fate::NeedsPerson(_) => Ok(()),
-        Fate::Never(reason) => {
+    match feasibility(settings, agents, &ask) {
+        Feasibility::Usable | Feasibility::Returning(_) | Feasibility::NeedsAdministrator(_) => {
+            Ok(())
+        }
+        Feasibility::Never(reason) => {
             let nearest = if request.slots == 0 {
                 Vec::new()
             } else {
                 nearest(
-                    &Capacity::new(settings, agents, &ask, Reach::Ever),
+                    &Capacity::new(settings, agents, &ask, CountedAgents::Ever),
                     &ask,
                     settings,
                 )
@@ -67,28 +69,28 @@ pub fn can_ever_fit(pool: &PoolSnapshot, request: &Request) -> Result<(), NeverF
 
 /// The part of a request that decides where it can fit.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct SlotDemand<'a> {
     pub(crate) slots: u32,
     pub(crate) single_agent: bool,
     pub(crate) excluded: &'a BTreeSet<AgentId>,
 }
 
-/// What has to change before a request can fit, if all running work ended.
+/// Whether a request could fit if all running work ended, and if not, what has to change first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Nothing.
+pub(crate) enum Feasibility {
+    /// Nothing has to change: agents in service hold it.
     Usable,
-    /// Agents must come that can come by themselves: a lost connection, a provisioner.
+    /// Agents must appear that can do so without a user: one whose connection is lost, or one that a provisioner adds.
     Returning(WaitReason),
-    /// A person must enable agents or slots.
-    NeedsPerson(WaitReason),
-    /// The pool or the request must be another.
+    /// A user must enable agents or slots.
+    NeedsAdministrator(WaitReason),
+    /// It cannot fit unless the pool or the request is changed.
     Never(WaitReason),
 }
 
-/// Which agents and slots count.
+/// Which agents and slots are counted as available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
+enum CountedAgents {
     /// Agents and slots in service.
     Usable,
     /// Those, and agents whose connection is lost.
@@ -99,25 +101,29 @@ enum Reach {
     Ever,
 }
 
-/// Judges a request against the pool without its running work.
-pub(crate) fn fate(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &Ask<'_>) -> Fate {
-    let fits = |reach| Capacity::new(settings, agents, ask, reach).holds(ask, settings);
-    if fits(Reach::Usable) {
-        Fate::Usable
-    } else if fits(Reach::Reconnecting) {
-        Fate::Returning(unavailable(settings, agents, ask))
-    } else if fits(Reach::Returning) {
-        Fate::Returning(instances(settings, ask))
-    } else if fits(Reach::Ever) {
-        Fate::NeedsPerson(unavailable(settings, agents, ask))
+/// Checks a request against the pool without its running work.
+pub(crate) fn feasibility(
+    settings: &PoolSettings,
+    agents: &[&AgentSnapshot],
+    ask: &SlotDemand<'_>,
+) -> Feasibility {
+    let fits = |counted| Capacity::new(settings, agents, ask, counted).holds(ask, settings);
+    if fits(CountedAgents::Usable) {
+        Feasibility::Usable
+    } else if fits(CountedAgents::Reconnecting) {
+        Feasibility::Returning(unavailable(settings, agents, ask))
+    } else if fits(CountedAgents::Returning) {
+        Feasibility::Returning(instances(settings, ask))
+    } else if fits(CountedAgents::Ever) {
+        Feasibility::NeedsAdministrator(unavailable(settings, agents, ask))
     } else {
-        Fate::Never(never(settings, agents, ask))
+        Feasibility::Never(never(settings, agents, ask))
     }
 }
 
-/// Agents by size, all empty.
+/// The agents that a request may use, counted by size, as if they were empty.
 struct Capacity {
-    /// Largest first; agents without room are left out.
+    /// Largest first; agents of size 0 are left out.
     groups: Vec<Group>,
 }
 
@@ -125,8 +131,8 @@ impl Capacity {
     fn new(
         settings: &PoolSettings,
         agents: &[&AgentSnapshot],
-        ask: &Ask<'_>,
-        reach: Reach,
+        ask: &SlotDemand<'_>,
+        counted: CountedAgents,
     ) -> Self {
         let mut groups: BTreeMap<u32, u32> = BTreeMap::new();
         let mut barred = 0;
@@ -135,16 +141,16 @@ impl Capacity {
                 barred += 1;
                 continue;
             }
-            let size = room(agent, ask.slots == 0, reach);
+            let size = units_when_empty(agent, ask.slots == 0, counted);
             if size > 0 {
                 *groups.entry(size).or_default() += 1;
             }
         }
         if let Some(added) = settings.provisionable
-            && matches!(reach, Reach::Returning | Reach::Ever)
+            && matches!(counted, CountedAgents::Returning | CountedAgents::Ever)
         {
             let instances = added.max_instances.saturating_sub(barred);
-            // How many zero-slot tasks an instance takes is known once it is there; it takes one at least.
+            // How many zero-slot tasks an instance takes is known only once it exists; it takes at least one.
             let size = if ask.slots == 0 {
                 1
             } else {
@@ -173,7 +179,7 @@ impl Capacity {
         u32::try_from(total).unwrap_or(u32::MAX)
     }
 
-    fn holds(&self, ask: &Ask<'_>, settings: &PoolSettings) -> bool {
+    fn holds(&self, ask: &SlotDemand<'_>, settings: &PoolSettings) -> bool {
         let units = ask.slots.max(1);
         units <= self.largest()
             || (!ask.single_agent
@@ -181,14 +187,14 @@ impl Capacity {
     }
 }
 
-/// Units of an empty agent.
-fn room(agent: &AgentSnapshot, auxiliary: bool, reach: Reach) -> u32 {
-    let counts = match reach {
-        Reach::Usable => agent.state == AgentState::Enabled,
-        Reach::Reconnecting | Reach::Returning => {
+/// Units of an agent when it is empty: slots, or auxiliary places.
+fn units_when_empty(agent: &AgentSnapshot, auxiliary: bool, counted: CountedAgents) -> u32 {
+    let counts = match counted {
+        CountedAgents::Usable => agent.state == AgentState::Enabled,
+        CountedAgents::Reconnecting | CountedAgents::Returning => {
             matches!(agent.state, AgentState::Enabled | AgentState::Disconnected)
         }
-        Reach::Ever => true,
+        CountedAgents::Ever => true,
     };
     if !counts {
         return 0;
@@ -197,26 +203,30 @@ fn room(agent: &AgentSnapshot, auxiliary: bool, reach: Reach) -> u32 {
         return agent.aux_limit;
     }
     let slots = agent.slots.iter().filter(|slot| {
-        reach == Reach::Ever || matches!(slot.state, SlotState::Free | SlotState::Held(_))
+        counted == CountedAgents::Ever || matches!(slot.state, SlotState::Free | SlotState::Held(_))
     });
     u32::try_from(slots.count()).unwrap_or(u32::MAX)
 }
 
-fn unavailable(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &Ask<'_>) -> WaitReason {
+fn unavailable(
+    settings: &PoolSettings,
+    agents: &[&AgentSnapshot],
+    ask: &SlotDemand<'_>,
+) -> WaitReason {
     let in_state = |state| {
         let agents = agents.iter().filter(|agent| agent.state == state);
         u32::try_from(agents.count()).unwrap_or(u32::MAX)
     };
     WaitReason::AgentsUnavailable {
         needed: ask.slots,
-        usable: Capacity::new(settings, agents, ask, Reach::Usable).total(),
+        usable: Capacity::new(settings, agents, ask, CountedAgents::Usable).total(),
         draining: in_state(AgentState::Draining),
         disabled: in_state(AgentState::Disabled),
         disconnected: in_state(AgentState::Disconnected),
     }
 }
 
-fn instances(settings: &PoolSettings, ask: &Ask<'_>) -> WaitReason {
+fn instances(settings: &PoolSettings, ask: &SlotDemand<'_>) -> WaitReason {
     let (slots_per_instance, max_instances) = settings.provisionable.map_or((0, 0), |added| {
         (added.slots_per_instance, added.max_instances)
     });
@@ -227,8 +237,8 @@ fn instances(settings: &PoolSettings, ask: &Ask<'_>) -> WaitReason {
     }
 }
 
-fn never(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &Ask<'_>) -> WaitReason {
-    let capacity = Capacity::new(settings, agents, ask, Reach::Ever);
+fn never(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &SlotDemand<'_>) -> WaitReason {
+    let capacity = Capacity::new(settings, agents, ask, CountedAgents::Ever);
     if agents.is_empty() && settings.provisionable.is_none() {
         return WaitReason::NoAgents;
     }
@@ -270,7 +280,7 @@ fn never(settings: &PoolSettings, agents: &[&AgentSnapshot], ask: &Ask<'_>) -> W
 }
 
 /// The next smaller and next larger size that fits, for a request that does not.
-fn nearest(capacity: &Capacity, ask: &Ask<'_>, settings: &PoolSettings) -> Vec<u32> {
+fn nearest(capacity: &Capacity, ask: &SlotDemand<'_>, settings: &PoolSettings) -> Vec<u32> {
     let largest = capacity.largest();
     let mut below = largest.min(ask.slots);
     let mut above = u32::MAX;

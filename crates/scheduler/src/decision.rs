@@ -1,48 +1,48 @@
-//! What the runs of a rule share, and how their outcome is told.
+//! The state that the runs of a rule share, and the reasons that they give for waiting requests.
 
 use std::collections::{BTreeMap, HashMap};
 
 use det_ids::{AllocationId, WorkspaceId};
 
-use crate::capacity::Fate;
+use crate::capacity::Feasibility;
 use crate::model::Policy;
 use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
-use crate::reason::{Behind, Holder, Holders, WaitReason};
-use crate::reserve::Reserved;
+use crate::reason::{BlockingCause, Holder, Holders, WaitReason};
+use crate::reserve::ReservedAgents;
 use crate::space::{Parts, Space};
 use crate::workspaces::Workspaces;
 
-/// Holders named in a reason.
+/// The most holders that a reason names.
 const HOLDERS_SHOWN: usize = 3;
 
-/// What the two runs decided.
+/// What the runs over slots and over auxiliary places decided.
 #[derive(Default)]
-pub(crate) struct Decided {
-    /// Request numbers and where they start.
+pub(crate) struct Decision {
+    /// Requests that start, by number, and the agents they start on.
     pub(crate) placed: Vec<(usize, Parts)>,
     pub(crate) preempt: Vec<Preemption>,
     pub(crate) hand_over: Vec<HandOver>,
     pub(crate) reasons: Reasons,
-    /// Requests for which agents are kept.
-    pub(crate) reservations: Vec<(usize, Reserved)>,
+    /// Requests that reserve agents, and those agents.
+    pub(crate) reservations: Vec<(usize, ReservedAgents)>,
 }
 
 /// Why requests wait. Most wait for the same few reasons.
 #[derive(Default)]
 pub(crate) struct Reasons {
-    /// By request: one more than the place in the list; 0 = it starts.
+    /// By request: index in `list` plus one; 0 = it starts.
     of: Vec<u32>,
     list: Vec<WaitReason>,
 }
 
 impl Reasons {
-    /// Why a request waits; `None` = it does not.
+    /// Why a request waits; `None` = it starts.
     pub(crate) fn of(&self, request: usize) -> Option<&WaitReason> {
         self.list.get(self.of[request].checked_sub(1)? as usize)
     }
 
-    /// By request one more than the place of its reason in the list (0 = it starts), and the list.
+    /// By request the index of its reason in the list plus one (0 = it starts), and the list.
     pub(crate) fn into_parts(self) -> (Vec<u32>, Vec<WaitReason>) {
         (self.of, self.list)
     }
@@ -53,48 +53,48 @@ impl Reasons {
     }
 }
 
-/// What becomes of a request, before the numbers are known.
+/// The outcome for a request, before the numbers of its reason are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Wait {
-    /// Nothing has been decided.
+    /// Not decided yet.
     Open,
     Starts,
-    /// The agents in service cannot hold it; its shape's fate says why.
-    Fate,
+    /// The agents in service cannot hold it; the [`Feasibility`] of its shape says why.
+    Infeasible,
     OverCap,
-    /// Its workspace is at its limit, or what is left is kept for another.
+    /// Its workspace is at its limit, or what is left of the limit is kept for another request.
     OverWorkspace {
         kept_for: Option<usize>,
     },
     Behind {
         request: usize,
-        because: Behind,
+        because: BlockingCause,
     },
     ReservedFor(usize),
-    /// Its room is being freed; [`Shared::freeing`] says by whom.
+    /// The slots for it are being freed by the allocations in [`Shared::freeing`].
     Freeing,
-    NoRoom,
+    NotEnoughFree,
     OverShare,
-    /// An earlier request of its own job waits for room.
+    /// An earlier request of its own job waits.
     InTurn(usize),
 }
 
-/// A job's part under fair share, in slots.
+/// A job's numbers under fair share, in slots.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Standing {
-    /// What it could use at a time.
+pub(crate) struct JobShare {
+    /// What it could use at one time.
     pub(crate) demand: u64,
     /// What it is entitled to.
     pub(crate) share: u64,
     /// What it would be entitled to if all running work could be preempted.
     pub(crate) nominal: u64,
-    /// What its work holds that is not stopping, placements of this plan included.
+    /// What its work holds, without stopping work and with the placements of this plan.
     pub(crate) active: u64,
-    /// What waiting requests of it count on: room that is being freed, or reserved because of age.
+    /// What is being freed for its waiting requests, or reserved by them because of their age.
     pub(crate) booked: u64,
 }
 
-/// What the runs of a rule share.
+/// The state that the runs of a rule share.
 pub(crate) struct Shared<'a> {
     pub(crate) prepared: &'a Prepared,
     /// Slots in use by job, placements of this plan included.
@@ -102,13 +102,13 @@ pub(crate) struct Shared<'a> {
     pub(crate) workspaces: Workspaces,
     /// By running allocation: whether it stops, by an earlier plan or this one.
     pub(crate) stopping: Vec<bool>,
-    /// By request.
+    /// The outcome by request.
     pub(crate) waits: Vec<Wait>,
     /// Running allocations that stop for a request, or whose end it waits for; ascending.
     pub(crate) freeing: BTreeMap<usize, Vec<usize>>,
-    /// By job; empty unless shares are what decides.
-    pub(crate) standings: Vec<Standing>,
-    /// Slots that are shared out.
+    /// By job; empty except under fair share.
+    pub(crate) job_shares: Vec<JobShare>,
+    /// Slots that are divided among the jobs.
     pub(crate) capacity: u64,
 }
 
@@ -129,7 +129,7 @@ impl<'a> Shared<'a> {
                 .collect(),
             waits: vec![Wait::Open; prepared.requests.len()],
             freeing: BTreeMap::new(),
-            standings: Vec::new(),
+            job_shares: Vec::new(),
             capacity: 0,
         }
     }
@@ -157,7 +157,7 @@ impl<'a> Shared<'a> {
             })
     }
 
-    /// A request starts.
+    /// Records that a request starts.
     pub(crate) fn start(&mut self, request: usize) {
         let waiting = &self.prepared.requests[request];
         self.in_use[waiting.job] += u64::from(waiting.slots);
@@ -165,20 +165,20 @@ impl<'a> Shared<'a> {
         self.waits[request] = Wait::Starts;
     }
 
-    /// Keeps for a request what its workspace may still use.
+    /// Keeps what is left of its workspace's limit for a request.
     pub(crate) fn keep(&mut self, request: usize) {
         let waiting = &self.prepared.requests[request];
         self.workspaces.keep(request, waiting);
     }
 
-    /// A request waits for the end of these running allocations.
+    /// Records that a request waits for the end of these running allocations.
     pub(crate) fn wait_for(&mut self, request: usize, ends: Vec<usize>) {
         self.waits[request] = Wait::Freeing;
         self.freeing.insert(request, ends);
     }
 
-    /// Where a job has more slots than its cap allows, stops its newest preemptible work until it has not.
-    pub(crate) fn stop_over_cap(&mut self, decided: &mut Decided) {
+    /// Stops the newest preemptible work of each job that has more slots than its cap, until it has no more than that.
+    pub(crate) fn stop_over_cap(&mut self, decision: &mut Decision) {
         let prepared = self.prepared;
         if prepared.jobs.iter().all(|job| job.max_slots.is_none()) {
             return;
@@ -205,7 +205,7 @@ impl<'a> Shared<'a> {
             if over && can_stop && active.slots > 0 {
                 going_on[active.job] -= u64::from(active.slots);
                 self.stopping[number] = true;
-                decided.preempt.push(Preemption {
+                decision.preempt.push(Preemption {
                     allocation_id: active.running.request.allocation_id.clone(),
                     for_allocation: None,
                     reason: PreemptReason::OverJobCap {
@@ -217,31 +217,31 @@ impl<'a> Shared<'a> {
         }
     }
 
-    pub(crate) fn fate(&self, shape: usize) -> &'a Fate {
-        self.prepared.fate(shape)
+    pub(crate) fn feasibility(&self, shape: usize) -> &'a Feasibility {
+        self.prepared.feasibility(shape)
     }
 
     /// Turns waits into reasons, with the numbers as they are after the plan. `aux` may be missing where nothing without
     /// slots waits.
-    pub(crate) fn explain(&mut self, slots: &Space, aux: Option<&Space>, decided: &mut Decided) {
+    pub(crate) fn explain(&mut self, slots: &Space, aux: Option<&Space>, decision: &mut Decision) {
         let prepared = self.prepared;
-        let holders = self.holders(decided);
+        let holders = self.holders(decision);
         let waits = std::mem::take(&mut self.waits);
         let mut reasons = Reasons {
             of: Vec::with_capacity(waits.len()),
             list: Vec::new(),
         };
-        // Places in the list, by what decides about the reason.
-        let mut no_room = vec![0; prepared.shapes.len()];
-        let mut fated = vec![0; prepared.shapes.len()];
+        // Indexes in the list, by the values that determine a reason.
+        let mut not_enough_free = vec![0; prepared.shapes.len()];
+        let mut infeasible = vec![0; prepared.shapes.len()];
         let mut others: HashMap<(Wait, usize, u32), u32> = HashMap::new();
-        // The last one of each shape: those of a job often stand together.
+        // The last one of each shape, because requests of one job are often adjacent.
         let mut last = vec![None; prepared.shapes.len()];
         for ((request, wait), waiting) in waits.into_iter().enumerate().zip(&*prepared.requests) {
             let wait = match wait {
-                // Later ones of its job may have filled the cap.
+                // Later requests of its job may have filled the cap.
                 Wait::OverWorkspace { .. } if self.is_over_cap(request) => Wait::OverCap,
-                // Its share is what the limit leaves it.
+                // Its share is small because of the workspace's limit.
                 Wait::OverShare if self.workspaces.is_full(waiting) => {
                     Wait::OverWorkspace { kept_for: None }
                 }
@@ -253,8 +253,8 @@ impl<'a> Shared<'a> {
                     reasons.of.push(0);
                     continue;
                 }
-                Wait::Open | Wait::NoRoom => &mut no_room[waiting.shape],
-                Wait::Fate => &mut fated[waiting.shape],
+                Wait::Open | Wait::NotEnoughFree => &mut not_enough_free[waiting.shape],
+                Wait::Infeasible => &mut infeasible[waiting.shape],
                 Wait::Freeing => &mut own,
                 Wait::OverCap
                 | Wait::OverShare
@@ -286,7 +286,7 @@ impl<'a> Shared<'a> {
             }
             reasons.of.push(*known);
         }
-        decided.reasons = reasons;
+        decision.reasons = reasons;
     }
 
     /// Why a request waits.
@@ -294,8 +294,10 @@ impl<'a> Shared<'a> {
         let prepared = self.prepared;
         let waiting = &prepared.requests[request];
         match wait {
-            Wait::Starts | Wait::Open | Wait::NoRoom => self.no_room(waiting.shape, space, holders),
-            Wait::Fate => self.fated(waiting.shape),
+            Wait::Starts | Wait::Open | Wait::NotEnoughFree => {
+                self.not_enough_free(waiting.shape, space, holders)
+            }
+            Wait::Infeasible => self.infeasible(waiting.shape),
             Wait::OverCap | Wait::OverShare => self.over_limit(request, wait),
             Wait::OverWorkspace { kept_for } => self.over_workspace(request, kept_for),
             Wait::Behind {
@@ -342,31 +344,29 @@ impl<'a> Shared<'a> {
     }
 
     /// Why the agents in service cannot hold a shape.
-    fn fated(&self, shape: usize) -> WaitReason {
-        match self.fate(shape) {
-            Fate::Returning(reason) | Fate::NeedsPerson(reason) | Fate::Never(reason) => {
-                reason.clone()
-            }
-            Fate::Usable => {
-                unreachable!(
-                    "a request waits for its fate only if agents in service cannot hold it"
-                )
+    fn infeasible(&self, shape: usize) -> WaitReason {
+        match self.feasibility(shape) {
+            Feasibility::Returning(reason)
+            | Feasibility::NeedsAdministrator(reason)
+            | Feasibility::Never(reason) => reason.clone(),
+            Feasibility::Usable => {
+                unreachable!("a request is infeasible only if agents in service cannot hold it")
             }
         }
     }
 
-    /// The numbers of a request's job that its cap, or its share, holds against it.
+    /// The reason of a request that is above its job's cap or share.
     fn over_limit(&self, request: usize, wait: Wait) -> WaitReason {
         let waiting = &self.prepared.requests[request];
         let number = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
         let max_slots = self.prepared.jobs[waiting.job].max_slots;
-        match (wait, max_slots, self.standings.get(waiting.job)) {
-            (Wait::OverShare, _, Some(standing)) => WaitReason::OverFairShare {
+        match (wait, max_slots, self.job_shares.get(waiting.job)) {
+            (Wait::OverShare, _, Some(job_share)) => WaitReason::OverFairShare {
                 needed: waiting.slots,
-                share: number(standing.share),
-                in_use: number(standing.active),
-                reserved: number(standing.booked),
-                demand: standing.demand,
+                share: number(job_share.share),
+                in_use: number(job_share.active),
+                reserved: number(job_share.booked),
+                demand: job_share.demand,
                 capacity: number(self.capacity),
             },
             (_, max_slots, _) => WaitReason::OverJobCap {
@@ -377,7 +377,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// The numbers of a request's workspace that its limit holds against it.
+    /// The reason of a request that is above its workspace's limit.
     fn over_workspace(&self, request: usize, kept_for: Option<usize>) -> WaitReason {
         let waiting = &self.prepared.requests[request];
         let (max_slots, in_use) = self
@@ -387,7 +387,7 @@ impl<'a> Shared<'a> {
         let number = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
         let within = in_use + u64::from(waiting.slots) <= max_slots;
         WaitReason::OverWorkspaceLimit {
-            // Only a job with a workspace is held back by one.
+            // Only a job with a limited workspace gets this reason.
             workspace: self.prepared.jobs[waiting.job]
                 .workspace
                 .unwrap_or(WorkspaceId(0)),
@@ -398,7 +398,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    fn no_room(&self, shape: usize, space: &Space, holders: &Holders) -> WaitReason {
+    fn not_enough_free(&self, shape: usize, space: &Space, holders: &Holders) -> WaitReason {
         let view = &self.prepared.shapes[shape];
         let eligible = space
             .cells()
@@ -427,8 +427,8 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Who holds most slots once the plan is applied.
-    fn holders(&self, decided: &Decided) -> Holders {
+    /// The allocations that hold most slots once the plan is applied.
+    fn holders(&self, decision: &Decision) -> Holders {
         let mut holders: Vec<(u32, &AllocationId, u8)> = Vec::with_capacity(HOLDERS_SHOWN + 1);
         let by_priority = matches!(self.prepared.settings.policy, Policy::Priority { .. });
         let mut all = 0_u32;
@@ -454,7 +454,7 @@ impl<'a> Shared<'a> {
                 );
             }
         }
-        for (request, _) in &decided.placed {
+        for (request, _) in &decision.placed {
             let waiting = &self.prepared.requests[*request];
             offer(waiting.slots, &waiting.request.allocation_id, waiting.job);
         }

@@ -1,4 +1,4 @@
-//! When a waiting request may start, by playing the planner forward over the ends of running work that can be foreseen.
+//! When a waiting request may start: runs the planner forward over the expected ends of running work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,29 +12,30 @@ use crate::plan::Placement;
 use crate::planner::{Pass, Planner};
 use crate::reason::WaitReason;
 
-/// Plans that one estimate makes at most.
+/// The most plans that one estimate makes.
 const MOST_PLANS: usize = 256;
 
 /// When a request may start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Estimate {
-    /// Then, if what runs ends as foreseen and nothing else is submitted.
+    /// At this time, if running work ends as expected and nothing else is submitted.
     At(Micros),
-    /// Then at the latest: it waits for these allocations, which have been asked to stop and may take until then.
+    /// At this time at the latest: it waits for these allocations, which have been asked to stop and may take until
+    /// then.
     AtTheLatest(Micros, Vec<AllocationId>),
-    /// The allocations whose end nobody can foresee hold what it waits for.
+    /// These allocations, whose end is not known, hold what it waits for.
     Unforeseeable(Vec<AllocationId>),
     /// It waits for work of its workspace in other pools.
     InOtherPools,
-    /// No end of running work helps: the pool or the request must be another, or a person must act.
+    /// The end of running work does not help: the pool or the request must be changed, or a user must act.
     NotByWaiting,
-    /// It is too far off: too much has to end before.
+    /// Not computed, because more than [`MOST_PLANS`] plans would be needed.
     TooFar,
 }
 
-/// Estimates when the request `target` starts. `ends` has the foreseen end of running allocations, as far as it is
-/// known, and of those that have been asked to stop the moment until which they may take; others that stop are gone at
-/// once. What starts meanwhile ends never.
+/// Estimates when the request `target` starts. `ends` has the expected end of running allocations where it is known,
+/// and the deadline of those that have been asked to stop; stopping allocations without an entry count as ended. Work
+/// that starts in the meantime is assumed never to end.
 pub fn estimate(
     pool: &PoolSnapshot,
     queue: &Queue,
@@ -42,41 +43,41 @@ pub fn estimate(
     ends: &BTreeMap<AllocationId, Micros>,
     target: &AllocationId,
 ) -> Estimate {
-    let mut world = World::new(pool, queue, now, ends);
-    // What starts again ends never.
+    let mut forecast = ForecastPool::new(pool, queue, now, ends);
+    // Work that starts again is assumed never to end.
     let mut ends = ends.clone();
-    let mut late: Vec<AllocationId> = Vec::new();
-    let mut limit = Limit::Room;
+    let mut stopping_first: Vec<AllocationId> = Vec::new();
+    let mut limit = Limit::Slots;
     for _ in 0..MOST_PLANS {
-        let pass = world.planner.pass(world.now, 0);
+        let pass = forecast.planner.pass(forecast.now, 0);
         if pass
             .place
             .iter()
             .any(|placed| placed.allocation_id == *target)
         {
-            return if late.is_empty() {
-                Estimate::At(world.now)
+            return if stopping_first.is_empty() {
+                Estimate::At(forecast.now)
             } else {
-                Estimate::AtTheLatest(world.now, late)
+                Estimate::AtTheLatest(forecast.now, stopping_first)
             };
         }
-        let mut told = pass.waiting.iter();
-        let needs_more = told.any(|(id, reason)| {
+        let mut reasons = pass.waiting.iter();
+        let needs_more = reasons.any(|(id, reason)| {
             id == target
                 && (reason.is_permanent()
                     || matches!(**reason, WaitReason::AgentsUnavailable { .. }))
         });
-        let mut told = pass.waiting.iter();
-        if let Some((_, reason)) = told.find(|(id, _)| id == target) {
+        let mut reasons = pass.waiting.iter();
+        if let Some((_, reason)) = reasons.find(|(id, _)| id == target) {
             limit = Limit::of(reason);
         }
         if needs_more {
             return Estimate::NotByWaiting;
         }
-        if world.apply(pass) {
+        if forecast.apply(pass) {
             continue;
         }
-        let next = world
+        let next = forecast
             .running
             .keys()
             .filter_map(|id| Some((*ends.get(id)?, id.clone())))
@@ -90,34 +91,34 @@ pub fn estimate(
                 .requests
                 .iter()
                 .find(|one| one.allocation_id == *target);
-            let counts =
-                |job: &JobId| asks.is_none_or(|asks| limit.counts(queue, &asks.job_id, job));
-            let held = world.running.into_iter();
-            let held =
-                held.filter(|(id, request)| world.real.contains(id) && counts(&request.job_id));
+            let is_relevant =
+                |job: &JobId| asks.is_none_or(|asks| limit.is_relevant(queue, &asks.job_id, job));
+            let held = forecast.running.into_iter();
+            let held = held
+                .filter(|(id, request)| forecast.real.contains(id) && is_relevant(&request.job_id));
             return Estimate::Unforeseeable(held.map(|(id, _)| id).collect());
         };
-        world.now = world.now.max(end);
+        forecast.now = forecast.now.max(end);
         ends.remove(&id);
-        let request = world.release(&id);
-        if world.displaced.contains(&id) {
-            world.ask_again(request);
+        let request = forecast.release(&id);
+        if forecast.displaced.contains(&id) {
+            forecast.requeue(request);
         }
-        if world.stopping.contains(&id) {
-            late.push(id);
+        if forecast.stopping.contains(&id) {
+            stopping_first.push(id);
         }
     }
     Estimate::TooFar
 }
 
-/// What a request waits for, and so whose end would help.
+/// What a request waits for, and therefore whose end would help.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Limit {
-    /// Room: anybody's.
-    Room,
-    /// What its job may use: its own job's.
+    /// Free slots: the end of any work would help.
+    Slots,
+    /// Its job's limit: the end of work of its job would help.
     Job,
-    /// What its workspace may use: that of its workspace's jobs.
+    /// Its workspace's limit: the end of work of jobs in its workspace would help.
     Workspace,
 }
 
@@ -126,36 +127,36 @@ impl Limit {
         match reason {
             WaitReason::OverJobCap { .. } => Self::Job,
             WaitReason::OverWorkspaceLimit { .. } => Self::Workspace,
-            _ => Self::Room,
+            _ => Self::Slots,
         }
     }
 
     /// Whether the end of work of `other` would help `own`.
-    fn counts(self, queue: &Queue, own: &JobId, other: &JobId) -> bool {
+    fn is_relevant(self, queue: &Queue, own: &JobId, other: &JobId) -> bool {
         let workspace = |job: &JobId| queue.jobs.get(job).and_then(|job| job.workspace);
         match self {
-            Self::Room => true,
+            Self::Slots => true,
             Self::Job => own == other,
             Self::Workspace => workspace(own) == workspace(other),
         }
     }
 }
 
-/// A pool as it changes.
-struct World {
+/// A pool and its queue as they are expected to be at the time `now`.
+struct ForecastPool {
     planner: Planner,
     waiting: BTreeMap<AllocationId, Request>,
     running: BTreeMap<AllocationId, Request>,
-    /// What runs in truth.
+    /// Allocations that really run, as opposed to those that the estimate has started.
     real: BTreeSet<AllocationId>,
-    /// What of it has been asked to stop.
+    /// Those in `real` that have been asked to stop.
     stopping: BTreeSet<AllocationId>,
-    /// What of that makes room for another, and will want to go on.
+    /// Those in `stopping` that were preempted for another request and will be requested again.
     displaced: BTreeSet<AllocationId>,
     now: Micros,
 }
 
-impl World {
+impl ForecastPool {
     fn new(
         pool: &PoolSnapshot,
         queue: &Queue,
@@ -231,7 +232,7 @@ impl World {
         }
     }
 
-    /// Does what a pass decided; whether that was anything.
+    /// Applies what a pass decided; returns whether it decided anything.
     fn apply(&mut self, pass: Pass) -> bool {
         let acted = !pass.place.is_empty() || !pass.preempt.is_empty();
         for placed in pass.place {
@@ -239,13 +240,13 @@ impl World {
         }
         for stopped in pass.preempt {
             let request = self.release(&stopped.allocation_id);
-            self.ask_again(request);
+            self.requeue(request);
         }
         acted
     }
 
-    /// What had to make room will want to go on.
-    fn ask_again(&mut self, request: Option<Request>) {
+    /// Requests the slots again for an allocation that was preempted.
+    fn requeue(&mut self, request: Option<Request>) {
         if let Some(request) = request.filter(|request| request.preemptible) {
             self.planner.put_request(request.clone());
             self.waiting.insert(request.allocation_id.clone(), request);
@@ -265,14 +266,14 @@ impl World {
         });
     }
 
-    /// An allocation ends; what it had asked for.
+    /// Ends an allocation; returns its request.
     fn release(&mut self, id: &AllocationId) -> Option<Request> {
         self.planner.remove(id);
         self.running.remove(id)
     }
 }
 
-/// The state of a slot whose holder is told elsewhere.
+/// The state of a slot without its holder, which is in the list of running allocations.
 fn without_holder(state: &SlotState, of_pool: impl Fn(&AllocationId) -> bool) -> SlotState {
     match state {
         SlotState::Held(holder) if of_pool(holder) => SlotState::Free,
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_foresee_is_named() {
+    fn allocations_without_a_known_end_are_named() {
         let queue = [request("all", 4, 10)];
         let known = [("b", 2 * HOUR), ("c", 3 * HOUR)];
         let left = Estimate::Unforeseeable(vec![AllocationId("a".into())]);
@@ -466,7 +467,7 @@ mod tests {
             of("x"),
             Estimate::AtTheLatest(Micros(5 * HOUR), vec![AllocationId("a".into())])
         );
-        // The others go on, and what was stopped stands before it: only what runs in truth is named.
+        // The others continue, and the preempted one is before it in the queue: only work that really runs is named.
         let Estimate::Unforeseeable(held) = of("y") else {
             panic!("{:?}", of("y"));
         };

@@ -2,81 +2,83 @@
 //!
 //! Slots are divided among jobs by weight times demand (`shares`). A job's demand is what its running work has and its
 //! waiting requests ask for, at most its cap; requests that would not fit even if all preemptible work were gone do not
-//! count. Requests stand in order of the jobs' submission, then of their own. A pass over the slot requests:
+//! count. Requests are in order of the jobs' submission, then of their own. A run over the slot requests:
 //!
-//! 1. **Offer.** Each request that keeps its job within its share starts if it fits beside what is kept for requests
-//!    that running work stops for. Those that have waited longer than [`crate::PoolSettings::reserve_after`] come first,
-//!    and reserve the agents they are closest to getting if they do not fit.
-//! 2. **Make room.** Each request within its job's share that does not fit, in order: if it fits what stopping work will
+//! 1. **Offer.** Each request that keeps its job within its share starts if it fits without what is held back for
+//!    requests that running work stops for. Those that have waited longer than [`crate::PoolSettings::reserve_after`]
+//!    come first, and reserve the agents they are closest to getting if they do not fit.
+//! 2. **Preempt.** Each request within its job's share that does not fit, in order: if it fits what stopping work will
 //!    free, that is booked. Otherwise jobs above their share give up work until it fits: the job furthest above first,
-//!    the work started last first; what turns out not to matter runs on. If it never fits, nobody stops. Steps 1 and 2
-//!    are repeated until nobody else is asked to stop, because a job that gives up work may be entitled to start other.
-//! 3. **Hand out.** What is free and not kept for anybody goes to requests beyond their jobs' shares, the job with the
-//!    least work for its weight and demand first. Work that starts this way is the first to stop when somebody is
-//!    entitled to its room. A job for which room is being kept gets none: what it has then would count against it.
+//!    the work started last first; work that turns out not to matter continues. If it never fits, no work stops. Steps
+//!    1 and 2 are repeated until no more work is asked to stop, because a job that gives up work may be entitled to
+//!    start other work.
+//! 3. **Hand out.** What is free and not held back goes to requests beyond their jobs' shares, the job with the least
+//!    work for its weight and demand first. Work that starts this way is the first to stop when another job is entitled
+//!    to its slots. A job for which slots are being held back gets none, because they would count against its share.
 //!
 //! Work that cannot be preempted may keep a gang from fitting at all, or leave its job less than its share would be
-//! without such work (its *nominal* share). That must end some day, and no more of it come in between. So a request that
-//! has waited longer than the limit, that does not fit, and that is within its job's nominal share reserves too, although
-//! it is entitled to nothing yet; and until it starts nothing that cannot be preempted is handed what is free beyond its
-//! job's share. Nobody stops for it, and once it fits it starts like others: within the share that its job has then.
+//! without such work (its *nominal* share). That must end some time, and no more of it may start in between. So a
+//! request that has waited longer than the limit, that does not fit, and that is within its job's nominal share
+//! reserves too, although it is entitled to nothing yet; and until it starts nothing that cannot be preempted is handed
+//! what is free beyond its job's share. No work stops for it, and once it fits it starts like others: within the share
+//! that its job has then.
 //!
-//! A job whose only task is larger than its share runs on what is over, and may wait as long as small tasks within their
-//! jobs' shares keep coming. Where there are about as many jobs as slots, "at least one slot for each" holds or not with
-//! one job more or less that could be served, and a share may be enough only while it cannot be used.
+//! A job whose only task is larger than its share runs on what is left over, and may wait as long as small tasks within
+//! their jobs' shares keep coming. Where there are about as many jobs as slots, "at least one slot for each" can depend
+//! on a single job more or less that could be served, and a share may be enough only while it cannot be used.
 //!
-//! Work that stops keeps its room for the request it was asked to stop for, as long as that one is within its job's
+//! What stopping work holds is kept for the request it was asked to stop for, as long as that one is within its job's
 //! share. Work that is killed because its agent or slot is out of service counts as gone.
 //!
-//! What cannot be preempted raises its job's share to what it holds once it runs. A pass that starts such work is done
-//! again with that work as given, so that the plan is final: running the rule on its own result decides nothing new.
+//! What cannot be preempted raises its job's share to what it holds once it runs. A run that starts such work is
+//! repeated with that work as given, so that the plan is final: running the rule on its own result decides nothing new.
 //!
 //! Zero-slot requests compete for nothing but auxiliary places: they start in order of submission.
 
-mod standings;
+mod job_shares;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use det_ids::Micros;
 
-use crate::capacity::Fate;
-use crate::decision::{Decided, Shared, Wait};
-use crate::future::{Future, ShapeSet};
+use crate::capacity::Feasibility;
+use crate::decision::{Decision, Shared, Wait};
+use crate::free_capacity::{FreeCapacity, StoppingWork};
+use crate::future::{FutureCapacity, ShapeSet};
 use crate::plan::{PreemptReason, Preemption};
 use crate::prepared::Prepared;
-use crate::reserve::{Reserved, Reserver, reserve_before};
-use crate::room::{Room, Stopping};
+use crate::reserve::{ReservedAgents, Reserver, reserve_before};
 use crate::space::{AgentRank, Parts, Space, spread_of};
 use crate::victims;
 
 /// Decides for slot requests by share, then for zero-slot requests in order.
-pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decided {
-    // Work that cannot be preempted and starts: each round may add some, and there is only so much room.
+pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decision {
+    // Work that starts and cannot be preempted. Each iteration may add some; the loop ends because capacity is limited.
     let mut given: Vec<(usize, Parts)> = Vec::new();
     loop {
-        let mut pass = Pass::new(prepared, now, &given);
-        pass.all();
+        let mut run = Run::new(prepared, now, &given);
+        run.all();
         let known = given.len();
-        let found = pass.decided.placed[known..]
+        let found = run.decision.placed[known..]
             .iter()
             .filter(|(request, _)| !prepared.requests[*request].request.preemptible);
         given.extend(found.cloned());
         if given.len() == known {
-            return pass.finish();
+            return run.finish();
         }
     }
 }
 
-/// One pass over the pool.
-struct Pass<'a> {
+/// One run over the pool.
+struct Run<'a> {
     shared: Shared<'a>,
-    decided: Decided,
-    /// What slot requests left free; nothing is held back.
+    decision: Decision,
+    /// The free slots that the slot requests leave; nothing is held back in it.
     free: Space,
     /// By running allocation: whether it stops, or is about to be killed because of where it runs.
     leaving: Vec<bool>,
-    /// Running allocations that this pass asked to stop, with the request that each makes room for.
+    /// Running allocations that this run asked to stop, with the request that each stops for.
     asked: BTreeMap<usize, usize>,
     /// By shape: whether it would fit if all preemptible work were gone.
     attainable: Vec<bool>,
@@ -84,39 +86,39 @@ struct Pass<'a> {
     reserve_before: Option<i64>,
 }
 
-/// What holds for one round of steps 1 and 2.
-struct Round {
+/// State of one iteration of steps 1 and 2.
+struct Iteration {
     /// Requests within their jobs' shares that did not fit, in order.
-    wishes: BTreeSet<usize>,
-    /// Whether room that was held back is free again, so that requests must be offered it.
+    pending: BTreeSet<usize>,
+    /// Whether capacity that was held back is free again, so that requests must be offered it.
     changed: bool,
-    /// Room held back for requests that work stops for.
+    /// Units held back for requests that work stops for.
     claims: BTreeMap<usize, Parts>,
     reserver: Reserver,
     /// Agents reserved because of age, by request.
-    aged: BTreeMap<usize, Reserved>,
-    /// Those of them that are within their jobs' nominal shares only.
-    squeezed: BTreeSet<usize>,
-    /// Requests that room is kept for, with the agents.
-    holders: BTreeMap<usize, BTreeSet<AgentRank>>,
-    /// Preemptible work by job; made when first needed. What was asked to stop since is in it.
+    reserved_by_age: BTreeMap<usize, ReservedAgents>,
+    /// Those requests in `reserved_by_age` that are within their jobs' nominal shares only.
+    blocked_by_fixed: BTreeSet<usize>,
+    /// Requests for which units are held back, with the agents.
+    reserving: BTreeMap<usize, BTreeSet<AgentRank>>,
+    /// Preemptible work by job; computed on demand. It still contains work that was asked to stop since.
     preemptible: Option<BTreeMap<usize, Vec<usize>>>,
     /// Shapes for which there are no victims.
     victimless: ShapeSet,
 }
 
-impl<'a> Pass<'a> {
+impl<'a> Run<'a> {
     fn new(prepared: &'a Prepared, now: Micros, given: &[(usize, Parts)]) -> Self {
         let mut shared = Shared::new(prepared);
-        let mut decided = Decided::default();
-        shared.stop_over_cap(&mut decided);
+        let mut decision = Decision::default();
+        shared.stop_over_cap(&mut decision);
         let mut free = prepared.slot_space();
         for (request, parts) in given {
             shared.start(*request);
             for &(agent, units) in parts {
                 free.take(agent, units);
             }
-            decided.placed.push((*request, parts.clone()));
+            decision.placed.push((*request, parts.clone()));
         }
         let leaving = prepared
             .running
@@ -124,18 +126,18 @@ impl<'a> Pass<'a> {
             .zip(&shared.stopping)
             .map(|(active, stopping)| *stopping || active.dying)
             .collect();
-        let mut pass = Self {
+        let mut run = Self {
             shared,
-            decided,
+            decision,
             free,
             leaving,
             asked: BTreeMap::new(),
             attainable: Vec::new(),
             reserve_before: reserve_before(&prepared.settings, now),
         };
-        pass.attainable = pass.attainable_shapes();
-        pass.share_out(given);
-        pass
+        run.attainable = run.attainable_shapes();
+        run.share_out(given);
+        run
     }
 
     fn all(&mut self) {
@@ -146,197 +148,227 @@ impl<'a> Pass<'a> {
         loop {
             let nothing = Space::new(prepared.settings.fitting, false, Vec::new());
             let free = std::mem::replace(&mut self.free, nothing);
-            let stopping = Stopping {
+            let stopping = StoppingWork {
                 stops: &self.leaving,
                 asked: &self.asked,
             };
             let in_use = self.shared.in_use.clone();
-            let mut room = Room::with_future(prepared, free, in_use, stopping, false);
-            let mut round = Round {
-                wishes: BTreeSet::new(),
+            let mut capacity = FreeCapacity::with_future(prepared, free, in_use, stopping, false);
+            let mut iteration = Iteration {
+                pending: BTreeSet::new(),
                 changed: true,
                 claims: BTreeMap::new(),
                 reserver: Reserver::new(prepared),
-                aged: BTreeMap::new(),
-                squeezed: BTreeSet::new(),
-                holders: BTreeMap::new(),
+                reserved_by_age: BTreeMap::new(),
+                blocked_by_fixed: BTreeSet::new(),
+                reserving: BTreeMap::new(),
                 preemptible: None,
                 victimless: ShapeSet::new(prepared.shapes.len()),
             };
-            for standing in &mut self.shared.standings {
-                standing.booked = 0;
+            for job_share in &mut self.shared.job_shares {
+                job_share.booked = 0;
             }
             self.shared.workspaces.keep_nothing();
-            self.keep_ties(&mut round, &mut room);
-            let (aged, young): (Vec<usize>, Vec<usize>) =
-                requests.iter().partition(|request| self.is_aged(**request));
-            while std::mem::take(&mut round.changed) {
-                for &request in aged.iter().chain(&young) {
+            self.hold_for_stopping(&mut iteration, &mut capacity);
+            let (reserved_by_age, young): (Vec<usize>, Vec<usize>) = requests
+                .iter()
+                .partition(|request| self.waited_too_long(**request));
+            while std::mem::take(&mut iteration.changed) {
+                for &request in reserved_by_age.iter().chain(&young) {
                     if self.shared.waits[request] != Wait::Starts {
-                        self.offer(&mut round, &mut room, request);
+                        self.offer(&mut iteration, &mut capacity, request);
                     }
                 }
             }
             let asked = self.asked.len();
-            self.make_room(&mut round, &mut room);
+            self.preempt_for_pending(&mut iteration, &mut capacity);
             if self.asked.len() == asked {
-                self.hand_out(&round, &mut room);
-                room.give_back();
-                self.free = room.free;
-                self.tell_kept_from_full(&round);
+                self.hand_out(&iteration, &mut capacity);
+                capacity.release_all_held();
+                self.free = capacity.free;
+                self.mark_reserved(&iteration);
                 return;
             }
-            room.give_back();
-            self.free = room.free;
+            capacity.release_all_held();
+            self.free = capacity.free;
         }
     }
 
     /// Whether a request has waited so long that it reserves.
-    fn is_aged(&self, request: usize) -> bool {
+    fn waited_too_long(&self, request: usize) -> bool {
         let waiting = &self.shared.prepared.requests[request];
         self.reserve_before
             .is_some_and(|limit| waiting.requested_at.0 <= limit)
     }
 
     /// Whether a request is held up only by work of others that cannot be preempted.
-    fn is_squeezed(&self, request: usize) -> bool {
+    fn is_blocked_by_fixed(&self, request: usize) -> bool {
         let waiting = &self.shared.prepared.requests[request];
-        let standing = &self.shared.standings[waiting.job];
-        let wanted = standing.active + standing.booked + u64::from(waiting.slots);
-        self.is_aged(request) && wanted <= standing.nominal
+        let job_share = &self.shared.job_shares[waiting.job];
+        let wanted = job_share.active + job_share.booked + u64::from(waiting.slots);
+        self.waited_too_long(request) && wanted <= job_share.nominal
     }
 
-    /// Holds back the room that requests count on beside that of work which stops for them, as long as they are within
-    /// their jobs' shares.
-    fn keep_ties(&mut self, round: &mut Round, room: &mut Room<'a>) {
-        let tied: Vec<usize> = room.ties.keys().copied().collect();
+    /// Holds back the free units that requests need in addition to those of the work which stops for them, as long as
+    /// they are within their jobs' shares.
+    fn hold_for_stopping(&mut self, iteration: &mut Iteration, capacity: &mut FreeCapacity<'a>) {
+        let tied: Vec<usize> = capacity.victims_by_request.keys().copied().collect();
         for request in tied {
             if self.shared.waits[request] == Wait::Starts || self.limit(request).is_some() {
-                room.disown(request);
+                capacity.release_victims(request);
                 continue;
             }
             let mut claim = Parts::new();
-            for (agent, units) in room.own_room(request) {
-                claim.push((agent, room.hold_more(agent, units)));
+            for (agent, units) in capacity.claimed_free_units(request) {
+                claim.push((agent, capacity.hold_more(agent, units)));
             }
             let agents = claim.iter().map(|(agent, _)| *agent);
-            round.holders.entry(request).or_default().extend(agents);
-            round.claims.insert(request, claim);
-            round.wishes.insert(request);
+            iteration
+                .reserving
+                .entry(request)
+                .or_default()
+                .extend(agents);
+            iteration.claims.insert(request, claim);
+            iteration.pending.insert(request);
             self.shared.keep(request);
             self.book(request);
         }
     }
 
-    /// A request fits elsewhere than where work stops for it.
-    fn give_up_claim(&mut self, round: &mut Round, room: &mut Room<'a>, request: usize) {
-        let Some(claim) = round.claims.remove(&request) else {
+    /// Releases what is held back for a request that fits on other agents than those where work stops for it.
+    fn release_claim(
+        &mut self,
+        iteration: &mut Iteration,
+        capacity: &mut FreeCapacity<'a>,
+        request: usize,
+    ) {
+        let Some(claim) = iteration.claims.remove(&request) else {
             return;
         };
         for (agent, units) in claim {
-            room.let_go(agent, units);
+            capacity.release_held(agent, units);
         }
         let waiting = &self.shared.prepared.requests[request];
-        let booked = &mut self.shared.standings[waiting.job].booked;
+        let booked = &mut self.shared.job_shares[waiting.job].booked;
         *booked = booked.saturating_sub(u64::from(waiting.slots));
-        round.holders.remove(&request);
-        round.wishes.remove(&request);
-        round.changed = true;
+        iteration.reserving.remove(&request);
+        iteration.pending.remove(&request);
+        iteration.changed = true;
     }
 
-    /// What keeps a request from being entitled to room, whether there is any or not.
+    /// Why a request is not entitled to start, regardless of free slots; `None` = it is entitled.
     fn limit(&mut self, request: usize) -> Option<Wait> {
         let waiting = &self.shared.prepared.requests[request];
-        if *self.shared.fate(waiting.shape) != Fate::Usable {
-            return Some(Wait::Fate);
+        if *self.shared.feasibility(waiting.shape) != Feasibility::Usable {
+            return Some(Wait::Infeasible);
         }
         let limit = self.shared.exceeds(request);
         if limit == Some(Wait::OverCap) {
             return limit;
         }
         if !self.attainable[waiting.shape] {
-            return Some(Wait::NoRoom);
+            return Some(Wait::NotEnoughFree);
         }
-        let standing = &self.shared.standings[waiting.job];
-        let wanted = standing.active + standing.booked + u64::from(waiting.slots);
-        (wanted > standing.share)
+        let job_share = &self.shared.job_shares[waiting.job];
+        let wanted = job_share.active + job_share.booked + u64::from(waiting.slots);
+        (wanted > job_share.share)
             .then_some(Wait::OverShare)
             .or(limit)
     }
 
-    /// Counts a waiting request as good as started: room is kept for it.
+    /// Counts a waiting request as if it had started, because slots are held back for it.
     fn book(&mut self, request: usize) {
         let waiting = &self.shared.prepared.requests[request];
-        self.shared.standings[waiting.job].booked += u64::from(waiting.slots);
+        self.shared.job_shares[waiting.job].booked += u64::from(waiting.slots);
     }
 
-    fn start(&mut self, room: &mut Room<'a>, request: usize, parts: Parts) {
+    fn start(&mut self, capacity: &mut FreeCapacity<'a>, request: usize, parts: Parts) {
         let waiting = &self.shared.prepared.requests[request];
-        self.shared.standings[waiting.job].active += u64::from(waiting.slots);
+        self.shared.job_shares[waiting.job].active += u64::from(waiting.slots);
         self.shared.start(request);
-        room.take(request, &parts);
-        self.decided.placed.push((request, parts));
+        capacity.take(request, &parts);
+        self.decision.placed.push((request, parts));
     }
 
     /// Step 1 for one request.
-    fn offer(&mut self, round: &mut Round, room: &mut Room<'a>, request: usize) {
-        if round.squeezed.contains(&request) {
+    fn offer(
+        &mut self,
+        iteration: &mut Iteration,
+        capacity: &mut FreeCapacity<'a>,
+        request: usize,
+    ) {
+        if iteration.blocked_by_fixed.contains(&request) {
             return;
         }
-        let reserves = round.aged.contains_key(&request);
+        let reserves = iteration.reserved_by_age.contains_key(&request);
         if !reserves
-            && !round.claims.contains_key(&request)
+            && !iteration.claims.contains_key(&request)
             && let Some(limit) = self.limit(request)
         {
             self.shared.waits[request] = limit;
-            if matches!(limit, Wait::OverWorkspace { .. }) && self.is_aged(request) {
+            if matches!(limit, Wait::OverWorkspace { .. }) && self.waited_too_long(request) {
                 self.shared.keep(request);
             }
-            let squeezed =
-                matches!(limit, Wait::OverShare | Wait::NoRoom) && self.is_squeezed(request);
-            if squeezed && self.shared.exceeds(request).is_some() {
-                // Where its workspace is full, it is the end of that work which it waits for.
+            let blocked_by_fixed = matches!(limit, Wait::OverShare | Wait::NotEnoughFree)
+                && self.is_blocked_by_fixed(request);
+            if blocked_by_fixed && self.shared.exceeds(request).is_some() {
+                // If its workspace is at its limit, it waits for that workspace's work to end.
                 self.shared.keep(request);
-            } else if squeezed && room.fit(request).is_none() && self.reserve(round, room, request)
+            } else if blocked_by_fixed
+                && capacity.fit(request).is_none()
+                && self.reserve(iteration, capacity, request)
             {
-                round.squeezed.insert(request);
+                iteration.blocked_by_fixed.insert(request);
                 self.shared.keep(request);
-                self.shared.waits[request] = Wait::NoRoom;
+                self.shared.waits[request] = Wait::NotEnoughFree;
                 self.book(request);
             }
-            round.wishes.remove(&request);
+            iteration.pending.remove(&request);
             return;
         }
-        if let Some(parts) = room.fit(request).filter(|_| !reserves) {
-            self.give_up_claim(round, room, request);
-            round.wishes.remove(&request);
-            self.start(room, request, parts);
+        if let Some(parts) = capacity.fit(request).filter(|_| !reserves) {
+            self.release_claim(iteration, capacity, request);
+            iteration.pending.remove(&request);
+            self.start(capacity, request, parts);
             return;
         }
-        self.shared.waits[request] = Wait::NoRoom;
-        round.wishes.insert(request);
-        if self.is_aged(request) {
+        self.shared.waits[request] = Wait::NotEnoughFree;
+        iteration.pending.insert(request);
+        if self.waited_too_long(request) {
             self.shared.keep(request);
         }
-        let claims = round.claims.contains_key(&request);
-        if !reserves && self.is_aged(request) && self.reserve(round, room, request) && !claims {
+        let claims = iteration.claims.contains_key(&request);
+        if !reserves
+            && self.waited_too_long(request)
+            && self.reserve(iteration, capacity, request)
+            && !claims
+        {
             self.book(request);
         }
     }
 
-    /// Holds back the agents that a request is closest to getting. Whether there are any.
-    fn reserve(&self, round: &mut Round, room: &mut Room<'a>, request: usize) -> bool {
+    /// Holds back the agents that a request is closest to getting; whether there are any.
+    fn reserve(
+        &self,
+        iteration: &mut Iteration,
+        capacity: &mut FreeCapacity<'a>,
+        request: usize,
+    ) -> bool {
         let prepared = self.shared.prepared;
         let shape = prepared.requests[request].shape;
         // Of a single unit there is none free where it may run, so there is nothing that others could take from it.
-        if prepared.shapes[shape].shape.units == 1 || round.reserver.is_hopeless(shape) {
+        if prepared.shapes[shape].shape.units == 1 || iteration.reserver.is_hopeless(shape) {
             return false;
         }
         let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
-        let closest = round.reserver.closest(
-            &room.free,
-            self.decided.placed.len(),
-            || (0..agents).map(|agent| room.within_reach(agent)).collect(),
+        let closest = iteration.reserver.closest(
+            &capacity.free,
+            self.decision.placed.len(),
+            || {
+                (0..agents)
+                    .map(|agent| capacity.free_or_held(agent))
+                    .collect()
+            },
             shape,
             &prepared.shapes[shape].shape,
         );
@@ -344,29 +376,33 @@ impl<'a> Pass<'a> {
             return false;
         };
         for &agent in &closest {
-            room.hold(agent, u32::MAX);
-            round.holders.entry(request).or_default().insert(agent);
+            capacity.hold(agent, u32::MAX);
+            iteration
+                .reserving
+                .entry(request)
+                .or_default()
+                .insert(agent);
         }
-        round.aged.insert(request, closest);
+        iteration.reserved_by_age.insert(request, closest);
         true
     }
 
     /// Step 2.
-    fn make_room(&mut self, round: &mut Round, room: &mut Room<'a>) {
-        let Some(mut future) = room.future.take() else {
+    fn preempt_for_pending(&mut self, iteration: &mut Iteration, capacity: &mut FreeCapacity<'a>) {
+        let Some(mut future) = capacity.future.take() else {
             return;
         };
         let mut closed: BTreeSet<AgentRank> = BTreeSet::new();
-        // Those that work stops for already come first: nobody else counts on what they count on.
-        let wishes = std::mem::take(&mut round.wishes);
-        let (tied, others): (Vec<usize>, Vec<usize>) = wishes
+        // Requests that work already stops for come first, so that others do not count on the same units.
+        let pending = std::mem::take(&mut iteration.pending);
+        let (tied, others): (Vec<usize>, Vec<usize>) = pending
             .into_iter()
-            .partition(|request| room.ties.contains_key(request));
+            .partition(|request| capacity.victims_by_request.contains_key(request));
         for request in tied.into_iter().chain(others) {
-            if !self.make_room_for(&mut future, round, room, request)
-                && let Some(agents) = round.aged.get(&request)
+            if !self.preempt_for(&mut future, iteration, capacity, request)
+                && let Some(agents) = iteration.reserved_by_age.get(&request)
             {
-                // Nobody after it counts on its agents, or stops work there only to find them reserved.
+                // Later requests do not count on its agents, and stop no work there only to find them reserved.
                 for &agent in agents.iter().filter(|agent| closed.insert(**agent)) {
                     future.space.set_open(agent, false);
                 }
@@ -376,32 +412,35 @@ impl<'a> Pass<'a> {
             future.space.set_open(agent, true);
             future.misfits.clear();
         }
-        room.future = Some(future);
+        capacity.future = Some(future);
     }
 
-    /// Books room in the future for a request, asking others to stop if need be. Whether it has any.
-    fn make_room_for(
+    /// Books future capacity for a request, asking other work to stop if necessary. Whether it fits then.
+    fn preempt_for(
         &mut self,
-        future: &mut Future,
-        round: &mut Round,
-        room: &mut Room<'a>,
+        future: &mut FutureCapacity,
+        iteration: &mut Iteration,
+        capacity: &mut FreeCapacity<'a>,
         request: usize,
     ) -> bool {
         let prepared = self.shared.prepared;
-        let mut own = room.ties.remove(&request).unwrap_or_default();
-        let counted = !own.is_empty() || round.aged.contains_key(&request);
+        let mut own = capacity
+            .victims_by_request
+            .remove(&request)
+            .unwrap_or_default();
+        let counted = !own.is_empty() || iteration.reserved_by_age.contains_key(&request);
         if !own.is_empty() {
             future.release(prepared, &own);
-            round.victimless.clear();
+            iteration.victimless.clear();
         }
         if !counted && let Some(limit) = self.limit(request) {
-            // A later request of its job fitted, and took its part of the share.
+            // A later request of its job fitted and used its part of the share.
             self.shared.waits[request] = limit;
             return false;
         }
         let mut parts = future.fit_with(prepared, request, &own);
         if parts.is_none()
-            && let Some(victims) = self.find_victims(future, round, request)
+            && let Some(victims) = self.find_victims(future, iteration, request)
         {
             self.ask_to_stop(&victims, request);
             future.note_stopping(prepared, &victims);
@@ -416,7 +455,7 @@ impl<'a> Pass<'a> {
             own = future.stopping_among(&parts);
         }
         if own.is_empty() {
-            // What it fits is free, and kept for another.
+            // It fits what is free now, which is held back for another request.
             return true;
         }
         own.sort_unstable();
@@ -427,7 +466,11 @@ impl<'a> Pass<'a> {
         }
         for (agent, units) in parts {
             future.space.take(agent, units);
-            round.holders.entry(request).or_default().insert(agent);
+            iteration
+                .reserving
+                .entry(request)
+                .or_default()
+                .insert(agent);
         }
         true
     }
@@ -435,16 +478,16 @@ impl<'a> Pass<'a> {
     /// Work of jobs above their share that must stop so that a request fits.
     fn find_victims(
         &self,
-        future: &Future,
-        round: &mut Round,
+        future: &FutureCapacity,
+        iteration: &mut Iteration,
         request: usize,
     ) -> Option<Vec<usize>> {
         let prepared = self.shared.prepared;
         let shape = prepared.requests[request].shape;
-        if round.victimless.contains(shape) {
+        if iteration.victimless.contains(shape) {
             return None;
         }
-        let work = round
+        let work = iteration
             .preemptible
             .get_or_insert_with(|| self.preemptible_work());
         for work in work.values_mut() {
@@ -457,12 +500,12 @@ impl<'a> Pass<'a> {
             self.candidates(work),
         );
         if found.is_none() {
-            round.victimless.insert(shape);
+            iteration.victimless.insert(shape);
         }
         found
     }
 
-    /// Preemptible work by job, what was started first before what was started later.
+    /// Preemptible work by job, in the order in which it was started.
     fn preemptible_work(&self) -> BTreeMap<usize, Vec<usize>> {
         let prepared = self.shared.prepared;
         let mut of_job: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -488,12 +531,12 @@ impl<'a> Pass<'a> {
     /// started last first, until the job is at its share.
     fn candidates(&self, of_job: &BTreeMap<usize, Vec<usize>>) -> impl Iterator<Item = usize> {
         let prepared = self.shared.prepared;
-        // With the number of those of the job's work that come after.
+        // Each with the number of allocations of the job's work that are still to be considered.
         let mut furthest: BinaryHeap<(u64, u32, usize, usize)> = of_job
             .iter()
             .filter_map(|(job, work)| {
-                let standing = &self.shared.standings[*job];
-                let above = standing.active.checked_sub(standing.share)?;
+                let job_share = &self.shared.job_shares[*job];
+                let above = job_share.active.checked_sub(job_share.share)?;
                 (above > 0).then(|| (above, prepared.jobs[*job].order, *job, work.len()))
             })
             .collect();
@@ -519,42 +562,42 @@ impl<'a> Pass<'a> {
         let number = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
         for &victim in victims {
             let active = &prepared.running[victim];
-            let standing = &mut self.shared.standings[active.job];
-            self.decided.preempt.push(Preemption {
+            let job_share = &mut self.shared.job_shares[active.job];
+            self.decision.preempt.push(Preemption {
                 allocation_id: active.running.request.allocation_id.clone(),
                 for_allocation: Some(prepared.requests[request].request.allocation_id.clone()),
                 reason: PreemptReason::OverFairShare {
-                    share: number(standing.share),
-                    in_use: number(standing.active),
+                    share: number(job_share.share),
+                    in_use: number(job_share.active),
                 },
             });
-            standing.active = standing.active.saturating_sub(u64::from(active.slots));
+            job_share.active = job_share.active.saturating_sub(u64::from(active.slots));
             self.leaving[victim] = true;
             self.asked.insert(victim, request);
         }
     }
 
     /// Step 3.
-    fn hand_out(&mut self, round: &Round, room: &mut Room<'a>) {
+    fn hand_out(&mut self, iteration: &Iteration, capacity: &mut FreeCapacity<'a>) {
         let prepared = self.shared.prepared;
         let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
-        // What was booked stays bookable: of each agent only so much is handed out.
+        // Of each agent only as much is handed out as is not booked.
         for agent in 0..agents {
-            if let Some(future) = &room.future {
+            if let Some(future) = &capacity.future {
                 let unbooked = future.space.cell(agent).free();
-                room.leave_at_most(agent, unbooked);
+                capacity.limit_free(agent, unbooked);
             }
         }
         let fits: Vec<bool> = prepared
             .shapes
             .iter()
-            .map(|view| view.slots > 0 && room.free.fit(&view.shape, 0).is_some())
+            .map(|view| view.slots > 0 && capacity.free.fit(&view.shape, 0).is_some())
             .collect();
         let mut open: BTreeMap<usize, std::collections::VecDeque<usize>> = BTreeMap::new();
         for (request, waiting) in prepared.requests.iter().enumerate() {
             if fits[waiting.shape]
                 && self.shared.waits[request] == Wait::OverShare
-                && self.shared.standings[waiting.job].booked == 0
+                && self.shared.job_shares[waiting.job].booked == 0
             {
                 open.entry(waiting.job).or_default().push_back(request);
             }
@@ -568,62 +611,65 @@ impl<'a> Pass<'a> {
             while let Some(request) = requests.pop_front() {
                 if let Some(limit) = self.shared.exceeds(request) {
                     self.shared.waits[request] = limit;
-                } else if self.would_squeeze(round, request) {
-                    // It is told whom it would keep out.
-                } else if let Some(parts) = room.fit(request) {
-                    self.start(room, request, parts);
+                } else if self.would_add_fixed(iteration, request) {
+                    // Its reason names the request that it would block.
+                } else if let Some(parts) = capacity.fit(request) {
+                    self.start(capacity, request, parts);
                     least.push(Reverse(self.turn(turn.job)));
                     break;
                 }
             }
         }
-        for (request, agents) in &round.holders {
+        for (request, agents) in &iteration.reserving {
             let agents = agents.iter().copied().collect();
-            self.decided.reservations.push((*request, agents));
+            self.decision.reservations.push((*request, agents));
         }
     }
 
-    /// Whether a request could not be stopped again, and somebody waits for the end of such work.
-    fn would_squeeze(&self, round: &Round, request: usize) -> bool {
+    /// Whether a request cannot be preempted, and would run on agents reserved by a request that waits for the end of
+    /// such work.
+    fn would_add_fixed(&self, iteration: &Iteration, request: usize) -> bool {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
         let shape = &prepared.shapes[waiting.shape].shape;
-        let may_use = |agents: &Reserved| agents.iter().any(|agent| shape.allows(*agent));
+        let may_use = |agents: &ReservedAgents| agents.iter().any(|agent| shape.allows(*agent));
         !waiting.preemptible
-            && round
-                .squeezed
-                .iter()
-                .any(|squeezed| round.aged.get(squeezed).is_some_and(may_use))
+            && iteration.blocked_by_fixed.iter().any(|blocked_by_fixed| {
+                iteration
+                    .reserved_by_age
+                    .get(blocked_by_fixed)
+                    .is_some_and(may_use)
+            })
     }
 
     fn turn(&self, job: usize) -> Turn {
         let view = &self.shared.prepared.jobs[job];
-        let standing = &self.shared.standings[job];
+        let job_share = &self.shared.job_shares[job];
         #[expect(
             clippy::cast_precision_loss,
             reason = "numbers of slots are far below 2^52"
         )]
         let claim = |slots: u64| slots as f64;
         Turn {
-            ratio: claim(standing.active) / (view.weight * claim(standing.demand.max(1))),
+            ratio: claim(job_share.active) / (view.weight * claim(job_share.demand.max(1))),
             order: view.order,
             job,
         }
     }
 
-    /// Some requests would fit now, were it not for room that is kept for others: says so.
-    fn tell_kept_from_full(&mut self, round: &Round) {
+    /// Changes the reason of requests that would fit but for what is held back for others.
+    fn mark_reserved(&mut self, iteration: &Iteration) {
         let prepared = self.shared.prepared;
-        if round.holders.is_empty() {
+        if iteration.reserving.is_empty() {
             return;
         }
         let mut fits: Vec<Option<bool>> = vec![None; prepared.shapes.len()];
         for (request, waiting) in prepared.requests.iter().enumerate() {
-            let own = self.shared.standings.get(waiting.job);
+            let own = self.shared.job_shares.get(waiting.job);
             let wait = self.shared.waits[request];
             let may = match wait {
-                Wait::NoRoom => self.attainable[waiting.shape],
-                Wait::OverShare => own.is_some_and(|standing| standing.booked == 0),
+                Wait::NotEnoughFree => self.attainable[waiting.shape],
+                Wait::OverShare => own.is_some_and(|job_share| job_share.booked == 0),
                 _ => false,
             };
             if !may {
@@ -632,38 +678,39 @@ impl<'a> Pass<'a> {
             let shape = &prepared.shapes[waiting.shape].shape;
             let fits = *fits[waiting.shape]
                 .get_or_insert_with(|| self.free.fit(shape, spread_of("")).is_some());
-            let holder = round
-                .holders
+            let owner = iteration
+                .reserving
                 .iter()
-                .filter(|(holder, _)| **holder != request)
+                .filter(|(owner, _)| **owner != request)
                 .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)));
-            if let (true, Some((holder, _))) = (fits, holder) {
-                self.shared.waits[request] = Wait::ReservedFor(*holder);
+            if let (true, Some((owner, _))) = (fits, owner) {
+                self.shared.waits[request] = Wait::ReservedFor(*owner);
             }
         }
     }
 
-    /// Zero-slot requests in order, and all reasons.
-    fn finish(mut self) -> Decided {
+    /// Places the zero-slot requests in order, and computes all reasons.
+    fn finish(mut self) -> Decision {
         let prepared = self.shared.prepared;
-        let mut aux = Room::of_now(prepared, prepared.aux_space(&self.free));
+        let mut aux = FreeCapacity::of_now(prepared, prepared.aux_space(&self.free));
         for (request, waiting) in prepared.requests.iter().enumerate() {
             if waiting.slots > 0 {
                 continue;
             }
-            self.shared.waits[request] = if *self.shared.fate(waiting.shape) != Fate::Usable {
-                Wait::Fate
-            } else if let Some(parts) = aux.fit(request) {
-                aux.take(request, &parts);
-                self.decided.placed.push((request, parts));
-                Wait::Starts
-            } else {
-                Wait::NoRoom
-            };
+            self.shared.waits[request] =
+                if *self.shared.feasibility(waiting.shape) != Feasibility::Usable {
+                    Wait::Infeasible
+                } else if let Some(parts) = aux.fit(request) {
+                    aux.take(request, &parts);
+                    self.decision.placed.push((request, parts));
+                    Wait::Starts
+                } else {
+                    Wait::NotEnoughFree
+                };
         }
         self.shared
-            .explain(&self.free, Some(&aux.free), &mut self.decided);
-        self.decided
+            .explain(&self.free, Some(&aux.free), &mut self.decision);
+        self.decision
     }
 }
 

@@ -1,11 +1,11 @@
-//! Room as it will be when stopping work has ended.
+//! Free capacity as it will be when stopping work has ended.
 
 use std::collections::BTreeSet;
 
 use crate::prepared::Prepared;
 use crate::space::{AgentRank, Parts, Space, spread_of};
 
-/// Shapes of which the same is known. Clearing costs nothing.
+/// A set of shapes. Clearing it takes constant time.
 pub(crate) struct ShapeSet {
     since: Vec<u32>,
     epoch: u32,
@@ -32,10 +32,10 @@ impl ShapeSet {
     }
 }
 
-/// Room that is free or will be.
-pub(crate) struct Future {
+/// Capacity that is free now or will be when stopping work has ended.
+pub(crate) struct FutureCapacity {
     pub(crate) space: Space,
-    /// Shapes known not to fit, until room is added.
+    /// Shapes known not to fit, until capacity is added.
     pub(crate) misfits: ShapeSet,
     /// Slots by job, booked ones included.
     pub(crate) in_use: Vec<u64>,
@@ -43,8 +43,8 @@ pub(crate) struct Future {
     pub(crate) stopping_on: Vec<Vec<usize>>,
 }
 
-impl Future {
-    /// Room of stopping allocations, by number, becomes room of the future.
+impl FutureCapacity {
+    /// Adds what stopping allocations hold; they are given by their numbers.
     pub(crate) fn release(&mut self, prepared: &Prepared, stopping: &[usize]) {
         for part in stopping
             .iter()
@@ -71,7 +71,7 @@ impl Future {
         numbers.into_iter().collect()
     }
 
-    /// Where a request fits for which `victims` stop: where they make room, else anywhere.
+    /// Where a request fits for which `victims` stop: preferably on their agents, else anywhere.
     pub(crate) fn fit_with(
         &mut self,
         prepared: &Prepared,

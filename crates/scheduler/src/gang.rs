@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 /// Agents of one size: slots of each, and how many there are.
 pub(crate) type Group = (u32, u32);
 
-/// Partial sums the search for unequal sizes looks at before it gives up. Pools have a handful of sizes, for which the
-/// search is exact long before this; the limit only guards against a pool where every agent has another size.
+/// Partial sums that the search for unequal sizes visits before it gives up. Pools have a handful of sizes, for which
+/// the search is exact long before this; the limit only protects against a pool where every agent has a different size.
 const MOST_STATES: usize = 20_000;
 
-/// Divides `units` over whole agents, given groups **largest first**; answers with how many agents of each size.
+/// Divides `units` over whole agents, given groups **largest first**; returns how many agents of each size to take.
 ///
 /// Equal sizes are preferred: the largest size that divides `units` and of which there are enough. Otherwise, if
 /// `heterogeneous`, any exact sum of whole agents, with as many of the larger ones as possible.
@@ -37,7 +37,7 @@ pub(crate) fn divide(groups: &[Group], units: u32, heterogeneous: bool) -> Optio
     sum(groups, units, &mut chosen, &mut dead).then_some(chosen)
 }
 
-/// Depth-first exact sum; `dead` remembers what is known to lead nowhere.
+/// Depth-first exact sum; `dead` contains the states already known to fail.
 fn sum(
     groups: &[Group],
     left: u32,

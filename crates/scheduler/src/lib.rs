@@ -1,27 +1,30 @@
 //! Which waiting request starts where, what must stop for it, and why the rest waits.
 //!
-//! One function decides for one resource pool: [`plan()`] takes what the pool holds ([`PoolSnapshot`]), what waits
-//! ([`Queue`]) and the time, and answers with a [`Plan`]: placements, preemptions, and a [`WaitReason`] for every
-//! request that stays. [`can_ever_fit`] answers at submit whether a request could run in the pool at all.
+//! One function decides for one resource pool: [`plan()`] takes the pool's agents and running work ([`PoolSnapshot`]),
+//! the waiting requests ([`Queue`]) and the time, and returns a [`Plan`]: placements, preemptions, and a [`WaitReason`]
+//! for every request that keeps waiting. [`can_ever_fit`] says at submission whether a request could run in the pool at
+//! all.
 //!
-//! The room is pure: it knows no clock, no agents' connection, no rows, and nothing of what a task does. The same input
-//! gives the same plan: ties are broken by identifiers, never by the order in which things were handed in.
+//! The crate is pure: it knows no clock, no agents' connection, no rows, and nothing of what a task does. The same
+//! input gives the same plan: ties are broken by identifiers, never by the order in which the caller passed things in.
 //!
 //! Read [`PoolSnapshot`], [`Request`] and [`Plan`] first, then the rules (`priority`, `fair_share`, `round_robin`) and
 //! `space` (the fit).
 //!
 //! # How a caller uses it
 //!
-//! The caller tells a [`Planner`] what changes and asks for a pass, or runs [`plan()`] over everything, on every change, commits the placements as running allocations, marks the
-//! preempted and the handed-over ones with [`Progress::PreemptedFor`] (or [`Progress::Stopping`] when no request is
-//! named), and removes an allocation's slots from the snapshot as its containers exit. Running the plan again on the result decides nothing
-//! new. Requests whose reason is [`WaitReason::ReservedFor`], or that pass the age limit
-//! ([`PoolSettings::reserve_after`]), need a run when that time comes even if nothing else changed.
+//! On every change, the caller updates a [`Planner`] and runs a pass, or runs [`plan()`] over everything. It commits
+//! the placements as running allocations, marks the preempted and the handed-over ones with [`Progress::PreemptedFor`]
+//! (or [`Progress::Stopping`] when no request is named), and removes an allocation's slots from the snapshot as its
+//! containers exit. Running the plan again on the result decides nothing new. Requests whose reason is
+//! [`WaitReason::ReservedFor`], or that pass the age limit ([`PoolSettings::reserve_after`]), need a run when that time
+//! comes even if nothing else changed.
 
 mod capacity;
 mod decision;
 mod estimate;
 mod fair_share;
+mod free_capacity;
 mod future;
 mod gang;
 mod model;
@@ -34,7 +37,6 @@ mod prepared;
 mod priority;
 mod reason;
 mod reserve;
-mod room;
 mod round_robin;
 mod shares;
 mod space;
@@ -47,7 +49,7 @@ pub use model::{
     AgentSnapshot, AgentState, Fitting, Job, Policy, PoolSettings, PoolSnapshot, Progress,
     Provisionable, Queue, Request, RunningAllocation, SlotSnapshot, SlotState, WorkspaceLimit,
 };
-pub use moves::{MoveRefused, Side, Standing, move_job};
+pub use moves::{MoveError, QueueEntry, Side, move_job};
 pub use plan::{HandOver, Placement, Plan, PreemptReason, Preemption, Reservation, plan};
 pub use planner::{Pass, Planner};
-pub use reason::{AgentGroup, Behind, Holder, Holders, WaitKind, WaitReason};
+pub use reason::{AgentGroup, BlockingCause, Holder, Holders, WaitKind, WaitReason};

@@ -1,4 +1,4 @@
-//! What the scheduler is told: a pool, what runs in it, what waits for it.
+//! The scheduler's input: a pool, the allocations that run in it, the requests that wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -58,8 +58,8 @@ pub enum Policy {
         /// Priority of a job that is missing from [`Queue::jobs`].
         default_priority: u8,
     },
-    /// Slots are divided among jobs by weight times demand. Running work of a job above its share makes room for one
-    /// below it; what nobody is entitled to is handed out until somebody is.
+    /// Slots are divided among jobs by weight times demand. Running work of a job above its share is preempted for one
+    /// below it; slots that no job is entitled to are handed out until some job is.
     FairShare,
     /// Jobs start one task each in turn, those with the fewest slots first. Nothing is preempted.
     RoundRobin,
@@ -86,7 +86,7 @@ pub struct Provisionable {
 /// One agent of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentSnapshot {
-    /// Which.
+    /// Identifies the agent in the cluster.
     pub id: AgentId,
     /// Whether it takes work.
     pub state: AgentState,
@@ -103,9 +103,9 @@ pub struct AgentSnapshot {
 pub enum AgentState {
     /// Takes new work.
     Enabled,
-    /// A person asked it to finish what it has and take nothing new.
+    /// A user asked it to finish its work and take nothing new.
     Draining,
-    /// A person took it out of service.
+    /// A user took it out of service.
     Disabled,
     /// Its connection is lost and may come back by itself; what runs on it is kept, nothing new starts.
     Disconnected,
@@ -116,24 +116,24 @@ pub enum AgentState {
 pub struct SlotSnapshot {
     /// Number on its agent.
     pub id: SlotId,
-    /// Who has it.
+    /// Whether it is free, and which allocation holds it.
     pub state: SlotState,
 }
 
-/// Who has a slot. A slot is offered only when it is [`SlotState::Free`] and no running allocation names it.
+/// Whether a slot is free. A slot is offered only when it is [`SlotState::Free`] and no running allocation names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotState {
-    /// Nobody.
+    /// No allocation holds it.
     Free,
-    /// An allocation.
+    /// This allocation holds it.
     Held(AllocationId),
-    /// Not offered to new work; an allocation may still have it.
+    /// Not offered to new work; this allocation may still hold it.
     Draining(Option<AllocationId>),
-    /// Out of service; an allocation that is being killed may still have it.
+    /// Out of service; this allocation, which is being killed, may still hold it.
     Disabled(Option<AllocationId>),
 }
 
-/// An allocation that holds slots, or an auxiliary place, of the pool.
+/// An allocation that holds slots, or an auxiliary place (one for a zero-slot container), of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningAllocation {
     /// What it asked for.
@@ -141,8 +141,8 @@ pub struct RunningAllocation {
     /// What it still holds: slots by agent. A zero-slot allocation has one part without slots. Containers that have
     /// exited are not in it any more.
     pub placement: Vec<(AgentId, Vec<SlotId>)>,
-    /// When it was given its slots; of one plan's, later for those that stand later in it. Of equally good victims the one
-    /// started last is stopped: it loses least.
+    /// When it was given its slots; among placements of one plan, later for those that are later in the plan. Of
+    /// equally good victims the one started last is stopped, because it loses least work.
     pub started_at: Micros,
     /// Whether it has been asked to stop.
     pub progress: Progress,
@@ -153,14 +153,14 @@ pub struct RunningAllocation {
 pub enum Progress {
     /// It runs (or still starts).
     Active,
-    /// A plan asked it to stop so that this allocation can start. Its room belongs to that one until it has exited, as
-    /// long as that one waits (and, under fair share, is within its job's share).
+    /// A plan asked it to stop so that this allocation can start. Its slots are kept for that one until it has exited,
+    /// as long as that one waits (and, under fair share, is within its job's share).
     PreemptedFor(AllocationId),
-    /// It stops for another reason: pause, kill, a lowered cap, a disabled agent. Its room is for anybody.
+    /// It stops for another reason: pause, kill, a lowered cap, a disabled agent. Any request may get its slots.
     Stopping,
 }
 
-/// What waits for the pool.
+/// The requests that wait for the pool, and the jobs they belong to.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Queue {
     /// Waiting requests, in any order. Allocation ids are unique and none of them is running.
@@ -188,16 +188,16 @@ impl WorkspaceLimit {
     }
 }
 
-/// One wish for slots.
+/// A request for slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The attempt it is for.
+    /// The allocation that starts when the request is placed.
     pub allocation_id: AllocationId,
-    /// The task of that attempt.
+    /// The task of that allocation.
     pub task_id: TaskId,
-    /// The job it counts for.
+    /// The job whose caps, shares and priority apply.
     pub job_id: JobId,
-    /// Slots; 0 asks for one auxiliary place.
+    /// Number of slots; 0 asks for one auxiliary place (a container without a slot).
     pub slots: u32,
     /// Whether all slots must be on one agent.
     pub single_agent: bool,
@@ -205,7 +205,7 @@ pub struct Request {
     pub preemptible: bool,
     /// Agents it must not run on.
     pub excluded_agents: BTreeSet<AgentId>,
-    /// When it began to wait.
+    /// When it started to wait.
     pub requested_at: Micros,
 }
 
@@ -220,11 +220,12 @@ pub struct Job {
     pub max_slots: Option<u32>,
     /// When the job was submitted.
     pub submitted_at: Micros,
-    /// Place in the queue if it is another one than that of its submission: on the scale of submission times in
-    /// microseconds, smaller is earlier. Set by [`crate::move_job`].
+    /// Position in the queue if it was moved: on the scale of submission times, in microseconds; smaller is
+    /// earlier.
+    /// `None` = its time of submission. Set by [`crate::move_job`].
     pub position: Option<i64>,
-    /// Whether somebody moved it. Only then may it stop, or be stopped for, a job of the same priority.
+    /// Whether a user moved it. Only then may it stop, or be stopped for, a job of the same priority.
     pub moved: bool,
-    /// The workspace it counts for; `None` = one without a limit, whichever.
+    /// The workspace whose limit applies; `None` = its workspace has no limit.
     pub workspace: Option<WorkspaceId>,
 }

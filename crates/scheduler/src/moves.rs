@@ -1,20 +1,20 @@
 //! Moves of jobs in the queue: directly ahead of, or directly behind, another job: `docs/contract/scheduling.md`, "Moves".
 //!
-//! Jobs of one priority stand by their position, which is the time of submission until somebody moves the job. A moved
-//! job gets a position between its new neighbours. Where none is left between them, the jobs ahead of the gap are pushed
-//! a little earlier: never later, because a position in the future would put a job behind one that is submitted next.
-//! A pushed job keeps its place among the others, so it does not count as moved.
+//! Jobs of one priority are ordered by position, which is the time of submission until a user moves the job. A moved
+//! job gets a position between its new neighbours. If none is left between them, the jobs ahead of the gap are pushed a
+//! little earlier: never later, because a position in the future would put a job behind one that is submitted next. A
+//! pushed job keeps its place among the others, so it does not count as moved.
 
 use std::fmt;
 
 use det_ids::{JobId, Micros};
 
-/// Positions left free between jobs that are pushed: room for some twenty more moves to the same place.
+/// Distance in microseconds between jobs that are pushed; it allows some twenty more moves to the same place.
 const STEP: i64 = 1_000_000;
 
-/// Where a job stands in its pool's queue.
+/// A job in its pool's queue, with what determines its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct QueueEntry {
     /// The job.
     pub job_id: JobId,
     /// 1 to 99, lower is more important.
@@ -27,8 +27,8 @@ pub struct Standing {
     pub moved: bool,
 }
 
-impl Standing {
-    /// What jobs are ordered by; smaller is earlier.
+impl QueueEntry {
+    /// What jobs are sorted by; smaller is earlier.
     pub fn key(&self) -> (u8, i64, Micros, &JobId) {
         (
             self.priority,
@@ -43,7 +43,7 @@ impl Standing {
     }
 }
 
-/// On which side of the other job.
+/// The side of the other job that a job is moved to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Served directly before it.
@@ -54,60 +54,60 @@ pub enum Side {
 
 /// Why a job cannot be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MoveRefused {
+pub enum MoveError {
     /// The job to be moved is not in this queue.
     UnknownJob(JobId),
     /// The job to move it to is not in this queue.
     UnknownAnchor(JobId),
 }
 
-impl fmt::Display for MoveRefused {
+impl fmt::Display for MoveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self::UnknownJob(job) | Self::UnknownAnchor(job)) = self;
         write!(f, "job \"{job}\" is not in the queue of this resource pool")
     }
 }
 
-impl std::error::Error for MoveRefused {}
+impl std::error::Error for MoveError {}
 
-/// Moves a job to one side of another; gives the new standing of every job that changes: the moved one, and those that
-/// were pushed for it. The moved job takes the other's priority. Nothing changes when it stands there already.
+/// Moves a job to one side of another; returns the new entry of every job that changes: the moved one, and those that
+/// were pushed for it. The moved job takes the other's priority. Nothing changes if it is there already.
 ///
 /// `queue` holds all jobs of the pool, in any order.
 ///
 /// # Errors
 /// One of the two is not in the queue.
 pub fn move_job(
-    queue: &[Standing],
+    queue: &[QueueEntry],
     job: &JobId,
     anchor: &JobId,
     side: Side,
-) -> Result<Vec<Standing>, MoveRefused> {
-    let find = |id: &JobId| queue.iter().find(|standing| standing.job_id == *id);
-    let moved = find(job).ok_or_else(|| MoveRefused::UnknownJob(job.clone()))?;
+) -> Result<Vec<QueueEntry>, MoveError> {
+    let find = |id: &JobId| queue.iter().find(|entry| entry.job_id == *id);
+    let moved = find(job).ok_or_else(|| MoveError::UnknownJob(job.clone()))?;
     let priority = find(anchor)
-        .ok_or_else(|| MoveRefused::UnknownAnchor(anchor.clone()))?
+        .ok_or_else(|| MoveError::UnknownAnchor(anchor.clone()))?
         .priority;
-    if job == anchor || stands_there(queue, job, anchor, side) {
+    if job == anchor || is_neighbour(queue, job, anchor, side) {
         return Ok(Vec::new());
     }
-    let mut class: Vec<&Standing> = queue
+    let mut class: Vec<&QueueEntry> = queue
         .iter()
-        .filter(|standing| standing.priority == priority && standing.job_id != *job)
+        .filter(|entry| entry.priority == priority && entry.job_id != *job)
         .collect();
-    class.sort_by_key(|standing| standing.key());
+    class.sort_by_key(|entry| entry.key());
     let anchor = class
         .iter()
-        .position(|standing| standing.job_id == *anchor)
+        .position(|entry| entry.job_id == *anchor)
         .expect("the anchor is another job of this priority");
-    // It comes before this one of the class.
+    // The index of the job before which it is inserted.
     let place = match side {
         Side::Ahead => anchor,
         Side::Behind => anchor + 1,
     };
     let (before, after) = class.split_at(place);
     let (position, pushed) = insert(before, after.first().copied());
-    let mut changed = vec![Standing {
+    let mut changed = vec![QueueEntry {
         priority,
         position: Some(position),
         moved: true,
@@ -118,9 +118,9 @@ pub fn move_job(
 }
 
 /// Whether the job is the anchor's neighbour on that side, in the whole queue.
-fn stands_there(queue: &[Standing], job: &JobId, anchor: &JobId, side: Side) -> bool {
-    let mut order: Vec<&Standing> = queue.iter().collect();
-    order.sort_by_key(|standing| standing.key());
+fn is_neighbour(queue: &[QueueEntry], job: &JobId, anchor: &JobId, side: Side) -> bool {
+    let mut order: Vec<&QueueEntry> = queue.iter().collect();
+    order.sort_by_key(|entry| entry.key());
     order.windows(2).any(|pair| {
         let (first, second) = (&pair[0].job_id, &pair[1].job_id);
         match side {
@@ -130,10 +130,10 @@ fn stands_there(queue: &[Standing], job: &JobId, anchor: &JobId, side: Side) -> 
     })
 }
 
-/// A position behind all of `before` and ahead of `after`, and the jobs that are pushed earlier to make room for it.
-fn insert(before: &[&Standing], after: Option<&Standing>) -> (i64, Vec<Standing>) {
-    let last = before.last().map(|standing| standing.effective_position());
-    let next = after.map(Standing::effective_position);
+/// A position behind all of `before` and ahead of `after`, and the jobs whose positions are moved earlier for it.
+fn insert(before: &[&QueueEntry], after: Option<&QueueEntry>) -> (i64, Vec<QueueEntry>) {
+    let last = before.last().map(|entry| entry.effective_position());
+    let next = after.map(QueueEntry::effective_position);
     let position = match (last, next) {
         (None, None) => 0,
         (None, Some(next)) => next.saturating_sub(STEP),
@@ -143,14 +143,14 @@ fn insert(before: &[&Standing], after: Option<&Standing>) -> (i64, Vec<Standing>
     };
     let mut pushed = Vec::new();
     let mut limit = position;
-    for standing in before.iter().rev() {
-        if standing.effective_position() < limit {
+    for entry in before.iter().rev() {
+        if entry.effective_position() < limit {
             break;
         }
         limit = limit.saturating_sub(STEP);
-        pushed.push(Standing {
+        pushed.push(QueueEntry {
             position: Some(limit),
-            ..(*standing).clone()
+            ..(*entry).clone()
         });
     }
     (position, pushed)
@@ -161,8 +161,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn standing(id: &str, priority: u8, submitted_at: i64) -> Standing {
-        Standing {
+    fn entry(id: &str, priority: u8, submitted_at: i64) -> QueueEntry {
+        QueueEntry {
             job_id: JobId(id.into()),
             priority,
             submitted_at: Micros(submitted_at),
@@ -171,13 +171,13 @@ mod tests {
         }
     }
 
-    fn order(queue: &[Standing]) -> Vec<String> {
-        let mut queue: Vec<&Standing> = queue.iter().collect();
-        queue.sort_by_key(|standing| standing.key());
+    fn order(queue: &[QueueEntry]) -> Vec<String> {
+        let mut queue: Vec<&QueueEntry> = queue.iter().collect();
+        queue.sort_by_key(|entry| entry.key());
         queue.iter().map(|s| s.job_id.0.clone()).collect()
     }
 
-    fn moved(queue: &mut [Standing], job: &str, anchor: &str, side: Side) -> usize {
+    fn moved(queue: &mut [QueueEntry], job: &str, anchor: &str, side: Side) -> usize {
         let changes = move_job(queue, &JobId(job.into()), &JobId(anchor.into()), side).unwrap();
         let number = changes.len();
         for change in changes {
@@ -187,11 +187,11 @@ mod tests {
         number
     }
 
-    fn five() -> Vec<Standing> {
+    fn five() -> Vec<QueueEntry> {
         let ids = ["a", "b", "c", "d", "e"];
         ids.iter()
             .zip(1..)
-            .map(|(id, at)| standing(id, 42, at * 10))
+            .map(|(id, at)| entry(id, 42, at * 10))
             .collect()
     }
 
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn it_takes_the_priority_of_the_job_it_is_moved_to() {
         let mut queue = five();
-        queue.push(standing("urgent", 1, 60));
+        queue.push(entry("urgent", 1, 60));
         moved(&mut queue, "c", "urgent", Side::Behind);
         assert_eq!(order(&queue), ["urgent", "c", "a", "b", "d", "e"]);
         assert_eq!(queue[2].priority, 1);
@@ -218,9 +218,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_changes_where_it_stands_already() {
+    fn nothing_changes_if_it_is_there_already() {
         let mut queue = five();
-        queue.push(standing("urgent", 1, 60));
+        queue.push(entry("urgent", 1, 60));
         for (job, anchor, side) in [
             ("b", "b", Side::Ahead),
             ("b", "c", Side::Ahead),
@@ -232,23 +232,23 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_in_the_queue_is_named() {
+    fn an_unknown_job_is_named_in_the_error() {
         let queue = five();
         let job = |id: &str| JobId(id.into());
         assert_eq!(
             move_job(&queue, &job("x"), &job("a"), Side::Ahead),
-            Err(MoveRefused::UnknownJob(job("x")))
+            Err(MoveError::UnknownJob(job("x")))
         );
         let refused = move_job(&queue, &job("a"), &job("y"), Side::Ahead).unwrap_err();
-        assert_eq!(refused, MoveRefused::UnknownAnchor(job("y")));
+        assert_eq!(refused, MoveError::UnknownAnchor(job("y")));
         assert!(refused.to_string().contains("\"y\""));
     }
 
     #[test]
-    fn where_no_room_is_left_those_ahead_are_pushed_and_do_not_count_as_moved() {
-        let mut queue: Vec<Standing> = ["a", "b", "c"]
+    fn without_a_free_position_the_jobs_ahead_are_pushed_and_do_not_count_as_moved() {
+        let mut queue: Vec<QueueEntry> = ["a", "b", "c"]
             .iter()
-            .map(|id| standing(id, 42, 1_000))
+            .map(|id| entry(id, 42, 1_000))
             .collect();
         assert_eq!(moved(&mut queue, "c", "b", Side::Ahead), 2);
         assert_eq!(order(&queue), ["a", "c", "b"]);
@@ -279,17 +279,17 @@ mod tests {
             jobs in proptest::collection::vec((1u8..4, 0i64..6), 2..9),
             moves in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<bool>()), 1..30),
         ) {
-            let mut queue: Vec<Standing> = jobs
+            let mut queue: Vec<QueueEntry> = jobs
                 .iter()
                 .enumerate()
-                .map(|(number, (priority, at))| standing(&format!("j{number}"), *priority, *at))
+                .map(|(number, (priority, at))| entry(&format!("j{number}"), *priority, *at))
                 .collect();
             for (job, anchor, ahead) in moves {
                 let job = queue[job.index(queue.len())].job_id.0.clone();
                 let anchor = queue[anchor.index(queue.len())].job_id.0.clone();
                 let side = if ahead { Side::Ahead } else { Side::Behind };
                 let mut expected = order(&queue);
-                let latest = queue.iter().map(Standing::effective_position).max().unwrap();
+                let latest = queue.iter().map(QueueEntry::effective_position).max().unwrap();
                 if job != anchor {
                     expected.retain(|id| *id != job);
                     let at = expected.iter().position(|id| *id == anchor).unwrap();
@@ -297,8 +297,8 @@ mod tests {
                 }
                 moved(&mut queue, &job, &anchor, side);
                 prop_assert_eq!(order(&queue), expected);
-                // Never far into the future, where the next submission would come to stand ahead of it.
-                let now = queue.iter().map(Standing::effective_position).max().unwrap();
+                // Never far into the future, where the next submission would be ahead of it.
+                let now = queue.iter().map(QueueEntry::effective_position).max().unwrap();
                 prop_assert!(now <= latest + 1);
             }
         }

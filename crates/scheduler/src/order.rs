@@ -1,4 +1,4 @@
-//! The queue's order of jobs, and requests of one shape as one.
+//! The order of jobs in the queue, and the numbering of shapes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,66 +8,66 @@ use crate::model::{Job, Policy, Request};
 use crate::prepared::{JobView, ShapeView};
 use crate::space::{AgentRank, Shape};
 
-/// Priority of jobs that the queue does not know, under rules that do not look at it.
+/// Priority of jobs that the queue does not contain, under rules that ignore it.
 const NO_PRIORITY: u8 = 42;
-/// More new jobs than this are sorted in together instead of one by one.
+/// More new jobs than this are added by sorting the whole list instead of one by one.
 const FEW: usize = 16;
-/// Jobs that are gone keep their numbers until there are more of them than others, and more than this.
-const MOST_GONE: usize = 64;
+/// Removed jobs keep their numbers until there are more of them than others, and more than this.
+const MOST_REMOVED: usize = 64;
 
-/// Jobs as they are met, each with a number that it keeps.
+/// Jobs in the order in which they were added, each with a number that it keeps.
 #[derive(Default)]
 pub(crate) struct Jobs {
     numbers: HashMap<JobId, usize>,
-    known: Vec<Known>,
+    known: Vec<KnownJob>,
     /// Numbers in queue order.
     in_order: Vec<usize>,
-    fresh: Vec<usize>,
+    added: Vec<usize>,
     /// Jobs whose settings have changed.
     changed: Vec<usize>,
-    /// Whether one of these stands elsewhere now.
+    /// Whether the position of one of these in the queue has changed.
     moved: bool,
-    gone: usize,
-    /// Jobs that nobody has described.
+    removed: usize,
+    /// Number of jobs that appear in a request but were not described by [`Self::put`].
     undescribed: usize,
 }
 
-struct Known {
+struct KnownJob {
     job: Job,
     name: JobId,
-    /// The one request of a job that nobody has described.
-    only: Option<AllocationId>,
+    /// The only request of a job that was not described.
+    only_request: Option<AllocationId>,
 }
 
-/// Where a job stands among others. Rules that go from job to job need every job to have a place of its own, wherever it
-/// was handed in.
-type Place<'a> = (
+/// What jobs are sorted by. Rules that go from job to job need a distinct position for every job, independent of the
+/// order in which jobs were added; hence the ids at the end.
+type JobPosition<'a> = (
     u8,
     i64,
     Micros,
     Option<(&'a JobId, &'a Option<AllocationId>)>,
 );
 
-impl Known {
-    fn place(&self, policy: Policy) -> Place<'_> {
+impl KnownJob {
+    fn place(&self, policy: Policy) -> JobPosition<'_> {
         let by_priority = matches!(policy, Policy::Priority { .. });
         (
             if by_priority { self.job.priority } else { 0 },
             self.job.position.unwrap_or(self.job.submitted_at.0),
             self.job.submitted_at,
-            (!by_priority).then_some((&self.name, &self.only)),
+            (!by_priority).then_some((&self.name, &self.only_request)),
         )
     }
 }
 
 impl Jobs {
-    /// Describes a job, or describes it anew.
+    /// Adds or replaces the description of a job.
     pub(crate) fn put(&mut self, id: &JobId, job: Job, policy: Policy) {
         let Some(&number) = self.numbers.get(id) else {
-            let number = self.push(Known {
+            let number = self.push(KnownJob {
                 job,
                 name: id.clone(),
-                only: None,
+                only_request: None,
             });
             self.numbers.insert(id.clone(), number);
             return;
@@ -76,22 +76,22 @@ impl Jobs {
         if known.job == job {
             return;
         }
-        let mut now = Known {
+        let mut now = KnownJob {
             job,
             name: known.name.clone(),
-            only: None,
+            only_request: None,
         };
         std::mem::swap(known, &mut now);
         self.moved |= now.place(policy) != known.place(policy);
         self.changed.push(number);
     }
 
-    /// Nothing of a job waits or runs any more.
+    /// Removes a job of which nothing waits or runs any more.
     pub(crate) fn remove(&mut self, id: &JobId) {
-        self.gone += usize::from(self.numbers.remove(id).is_some());
+        self.removed += usize::from(self.numbers.remove(id).is_some());
     }
 
-    /// The job of a request. One that nobody has described is a job of its own: without a cap nothing is shared.
+    /// The number of a request's job. A request whose job was not described gets a job of its own, without a cap.
     pub(crate) fn of(&mut self, request: &Request, policy: Policy) -> usize {
         if let Some(number) = self.numbers.get(&request.job_id) {
             return *number;
@@ -103,7 +103,7 @@ impl Jobs {
             Policy::FairShare | Policy::RoundRobin => NO_PRIORITY,
         };
         self.undescribed += 1;
-        self.push(Known {
+        self.push(KnownJob {
             job: Job {
                 priority,
                 weight: 1.0,
@@ -114,7 +114,7 @@ impl Jobs {
                 workspace: None,
             },
             name: request.job_id.clone(),
-            only: Some(request.allocation_id.clone()),
+            only_request: Some(request.allocation_id.clone()),
         })
     }
 
@@ -123,12 +123,12 @@ impl Jobs {
         self.numbers.contains_key(id)
     }
 
-    /// Whether the numbers should be given anew: most belong to nobody, or to jobs that may be described by now.
-    pub(crate) fn is_worn(&self) -> bool {
-        self.gone > MOST_GONE.max(self.known.len() / 2) || self.undescribed > 0
+    /// Whether all jobs should be renumbered: most numbers are unused, or belong to jobs that may be described by now.
+    pub(crate) fn needs_renumbering(&self) -> bool {
+        self.removed > MOST_REMOVED.max(self.known.len() / 2) || self.undescribed > 0
     }
 
-    /// The jobs that are described and not gone.
+    /// The jobs that are described and not removed.
     pub(crate) fn into_described(self) -> impl Iterator<Item = (JobId, Job)> {
         let numbers = self.numbers;
         self.known
@@ -138,17 +138,17 @@ impl Jobs {
             .map(|(_, known)| (known.name, known.job))
     }
 
-    fn push(&mut self, known: Known) -> usize {
+    fn push(&mut self, known: KnownJob) -> usize {
         let number = self.known.len();
         self.known.push(known);
-        self.fresh.push(number);
+        self.added.push(number);
         number
     }
 
-    /// Brings the views up to date; whether jobs that were there before stand in another order now.
-    pub(crate) fn settle(&mut self, views: &mut Vec<JobView>, policy: Policy) -> bool {
+    /// Updates the views; returns whether the order of jobs that were there before has changed.
+    pub(crate) fn apply_changes(&mut self, views: &mut Vec<JobView>, policy: Policy) -> bool {
         let changed = std::mem::take(&mut self.changed);
-        let fresh = std::mem::take(&mut self.fresh);
+        let added = std::mem::take(&mut self.added);
         let moved = std::mem::take(&mut self.moved);
         for number in changed {
             if let Some(view) = views.get_mut(number) {
@@ -157,7 +157,7 @@ impl Jobs {
                 view.order = order;
             }
         }
-        if fresh.is_empty() && !moved {
+        if added.is_empty() && !moved {
             return false;
         }
         views.extend(
@@ -166,12 +166,12 @@ impl Jobs {
                 .map(|k| JobView::of(&k.job)),
         );
         let known = &self.known;
-        if moved || fresh.len() > FEW {
-            self.in_order.extend(fresh);
+        if moved || added.len() > FEW {
+            self.in_order.extend(added);
             let place = |number: &usize| known[*number].place(policy);
             self.in_order.sort_by(|a, b| place(a).cmp(&place(b)));
         } else {
-            for number in fresh {
+            for number in added {
                 let place = known[number].place(policy);
                 let at = self
                     .in_order
@@ -180,7 +180,7 @@ impl Jobs {
             }
         }
         let mut order = 0;
-        let mut before: Option<Place<'_>> = None;
+        let mut before: Option<JobPosition<'_>> = None;
         for &number in &self.in_order {
             let place = known[number].place(policy);
             if before.is_some_and(|before| before != place) {
@@ -193,7 +193,7 @@ impl Jobs {
     }
 }
 
-/// Shapes as they are met, each with a number that it keeps.
+/// Shapes in the order in which they first appear, each with a number that it keeps.
 #[derive(Default)]
 pub(crate) struct Shapes {
     numbers: HashMap<(u32, bool), usize>,
@@ -208,7 +208,7 @@ impl Shapes {
         ranks: &HashMap<AgentId, AgentRank>,
         list: &mut Vec<ShapeView>,
     ) -> usize {
-        // A zero-slot task is one container, wherever the flag stands.
+        // A zero-slot task is one container, whatever the flag says.
         let single_agent = request.single_agent || request.slots <= 1;
         let next = list.len();
         let number = if request.excluded_agents.is_empty() {

@@ -5,10 +5,10 @@ use std::ops::Deref;
 
 use det_ids::{AllocationId, Micros};
 
-/// More new entries than this are sorted in together instead of one by one.
+/// More new entries than this are added by sorting the whole list instead of one by one.
 const FEW: usize = 16;
 
-/// What stands in the list.
+/// An entry of the list.
 pub(crate) trait Entry {
     /// Number of its job.
     fn job(&self) -> usize;
@@ -16,25 +16,25 @@ pub(crate) trait Entry {
     fn id(&self) -> &AllocationId;
 }
 
-/// The list. What is added and removed shows after [`Self::remove_gone`] and [`Self::insert_fresh`], so that many changes
-/// cost little more than one.
+/// The list. Additions and removals take effect with [`Self::apply_removals`] and [`Self::apply_additions`], so that
+/// many changes cost little more than one.
 pub(crate) struct Ordered<T> {
     entries: Vec<T>,
-    fresh: Vec<T>,
-    gone: Vec<(AllocationId, Place)>,
-    known: HashMap<AllocationId, Place>,
+    added: Vec<T>,
+    removed: Vec<(AllocationId, EntryKey)>,
+    keys: HashMap<AllocationId, EntryKey>,
 }
 
-/// What gives an entry its place, besides its id: the number of its job, and its time.
-type Place = (usize, Micros);
+/// What entries are sorted by, besides their id: the number of the job, and the time of the request.
+type EntryKey = (usize, Micros);
 
 impl<T> Default for Ordered<T> {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
-            fresh: Vec::new(),
-            gone: Vec::new(),
-            known: HashMap::new(),
+            added: Vec::new(),
+            removed: Vec::new(),
+            keys: HashMap::new(),
         }
     }
 }
@@ -52,75 +52,75 @@ impl<T: Entry> Ordered<T> {
         &mut self.entries
     }
 
-    /// Takes everything out, in no order.
+    /// Removes and returns all entries, in no particular order.
     pub(crate) fn take_all(&mut self) -> Vec<T> {
-        let gone = std::mem::take(&mut self.gone);
-        let gone: HashMap<AllocationId, Place> = gone.into_iter().collect();
+        let removed = std::mem::take(&mut self.removed);
+        let removed: HashMap<AllocationId, EntryKey> = removed.into_iter().collect();
         let mut all = std::mem::take(&mut self.entries);
-        all.retain(|entry| !gone.contains_key(entry.id()));
-        all.append(&mut self.fresh);
-        self.known.clear();
+        all.retain(|entry| !removed.contains_key(entry.id()));
+        all.append(&mut self.added);
+        self.keys.clear();
         all
     }
 
-    pub(crate) fn len_when_settled(&self) -> usize {
-        self.known.len()
+    pub(crate) fn len_after_changes(&self) -> usize {
+        self.keys.len()
     }
 
-    pub(crate) fn is_empty_when_settled(&self) -> bool {
-        self.known.is_empty()
+    pub(crate) fn is_empty_after_changes(&self) -> bool {
+        self.keys.is_empty()
     }
 
-    /// Adds an entry in the place of one with the same id.
+    /// Adds an entry; it replaces one with the same id.
     pub(crate) fn add(&mut self, entry: T) {
         let id = entry.id();
         let place = (entry.job(), entry.requested_at());
-        if let Some(before) = self.known.insert(id.clone(), place) {
-            self.take_out(id, before);
+        if let Some(before) = self.keys.insert(id.clone(), place) {
+            self.mark_removed(id, before);
         }
-        self.fresh.push(entry);
+        self.added.push(entry);
     }
 
-    /// Removes an entry; whether there was one.
+    /// Removes an entry; returns whether there was one.
     pub(crate) fn remove(&mut self, id: &AllocationId) -> bool {
-        let Some(place) = self.known.remove(id) else {
+        let Some(place) = self.keys.remove(id) else {
             return false;
         };
-        self.take_out(id, place);
+        self.mark_removed(id, place);
         true
     }
 
-    fn take_out(&mut self, id: &AllocationId, place: Place) {
-        match self.fresh.iter().position(|entry| entry.id() == id) {
-            Some(fresh) => {
-                self.fresh.swap_remove(fresh);
+    fn mark_removed(&mut self, id: &AllocationId, place: EntryKey) {
+        match self.added.iter().position(|entry| entry.id() == id) {
+            Some(added) => {
+                self.added.swap_remove(added);
             }
-            None => self.gone.push((id.clone(), place)),
+            None => self.removed.push((id.clone(), place)),
         }
     }
 
     /// The entry of an id.
     pub(crate) fn get(&self, id: &AllocationId, order: impl Fn(usize) -> u32) -> Option<&T> {
-        let place = self.known.get(id)?;
-        match self.fresh.iter().find(|entry| entry.id() == id) {
-            Some(fresh) => Some(fresh),
+        let place = self.keys.get(id)?;
+        match self.added.iter().find(|entry| entry.id() == id) {
+            Some(added) => Some(added),
             None => self.entries.get(self.find(id, *place, order)?),
         }
     }
 
-    /// The number of an id's entry in a list that is settled.
+    /// The index of an id's entry, in a list without pending changes.
     pub(crate) fn number_of(
         &self,
         id: &AllocationId,
         order: impl Fn(usize) -> u32,
     ) -> Option<usize> {
-        self.find(id, *self.known.get(id)?, order)
+        self.find(id, *self.keys.get(id)?, order)
     }
 
     fn find(
         &self,
         id: &AllocationId,
-        (job, at): Place,
+        (job, at): EntryKey,
         order: impl Fn(usize) -> u32,
     ) -> Option<usize> {
         let wanted = (order(job), at, id);
@@ -130,12 +130,12 @@ impl<T: Entry> Ordered<T> {
         found.ok()
     }
 
-    /// Takes out what was removed; `order` gives the jobs' places as they were when the list was last settled.
-    pub(crate) fn remove_gone(&mut self, order: impl Fn(usize) -> u32) {
-        if self.gone.is_empty() {
+    /// Applies removals; `order` gives the positions of the jobs at the time of the last change of the list.
+    pub(crate) fn apply_removals(&mut self, order: impl Fn(usize) -> u32) {
+        if self.removed.is_empty() {
             return;
         }
-        let mut places: Vec<usize> = std::mem::take(&mut self.gone)
+        let mut places: Vec<usize> = std::mem::take(&mut self.removed)
             .into_iter()
             .filter_map(|(id, place)| self.find(&id, place, &order))
             .collect();
@@ -146,25 +146,25 @@ impl<T: Entry> Ordered<T> {
             }
             return;
         }
-        let mut gone = places.into_iter().peekable();
+        let mut removed = places.into_iter().peekable();
         let mut number = 0;
         self.entries.retain(|_| {
-            let goes = gone.next_if_eq(&number).is_some();
+            let goes = removed.next_if_eq(&number).is_some();
             number += 1;
             !goes
         });
     }
 
-    /// Takes in what was added; `order` gives the jobs' places now, `moved` says whether some have changed.
-    pub(crate) fn insert_fresh(&mut self, order: impl Fn(usize) -> u32, moved: bool) {
-        let fresh = std::mem::take(&mut self.fresh);
-        if moved || fresh.len() > FEW {
-            self.entries.extend(fresh);
+    /// Applies additions; `order` gives the positions of the jobs now, `moved` says whether some have changed.
+    pub(crate) fn apply_additions(&mut self, order: impl Fn(usize) -> u32, moved: bool) {
+        let added = std::mem::take(&mut self.added);
+        if moved || added.len() > FEW {
+            self.entries.extend(added);
             self.entries
                 .sort_by(|a, b| key(a, &order).cmp(&key(b, &order)));
             return;
         }
-        for entry in fresh {
+        for entry in added {
             let place = self
                 .entries
                 .partition_point(|other| key(other, &order) < key(&entry, &order));

@@ -9,15 +9,15 @@ use crate::model::{PoolSnapshot, Queue};
 use crate::planner::Planner;
 use crate::reason::WaitReason;
 
-/// What to do now.
+/// What to do now: the result of one decision over a pool and its queue.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     /// Requests that start, in the order in which they were decided.
     pub place: Vec<Placement>,
     /// Running allocations to ask to stop. Those asked by an earlier plan are not repeated.
     pub preempt: Vec<Preemption>,
-    /// Stopping allocations whose room now belongs to a more important request than the one they were asked to stop
-    /// for. Nothing is to be sent to them; only the tie changes.
+    /// Stopping allocations whose slots are now for a more important request than the one they were asked to stop for.
+    /// Nothing is to be sent to them; only the request they stop for changes.
     pub hand_over: Vec<HandOver>,
     /// Every other request with the reason why it waits, in queue order (slot requests and zero-slot requests
     /// interleaved by the same order).
@@ -29,7 +29,7 @@ pub struct Plan {
 /// A request that starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Which.
+    /// The allocation that starts.
     pub allocation_id: AllocationId,
     /// One part, that is one container, per agent; together exactly the slots asked for. A zero-slot request has one
     /// part without slots.
@@ -39,20 +39,20 @@ pub struct Placement {
 /// A running allocation that is to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preemption {
-    /// Which.
+    /// The allocation to stop.
     pub allocation_id: AllocationId,
-    /// The waiting request that it makes room for; `None` when its job is over its cap.
+    /// The waiting request that gets its slots; `None` if it stops because its job is above its cap.
     pub for_allocation: Option<AllocationId>,
-    /// Why.
+    /// The rule that makes it stop, with the numbers.
     pub reason: PreemptReason,
 }
 
-/// Room that is being freed and changes its owner.
+/// Slots that are being freed and are now for another request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandOver {
     /// The stopping allocation.
     pub allocation_id: AllocationId,
-    /// The waiting request that its room is for from now on.
+    /// The waiting request that gets its slots from now on.
     pub for_allocation: AllocationId,
 }
 
@@ -60,14 +60,14 @@ pub struct HandOver {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum PreemptReason {
-    /// A more important request needs its room.
+    /// A more important request needs its slots.
     HigherPriority {
         /// Priority of the request; lower is more important.
         priority: u8,
         /// Priority of the allocation that stops.
         own_priority: u8,
     },
-    /// A request of the same priority needs its room, and somebody moved one of the two jobs in the queue.
+    /// A request of the same priority needs its slots, and a user moved one of the two jobs in the queue.
     MovedAhead,
     /// Its job has more slots than `max_slots` allows.
     OverJobCap {
@@ -76,7 +76,7 @@ pub enum PreemptReason {
         /// Slots of the job's allocations that had not been asked to stop before.
         in_use: u32,
     },
-    /// Its job has more slots than its fair share, and a job below its own needs room.
+    /// Its job has more slots than its fair share, and a job below its own needs slots.
     OverFairShare {
         /// The job's fair share in slots.
         share: u32,
@@ -103,7 +103,7 @@ impl fmt::Display for PreemptReason {
             }
             Self::OverFairShare { share, in_use } => write!(
                 f,
-                "its job uses {in_use} slots, its fair share is {share}, and a job below its own share needs room"
+                "its job uses {in_use} slots, its fair share is {share}, and a job below its own share needs slots"
             ),
         }
     }
@@ -121,7 +121,7 @@ pub struct Reservation {
 
 /// Decides what starts, what stops and why the rest waits.
 ///
-/// A caller that plans again and again keeps a [`Planner`] and tells it what changes.
+/// A caller that plans repeatedly keeps a [`Planner`] and updates it with each change.
 ///
 /// `now` is compared with [`crate::Request::requested_at`] for the age limit; nothing else depends on time.
 pub fn plan(pool: &PoolSnapshot, queue: &Queue, now: Micros) -> Plan {

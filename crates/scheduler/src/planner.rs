@@ -1,11 +1,12 @@
-//! A planner that keeps what it is told, so that a pass after a few changes costs little more than these changes.
+//! A planner that keeps its input between passes, so that a pass after a few changes costs little more than these
+//! changes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, WorkspaceId};
 
-use crate::decision::Decided;
+use crate::decision::Decision;
 use crate::model::{
     AgentSnapshot, Job, Policy, PoolSettings, PoolSnapshot, Queue, Request, RunningAllocation,
     WorkspaceLimit,
@@ -16,19 +17,20 @@ use crate::reason::WaitReason;
 use crate::space::Parts;
 use crate::{fair_share, priority, round_robin};
 
-/// One pool and its queue, told change by change. Passes over it decide what [`crate::plan()`] would decide for all of it.
+/// One pool and its queue, updated change by change. A pass decides what [`crate::plan()`] would decide for the whole
+/// input.
 ///
-/// What is told may come in any order and more than once; it shows at the next pass. Ids of allocations are unique: one
-/// that runs waits no more, and the other way round.
+/// Updates may come in any order and more than once; they take effect at the next pass. Ids of allocations are unique:
+/// one that runs does not wait, and the other way round.
 pub struct Planner {
     prepared: Prepared,
     /// The reasons of the last pass.
     reasons: HashSet<Arc<WaitReason>>,
-    /// Where the next pass goes on telling reasons whose numbers have changed.
+    /// The request at which the next pass continues to report reasons whose numbers have changed.
     cursor: usize,
 }
 
-/// What a pass decided, and reasons that the caller does not know yet.
+/// What a pass decided, and the reasons that have changed since the caller last received them.
 #[derive(Debug, Default)]
 pub struct Pass {
     /// As in [`Plan::place`].
@@ -37,17 +39,17 @@ pub struct Pass {
     pub preempt: Vec<Preemption>,
     /// As in [`Plan::hand_over`].
     pub hand_over: Vec<HandOver>,
-    /// Requests that wait for another kind of reason than was told last, or of whose reason nothing was told, and some of
-    /// those whose numbers have changed.
+    /// Requests whose kind of reason differs from the one last reported, requests without a reported reason, and some
+    /// of those whose reason changed only in its numbers.
     pub waiting: Vec<(AllocationId, Arc<WaitReason>)>,
-    /// How many of `waiting` are those.
+    /// How many of `waiting` changed only in their numbers.
     pub refreshed: usize,
-    /// Requests at most whose numbers have changed since their reasons were told, and are not among `waiting`.
+    /// Upper bound of the number of requests whose reason changed in its numbers but is not in `waiting`.
     pub outdated: usize,
 }
 
 impl Planner {
-    /// An empty pool.
+    /// A planner for an empty pool.
     pub fn new(settings: PoolSettings) -> Self {
         Self {
             prepared: Prepared::new(settings),
@@ -56,14 +58,14 @@ impl Planner {
         }
     }
 
-    /// A pool and its queue as they are.
+    /// A planner for this pool and queue.
     pub fn of(pool: &PoolSnapshot, queue: &Queue) -> Self {
         let mut planner = Self::new(pool.settings.clone());
         for agent in &pool.agents {
             planner.put_agent(agent.clone());
         }
-        // Agents get their numbers before there is anything that would have to be numbered anew.
-        planner.prepared.settle();
+        // Agents get their numbers first, while nothing refers to them that would have to be renumbered.
+        planner.prepared.apply_changes();
         for (id, job) in &queue.jobs {
             planner.put_job(id, job.clone());
         }
@@ -77,43 +79,43 @@ impl Planner {
         planner
     }
 
-    /// How the pool decides from now on.
+    /// Replaces the settings of the pool.
     pub fn set_settings(&mut self, settings: PoolSettings) {
         self.prepared.set_settings(settings);
     }
 
-    /// An agent as it is now.
+    /// Adds or replaces an agent.
     pub fn put_agent(&mut self, agent: AgentSnapshot) {
         self.prepared.put_agent(Arc::new(agent));
     }
 
-    /// The pool does not have this agent any more.
+    /// Removes an agent; ignored if the pool does not have it.
     pub fn remove_agent(&mut self, id: &AgentId) {
         self.prepared.remove_agent(id);
     }
 
-    /// A job as it is now.
+    /// Adds or replaces a job.
     pub fn put_job(&mut self, id: &JobId, job: Job) {
         self.prepared.put_job(id, job);
     }
 
-    /// Nothing of a job waits or runs any more.
+    /// Removes a job of which nothing waits or runs any more.
     pub fn remove_job(&mut self, id: &JobId) {
         self.prepared.remove_job(id);
     }
 
-    /// The workspaces that have a limit now.
+    /// Replaces the list of workspaces that have a limit.
     pub fn set_workspaces(&mut self, limits: BTreeMap<WorkspaceId, WorkspaceLimit>) {
         self.prepared.workspaces = limits;
     }
 
-    /// A request waits.
+    /// Adds or replaces a waiting request; it does not run any more.
     pub fn put_request(&mut self, request: Request) {
         self.prepared.remove_running(&request.allocation_id);
         self.prepared.put_request(Arc::new(request));
     }
 
-    /// An allocation holds something, as it does now.
+    /// Adds or replaces a running allocation; it does not wait any more.
     pub fn put_running(&mut self, running: RunningAllocation) {
         self.prepared
             .requests
@@ -121,7 +123,7 @@ impl Planner {
         self.prepared.put_running(Arc::new(running));
     }
 
-    /// An allocation neither waits nor runs.
+    /// Removes an allocation: it neither waits nor runs.
     pub fn remove(&mut self, id: &AllocationId) {
         self.prepared.requests.remove(id);
         self.prepared.remove_running(id);
@@ -129,50 +131,50 @@ impl Planner {
 
     /// Whether nothing waits and nothing runs.
     pub fn is_idle(&self) -> bool {
-        self.prepared.requests.is_empty_when_settled()
-            && self.prepared.running.is_empty_when_settled()
+        self.prepared.requests.is_empty_after_changes()
+            && self.prepared.running.is_empty_after_changes()
     }
 
-    /// Decides, and tells reasons that the caller does not know: all that are new in kind, and `refreshed` at most of
-    /// those whose numbers alone have changed, in turn.
+    /// Decides, and reports the reasons that have changed: all that changed in kind, and at most `refreshed` of those
+    /// that changed only in their numbers, each in turn.
     pub fn pass(&mut self, now: Micros, refreshed: usize) -> Pass {
-        self.prepared.settle();
-        let mut decided = decide(&self.prepared, now);
-        let place = placements(&self.prepared, &decided.placed);
-        let (of, list) = std::mem::take(&mut decided.reasons).into_parts();
+        self.prepared.apply_changes();
+        let mut decision = decide(&self.prepared, now);
+        let place = placements(&self.prepared, &decision.placed);
+        let (of, list) = std::mem::take(&mut decision.reasons).into_parts();
         let list = self.intern(list);
-        let Told {
+        let ReasonUpdates {
             waiting,
             refreshed,
             outdated,
-        } = self.tell(&of, &list, refreshed);
+        } = self.changed_reasons(&of, &list, refreshed);
         Pass {
             place,
-            preempt: decided.preempt,
-            hand_over: decided.hand_over,
+            preempt: decision.preempt,
+            hand_over: decision.hand_over,
             waiting,
             refreshed,
             outdated,
         }
     }
 
-    /// Decides, with the reasons of all that waits.
+    /// Decides, with the reasons of all waiting requests.
     pub fn plan(&mut self, now: Micros) -> Plan {
-        self.prepared.settle();
-        let decided = decide(&self.prepared, now);
-        let place = placements(&self.prepared, &decided.placed);
+        self.prepared.apply_changes();
+        let decision = decide(&self.prepared, now);
+        let place = placements(&self.prepared, &decision.placed);
         let waiting = self.prepared.requests.iter().enumerate();
         Plan {
             place,
-            preempt: decided.preempt,
-            hand_over: decided.hand_over,
+            preempt: decision.preempt,
+            hand_over: decision.hand_over,
             waiting: waiting
                 .filter_map(|(number, waiting)| {
-                    let reason = decided.reasons.of(number)?.clone();
+                    let reason = decision.reasons.of(number)?.clone();
                     Some((waiting.request.allocation_id.clone(), reason))
                 })
                 .collect(),
-            reservations: decided
+            reservations: decision
                 .reservations
                 .iter()
                 .map(|(request, agents)| self.prepared.reservation(*request, agents))
@@ -180,9 +182,9 @@ impl Planner {
         }
     }
 
-    /// What would start now.
+    /// The requests that would start now.
     pub fn starting(&mut self, now: Micros) -> HashSet<AllocationId> {
-        self.prepared.settle();
+        self.prepared.apply_changes();
         let placed = decide(&self.prepared, now).placed;
         placed
             .iter()
@@ -195,16 +197,21 @@ impl Planner {
             .collect()
     }
 
-    /// Why a request would wait if it were made now; `None` = it would start at once. `job` describes its job if nothing of
-    /// it waits or runs here. The planner is as before afterwards.
-    pub fn wait_of(&mut self, request: Request, job: Job, now: Micros) -> Option<WaitReason> {
+    /// Why a request would wait if it were added now; `None` = it would start at once. `job` describes its job if the
+    /// planner does not have it yet. The planner is unchanged afterwards.
+    pub fn wait_reason_if_added(
+        &mut self,
+        request: Request,
+        job: Job,
+        now: Micros,
+    ) -> Option<WaitReason> {
         let (id, job_id) = (request.allocation_id.clone(), request.job_id.clone());
         let is_known = self.prepared.knows_job(&job_id);
         if !is_known {
             self.put_job(&job_id, job);
         }
         self.put_request(request);
-        self.prepared.settle();
+        self.prepared.apply_changes();
         let reasons = decide(&self.prepared, now).reasons;
         let number = self.prepared.number_of(&id);
         let reason = number.and_then(|number| reasons.of(number)).cloned();
@@ -215,9 +222,9 @@ impl Planner {
         reason
     }
 
-    /// The earliest moment after `now` at which a waiting request comes of age ([`PoolSettings::reserve_after`]). Of what
-    /// was told since the last pass it knows nothing.
-    pub fn next_of_age(&self, now: Micros) -> Option<Micros> {
+    /// The earliest time after `now` at which a waiting request starts to reserve ([`PoolSettings::reserve_after`]).
+    /// Updates since the last pass are not considered.
+    pub fn next_reservation_at(&self, now: Micros) -> Option<Micros> {
         let patience = self.prepared.settings.reserve_after?;
         let patience = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
         let due = self.prepared.requests.iter();
@@ -227,7 +234,7 @@ impl Planner {
             .map(Micros)
     }
 
-    /// Reasons that were reasons before are the same objects, which are compared quickly.
+    /// Reuses the objects of equal reasons of the last pass, so that they can be compared by address.
     fn intern(&mut self, list: Vec<WaitReason>) -> Vec<Arc<WaitReason>> {
         let mut before = std::mem::take(&mut self.reasons);
         list.into_iter()
@@ -242,10 +249,15 @@ impl Planner {
             .collect()
     }
 
-    /// Notes and answers what is to be told: at most `most` of those whose numbers alone have changed.
-    fn tell(&mut self, of: &[u32], list: &[Arc<WaitReason>], most: usize) -> Told {
+    /// Records and returns the reasons to report: at most `most` of those that changed only in their numbers.
+    fn changed_reasons(
+        &mut self,
+        of: &[u32],
+        list: &[Arc<WaitReason>],
+        most: usize,
+    ) -> ReasonUpdates {
         let requests = self.prepared.requests.entries_mut();
-        let mut told = Told::default();
+        let mut updates = ReasonUpdates::default();
         // From the cursor to the end, then from the beginning to the cursor.
         let start = self.cursor.min(requests.len());
         let mut next = None;
@@ -254,41 +266,41 @@ impl Planner {
                 continue;
             };
             let waiting = &mut requests[number];
-            if let Some(known) = &waiting.told {
+            if let Some(known) = &waiting.reported_reason {
                 if Arc::ptr_eq(known, reason) {
                     continue;
                 }
                 if std::mem::discriminant(&**known) == std::mem::discriminant(&**reason) {
-                    if told.refreshed == most {
-                        told.outdated += 1;
+                    if updates.refreshed == most {
+                        updates.outdated += 1;
                         next.get_or_insert(number);
                         continue;
                     }
                     if known == reason {
-                        waiting.told = Some(Arc::clone(reason));
+                        waiting.reported_reason = Some(Arc::clone(reason));
                         continue;
                     }
-                    told.refreshed += 1;
+                    updates.refreshed += 1;
                 }
             }
-            waiting.told = Some(Arc::clone(reason));
+            waiting.reported_reason = Some(Arc::clone(reason));
             let id = waiting.request.allocation_id.clone();
-            told.waiting.push((id, Arc::clone(reason)));
+            updates.waiting.push((id, Arc::clone(reason)));
         }
         self.cursor = next.unwrap_or(0);
-        told
+        updates
     }
 }
 
-/// What is told after a pass.
+/// The reasons to report after a pass; the fields are those of [`Pass`].
 #[derive(Default)]
-struct Told {
+struct ReasonUpdates {
     waiting: Vec<(AllocationId, Arc<WaitReason>)>,
     refreshed: usize,
     outdated: usize,
 }
 
-fn decide(prepared: &Prepared, now: Micros) -> Decided {
+fn decide(prepared: &Prepared, now: Micros) -> Decision {
     match prepared.settings.policy {
         Policy::Priority { preemption, .. } => priority::decide(prepared, preemption, now),
         Policy::FairShare => fair_share::decide(prepared, now),
@@ -310,7 +322,7 @@ fn placements(prepared: &Prepared, placed: &[(usize, Parts)]) -> Vec<Placement> 
         .collect()
 }
 
-/// Turns counts into slots: on each agent the lowest free numbers.
+/// Chooses the slots for a number of units: on each agent the lowest free ids.
 fn name_slots(
     prepared: &Prepared,
     free: &mut [std::vec::IntoIter<SlotId>],

@@ -1,5 +1,5 @@
-//! The input, put into order and kept so while it changes: agents by id, jobs and requests by the queue's rule, sizes into
-//! shapes.
+//! The input in the order that the rules need, maintained while it changes: agents by id, jobs and requests in queue
+//! order, requests of equal size as one shape.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use det_ids::{AgentId, AllocationId, JobId, Micros, SlotId, WorkspaceId};
 
-use crate::capacity::{Ask, Fate, fate};
+use crate::capacity::{Feasibility, SlotDemand, feasibility};
 use crate::model::{
     AgentSnapshot, AgentState, Job, PoolSettings, Progress, Request, RunningAllocation, SlotState,
     WorkspaceLimit,
@@ -18,33 +18,33 @@ use crate::plan::Reservation;
 use crate::reason::WaitReason;
 use crate::space::{AgentRank, Cell, Score, Shape, Space};
 
-/// More shapes than requests, by this many, are mostly shapes that nobody asks for any more.
+/// If there are this many more shapes than requests, most of them are not used any more and all are renumbered.
 const MOST_SHAPES: usize = 256;
 
-/// Everything the rules look at, by number instead of by name.
+/// Everything the rules read, by number instead of by name.
 ///
-/// What changes is told by the methods, and shows after [`Self::settle`]. Then it is what it would be if all that is
-/// there had been told at once, but for numbers of jobs and shapes that nobody uses.
+/// Changes take effect with [`Self::apply_changes`]. Afterwards the state is the same as if everything had been added
+/// at once, except for numbers of jobs and shapes that are not used any more.
 pub(crate) struct Prepared {
     pub(crate) settings: PoolSettings,
-    /// In id order; the place here is the agent's rank.
+    /// In id order; the index is the agent's rank.
     pub(crate) agents: Vec<AgentView>,
     pub(crate) jobs: Vec<JobView>,
     /// In queue order.
-    pub(crate) requests: Ordered<Waiting>,
+    pub(crate) requests: Ordered<WaitingRequest>,
     /// In queue order.
-    pub(crate) running: Ordered<Active>,
+    pub(crate) running: Ordered<ActiveAllocation>,
     pub(crate) shapes: Vec<ShapeView>,
-    /// Those that have a limit.
+    /// The workspaces that have a limit.
     pub(crate) workspaces: BTreeMap<WorkspaceId, WorkspaceLimit>,
     ranks: HashMap<AgentId, AgentRank>,
-    names: Jobs,
+    job_numbers: Jobs,
     shape_numbers: Shapes,
-    /// Agents whose slots are to be credited anew.
-    touched: BTreeSet<AgentRank>,
-    /// Agents that came or went: everything is to be numbered anew.
-    coming: Vec<Arc<AgentSnapshot>>,
-    going: BTreeSet<AgentId>,
+    /// Agents whose slots must be credited again to the allocations on them.
+    agents_to_credit: BTreeSet<AgentRank>,
+    /// Agents added or removed since the last renumbering, which follows.
+    added_agents: Vec<Arc<AgentSnapshot>>,
+    removed_agents: BTreeSet<AgentId>,
     renumber: bool,
 }
 
@@ -52,27 +52,27 @@ pub(crate) struct Prepared {
 pub(crate) struct AgentView {
     pub(crate) agent: Arc<AgentSnapshot>,
     pub(crate) slots: Vec<SlotView>,
-    /// Zero-slot allocations known to be here.
+    /// Running zero-slot allocations on this agent.
     aux_known: u32,
 }
 
-/// A slot.
+/// A slot of an agent.
 pub(crate) struct SlotView {
     pub(crate) id: SlotId,
     pub(crate) service: Service,
     pub(crate) busy: bool,
     /// Whether a running allocation has been credited with it.
-    claimed: bool,
+    credited: bool,
 }
 
-/// Whether a slot is given out.
+/// Whether a slot may be given to new work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// Once nobody has it.
+    /// It may, when no allocation holds it.
     Offered,
-    /// Not any more.
+    /// It may not; the allocation that holds it continues.
     Draining,
-    /// Not at all; what has it is about to be killed.
+    /// It may not; the allocation that holds it is about to be killed.
     Disabled,
 }
 
@@ -86,7 +86,7 @@ impl Service {
     }
 }
 
-/// A job.
+/// A job, with its position in the queue.
 pub(crate) struct JobView {
     pub(crate) priority: u8,
     /// Above 0 and finite.
@@ -95,13 +95,13 @@ pub(crate) struct JobView {
     pub(crate) submitted_at: Micros,
     pub(crate) moved: bool,
     pub(crate) workspace: Option<WorkspaceId>,
-    /// Place in the queue. Under the priority rule equal for jobs that it does not tell apart; under the others, which
-    /// go from job to job, every job has its own, and the requests of a job stand together.
+    /// Position in the queue. Under the priority rule, jobs that it treats alike have the same; under the other rules,
+    /// which go from job to job, each job has its own, so that the requests of a job are adjacent.
     pub(crate) order: u32,
 }
 
 impl JobView {
-    /// A job that has no place yet.
+    /// A job that has no position in the queue yet.
     pub(crate) fn of(job: &Job) -> Self {
         Self {
             priority: job.priority,
@@ -120,48 +120,48 @@ impl JobView {
 }
 
 /// A waiting request.
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRequest {
     pub(crate) request: Arc<Request>,
     pub(crate) job: usize,
     pub(crate) shape: usize,
-    // Copied from the request: a pass looks at every request, but at few of the places to which they point.
+    // Copied from the request: a pass reads these fields of every request, and following the pointer would be slow.
     pub(crate) slots: u32,
     pub(crate) preemptible: bool,
     pub(crate) requested_at: Micros,
-    /// The reason for which it waits, as the caller knows it.
-    pub(crate) told: Option<Arc<WaitReason>>,
+    /// The reason that was last reported to the caller; `None` = none yet.
+    pub(crate) reported_reason: Option<Arc<WaitReason>>,
 }
 
 /// A running allocation.
-pub(crate) struct Active {
+pub(crate) struct ActiveAllocation {
     pub(crate) running: Arc<RunningAllocation>,
     pub(crate) job: usize,
-    /// What it holds, an entry for each agent that the pool has.
+    /// What it holds on each agent that is still in the pool.
     pub(crate) parts: Vec<Part>,
     /// Slots it holds; 0 for zero-slot allocations.
     pub(crate) slots: u32,
     /// Whether it is on an agent or a slot that is out of service, and so is about to be killed.
     pub(crate) dying: bool,
-    // Copied, as of requests.
+    // Copied from the request, as above.
     pub(crate) asked: u32,
     pub(crate) preemptible: bool,
     /// Whether it has been asked to stop.
     pub(crate) stopping: bool,
-    /// What it holds, by part of its placement.
+    /// What it holds, for each part of its placement.
     claims: Vec<Claim>,
 }
 
-/// What an allocation holds by one part of its placement.
+/// What an allocation holds through one part of its placement.
 #[derive(Debug, Clone, Copy)]
 struct Claim {
-    /// `None`: the pool does not have the agent.
+    /// `None` = the agent is not in the pool.
     agent: Option<AgentRank>,
     usable: u32,
     held: u32,
     dying: bool,
 }
 
-impl Entry for Waiting {
+impl Entry for WaitingRequest {
     fn job(&self) -> usize {
         self.job
     }
@@ -175,7 +175,7 @@ impl Entry for Waiting {
     }
 }
 
-impl Entry for Active {
+impl Entry for ActiveAllocation {
     fn job(&self) -> usize {
         self.job
     }
@@ -189,7 +189,7 @@ impl Entry for Active {
     }
 }
 
-impl Active {
+impl ActiveAllocation {
     pub(crate) fn zero_slots(&self) -> bool {
         self.asked == 0
     }
@@ -199,7 +199,7 @@ impl Active {
         on.any(|agent| agents.contains(&agent))
     }
 
-    /// Adds up the claims.
+    /// Recomputes the sums from the claims.
     fn add_up(&mut self) {
         self.parts = self
             .claims
@@ -236,14 +236,14 @@ pub(crate) struct Part {
     pub(crate) held: u32,
 }
 
-/// A shape, and what it may become of it.
+/// A shape, and whether it can fit the agents in service.
 pub(crate) struct ShapeView {
     pub(crate) shape: Shape,
     /// Slots asked for, 0 for zero-slot requests (whose shape has one unit).
     pub(crate) slots: u32,
     excluded: BTreeSet<AgentId>,
-    /// Once asked, as long as the agents are in service as they were then.
-    fate: OnceCell<Fate>,
+    /// Computed on demand; invalidated when agents or slots go in or out of service.
+    feasibility: OnceCell<Feasibility>,
 }
 
 impl ShapeView {
@@ -252,7 +252,7 @@ impl ShapeView {
             shape,
             slots,
             excluded,
-            fate: OnceCell::new(),
+            feasibility: OnceCell::new(),
         }
     }
 }
@@ -268,11 +268,11 @@ impl Prepared {
             shapes: Vec::new(),
             workspaces: BTreeMap::new(),
             ranks: HashMap::new(),
-            names: Jobs::default(),
+            job_numbers: Jobs::default(),
             shape_numbers: Shapes::default(),
-            touched: BTreeSet::new(),
-            coming: Vec::new(),
-            going: BTreeSet::new(),
+            agents_to_credit: BTreeSet::new(),
+            added_agents: Vec::new(),
+            removed_agents: BTreeSet::new(),
             renumber: false,
         }
     }
@@ -285,10 +285,10 @@ impl Prepared {
     }
 
     pub(crate) fn put_agent(&mut self, agent: Arc<AgentSnapshot>) {
-        self.coming.retain(|other| other.id != agent.id);
-        let returns = self.going.remove(&agent.id);
+        self.added_agents.retain(|other| other.id != agent.id);
+        let returns = self.removed_agents.remove(&agent.id);
         let Some(&rank) = self.ranks.get(&agent.id) else {
-            self.coming.push(agent);
+            self.added_agents.push(agent);
             self.renumber = true;
             return;
         };
@@ -296,33 +296,33 @@ impl Prepared {
         if *view.agent == *agent && !returns {
             return;
         }
-        if !in_service_alike(&view.agent, &agent) {
-            self.forget_fates();
+        if !same_in_service(&view.agent, &agent) {
+            self.invalidate_feasibility();
         }
         self.agents[rank as usize] = AgentView::new(agent);
-        self.touched.insert(rank);
+        self.agents_to_credit.insert(rank);
     }
 
     pub(crate) fn remove_agent(&mut self, id: &AgentId) {
-        self.coming.retain(|agent| agent.id != *id);
+        self.added_agents.retain(|agent| agent.id != *id);
         if self.ranks.contains_key(id) {
-            self.going.insert(id.clone());
+            self.removed_agents.insert(id.clone());
             self.renumber = true;
         }
     }
 
     pub(crate) fn put_job(&mut self, id: &JobId, job: Job) {
-        self.renumber |= !self.names.knows(id) && self.names.is_worn();
-        self.names.put(id, job, self.settings.policy);
+        self.renumber |= !self.job_numbers.knows(id) && self.job_numbers.needs_renumbering();
+        self.job_numbers.put(id, job, self.settings.policy);
     }
 
     pub(crate) fn knows_job(&self, id: &JobId) -> bool {
-        self.names.knows(id)
+        self.job_numbers.knows(id)
     }
 
     pub(crate) fn remove_job(&mut self, id: &JobId) {
-        self.names.remove(id);
-        self.renumber |= self.names.is_worn();
+        self.job_numbers.remove(id);
+        self.renumber |= self.job_numbers.needs_renumbering();
     }
 
     pub(crate) fn put_request(&mut self, request: Arc<Request>) {
@@ -333,25 +333,25 @@ impl Prepared {
         }
     }
 
-    fn put_waiting(&mut self, request: Arc<Request>, told: Option<Arc<WaitReason>>) {
-        let job = self.names.of(&request, self.settings.policy);
+    fn put_waiting(&mut self, request: Arc<Request>, reported_reason: Option<Arc<WaitReason>>) {
+        let job = self.job_numbers.of(&request, self.settings.policy);
         let shape = self
             .shape_numbers
             .of(&request, &self.ranks, &mut self.shapes);
-        self.requests.add(Waiting {
+        self.requests.add(WaitingRequest {
             job,
             shape,
             slots: request.slots,
             preemptible: request.preemptible,
             requested_at: request.requested_at,
             request,
-            told,
+            reported_reason,
         });
     }
 
     pub(crate) fn put_running(&mut self, running: Arc<RunningAllocation>) {
         self.remove_running(&running.request.allocation_id);
-        let job = self.names.of(&running.request, self.settings.policy);
+        let job = self.job_numbers.of(&running.request, self.settings.policy);
         let claims: Vec<Claim> = running
             .placement
             .iter()
@@ -362,9 +362,9 @@ impl Prepared {
                 dying: false,
             })
             .collect();
-        self.touched
+        self.agents_to_credit
             .extend(claims.iter().filter_map(|claim| claim.agent));
-        self.running.add(Active {
+        self.running.add(ActiveAllocation {
             job,
             parts: Vec::new(),
             slots: 0,
@@ -381,43 +381,45 @@ impl Prepared {
         let order = |job: usize| order_of(&self.jobs, job);
         if let Some(active) = self.running.get(id, order) {
             let agents = active.claims.iter().filter_map(|claim| claim.agent);
-            self.touched.extend(agents);
+            self.agents_to_credit.extend(agents);
         }
         self.running.remove(id);
     }
 
-    /// Makes all changes show.
-    pub(crate) fn settle(&mut self) {
-        if self.renumber || self.shapes.len() > MOST_SHAPES + self.requests.len_when_settled() {
-            self.number_anew();
+    /// Makes all changes take effect.
+    pub(crate) fn apply_changes(&mut self) {
+        if self.renumber || self.shapes.len() > MOST_SHAPES + self.requests.len_after_changes() {
+            self.renumber_all();
         }
         let before = |job: usize| order_of(&self.jobs, job);
-        self.requests.remove_gone(before);
-        self.running.remove_gone(before);
-        let moved = self.names.settle(&mut self.jobs, self.settings.policy);
+        self.requests.apply_removals(before);
+        self.running.apply_removals(before);
+        let moved = self
+            .job_numbers
+            .apply_changes(&mut self.jobs, self.settings.policy);
         let now = |job: usize| order_of(&self.jobs, job);
-        self.requests.insert_fresh(now, moved);
-        self.running.insert_fresh(now, moved);
+        self.requests.apply_additions(now, moved);
+        self.running.apply_additions(now, moved);
         if moved {
-            // A slot that two allocations name counts for the first.
+            // A slot that two allocations name is credited to the first.
             let agents = self.agents.len();
-            self.touched.extend((0..).take(agents));
+            self.agents_to_credit.extend((0..).take(agents));
         }
         self.credit();
     }
 
-    /// Gives all numbers anew.
-    fn number_anew(&mut self) {
+    /// Renumbers agents, jobs, shapes, requests and running allocations.
+    fn renumber_all(&mut self) {
         let mut agents: Vec<Arc<AgentSnapshot>> = std::mem::take(&mut self.agents)
             .into_iter()
             .map(|view| view.agent)
-            .filter(|agent| !self.going.contains(&agent.id))
-            .chain(self.coming.drain(..))
+            .filter(|agent| !self.removed_agents.contains(&agent.id))
+            .chain(self.added_agents.drain(..))
             .collect();
         agents.sort_by(|a, b| a.id.cmp(&b.id));
         let requests = self.requests.take_all();
         let running = self.running.take_all();
-        let jobs = std::mem::take(&mut self.names);
+        let jobs = std::mem::take(&mut self.job_numbers);
         let workspaces = std::mem::take(&mut self.workspaces);
         *self = Self {
             workspaces,
@@ -426,7 +428,7 @@ impl Prepared {
                 .zip(0..)
                 .map(|(agent, rank)| (agent.id.clone(), rank))
                 .collect(),
-            touched: (0..).take(agents.len()).collect(),
+            agents_to_credit: (0..).take(agents.len()).collect(),
             agents: agents.into_iter().map(AgentView::new).collect(),
             ..Self::new(self.settings.clone())
         };
@@ -434,7 +436,7 @@ impl Prepared {
             self.put_job(&id, job);
         }
         for waiting in requests {
-            self.put_waiting(waiting.request, waiting.told);
+            self.put_waiting(waiting.request, waiting.reported_reason);
         }
         for active in running {
             self.put_running(active.running);
@@ -442,24 +444,24 @@ impl Prepared {
         self.renumber = false;
     }
 
-    /// Credits the allocations on agents that were touched with what they hold there.
+    /// Recomputes what allocations hold on the agents in `agents_to_credit`.
     fn credit(&mut self) {
-        let touched = std::mem::take(&mut self.touched);
-        if touched.is_empty() {
+        let agents_to_credit = std::mem::take(&mut self.agents_to_credit);
+        if agents_to_credit.is_empty() {
             return;
         }
-        for &rank in &touched {
+        for &rank in &agents_to_credit {
             let view = &mut self.agents[rank as usize];
             *view = AgentView::new(Arc::clone(&view.agent));
         }
         for active in self.running.entries_mut() {
-            if !active.is_on(&touched) {
+            if !active.is_on(&agents_to_credit) {
                 continue;
             }
             let zero_slots = active.zero_slots();
             for (claim, (_, slots)) in active.claims.iter_mut().zip(&active.running.placement) {
                 if let Some(rank) = claim.agent
-                    && touched.contains(&rank)
+                    && agents_to_credit.contains(&rank)
                 {
                     *claim = self.agents[rank as usize].credit(rank, slots, zero_slots);
                 }
@@ -473,33 +475,33 @@ impl Prepared {
         self.requests.number_of(id, |job| order_of(&self.jobs, job))
     }
 
-    /// What has to change before requests of a shape can fit.
-    pub(crate) fn fate(&self, shape: usize) -> &Fate {
+    /// Whether requests of a shape can fit, and if not, what has to change first.
+    pub(crate) fn feasibility(&self, shape: usize) -> &Feasibility {
         let view = &self.shapes[shape];
-        view.fate.get_or_init(|| {
-            let ask = Ask {
+        view.feasibility.get_or_init(|| {
+            let ask = SlotDemand {
                 slots: view.slots,
                 single_agent: view.shape.single_agent,
                 excluded: &view.excluded,
             };
             let agents: Vec<&AgentSnapshot> = self.agents.iter().map(|v| &*v.agent).collect();
-            fate(&self.settings, &agents, &ask)
+            feasibility(&self.settings, &agents, &ask)
         })
     }
 
-    fn forget_fates(&mut self) {
+    fn invalidate_feasibility(&mut self) {
         for view in &mut self.shapes {
-            view.fate = OnceCell::new();
+            view.feasibility = OnceCell::new();
         }
     }
 
-    /// Slots of all agents as room.
+    /// The space of slots on all agents.
     pub(crate) fn slot_space(&self) -> Space {
         self.space(AgentView::slot_cell)
     }
 
-    /// Auxiliary places of all agents as room. On an agent whose slots are in use, the slots decide the score;
-    /// `slots` is the room that slot requests left.
+    /// The space of auxiliary places on all agents. On an agent whose slots are in use, the slots decide the score;
+    /// `slots` is the space as the slot requests left it.
     pub(crate) fn aux_space(&self, slots: &Space) -> Space {
         let mut rank = 0;
         self.space(|view| {
@@ -537,7 +539,7 @@ impl Prepared {
             .collect()
     }
 
-    /// The agents that a request has reserved, by name.
+    /// The reservation of a request, with the ids of the agents.
     pub(crate) fn reservation(&self, request: usize, agents: &[AgentRank]) -> Reservation {
         let agents: BTreeSet<&AgentRank> = agents.iter().collect();
         Reservation {
@@ -571,7 +573,7 @@ impl AgentView {
                     id: slot.id,
                     service: Service::of(&slot.state),
                     busy,
-                    claimed: false,
+                    credited: false,
                 }
             })
             .collect();
@@ -602,8 +604,8 @@ impl AgentView {
         }
     }
 
-    /// What one part of a placement holds here. Slots that the agent does not have are passed over, and a slot named by
-    /// two allocations counts for the first.
+    /// What one part of a placement holds on this agent. Slots that the agent does not have are ignored, and a slot
+    /// named by two allocations is credited to the first.
     fn credit(&mut self, rank: AgentRank, slots: &[SlotId], zero_slots: bool) -> Claim {
         let mut claim = Claim {
             agent: Some(rank),
@@ -622,8 +624,8 @@ impl AgentView {
                 continue;
             };
             let slot = &mut self.slots[at];
-            if !slot.claimed {
-                slot.claimed = true;
+            if !slot.credited {
+                slot.credited = true;
                 slot.busy = true;
                 claim.dying |= slot.service == Service::Disabled;
                 claim.held += 1;
@@ -634,13 +636,13 @@ impl AgentView {
     }
 }
 
-/// Place in the queue of a job; one that was just met has none yet.
+/// Position of a job in the queue; 0 for one that was just added and has none yet.
 fn order_of(jobs: &[JobView], job: usize) -> u32 {
     jobs.get(job).map_or(0, |job| job.order)
 }
 
-/// Whether the same of two agents' slots and places is in service, whoever uses it.
-fn in_service_alike(a: &AgentSnapshot, b: &AgentSnapshot) -> bool {
+/// Whether the same slots and auxiliary places of two agents are in service, no matter what runs on them.
+fn same_in_service(a: &AgentSnapshot, b: &AgentSnapshot) -> bool {
     let service = |agent: &AgentSnapshot| -> Vec<(SlotId, Service)> {
         let slots = agent.slots.iter();
         slots

@@ -1,63 +1,63 @@
 //! The priority rule.
 //!
-//! Requests stand in queue order: priority, place of the job, submission of the job, time of the request, id. Slot
+//! Requests are in queue order: priority, position of the job, submission of the job, time of the request, id. Slot
 //! requests and zero-slot requests are decided in two separate runs of the same rule, so that neither blocks the other.
 //! A run goes through the priority classes from the most important to the least. Within a class:
 //!
-//! 1. **Offer.** Each request in order takes its place if it fits what is free. Later ones may pass one that does not
-//!    fit, until that one *reserves*: because it has waited [`crate::PoolSettings::reserve_after`], or because its
-//!    victims are still stopping. What it reserves is held back for the rest of the class.
-//! 2. **Make room** (with preemption). Each request that did not fit, in order: if it fits the *future* — what is free,
-//!    and what stopping work will free, less what earlier ones of this step count on — that is booked. Otherwise
-//!    victims are looked for among less important preemptible work. Room of an allocation that was preempted for a
-//!    request is that request's: nobody less important counts on it, and a more important one that needs it takes it
-//!    over, before anybody else is asked to stop.
-//!    A request that an earlier one of its own class may stop, because one of their jobs was moved, is offered room only
-//!    after this step: else it would start now and be stopped next.
+//! 1. **Offer.** Each request in order starts if it fits what is free. Later ones may pass one that does not fit, until
+//!    that one *reserves*: because it has waited [`crate::PoolSettings::reserve_after`], or because its victims are
+//!    still stopping. What it reserves is held back for the rest of the class.
+//! 2. **Preempt** (if the pool preempts). Each request that did not fit, in order: if it fits the *future* — what is
+//!    free, and what stopping work will free, less what earlier ones of this step count on — that is booked. Otherwise
+//!    victims are looked for among less important preemptible work. What an allocation that was preempted for a request
+//!    holds is for that request: less important requests do not count on it, and a more important one that needs it
+//!    takes it over before other work is asked to stop. A request that an earlier one of its own class may stop,
+//!    because one of their jobs was moved, is offered free slots only after this step: otherwise it would start now and
+//!    be stopped next.
 //! 3. **Close.** If a request did not fit, less important classes start nothing (without preemption), or only work that
-//!    can make room again (with it), and nothing while running work is being stopped.
+//!    can be preempted again (with it), and nothing while running work is being stopped.
 //!
-//! A request that its job's cap holds back, or that no enabled or returning agents could hold, closes nothing: nobody
-//! would gain by waiting for it.
+//! A request that its job's cap holds back, or that no enabled or returning agents could hold, closes nothing, because
+//! no request would gain by waiting for it.
 //!
 //! Running the rule again on its own result decides nothing new, because step 1 leaves nothing that fits, and step 2
-//! meets the same requests in the same order with the same room.
+//! finds the same requests in the same order with the same capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::Micros;
 
-use crate::capacity::Fate;
-use crate::decision::{Decided, Shared, Wait};
-use crate::future::{Future, ShapeSet};
+use crate::capacity::Feasibility;
+use crate::decision::{Decision, Shared, Wait};
+use crate::free_capacity::{FreeCapacity, StoppingWork};
+use crate::future::{FutureCapacity, ShapeSet};
 use crate::plan::{HandOver, PreemptReason, Preemption};
 use crate::prepared::Prepared;
-use crate::reason::Behind;
-use crate::reserve::{Reserved, Reserver, reserve_before};
-use crate::room::{Room, Stopping};
+use crate::reason::BlockingCause;
+use crate::reserve::{ReservedAgents, Reserver, reserve_before};
 use crate::space::{AgentRank, Parts, Space};
 use crate::victims;
 
 /// Decides for slot requests, then for zero-slot requests.
-pub(crate) fn decide(prepared: &Prepared, preemption: bool, now: Micros) -> Decided {
-    let mut decided = Decided::default();
+pub(crate) fn decide(prepared: &Prepared, preemption: bool, now: Micros) -> Decision {
+    let mut decision = Decision::default();
     let mut state = Shared::new(prepared);
-    state.stop_over_cap(&mut decided);
+    state.stop_over_cap(&mut decision);
     let (zero, slots): (Vec<usize>, Vec<usize>) =
         (0..prepared.requests.len()).partition(|request| prepared.requests[*request].slots == 0);
 
     let mut run = Run::new(&mut state, prepared.slot_space(), preemption, now, false);
-    run.all(&slots, &mut decided);
-    let slot_space = run.room.free;
+    run.all(&slots, &mut decision);
+    let slot_space = run.capacity.free;
     let aux_space = (!zero.is_empty()).then(|| {
         let aux = prepared.aux_space(&slot_space);
         let mut run = Run::new(&mut state, aux, preemption, now, true);
-        run.all(&zero, &mut decided);
-        run.room.free
+        run.all(&zero, &mut decision);
+        run.capacity.free
     });
 
-    state.explain(&slot_space, aux_space.as_ref(), &mut decided);
-    decided
+    state.explain(&slot_space, aux_space.as_ref(), &mut decision);
+    decision
 }
 
 /// One run: slots, or auxiliary places.
@@ -68,60 +68,60 @@ struct Run<'a, 'b> {
     /// Requests made at or before this time reserve.
     reserve_before: Option<i64>,
     /// With a future if the pool preempts.
-    room: Room<'a>,
+    capacity: FreeCapacity<'a>,
     /// Priorities of jobs that were moved in the queue.
     moved: BTreeSet<u8>,
     /// First request of a finished class that did not fit.
     blocked: Option<usize>,
-    /// First request for which room is being freed.
+    /// First request for which running work is being stopped.
     freeing: Option<usize>,
 }
 
-/// A request that did not fit, or was held while room is being freed.
-struct Wish {
+/// A request that did not fit, or had to wait because running work is being stopped for another.
+struct PendingRequest {
     request: usize,
     shape: usize,
-    /// The place in [`Class::holders`] if it reserves agents because of its age.
-    aged: Option<usize>,
+    /// Index in [`Class::reserving`] if it reserves agents because of its age.
+    reserved_by_age: Option<usize>,
 }
 
-/// A request that reserves.
-struct Holder {
+/// A request that reserves agents.
+struct ReservingRequest {
     request: usize,
-    /// Those reserved because of age, then those where work stops for it.
-    agents: Reserved,
-    /// How many of the first kind.
-    aged: usize,
+    /// First those reserved because of its age, then those where work stops for it.
+    agents: ReservedAgents,
+    /// How many of them are reserved because of its age.
+    reserved_by_age: usize,
 }
 
-/// What belongs to the class at hand.
+/// State of the priority class that is being decided.
 struct Class {
     priority: u8,
-    /// In order.
-    wishes: Vec<Wish>,
-    /// Requests that close the class if nothing else holds them back in the end, in order.
+    /// Requests to be considered in step 2, in order.
+    pending: Vec<PendingRequest>,
+    /// Requests that close the class unless a limit holds them back in the end, in order.
     unfit: Vec<usize>,
     /// Jobs of requests that did not fit; only where one may stop another of the class.
     blocked_jobs: BTreeSet<usize>,
-    /// Requests that an earlier one of the class may stop: they come last.
+    /// Requests that an earlier one of the class may stop; they are offered free slots last.
     deferred: Vec<usize>,
-    /// Requests that reserve, with the agents, in order.
-    holders: Vec<Holder>,
-    /// Agents reserved because of age on which nobody else's room is booked.
+    /// Requests that reserve, in order.
+    reserving: Vec<ReservingRequest>,
+    /// Agents reserved because of age, which are closed in the future capacity.
     closed: Vec<AgentRank>,
     reserver: Reserver,
     /// Slots reserved because of age, by job with a cap, and the first request that reserves: a job reserves no more
     /// than its cap lets it use, and later requests of it do not take that.
     reserved: BTreeMap<usize, (u64, usize)>,
-    /// Those later requests, with the first one that reserves.
+    /// Those later requests, each with the first one that reserves.
     capped: BTreeMap<usize, usize>,
-    /// Deferred requests that found no room, with the one for which room is being freed.
+    /// Deferred requests that did not fit, each with the one for which work is being stopped.
     held: BTreeMap<usize, usize>,
-    /// Requests that came last: one behind them may have reserved before.
+    /// Requests that were deferred: a later one may have reserved before them.
     came_last: BTreeSet<usize>,
     /// Whether a job of this class was moved.
     moved: bool,
-    /// Room by agent held by work that this class may preempt by its priority; made when first needed.
+    /// Units by agent held by work that this class may preempt by its priority; computed on demand.
     preemptible: Option<Vec<u32>>,
     /// Shapes for which there are no victims.
     victimless: ShapeSet,
@@ -136,22 +136,22 @@ impl<'a, 'b> Run<'a, 'b> {
         zero_slots: bool,
     ) -> Self {
         let prepared = shared.prepared;
-        let room = if preemption {
-            let stopping = Stopping {
+        let capacity = if preemption {
+            let stopping = StoppingWork {
                 stops: &shared.stopping,
                 asked: &BTreeMap::new(),
             };
             let in_use = shared.in_use.clone();
-            Room::with_future(prepared, free, in_use, stopping, zero_slots)
+            FreeCapacity::with_future(prepared, free, in_use, stopping, zero_slots)
         } else {
-            Room::of_now(prepared, free)
+            FreeCapacity::of_now(prepared, free)
         };
         let moved = prepared.jobs.iter().filter(|job| job.moved);
         Self {
             preemption,
             zero_slots,
             reserve_before: reserve_before(&prepared.settings, now),
-            room,
+            capacity,
             moved: moved.map(|job| job.priority).collect(),
             blocked: None,
             freeing: None,
@@ -159,23 +159,23 @@ impl<'a, 'b> Run<'a, 'b> {
         }
     }
 
-    fn all(&mut self, requests: &[usize], decided: &mut Decided) {
+    fn all(&mut self, requests: &[usize], decision: &mut Decision) {
         let prepared = self.shared.prepared;
         let priority = |request: &usize| prepared.jobs[prepared.requests[*request].job].priority;
         for members in requests.chunk_by(|a, b| priority(a) == priority(b)) {
-            self.class(priority(&members[0]), members, decided);
+            self.class(priority(&members[0]), members, decision);
         }
     }
 
-    fn class(&mut self, priority: u8, members: &[usize], decided: &mut Decided) {
+    fn class(&mut self, priority: u8, members: &[usize], decision: &mut Decision) {
         let prepared = self.shared.prepared;
         let mut class = Class {
             priority,
-            wishes: Vec::with_capacity(members.len()),
+            pending: Vec::with_capacity(members.len()),
             unfit: Vec::with_capacity(members.len()),
             blocked_jobs: BTreeSet::new(),
             deferred: Vec::new(),
-            holders: Vec::new(),
+            reserving: Vec::new(),
             closed: Vec::new(),
             reserver: Reserver::new(prepared),
             reserved: BTreeMap::new(),
@@ -188,27 +188,27 @@ impl<'a, 'b> Run<'a, 'b> {
         };
         for &request in members {
             if !self.defer(&mut class, request) {
-                self.offer(&mut class, request, decided);
+                self.offer(&mut class, request, decision);
             }
         }
-        self.make_room(&mut class, decided);
+        self.preempt_for_pending(&mut class, decision);
         let deferred = std::mem::take(&mut class.deferred);
         class.came_last.extend(&deferred);
         for request in deferred {
             match self.freeing {
-                Some(ahead) => self.wait_for_room(&mut class, request, ahead),
-                None => self.offer(&mut class, request, decided),
+                Some(ahead) => self.wait_for_free_slots(&mut class, request, ahead),
+                None => self.offer(&mut class, request, decision),
             }
         }
-        self.make_room(&mut class, decided);
+        self.preempt_for_pending(&mut class, decision);
         self.open_again(&class);
-        self.tell_reserved_from_full(&class, members);
+        self.mark_reserved(&class, members);
         self.close(&class);
         self.keep_from_less_important(members);
-        let reserve = class.holders.into_iter();
-        decided
+        let reserve = class.reserving.into_iter();
+        decision
             .reservations
-            .extend(reserve.map(|holder| (holder.request, holder.agents)));
+            .extend(reserve.map(|owner| (owner.request, owner.agents)));
     }
 
     /// Whether a request is to come last, because a blocked one of its class may stop it.
@@ -229,16 +229,16 @@ impl<'a, 'b> Run<'a, 'b> {
         defer
     }
 
-    /// A deferred request does not start while room is being freed in its class.
-    fn wait_for_room(&mut self, class: &mut Class, request: usize, ahead: usize) {
+    /// A deferred request does not start while running work is being stopped for its class.
+    fn wait_for_free_slots(&mut self, class: &mut Class, request: usize, ahead: usize) {
         let prepared = self.shared.prepared;
         let shape = &prepared.shapes[prepared.requests[request].shape].shape;
-        self.shared.waits[request] = if self.room.free.fit(shape, 0).is_some() {
+        self.shared.waits[request] = if self.capacity.free.fit(shape, 0).is_some() {
             Wait::ReservedFor(ahead)
         } else {
-            // Or what it would fit is held back for one behind it.
+            // Or what it would fit is held back for a later request.
             class.held.insert(request, ahead);
-            Wait::NoRoom
+            Wait::NotEnoughFree
         };
         class.unfit.push(request);
     }
@@ -257,7 +257,7 @@ impl<'a, 'b> Run<'a, 'b> {
         }
     }
 
-    /// Less important work of a workspace does not take what this class waits for.
+    /// Keeps what is left of the workspaces' limits for this class, so that less important work does not take it.
     fn keep_from_less_important(&mut self, members: &[usize]) {
         if !self.shared.workspaces.any() {
             return;
@@ -265,7 +265,7 @@ impl<'a, 'b> Run<'a, 'b> {
         for &request in members {
             if !matches!(
                 self.shared.waits[request],
-                Wait::Starts | Wait::OverCap | Wait::Fate
+                Wait::Starts | Wait::OverCap | Wait::Infeasible
             ) {
                 self.shared.keep(request);
             }
@@ -273,24 +273,24 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 
     /// Step 1 for one request.
-    fn offer(&mut self, class: &mut Class, request: usize, decided: &mut Decided) {
+    fn offer(&mut self, class: &mut Class, request: usize, decision: &mut Decision) {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
-        let fate = self.shared.fate(waiting.shape);
-        if *fate != Fate::Usable {
-            if matches!(fate, Fate::Returning(_)) {
+        let feasibility = self.shared.feasibility(waiting.shape);
+        if *feasibility != Feasibility::Usable {
+            if matches!(feasibility, Feasibility::Returning(_)) {
                 class.unfit.push(request);
             }
-            self.shared.waits[request] = Wait::Fate;
-            self.room.disown(request);
+            self.shared.waits[request] = Wait::Infeasible;
+            self.capacity.release_victims(request);
             return;
         }
         if let Some(limit) = self.shared.exceeds(request) {
             self.shared.waits[request] = limit;
-            if limit != Wait::OverCap && self.is_old(request) {
+            if limit != Wait::OverCap && self.waited_too_long(request) {
                 self.shared.keep(request);
             }
-            self.room.disown(request);
+            self.capacity.release_victims(request);
             return;
         }
         if let Some((ahead, because)) = self.gate(waiting.preemptible) {
@@ -298,74 +298,80 @@ impl<'a, 'b> Run<'a, 'b> {
                 request: ahead,
                 because,
             };
-            if because == Behind::RoomBeingFreed {
-                class.wishes.push(Wish {
+            if because == BlockingCause::RoomBeingFreed {
+                class.pending.push(PendingRequest {
                     request,
                     shape: waiting.shape,
-                    aged: None,
+                    reserved_by_age: None,
                 });
             }
             return;
         }
-        if let Some(holder) = self.job_reserves(class, request) {
-            self.shared.waits[request] = Wait::NoRoom;
-            class.capped.insert(request, holder);
+        if let Some(owner) = self.job_reserves(class, request) {
+            self.shared.waits[request] = Wait::NotEnoughFree;
+            class.capped.insert(request, owner);
             return;
         }
-        if let Some(parts) = self.room.fit(request) {
-            self.place(request, parts, decided);
+        if let Some(parts) = self.capacity.fit(request) {
+            self.place(request, parts, decision);
             return;
         }
-        self.shared.waits[request] = Wait::NoRoom;
+        self.shared.waits[request] = Wait::NotEnoughFree;
         class.unfit.push(request);
         if self.preemption && class.moved {
             class.blocked_jobs.insert(waiting.job);
         }
-        if self.is_old(request) || self.room.ties.contains_key(&request) {
+        if self.waited_too_long(request) || self.capacity.victims_by_request.contains_key(&request)
+        {
             self.shared.keep(request);
         }
-        let aged = self.hold_back(class, request, decided);
-        class.wishes.push(Wish {
+        let reserved_by_age = self.hold_back(class, request, decision);
+        class.pending.push(PendingRequest {
             request,
             shape: waiting.shape,
-            aged,
+            reserved_by_age,
         });
     }
 
     /// Whether a more important request keeps this class, or this kind of request, from starting.
-    fn gate(&self, preemptible: bool) -> Option<(usize, Behind)> {
+    fn gate(&self, preemptible: bool) -> Option<(usize, BlockingCause)> {
         let blocked = self.blocked?;
         if !self.preemption {
-            Some((blocked, Behind::PreemptionOff))
+            Some((blocked, BlockingCause::PreemptionOff))
         } else if !preemptible {
-            Some((blocked, Behind::NotPreemptible))
+            Some((blocked, BlockingCause::NotPreemptible))
         } else {
             self.freeing
-                .map(|request| (request, Behind::RoomBeingFreed))
+                .map(|request| (request, BlockingCause::RoomBeingFreed))
         }
     }
 
-    fn place(&mut self, request: usize, parts: Parts, decided: &mut Decided) {
+    fn place(&mut self, request: usize, parts: Parts, decision: &mut Decision) {
         self.shared.start(request);
-        self.room.take(request, &parts);
-        decided.placed.push((request, parts));
+        self.capacity.take(request, &parts);
+        decision.placed.push((request, parts));
     }
 
-    /// Holds back room for a request that did not fit and reserves. Its place in [`Class::holders`] if it does so
-    /// because of its age.
-    fn hold_back(&mut self, class: &mut Class, request: usize, decided: &Decided) -> Option<usize> {
+    /// Holds back capacity for a request that did not fit and reserves. Returns its index in [`Class::reserving`] if it
+    /// does so because of its age.
+    fn hold_back(
+        &mut self,
+        class: &mut Class,
+        request: usize,
+        decision: &Decision,
+    ) -> Option<usize> {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
         if prepared.shapes[waiting.shape].shape.units == 1 {
-            // No room at all is free where it may run, so there is nothing that others could take from it.
+            // No unit is free where it may run, so there is nothing that others could take from it.
             return None;
         }
-        let mut agents = Reserved::new();
-        if self.is_over_age(class, request)
-            && let Some(closest) = self.closest(class, waiting.shape, decided)
+        let mut agents = ReservedAgents::new();
+        if self.may_reserve(class, request)
+            && let Some(closest) = self.closest(class, waiting.shape, decision)
         {
             for &agent in &closest {
-                self.room.hold(agent, u32::MAX);
+                self.capacity.hold(agent, u32::MAX);
             }
             agents = closest;
             if prepared.jobs[waiting.job].max_slots.is_some() {
@@ -373,35 +379,35 @@ impl<'a, 'b> Run<'a, 'b> {
                 reserved.0 += u64::from(waiting.slots);
             }
         }
-        let aged = agents.len();
-        for (agent, units) in self.room.own_room(request) {
-            self.room.hold(agent, units);
+        let reserved_by_age = agents.len();
+        for (agent, units) in self.capacity.claimed_free_units(request) {
+            self.capacity.hold(agent, units);
             if !agents.contains(&agent) {
                 agents.push(agent);
             }
         }
         if !agents.is_empty() {
-            class.holders.push(Holder {
+            class.reserving.push(ReservingRequest {
                 request,
                 agents,
-                aged,
+                reserved_by_age,
             });
         }
-        (aged > 0).then(|| class.holders.len() - 1)
+        (reserved_by_age > 0).then(|| class.reserving.len() - 1)
     }
 
     /// Whether a request has waited so long that it reserves, and its job could use what it would reserve.
-    fn is_over_age(&self, class: &Class, request: usize) -> bool {
-        self.is_old(request) && self.job_reserves(class, request).is_none()
+    fn may_reserve(&self, class: &Class, request: usize) -> bool {
+        self.waited_too_long(request) && self.job_reserves(class, request).is_none()
     }
 
-    fn is_old(&self, request: usize) -> bool {
+    fn waited_too_long(&self, request: usize) -> bool {
         let waiting = &self.shared.prepared.requests[request];
         self.reserve_before
             .is_some_and(|limit| waiting.requested_at.0 <= limit)
     }
 
-    /// The request that reserves what is left of its job's cap, so that `request` would take from it.
+    /// The request that reserves what is left of its job's cap, if `request` would need some of that.
     fn job_reserves(&self, class: &Class, request: usize) -> Option<usize> {
         if class.reserved.is_empty() {
             return None;
@@ -413,33 +419,38 @@ impl<'a, 'b> Run<'a, 'b> {
         (wanted > u64::from(max_slots)).then_some(first)
     }
 
-    fn closest(&mut self, class: &mut Class, shape: usize, decided: &Decided) -> Option<Reserved> {
+    fn closest(
+        &mut self,
+        class: &mut Class,
+        shape: usize,
+        decision: &Decision,
+    ) -> Option<ReservedAgents> {
         let prepared = self.shared.prepared;
         if class.reserver.is_hopeless(shape) {
             return None;
         }
-        let within_reach = || {
+        let free_or_held = || {
             let preemptible = class
                 .preemptible
                 .get_or_insert_with(|| self.preemptible_below(class.priority));
             let below = preemptible.iter().zip(0..);
             below
-                .map(|(below, agent)| self.room.within_reach(agent).saturating_add(*below))
+                .map(|(below, agent)| self.capacity.free_or_held(agent).saturating_add(*below))
                 .collect()
         };
         class.reserver.closest(
-            &self.room.free,
-            decided.placed.len(),
-            within_reach,
+            &self.capacity.free,
+            decision.placed.len(),
+            free_or_held,
             shape,
             &prepared.shapes[shape].shape,
         )
     }
 
-    /// Room by agent that this class could have by preempting, stopping or not.
+    /// Units by agent that this class could get by preemption, those of stopping work included.
     fn preemptible_below(&self, priority: u8) -> Vec<u32> {
         let prepared = self.shared.prepared;
-        let mut room = vec![0_u32; prepared.agents.len()];
+        let mut capacity = vec![0_u32; prepared.agents.len()];
         if self.preemption {
             for active in &*prepared.running {
                 if active.preemptible
@@ -447,32 +458,35 @@ impl<'a, 'b> Run<'a, 'b> {
                     && prepared.jobs[active.job].priority > priority
                 {
                     for part in &active.parts {
-                        let sum = &mut room[part.agent as usize];
+                        let sum = &mut capacity[part.agent as usize];
                         *sum = sum.saturating_add(part.usable);
                     }
                 }
             }
         }
-        room
+        capacity
     }
 
     /// Step 2 for the class.
-    fn make_room(&mut self, class: &mut Class, decided: &mut Decided) {
-        let Some(mut future) = self.room.future.take() else {
+    fn preempt_for_pending(&mut self, class: &mut Class, decision: &mut Decision) {
+        let Some(mut future) = self.capacity.future.take() else {
             return;
         };
-        for wish in std::mem::take(&mut class.wishes) {
-            // Most are like one that was tried before.
+        for candidate in std::mem::take(&mut class.pending) {
+            // Most requests have a shape that was tried before.
             let hopeless = !class.moved
-                && future.misfits.contains(wish.shape)
-                && class.victimless.contains(wish.shape)
-                && !self.room.ties.contains_key(&wish.request);
-            if (hopeless || !self.book(&mut future, class, wish.request, decided))
-                && let Some(aged) = wish.aged
+                && future.misfits.contains(candidate.shape)
+                && class.victimless.contains(candidate.shape)
+                && !self
+                    .capacity
+                    .victims_by_request
+                    .contains_key(&candidate.request);
+            if (hopeless || !self.book(&mut future, class, candidate.request, decision))
+                && let Some(reserved_by_age) = candidate.reserved_by_age
             {
-                // Nobody after it counts on its agents, or stops work there only to find them reserved.
-                let holder = &class.holders[aged];
-                for &agent in &holder.agents[..holder.aged] {
+                // Later requests do not count on its agents, and stop no work there only to find them reserved.
+                let owner = &class.reserving[reserved_by_age];
+                for &agent in &owner.agents[..owner.reserved_by_age] {
                     if future.space.cell(agent).open {
                         future.space.set_open(agent, false);
                         class.closed.push(agent);
@@ -480,13 +494,13 @@ impl<'a, 'b> Run<'a, 'b> {
                 }
             }
         }
-        self.room.future = Some(future);
+        self.capacity.future = Some(future);
     }
 
-    /// What the class has reserved binds no other.
+    /// Ends the reservations of the class: they do not bind other classes.
     fn open_again(&mut self, class: &Class) {
-        self.room.give_back();
-        if let Some(future) = &mut self.room.future {
+        self.capacity.release_all_held();
+        if let Some(future) = &mut self.capacity.future {
             for &agent in &class.closed {
                 future.space.set_open(agent, true);
                 future.misfits.clear();
@@ -494,17 +508,21 @@ impl<'a, 'b> Run<'a, 'b> {
         }
     }
 
-    /// Books room in the future for a request, asking others to stop if need be. Whether it has any.
+    /// Books future capacity for a request, asking other work to stop if necessary. Whether it fits then.
     fn book(
         &mut self,
-        future: &mut Future,
+        future: &mut FutureCapacity,
         class: &mut Class,
         request: usize,
-        decided: &mut Decided,
+        decision: &mut Decision,
     ) -> bool {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
-        let mut own = self.room.ties.remove(&request).unwrap_or_default();
+        let mut own = self
+            .capacity
+            .victims_by_request
+            .remove(&request)
+            .unwrap_or_default();
         if !own.is_empty() {
             future.release(prepared, &own);
             class.victimless.clear();
@@ -521,8 +539,8 @@ impl<'a, 'b> Run<'a, 'b> {
         if parts.is_none()
             && let Some(victims) = self.find_victims(future, class, request)
         {
-            let asked = self.take_over(&victims, request, decided);
-            self.ask_to_stop(&asked, request, decided);
+            let asked = self.take_over(&victims, request, decision);
+            self.ask_to_stop(&asked, request, decision);
             future.note_stopping(prepared, &asked);
             future.release(prepared, &victims);
             own.extend(victims);
@@ -550,21 +568,21 @@ impl<'a, 'b> Run<'a, 'b> {
 
     fn find_victims(
         &self,
-        future: &Future,
+        future: &FutureCapacity,
         class: &mut Class,
         request: usize,
     ) -> Option<Vec<usize>> {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
-        // With moved jobs the candidates depend on the job, and a failure says nothing about others of the shape.
+        // With moved jobs the candidates depend on the job, and a failure does not hold for others of the shape.
         let by_shape = !prepared.jobs[waiting.job].moved && !class.moved;
         if by_shape && class.victimless.contains(waiting.shape) {
             return None;
         }
-        // What already stops for less important requests costs nobody anything.
+        // Work that already stops for less important requests is taken first: that stops nothing in addition.
         let stopping = self
-            .room
-            .ties
+            .capacity
+            .victims_by_request
             .range(request + 1..)
             .rev()
             .flat_map(|(owner, victims)| victims.iter().rev().map(|victim| (*owner, *victim)))
@@ -595,34 +613,36 @@ impl<'a, 'b> Run<'a, 'b> {
         found
     }
 
-    /// Ties those of `victims` that stop already to `request`; answers with the others.
+    /// Assigns those of `victims` that already stop to `request`; returns the others.
     fn take_over(
         &mut self,
         victims: &[usize],
         request: usize,
-        decided: &mut Decided,
+        decision: &mut Decision,
     ) -> Vec<usize> {
         let prepared = self.shared.prepared;
         let (stopping, active): (Vec<usize>, Vec<usize>) = victims
             .iter()
             .partition(|victim| self.shared.stopping[**victim]);
-        for tied in self.room.ties.values_mut() {
+        for tied in self.capacity.victims_by_request.values_mut() {
             tied.retain(|victim| !stopping.contains(victim));
         }
-        decided.hand_over.extend(stopping.into_iter().map(|victim| {
-            HandOver {
-                allocation_id: prepared.running[victim]
-                    .running
-                    .request
-                    .allocation_id
-                    .clone(),
-                for_allocation: prepared.requests[request].request.allocation_id.clone(),
-            }
-        }));
+        decision
+            .hand_over
+            .extend(stopping.into_iter().map(|victim| {
+                HandOver {
+                    allocation_id: prepared.running[victim]
+                        .running
+                        .request
+                        .allocation_id
+                        .clone(),
+                    for_allocation: prepared.requests[request].request.allocation_id.clone(),
+                }
+            }));
         active
     }
 
-    fn ask_to_stop(&mut self, victims: &[usize], request: usize, decided: &mut Decided) {
+    fn ask_to_stop(&mut self, victims: &[usize], request: usize, decision: &mut Decision) {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
         let priority = prepared.jobs[waiting.job].priority;
@@ -630,7 +650,7 @@ impl<'a, 'b> Run<'a, 'b> {
             self.shared.stopping[victim] = true;
             let active = &prepared.running[victim];
             let own_priority = prepared.jobs[active.job].priority;
-            decided.preempt.push(Preemption {
+            decision.preempt.push(Preemption {
                 allocation_id: active.running.request.allocation_id.clone(),
                 for_allocation: Some(waiting.request.allocation_id.clone()),
                 reason: if own_priority == priority {
@@ -645,41 +665,41 @@ impl<'a, 'b> Run<'a, 'b> {
         }
     }
 
-    /// Some requests of the class were held up only by what it held back: says so.
-    fn tell_reserved_from_full(&mut self, class: &Class, members: &[usize]) {
-        if class.holders.is_empty() {
+    /// Changes the reason of requests that fit but for what their class held back.
+    fn mark_reserved(&mut self, class: &Class, members: &[usize]) {
+        if class.reserving.is_empty() {
             return;
         }
         let prepared = self.shared.prepared;
         let mut fits: Vec<Option<bool>> = vec![None; prepared.shapes.len()];
         for &request in members {
-            if self.shared.waits[request] != Wait::NoRoom {
+            if self.shared.waits[request] != Wait::NotEnoughFree {
                 continue;
             }
             let waiting = &prepared.requests[request];
             let shape = &prepared.shapes[waiting.shape].shape;
-            let fits =
-                *fits[waiting.shape].get_or_insert_with(|| self.room.free.fit(shape, 0).is_some());
+            let fits = *fits[waiting.shape]
+                .get_or_insert_with(|| self.capacity.free.fit(shape, 0).is_some());
             if !fits {
                 continue;
             }
             let ahead = class
-                .holders
+                .reserving
                 .iter()
-                .filter(|holder| holder.request < request || class.came_last.contains(&request))
-                .filter(|holder| holder.request != request)
-                .find(|holder| holder.agents.iter().any(|agent| shape.allows(*agent)))
-                .map(|holder| holder.request);
+                .filter(|owner| owner.request < request || class.came_last.contains(&request))
+                .filter(|owner| owner.request != request)
+                .find(|owner| owner.agents.iter().any(|agent| shape.allows(*agent)))
+                .map(|owner| owner.request);
             let known = class.capped.get(&request).or(class.held.get(&request));
-            if let Some(holder) = known.copied().or(ahead) {
-                self.shared.waits[request] = Wait::ReservedFor(holder);
+            if let Some(owner) = known.copied().or(ahead) {
+                self.shared.waits[request] = Wait::ReservedFor(owner);
             }
         }
     }
 }
 
 /// Whether a job may stop work of another: always if that one is less important. Within one priority only if that one
-/// is behind because somebody moved one of the two, never because it was submitted later.
+/// is behind because a user moved one of the two, never because it was submitted later.
 fn may_preempt(prepared: &Prepared, job: usize, other: usize) -> bool {
     let (own, other) = (&prepared.jobs[job], &prepared.jobs[other]);
     other.priority > own.priority

@@ -1,4 +1,4 @@
-//! Why a request waits, with the numbers that make it true, and a sentence that says what would help.
+//! Why a request waits, with the numbers behind it, and a sentence that says what would help.
 
 use std::fmt;
 use std::sync::Arc;
@@ -86,7 +86,8 @@ pub enum WaitReason {
         /// Slots the job has, those of stopping allocations included.
         in_use: u32,
     },
-    /// The jobs of its workspace together are at the workspace's limit, or what is left of it is kept for another.
+    /// The jobs of its workspace together are at the workspace's limit, or what is left of it is kept for another
+    /// request.
     OverWorkspaceLimit {
         /// The workspace.
         workspace: WorkspaceId,
@@ -115,7 +116,7 @@ pub enum WaitReason {
         /// Slots of the pool that are shared out.
         capacity: u32,
     },
-    /// An earlier request of the same job waits for room, and the pool starts the tasks of a job in order.
+    /// An earlier request of the same job waits for free slots, and the pool starts the tasks of a job in order.
     BehindOwnJob {
         /// The earlier request.
         allocation: AllocationId,
@@ -127,17 +128,17 @@ pub enum WaitReason {
         /// Its priority; lower is more important.
         priority: u8,
         /// Why this one cannot pass it.
-        because: Behind,
+        because: BlockingCause,
     },
-    /// It would fit, but the room is kept for another request with the better claim (of the same priority, where
+    /// It would fit, but those slots are kept for another request that goes first (of the same priority, where
     /// priorities decide): one that has waited too long, or one for which running work is being stopped.
     ReservedFor {
         /// The other request.
         allocation: AllocationId,
     },
-    /// Its room is being freed.
+    /// The slots for it are being freed.
     WaitingForPreemption {
-        /// Allocations that have been asked to stop and still hold that room.
+        /// Allocations that have been asked to stop and still hold them.
         victims: Vec<AllocationId>,
     },
     /// Too many slots are in use.
@@ -150,7 +151,7 @@ pub enum WaitReason {
         free_total: u32,
         /// Most free slots on one such agent.
         largest_free_on_one_agent: u32,
-        /// Who holds most, largest first, at most three.
+        /// The allocations that hold most slots, largest first, at most three.
         held_by: Holders,
     },
     /// No auxiliary place is free for a zero-slot task.
@@ -174,10 +175,10 @@ pub struct AgentGroup {
 /// Why a request cannot pass a more important one that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Behind {
+pub enum BlockingCause {
     /// The pool does not preempt, so nothing may take what the more important one waits for.
     PreemptionOff,
-    /// Only preemptible work may run in the meantime, because it must be able to make room.
+    /// Only preemptible work may run in the meantime, because it must be able to free its slots again.
     NotPreemptible,
     /// Running work is being stopped for the more important one; nothing else starts until that is done.
     RoomBeingFreed,
@@ -186,7 +187,7 @@ pub enum Behind {
 /// An allocation and what it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Holder {
-    /// Which.
+    /// The allocation that holds slots.
     pub allocation: AllocationId,
     /// Slots it holds in the pool.
     pub slots: u32,
@@ -211,7 +212,7 @@ impl Holders {
         }
     }
 
-    /// Largest first.
+    /// The named holders, largest first.
     pub fn as_slice(&self) -> &[Holder] {
         &self.named
     }
@@ -268,21 +269,21 @@ impl WaitReason {
     }
 }
 
-/// How an allocation is called in a sentence.
-type Call<'c> = &'c dyn Fn(&AllocationId) -> String;
-/// How a workspace is called in a sentence.
-type CallWorkspace<'c> = &'c dyn Fn(WorkspaceId) -> String;
+/// Gives the text that replaces an allocation in a sentence.
+type AllocationLabel<'c> = &'c dyn Fn(&AllocationId) -> String;
+/// Gives the text that replaces a workspace in a sentence.
+type WorkspaceLabel<'c> = &'c dyn Fn(WorkspaceId) -> String;
 
-/// A reason with the names that a caller has for allocations.
-struct Told<'r> {
+/// A reason with the caller's names for allocations and workspaces.
+struct NamedReason<'r> {
     reason: &'r WaitReason,
-    call: Call<'r>,
-    call_workspace: CallWorkspace<'r>,
+    label: AllocationLabel<'r>,
+    workspace_label: WorkspaceLabel<'r>,
 }
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for NamedReason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.reason.write(f, self.call, self.call_workspace)
+        self.reason.write(f, self.label, self.workspace_label)
     }
 }
 
@@ -302,22 +303,22 @@ fn by_number(workspace: WorkspaceId) -> String {
 }
 
 impl WaitReason {
-    /// The sentence with allocations called by names that mean something to people, `trial 7 of experiment 3`, and
-    /// workspaces by theirs; one that has no name by its id.
-    pub fn told(
+    /// The sentence for users: `name` gives the label of an allocation (`trial 7 of experiment 3`), `workspace` the
+    /// name of a workspace; without one the sentence contains the id.
+    pub fn explain(
         &self,
         name: impl Fn(&AllocationId) -> Option<String>,
         workspace: impl Fn(WorkspaceId) -> Option<String>,
     ) -> String {
-        let call = |id: &AllocationId| name(id).unwrap_or_else(|| by_id(id));
-        let call_workspace = |id: WorkspaceId| match workspace(id) {
+        let label = |id: &AllocationId| name(id).unwrap_or_else(|| by_id(id));
+        let workspace_label = |id: WorkspaceId| match workspace(id) {
             Some(name) => format!("workspace \"{name}\""),
             None => by_number(id),
         };
-        Told {
+        NamedReason {
             reason: self,
-            call: &call,
-            call_workspace: &call_workspace,
+            label: &label,
+            workspace_label: &workspace_label,
         }
         .to_string()
     }
@@ -325,8 +326,8 @@ impl WaitReason {
     fn write(
         &self,
         f: &mut fmt::Formatter<'_>,
-        call: Call<'_>,
-        call_workspace: CallWorkspace<'_>,
+        label: AllocationLabel<'_>,
+        workspace_label: WorkspaceLabel<'_>,
     ) -> fmt::Result {
         match self {
             Self::NoAgents => f.write_str(
@@ -402,7 +403,7 @@ impl WaitReason {
                 max_slots,
                 in_use,
                 kept_for,
-            } => workspace_sentence(f, &call_workspace(*workspace), *needed, (*max_slots, *in_use), kept_for.as_ref().map(call)),
+            } => workspace_sentence(f, &workspace_label(*workspace), *needed, (*max_slots, *in_use), kept_for.as_ref().map(label)),
             Self::OverFairShare {
                 needed,
                 share,
@@ -413,23 +414,23 @@ impl WaitReason {
             } => share_sentence(f, *needed, *share, (*in_use, *reserved), (*demand, *capacity)),
             Self::BehindOwnJob { allocation } => write!(
                 f,
-                "{} of the same job is before it and waits for room; the pool starts the tasks of a job in order",
-                call(allocation)
+                "{} of the same job is before it and waits for free slots; the pool starts the tasks of a job in order",
+                label(allocation)
             ),
             Self::BehindHigherPriority {
                 allocation,
                 priority,
                 because,
-            } => behind_sentence(f, &call(allocation), *priority, *because),
+            } => behind_sentence(f, &label(allocation), *priority, *because),
             Self::ReservedFor { allocation } => write!(
                 f,
-                "the room it fits is kept for {}, which has waited too long or has work stopped for it; it starts after \
+                "the slots it fits are kept for {}, which has waited too long or has work stopped for it; it starts after \
                  that one",
-                call(allocation)
+                label(allocation)
             ),
             Self::WaitingForPreemption { victims } => {
                 f.write_str("its slots are being freed: waits for ")?;
-                names(f, victims, call)?;
+                names(f, victims, label)?;
                 f.write_str(" to save and stop")
             }
             Self::NotEnoughFreeSlots {
@@ -444,7 +445,7 @@ impl WaitReason {
                 *single_agent,
                 (*free_total, *largest_free_on_one_agent),
                 held_by,
-                call,
+                label,
             ),
             Self::AuxFull { limit: 0, .. } => f.write_str(
                 "no agent of the pool takes zero-slot tasks; set max_aux_containers_per_agent above 0 or choose \
@@ -550,22 +551,22 @@ fn behind_sentence(
     f: &mut fmt::Formatter<'_>,
     allocation: &str,
     priority: u8,
-    because: Behind,
+    because: BlockingCause,
 ) -> fmt::Result {
     write!(
         f,
         "{allocation} has priority {priority} (lower is more important) and waits; "
     )?;
     f.write_str(match because {
-        Behind::PreemptionOff => {
+        BlockingCause::PreemptionOff => {
             "nothing less important starts before it, because the pool does not preempt; it starts after that one, \
              or give it a more important priority"
         }
-        Behind::NotPreemptible => {
+        BlockingCause::NotPreemptible => {
             "only work that can be preempted may run in the meantime; it starts after that one, or give it a more \
              important priority"
         }
-        Behind::RoomBeingFreed => {
+        BlockingCause::RoomBeingFreed => {
             "running work is being stopped for it; nothing less important starts until that is done"
         }
     })
@@ -577,7 +578,7 @@ fn free_sentence(
     single_agent: bool,
     (total, largest): (u32, u32),
     holders: &Holders,
-    call: Call<'_>,
+    label: AllocationLabel<'_>,
 ) -> fmt::Result {
     let on_one = if single_agent { " on one agent" } else { "" };
     write!(
@@ -586,14 +587,14 @@ fn free_sentence(
         count(needed, "slot")
     )?;
     if !single_agent && total >= needed {
-        f.write_str(" (a task larger than one agent's room takes whole, wholly unused agents)")?;
+        f.write_str(" (a task larger than one agent takes whole, entirely unused agents)")?;
     }
     for (i, holder) in holders.named.iter().enumerate() {
         let lead = if i == 0 { "; held by " } else { ", " };
         write!(
             f,
             "{lead}{} ({}",
-            call(&holder.allocation),
+            label(&holder.allocation),
             count(holder.slots, "slot")
         )?;
         match holder.priority {
@@ -607,11 +608,15 @@ fn free_sentence(
     f.write_str("; it starts when enough running work ends")
 }
 
-fn names(f: &mut fmt::Formatter<'_>, allocations: &[AllocationId], call: Call<'_>) -> fmt::Result {
+fn names(
+    f: &mut fmt::Formatter<'_>,
+    allocations: &[AllocationId],
+    label: AllocationLabel<'_>,
+) -> fmt::Result {
     const SHOWN: usize = 3;
     for (i, allocation) in allocations.iter().take(SHOWN).enumerate() {
         let comma = if i == 0 { "" } else { ", " };
-        write!(f, "{comma}{}", call(allocation))?;
+        write!(f, "{comma}{}", label(allocation))?;
     }
     match allocations.len().saturating_sub(SHOWN) {
         0 => Ok(()),
@@ -637,7 +642,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_are_told_names_and_programs_ids() {
+    fn sentences_contain_names_and_fields_contain_ids() {
         let reason = WaitReason::WaitingForPreemption {
             victims: vec!["3.a.1".into(), "other.1".into()],
         };
@@ -645,7 +650,7 @@ mod tests {
             (id.as_str() == "3.a.1").then(|| "trial 7 of experiment 3".to_owned())
         };
         assert_eq!(
-            reason.told(name, |_| None),
+            reason.explain(name, |_| None),
             "its slots are being freed: waits for trial 7 of experiment 3, 'other.1' to save and stop"
         );
         assert!(reason.to_string().contains("waits for '3.a.1', 'other.1'"));

@@ -12,7 +12,7 @@ use crate::model::PoolSettings;
 use crate::prepared::Prepared;
 use crate::space::{AgentRank, Shape, Space};
 
-/// Requests made at or before this time have waited so long that they reserve; `None` = nobody ever does.
+/// Requests made at or before this time have waited so long that they reserve; `None` = no request ever does.
 pub(crate) fn reserve_before(settings: &PoolSettings, now: Micros) -> Option<i64> {
     settings.reserve_after.map(|patience| {
         let patience = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
@@ -20,43 +20,44 @@ pub(crate) fn reserve_before(settings: &PoolSettings, now: Micros) -> Option<i64
     })
 }
 
-/// Agents that one request reserves: mostly one, and there may be thousands of requests.
-pub(crate) type Reserved = SmallVec<[AgentRank; 4]>;
+/// Agents that one request reserves: usually one, and there may be thousands of requests, so it is kept inline.
+pub(crate) type ReservedAgents = SmallVec<[AgentRank; 4]>;
 
 /// Reservations of requests that pass each other: of one priority class, or of a whole run.
 pub(crate) struct Reserver {
-    /// Units of each agent's capacity that earlier reservations count on.
+    /// Units of each agent's capacity that earlier reservations use.
     booked: Vec<u32>,
-    /// Shapes for which no agent is left; later bookings only leave less.
+    /// Shapes for which no agent is left; more bookings cannot change that.
     hopeless: ShapeSet,
     ranking: Ranking,
 }
 
-/// Agents as one look at the room within reach ranks them.
+/// Agents ranked by the units that a request could obtain there.
 #[derive(Default)]
 struct Ranking {
-    /// How much had been placed by then: more leaves less within reach.
+    /// How many requests had been placed when it was computed: each one leaves less to obtain.
     placed: Option<usize>,
-    /// Open agents, those with most room within reach first, of equals the first.
-    by_room: Vec<AgentRank>,
-    /// By shape: how many of the first of these cannot hold it. What is booked only grows, so they never will.
+    /// Open agents, those with most obtainable units first; equal ones by rank.
+    by_obtainable: Vec<AgentRank>,
+    /// By shape: how many agents at the start of `by_obtainable` cannot hold it. Bookings only grow, so they never
+    /// will.
     passed: BTreeMap<usize, usize>,
     /// Open agents that are not booked, by size.
-    by_size: BTreeMap<u32, Unbooked>,
+    by_size: BTreeMap<u32, UnbookedAgents>,
 }
 
-/// Agents of one size that can be taken whole: what each still has to get back, and which agent; least first.
+/// Agents of one size that can be taken whole: the units that are still in use there, and the agent; fewest first.
 #[derive(Default)]
-struct Unbooked {
-    /// Also those that have been booked since.
+struct UnbookedAgents {
+    /// Includes those that have been booked since.
     all: Vec<(u32, AgentRank)>,
-    /// How many of the first of these are booked; later bookings only add to them.
+    /// How many at the start of `all` are booked; this number only grows.
     passed: usize,
-    /// How many are not booked.
+    /// How many of them are not booked.
     left: usize,
 }
 
-impl Unbooked {
+impl UnbookedAgents {
     fn iter<'s>(&'s self, booked: &'s [u32]) -> impl Iterator<Item = (u32, AgentRank)> + 's {
         let rest = self.all[self.passed..].iter().copied();
         rest.filter(|(_, agent)| booked[*agent as usize] == 0)
@@ -77,21 +78,21 @@ impl Reserver {
         self.hopeless.contains(number)
     }
 
-    /// Chooses the agents on which the request has least to wait for, and books them. `within_reach` gives, by agent, the
-    /// room that is free, held back, or (under the priority rule) held by work the request could preempt; it is another one
-    /// only after another number of requests was `placed`.
+    /// Chooses the agents on which the fewest units are still in use, and books them. `obtainable` returns, by agent,
+    /// the units that are free, held back, or (under the priority rule) held by work the request could preempt; it may
+    /// change only when the number of requests `placed` does.
     ///
-    /// The choice is stable: work that starts beside the chosen agents only makes the others less attractive.
+    /// The choice is stable: work that starts on other agents only makes those less attractive.
     pub(crate) fn closest(
         &mut self,
         space: &Space,
         placed: usize,
-        within_reach: impl FnOnce() -> Vec<u32>,
+        obtainable: impl FnOnce() -> Vec<u32>,
         number: usize,
         shape: &Shape,
-    ) -> Option<Reserved> {
+    ) -> Option<ReservedAgents> {
         if self.ranking.placed != Some(placed) {
-            self.ranking = Ranking::new(space, placed, &within_reach(), &self.booked);
+            self.ranking = Ranking::new(space, placed, &obtainable(), &self.booked);
         }
         let chosen = self
             .one_agent(space, number, shape)
@@ -123,28 +124,30 @@ impl Reserver {
 
     fn one_agent(&mut self, space: &Space, number: usize, shape: &Shape) -> Option<AgentRank> {
         let Ranking {
-            by_room, passed, ..
+            by_obtainable,
+            passed,
+            ..
         } = &mut self.ranking;
         let passed = passed.entry(number).or_default();
-        let ahead = by_room[*passed..].iter().position(|agent| {
+        let ahead = by_obtainable[*passed..].iter().position(|agent| {
             let left = space
                 .cell(*agent)
                 .capacity
                 .saturating_sub(self.booked[*agent as usize]);
             left >= shape.units && shape.allows(*agent)
         });
-        *passed = ahead.map_or(by_room.len(), |ahead| *passed + ahead);
-        by_room.get(*passed).copied()
+        *passed = ahead.map_or(by_obtainable.len(), |ahead| *passed + ahead);
+        by_obtainable.get(*passed).copied()
     }
 
-    fn whole_agents(&self, space: &Space, shape: &Shape) -> Option<Reserved> {
+    fn whole_agents(&self, space: &Space, shape: &Shape) -> Option<ReservedAgents> {
         if shape.excluded.is_empty() {
             return whole(&self.ranking.by_size, &self.booked, space, shape);
         }
-        let allowed = |agents: &Unbooked| {
+        let allowed = |agents: &UnbookedAgents| {
             let unbooked = agents.iter(&self.booked);
             let all: Vec<_> = unbooked.filter(|(_, agent)| shape.allows(*agent)).collect();
-            Unbooked {
+            UnbookedAgents {
                 left: all.len(),
                 passed: 0,
                 all,
@@ -159,17 +162,17 @@ impl Reserver {
 }
 
 impl Ranking {
-    fn new(space: &Space, placed: usize, within_reach: &[u32], booked: &[u32]) -> Self {
+    fn new(space: &Space, placed: usize, obtainable: &[u32], booked: &[u32]) -> Self {
         let open = || space.cells().iter().zip(0..).filter(|(cell, _)| cell.open);
-        let reach = |agent: AgentRank| within_reach[agent as usize];
-        let mut by_room: Vec<(Reverse<u32>, AgentRank)> = open()
-            .map(|(cell, agent)| (Reverse(cell.capacity.min(reach(agent))), agent))
+        let obtainable_on = |agent: AgentRank| obtainable[agent as usize];
+        let mut by_obtainable: Vec<(Reverse<u32>, AgentRank)> = open()
+            .map(|(cell, agent)| (Reverse(cell.capacity.min(obtainable_on(agent))), agent))
             .collect();
-        by_room.sort_unstable();
-        let mut by_size: BTreeMap<u32, Unbooked> = BTreeMap::new();
+        by_obtainable.sort_unstable();
+        let mut by_size: BTreeMap<u32, UnbookedAgents> = BTreeMap::new();
         let unbooked = |agent: AgentRank| booked[agent as usize] == 0;
         for (cell, agent) in open().filter(|(cell, agent)| cell.capacity > 0 && unbooked(*agent)) {
-            let missing = cell.capacity.saturating_sub(reach(agent));
+            let missing = cell.capacity.saturating_sub(obtainable_on(agent));
             by_size
                 .entry(cell.capacity)
                 .or_default()
@@ -182,13 +185,13 @@ impl Ranking {
         }
         Self {
             placed: Some(placed),
-            by_room: by_room.into_iter().map(|(_, agent)| agent).collect(),
+            by_obtainable: by_obtainable.into_iter().map(|(_, agent)| agent).collect(),
             passed: BTreeMap::new(),
             by_size,
         }
     }
 
-    /// An agent cannot be taken whole any more; `booked` says so.
+    /// Removes an agent, which was just booked, from those that can be taken whole.
     fn is_booked(&mut self, space: &Space, agent: AgentRank, booked: &[u32]) {
         if let Some(agents) = self.by_size.get_mut(&space.cell(agent).capacity) {
             agents.left = agents.left.saturating_sub(1);
@@ -200,13 +203,13 @@ impl Ranking {
     }
 }
 
-/// Whole agents that make up a shape: of equal ones those with least to get back.
+/// Whole agents that add up to a shape: of equal sizes those with the fewest units in use.
 fn whole(
-    sizes: &BTreeMap<u32, Unbooked>,
+    sizes: &BTreeMap<u32, UnbookedAgents>,
     booked: &[u32],
     space: &Space,
     shape: &Shape,
-) -> Option<Reserved> {
+) -> Option<ReservedAgents> {
     let equal = sizes
         .iter()
         .filter(|(size, agents)| {
@@ -218,7 +221,7 @@ fn whole(
             (missing, Reverse(*size), agents)
         })
         .min_by_key(|(missing, size, _)| (*missing, *size));
-    let first = |agents: &Unbooked, count: u32| -> Reserved {
+    let first = |agents: &UnbookedAgents, count: u32| -> ReservedAgents {
         let unbooked = agents.iter(booked).take(count as usize);
         unbooked.map(|(_, agent)| agent).collect()
     };
@@ -232,7 +235,7 @@ fn whole(
         .map(|(size, agents)| (*size, u32::try_from(agents.left).unwrap_or(u32::MAX)))
         .collect();
     let division = divide(&groups, shape.units, space.heterogeneous())?;
-    let mut chosen = Reserved::new();
+    let mut chosen = ReservedAgents::new();
     for (size, count) in division {
         chosen.extend(first(sizes.get(&size)?, count));
     }

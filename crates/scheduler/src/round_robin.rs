@@ -1,11 +1,11 @@
 //! The round robin rule.
 //!
-//! Jobs take turns, those with the fewest slots in use first, of equals the one submitted first. In its turn a job
-//! starts its first waiting request; if that does not fit, the job is out for this run. Turns go on until all jobs are
-//! out. Zero-slot requests stand in the same line. Nothing is preempted.
+//! Jobs take turns, those with the fewest slots in use first; equal ones in order of submission. In its turn a job
+//! starts its first waiting request; if that does not fit, the job is out for this run. Turns continue until all jobs
+//! are out. Zero-slot requests are in the same queue. Nothing is preempted.
 //!
 //! A request that its job's cap holds back, or that the agents in service could not hold even if they were empty, is
-//! passed over: its job's next one is tried.
+//! skipped: its job's next one is tried.
 //!
 //! A job whose first request would take its workspace above its limit is out for this run too.
 //!
@@ -18,17 +18,17 @@ use std::collections::BinaryHeap;
 
 use det_ids::Micros;
 
-use crate::capacity::Fate;
-use crate::decision::{Decided, Shared, Wait};
+use crate::capacity::Feasibility;
+use crate::decision::{Decision, Shared, Wait};
+use crate::free_capacity::FreeCapacity;
 use crate::prepared::Prepared;
-use crate::reserve::{Reserved, Reserver, reserve_before};
-use crate::room::Room;
+use crate::reserve::{ReservedAgents, Reserver, reserve_before};
 use crate::space::{AgentRank, Parts, Space};
 
-/// Decides for slot requests and zero-slot requests in one line.
-pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decided {
+/// Decides for slot requests and zero-slot requests together.
+pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decision {
     let mut run = Run::new(prepared);
-    run.shared.stop_over_cap(&mut run.decided);
+    run.shared.stop_over_cap(&mut run.decision);
     run.aged_first(reserve_before(&prepared.settings, now));
     run.turns();
     run.finish()
@@ -36,22 +36,22 @@ pub(crate) fn decide(prepared: &Prepared, now: Micros) -> Decided {
 
 struct Run<'a> {
     shared: Shared<'a>,
-    decided: Decided,
-    slots: Room<'a>,
-    aux: Room<'a>,
+    decision: Decision,
+    slots: FreeCapacity<'a>,
+    aux: FreeCapacity<'a>,
     reserver: Reserver,
-    /// Requests that reserve, with the agents.
-    holders: Vec<(usize, Reserved)>,
-    /// By job.
+    /// Requests that reserve agents, and those agents.
+    reserving: Vec<(usize, ReservedAgents)>,
+    /// The waiting requests of each job.
     lines: Vec<Line>,
 }
 
-/// The waiting requests of a job, which stand together.
+/// The waiting requests of a job, which are adjacent, as a range of request numbers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Line {
-    /// The first one that has not been looked at.
+    /// The first one that has not been considered.
     next: usize,
-    /// Behind the last one.
+    /// One after the last.
     end: usize,
     /// The one that did not fit.
     blocked: Option<usize>,
@@ -71,16 +71,16 @@ impl<'a> Run<'a> {
         let aux = prepared.aux_space(&free);
         Self {
             shared: Shared::new(prepared),
-            decided: Decided::default(),
-            slots: Room::of_now(prepared, free),
-            aux: Room::of_now(prepared, aux),
+            decision: Decision::default(),
+            slots: FreeCapacity::of_now(prepared, free),
+            aux: FreeCapacity::of_now(prepared, aux),
             reserver: Reserver::new(prepared),
-            holders: Vec::new(),
+            reserving: Vec::new(),
             lines,
         }
     }
 
-    /// The request that a job offers next; what is passed over has its reason.
+    /// The next request of a job; sets the reasons of those that are skipped.
     fn head(&mut self, job: usize) -> Option<usize> {
         loop {
             let line = self.lines[job];
@@ -99,18 +99,18 @@ impl<'a> Run<'a> {
 
     fn passed_over(&mut self, request: usize) -> Option<Wait> {
         let waiting = &self.shared.prepared.requests[request];
-        if *self.shared.fate(waiting.shape) == Fate::Usable {
+        if *self.shared.feasibility(waiting.shape) == Feasibility::Usable {
             if self.shared.is_over_cap(request) {
                 return Some(Wait::OverCap);
             }
             let above = self.shared.workspaces.is_above(waiting);
             above.then_some(Wait::OverWorkspace { kept_for: None })
         } else {
-            Some(Wait::Fate)
+            Some(Wait::Infeasible)
         }
     }
 
-    /// Jobs whose first request is older than the age limit, the oldest first.
+    /// Serves the jobs whose first request is older than the age limit, the oldest first.
     fn aged_first(&mut self, limit: Option<i64>) {
         let Some(limit) = limit else {
             return;
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Starts a job's first request if it fits; whether it did.
+    /// Starts a job's first request if it fits; returns whether it did.
     fn offer(&mut self, job: usize, request: usize) -> bool {
         let prepared = self.shared.prepared;
         let waiting = &prepared.requests[request];
@@ -165,27 +165,27 @@ impl<'a> Run<'a> {
             return false;
         }
         let zero_slots = waiting.slots == 0;
-        let room = if zero_slots {
+        let capacity = if zero_slots {
             &mut self.aux
         } else {
             &mut self.slots
         };
-        let Some(parts) = room.fit(request) else {
-            self.shared.waits[request] = Wait::NoRoom;
+        let Some(parts) = capacity.fit(request) else {
+            self.shared.waits[request] = Wait::NotEnoughFree;
             self.lines[job].blocked = Some(request);
             return false;
         };
-        room.take(request, &parts);
+        capacity.take(request, &parts);
         if !zero_slots {
             self.score_aux(&parts);
         }
         self.shared.start(request);
         self.lines[job].next += 1;
-        self.decided.placed.push((request, parts));
+        self.decision.placed.push((request, parts));
         true
     }
 
-    /// Where slots are in use, they decide which agent suits a zero-slot request.
+    /// Updates the scores for zero-slot requests, which depend on the slots in use.
     fn score_aux(&mut self, parts: &Parts) {
         for &(agent, _) in parts {
             let score = self.shared.prepared.aux_score(self.slots.free.cell(agent));
@@ -199,8 +199,8 @@ impl<'a> Run<'a> {
         let waiting = &prepared.requests[request];
         let shape = &prepared.shapes[waiting.shape].shape;
         self.shared.keep(request);
-        if self.shared.waits[request] != Wait::NoRoom {
-            // It is not agents that it waits for.
+        if self.shared.waits[request] != Wait::NotEnoughFree {
+            // It does not wait for agents.
             return;
         }
         // Of a single unit there is none free where it may run, so there is nothing that others could take from it.
@@ -208,11 +208,15 @@ impl<'a> Run<'a> {
             return;
         }
         let agents = AgentRank::try_from(prepared.agents.len()).unwrap_or(AgentRank::MAX);
-        let room = &self.slots;
+        let capacity = &self.slots;
         let closest = self.reserver.closest(
-            &room.free,
-            self.decided.placed.len(),
-            || (0..agents).map(|agent| room.within_reach(agent)).collect(),
+            &capacity.free,
+            self.decision.placed.len(),
+            || {
+                (0..agents)
+                    .map(|agent| capacity.free_or_held(agent))
+                    .collect()
+            },
             waiting.shape,
             shape,
         );
@@ -220,12 +224,12 @@ impl<'a> Run<'a> {
             for &agent in &closest {
                 self.slots.hold(agent, u32::MAX);
             }
-            self.holders.push((request, closest));
+            self.reserving.push((request, closest));
         }
     }
 
-    /// Reasons of all that waits.
-    fn finish(mut self) -> Decided {
+    /// Computes the reasons of all waiting requests.
+    fn finish(mut self) -> Decision {
         for line in std::mem::take(&mut self.lines) {
             let Some(blocked) = line.blocked else {
                 continue;
@@ -235,35 +239,35 @@ impl<'a> Run<'a> {
                 self.shared.waits[request] = wait;
             }
         }
-        self.slots.give_back();
-        self.tell_reserved_from_full();
+        self.slots.release_all_held();
+        self.mark_reserved();
         let (slots, aux): (Space, Space) = (self.slots.free, self.aux.free);
-        self.decided.reservations = self.holders;
-        self.shared.explain(&slots, Some(&aux), &mut self.decided);
-        self.decided
+        self.decision.reservations = self.reserving;
+        self.shared.explain(&slots, Some(&aux), &mut self.decision);
+        self.decision
     }
 
-    /// Some requests did not fit only because of what is reserved: says so.
-    fn tell_reserved_from_full(&mut self) {
+    /// Changes the reason of requests that did not fit only because of what is reserved.
+    fn mark_reserved(&mut self) {
         let prepared = self.shared.prepared;
-        if self.holders.is_empty() {
+        if self.reserving.is_empty() {
             return;
         }
         let mut fits: Vec<Option<bool>> = vec![None; prepared.shapes.len()];
         for (request, waiting) in prepared.requests.iter().enumerate() {
-            if self.shared.waits[request] != Wait::NoRoom || waiting.slots == 0 {
+            if self.shared.waits[request] != Wait::NotEnoughFree || waiting.slots == 0 {
                 continue;
             }
             let shape = &prepared.shapes[waiting.shape].shape;
             let free = &self.slots.free;
             let fits = *fits[waiting.shape].get_or_insert_with(|| free.fit(shape, 0).is_some());
-            let holder = self
-                .holders
+            let owner = self
+                .reserving
                 .iter()
-                .filter(|(holder, _)| *holder != request)
+                .filter(|(owner, _)| *owner != request)
                 .find(|(_, agents)| agents.iter().any(|agent| shape.allows(*agent)));
-            if let (true, Some((holder, _))) = (fits, holder) {
-                self.shared.waits[request] = Wait::ReservedFor(*holder);
+            if let (true, Some((owner, _))) = (fits, owner) {
+                self.shared.waits[request] = Wait::ReservedFor(*owner);
             }
         }
     }

@@ -1,29 +1,29 @@
 //! How many slots each job is entitled to.
 //!
-//! A job's share is proportional to its weight times its demand: no more than it asks for, no less than what it holds
-//! and cannot give back, and at least one slot as long as there are enough for everybody. Whole slots are handed out by
+//! A job's share is proportional to its weight times its demand: at most what it asks for, at least what it holds and
+//! cannot give back, and at least one slot as long as there are enough for all jobs. Whole slots are handed out by
 //! largest remainder.
 //!
-//! The factor between `weight × demand` and share is the root of a monotonous sum of clamped lines. It is found without
-//! sorting: the median of the places where a line begins or ends to be clamped halves what is left to look at, so the
-//! cost is linear in the number of jobs (the continuous quadratic knapsack by breakpoint search; Brucker 1984,
+//! The factor between `weight × demand` and share is the root of a monotonic sum of clamped lines. It is found without
+//! sorting: the median of the points where a line starts or ends to be clamped halves the remaining search range, so
+//! the cost is linear in the number of jobs (the continuous quadratic knapsack by breakpoint search; Brucker 1984,
 //! doi:10.1016/0167-6377(84)90010-5).
 
-/// What a job brings to the division.
+/// A job's claim to slots.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Claim {
     /// Above 0 and finite.
     pub(crate) weight: f64,
-    /// Slots that it could use at a time.
+    /// Slots that it could use at one time.
     pub(crate) demand: u64,
     /// Slots that it holds and cannot be asked to give back.
     pub(crate) fixed: u64,
 }
 
-/// Parts of a slot that are told apart when remainders are compared: differences below are of rounding.
+/// Resolution, in parts of a slot, with which remainders are compared: smaller differences are rounding errors.
 const PARTS: f64 = 1e7;
 
-/// Steeper lines, and flatter ones than one part of it, count as this steep, so that no sum of them overflows.
+/// Slopes are clamped to this value and its inverse, so that no sum of them overflows.
 const STEEPEST: f64 = 1e250;
 
 /// A claim with its bounds, in real numbers of slots.
@@ -39,20 +39,21 @@ impl Line {
         (factor * self.slope).clamp(self.low, self.high)
     }
 
-    /// Where it begins to rise.
+    /// The factor at which it starts to rise.
     fn leaves_low(&self) -> f64 {
         self.low / self.slope
     }
 
-    /// Where it ends to rise.
+    /// The factor at which it stops rising.
     fn meets_high(&self) -> f64 {
         self.high / self.slope
     }
 }
 
-/// Divides `capacity` slots among claims, which come in the order in which ties are decided.
+/// Divides `capacity` slots among claims, which are in the order in which ties are decided.
 ///
-/// The shares add up to the capacity, or to all that is asked for if that is less; to more only if more is fixed.
+/// The shares add up to the capacity, or to all that is asked for if that is less; they exceed it only if the fixed
+/// slots do.
 pub(crate) fn divide(claims: &[Claim], capacity: u64) -> Vec<u64> {
     let bounds = bounds(claims, capacity);
     let least: u64 = bounds.iter().map(|(low, _)| *low).sum();
@@ -98,7 +99,7 @@ fn bounds(claims: &[Claim], capacity: u64) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// The factor at which the lines add up to `total`, which lies between their least and their greatest sum.
+/// The factor at which the lines add up to `total`, which is between their least and their greatest sum.
 fn factor(lines: &[Line], total: f64) -> f64 {
     // A line without slope, and one whose bounds meet, is constant.
     let rises = |line: &&Line| line.slope > 0.0 && line.low < line.high;
@@ -125,7 +126,7 @@ fn factor(lines: &[Line], total: f64) -> f64 {
         } else {
             above = point;
         }
-        // Lines that bend nowhere between the two are known there.
+        // Lines without a bend between the two are known in that range.
         open.retain(|line| {
             if line.meets_high() <= below {
                 fixed += line.high;
@@ -139,7 +140,7 @@ fn factor(lines: &[Line], total: f64) -> f64 {
             false
         });
     }
-    // What is open still has no bend in between.
+    // The lines still open have no bend in this range.
     slope += open.iter().map(|line| line.slope).sum::<f64>();
     if slope > 0.0 {
         ((total - fixed) / slope).clamp(below, above)
@@ -231,7 +232,7 @@ mod tests {
                 &[4, 3, 3],
             ),
             (
-                "nobody is left with nothing",
+                "every job gets at least one slot",
                 10,
                 &[(1, 1.0), (99, 1.0)],
                 &[1, 9],
@@ -251,7 +252,7 @@ mod tests {
             ),
             ("more jobs than slots", 3, &[(2, 1.0); 5], &[1, 1, 1, 0, 0]),
             ("enough for everybody", 10, &[(3, 5.0), (4, 1.0)], &[3, 4]),
-            ("nobody asks", 10, &[], &[]),
+            ("no claims", 10, &[], &[]),
             ("nothing to share", 0, &[(3, 1.0)], &[0]),
             (
                 "what a cap frees is shared again",
@@ -309,16 +310,16 @@ mod tests {
             let shares = divide(&claims, capacity);
             let asked: u64 = claims.iter().map(|c| c.demand.max(c.fixed)).sum();
             let fixed: u64 = claims.iter().map(|c| c.fixed).sum();
-            let told = format!("{capacity} {claims:?} {shares:?}");
+            let case = format!("{capacity} {claims:?} {shares:?}");
             assert_eq!(
                 shares.iter().sum::<u64>(),
                 capacity.min(asked).max(fixed),
-                "{told}"
+                "{case}"
             );
             for (claim, share) in claims.iter().zip(&shares) {
                 assert!(
                     *share >= claim.fixed && *share <= claim.demand.max(claim.fixed),
-                    "{told}"
+                    "{case}"
                 );
             }
         }

@@ -1,9 +1,9 @@
-//! Counts of free room, arranged so that a fit is found without walking all agents.
+//! Numbers of free units by agent, indexed so that a fit is found without visiting all agents.
 //!
-//! A [`Space`] knows agents only by their rank (their place in id order) and room only as numbers of units: slots in
-//! one run, auxiliary places in the other. Agents stand in buckets of equal free room and score; wholly unused agents
-//! also stand in groups of equal size, for requests that span agents. Nothing is copied to try something: what is
-//! taken is given back.
+//! A [`Space`] knows agents only by their rank (their index in id order) and capacity only as a number of units: slots
+//! in one run, auxiliary places in the other. Agents are in buckets of equal free units and score; entirely unused
+//! agents are also in groups of equal size, for requests that span agents. Nothing is copied to try a change: it is
+//! undone.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,14 +14,14 @@ use crate::model::Fitting;
 /// Rank of an agent in id order.
 pub(crate) type AgentRank = u32;
 
-/// What a fit is asked for.
+/// What has to fit: the part of a request that determines where it can be placed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shape {
-    /// Units of room; at least 1.
+    /// Number of units; at least 1.
     pub(crate) units: u32,
     /// Whether all of them must be on one agent.
     pub(crate) single_agent: bool,
-    /// Agents that are out of question, ascending.
+    /// Agents that must not be used, ascending.
     pub(crate) excluded: Vec<AgentRank>,
 }
 
@@ -37,20 +37,20 @@ impl Shape {
     }
 }
 
-/// Room on one agent.
+/// Units of one agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cell {
     /// Whether new work may be placed.
     pub(crate) open: bool,
-    /// Units that can be given out.
+    /// Units that can be given to work.
     pub(crate) capacity: u32,
     /// Units of the capacity that are taken.
     pub(crate) busy: u32,
     /// Units that work holds, those outside the capacity included (a draining slot in use).
     pub(crate) used: u32,
-    /// Units of the agent, usable or not: what a share of free room is a share of.
+    /// All units of the agent, usable or not: the denominator of its free share.
     pub(crate) total: u32,
-    /// A score that does not depend on the room, where the rule says so.
+    /// A score that replaces the one computed from the free units.
     pub(crate) fixed_score: Option<Score>,
 }
 
@@ -61,7 +61,7 @@ impl Cell {
     }
 }
 
-/// How well an agent suits, as a fraction; more is better.
+/// How well an agent suits, as a fraction; greater is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Score {
     numerator: u32,
@@ -94,15 +94,15 @@ impl Score {
 /// Units taken on agents.
 pub(crate) type Parts = Vec<(AgentRank, u32)>;
 
-/// Room of all agents.
+/// Units of all agents.
 #[derive(Debug, Clone)]
 pub(crate) struct Space {
     fitting: Fitting,
     heterogeneous: bool,
     cells: Vec<Cell>,
-    /// Open agents by free room, then score.
+    /// Open agents by free units, then score.
     buckets: BTreeMap<(u32, Score), BTreeSet<AgentRank>>,
-    /// Open agents nobody uses, by free room; agents without room are left out.
+    /// Open agents without work, by free units; agents without free units are left out.
     idle: BTreeMap<u32, BTreeSet<AgentRank>>,
 }
 
@@ -141,7 +141,7 @@ impl Space {
         });
     }
 
-    /// Gives back what work on this agent held: `held` units, of which `usable` can be given out again.
+    /// Releases what work on this agent held: `held` units, of which `usable` can be given to new work.
     pub(crate) fn give(&mut self, agent: AgentRank, usable: u32, held: u32) {
         self.change(agent, |cell| {
             cell.busy = cell.busy.saturating_sub(usable);
@@ -150,25 +150,25 @@ impl Space {
     }
 
     /// Undoes [`Self::give`].
-    pub(crate) fn take_again(&mut self, agent: AgentRank, usable: u32, held: u32) {
+    pub(crate) fn undo_release(&mut self, agent: AgentRank, usable: u32, held: u32) {
         self.change(agent, |cell| {
             cell.busy = cell.busy.saturating_add(usable);
             cell.used = cell.used.saturating_add(held);
         });
     }
 
-    /// Whether an agent takes new work.
+    /// Sets whether an agent takes new work.
     pub(crate) fn set_open(&mut self, agent: AgentRank, open: bool) {
         self.change(agent, |cell| cell.open = open);
     }
 
-    /// Whether the agent's score is given by something else than its room.
+    /// Sets a score that replaces the one computed from the free units; `None` = none.
     pub(crate) fn set_fixed_score(&mut self, agent: AgentRank, score: Option<Score>) {
         self.change(agent, |cell| cell.fixed_score = score);
     }
 
-    /// Where `shape` fits now: one agent if any holds it all, else whole agents if it may span them. `spread` varies
-    /// which of several equal agents is taken.
+    /// Where `shape` fits now: on one agent if any holds it all, else on whole agents if it may span them. `spread`
+    /// varies which of several equal agents is taken.
     pub(crate) fn fit(&self, shape: &Shape, spread: u64) -> Option<Parts> {
         if let Some(agent) = self.fit_one(shape, spread) {
             return Some(vec![(agent, shape.units)]);
@@ -180,8 +180,9 @@ impl Space {
         }
     }
 
-    /// Where `shape` fits on the agents on which room was made for it: one of them, or whole agents, all of these among
-    /// them.
+    /// Where `shape` fits on the agents in `near`, where work stops for it: on one of them, or on whole agents that
+    /// include
+    /// all of them.
     pub(crate) fn fit_near(
         &self,
         shape: &Shape,
@@ -239,7 +240,7 @@ impl Space {
             .collect()
     }
 
-    /// Whole unused agents that make up `shape`, those in `first` before others.
+    /// Whole unused agents that add up to `shape`, preferably those in `first`.
     fn fit_gang(&self, shape: &Shape, spread: u64, first: &BTreeSet<AgentRank>) -> Option<Parts> {
         let chosen = divide(&self.idle_groups(shape), shape.units, self.heterogeneous)?;
         let mut parts = Parts::new();
@@ -307,7 +308,7 @@ impl Space {
     }
 }
 
-/// All members, beginning at a place that `spread` chooses among `agents_in_pool` ranks.
+/// All members, starting at a rank that `spread` chooses among `agents_in_pool` ranks.
 fn rotated(
     agents: &BTreeSet<AgentRank>,
     spread: u64,
@@ -329,8 +330,8 @@ pub(crate) fn spread_of(id: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn space(fitting: Fitting, rooms: &[(u32, u32)]) -> Space {
-        let cells = rooms
+    fn space(fitting: Fitting, agents: &[(u32, u32)]) -> Space {
+        let cells = agents
             .iter()
             .map(|&(capacity, busy)| Cell {
                 open: true,
@@ -354,12 +355,12 @@ mod tests {
 
     #[test]
     fn best_takes_the_fullest_and_worst_the_emptiest_share() {
-        let rooms = [(8, 0), (8, 6), (4, 1), (2, 0)];
-        let best = space(Fitting::Best, &rooms).fit(&one(2), 7);
+        let agents = [(8, 0), (8, 6), (4, 1), (2, 0)];
+        let best = space(Fitting::Best, &agents).fit(&one(2), 7);
         assert!(matches!(best.as_deref(), Some([(1 | 3, 2)])), "{best:?}");
-        let best = space(Fitting::Best, &rooms).fit(&one(3), 7);
+        let best = space(Fitting::Best, &agents).fit(&one(3), 7);
         assert_eq!(best, Some(vec![(2, 3)]));
-        let worst = space(Fitting::Worst, &rooms).fit(&one(2), 7);
+        let worst = space(Fitting::Worst, &agents).fit(&one(2), 7);
         assert!(matches!(worst.as_deref(), Some([(0 | 3, 2)])), "{worst:?}");
     }
 
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn room_on_a_closed_agent_is_not_offered() {
+    fn free_units_on_a_closed_agent_are_not_offered() {
         let mut cells = space(Fitting::Best, &[(4, 0)]).cells;
         cells[0].open = false;
         assert_eq!(Space::new(Fitting::Best, true, cells).fit(&one(1), 0), None);

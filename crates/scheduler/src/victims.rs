@@ -3,35 +3,35 @@
 use std::collections::BTreeMap;
 
 use crate::gang::{Group, divide};
-use crate::prepared::{Active, Part};
+use crate::prepared::{ActiveAllocation, Part};
 use crate::space::{AgentRank, Shape, Space};
 
 /// Looks for victims among `candidates`, which come least important first, for a `shape` that does not fit `space`.
-/// Answers with their numbers, least important first, or `None` if it does not fit even without all of them.
+/// Returns their numbers, least important first, or `None` if it does not fit even without all of them.
 ///
 /// Candidates are removed one by one until the request fits. Then, most important first, each is given back if the
 /// request still fits: what was removed on agents that do not matter goes on running.
 pub(crate) fn search(
     space: &Space,
     shape: &Shape,
-    running: &[Active],
+    running: &[ActiveAllocation],
     candidates: impl Iterator<Item = usize>,
 ) -> Option<Vec<usize>> {
-    let mut trial = Trial::new(space, shape);
+    let mut delta = SpaceDelta::new(space, shape);
     let mut removed: Vec<usize> = Vec::new();
     for candidate in candidates {
         let parts = &running[candidate].parts;
-        if !parts.iter().any(|part| trial.matters(part)) {
+        if !parts.iter().any(|part| delta.matters(part)) {
             continue;
         }
         removed.push(candidate);
-        trial.change(parts, Change::Free);
-        if trial.fits() {
+        delta.change(parts, Change::Free);
+        if delta.fits() {
             let mut kept = Vec::new();
             for victim in removed.into_iter().rev() {
-                trial.change(&running[victim].parts, Change::Hold);
-                if !trial.fits() {
-                    trial.change(&running[victim].parts, Change::Free);
+                delta.change(&running[victim].parts, Change::Hold);
+                if !delta.fits() {
+                    delta.change(&running[victim].parts, Change::Free);
                     kept.push(victim);
                 }
             }
@@ -48,26 +48,27 @@ enum Change {
     Hold,
 }
 
-/// What becomes of the space without some work, with the two counts that answer whether a shape fits.
-struct Trial<'a> {
+/// The space as it would be without some of its work, with the two counts that decide whether a shape fits.
+struct SpaceDelta<'a> {
     space: &'a Space,
     shape: &'a Shape,
-    /// Agents where something was changed.
-    changed: BTreeMap<AgentRank, Room>,
-    /// Agents that hold the whole request; none without a change.
-    roomy: u32,
+    /// Free and used units of the agents where something was changed.
+    changed: BTreeMap<AgentRank, AgentUse>,
+    /// Number of changed agents that hold the whole request.
+    agents_that_fit: u32,
     /// Unused agents by size; empty for a request that may not span agents.
     idle: BTreeMap<u32, u32>,
 }
 
+/// Units of one agent.
 #[derive(Clone, Copy)]
-struct Room {
+struct AgentUse {
     /// Below 0 where more is held than there may be: a limit that was lowered.
     free: i64,
     used: u32,
 }
 
-impl<'a> Trial<'a> {
+impl<'a> SpaceDelta<'a> {
     fn new(space: &'a Space, shape: &'a Shape) -> Self {
         let idle = if shape.spans() {
             space.idle_groups(shape).into_iter().collect()
@@ -78,7 +79,7 @@ impl<'a> Trial<'a> {
             space,
             shape,
             changed: BTreeMap::new(),
-            roomy: 0,
+            agents_that_fit: 0,
             idle,
         }
     }
@@ -93,16 +94,16 @@ impl<'a> Trial<'a> {
                 continue;
             }
             let cell = self.space.cell(part.agent);
-            let before = *self.changed.entry(part.agent).or_insert(Room {
+            let before = *self.changed.entry(part.agent).or_insert(AgentUse {
                 free: i64::from(cell.capacity) - i64::from(cell.busy),
                 used: cell.used,
             });
             let after = match change {
-                Change::Free => Room {
+                Change::Free => AgentUse {
                     free: before.free + i64::from(part.usable),
                     used: before.used.saturating_sub(part.held),
                 },
-                Change::Hold => Room {
+                Change::Hold => AgentUse {
                     free: before.free - i64::from(part.usable),
                     used: before.used.saturating_add(part.held),
                 },
@@ -114,16 +115,16 @@ impl<'a> Trial<'a> {
     }
 
     /// Adds an agent to the counts, or takes it out of them.
-    fn count(&mut self, room: Room, present: bool) {
-        if room.free >= i64::from(self.shape.units) {
-            self.roomy = if present {
-                self.roomy + 1
+    fn count(&mut self, agent: AgentUse, present: bool) {
+        if agent.free >= i64::from(self.shape.units) {
+            self.agents_that_fit = if present {
+                self.agents_that_fit + 1
             } else {
-                self.roomy.saturating_sub(1)
+                self.agents_that_fit.saturating_sub(1)
             };
         }
-        let size = u32::try_from(room.free).unwrap_or(0);
-        if self.shape.spans() && room.used == 0 && size > 0 {
+        let size = u32::try_from(agent.free).unwrap_or(0);
+        if self.shape.spans() && agent.used == 0 && size > 0 {
             let agents = self.idle.entry(size).or_default();
             *agents = if present {
                 *agents + 1
@@ -134,7 +135,7 @@ impl<'a> Trial<'a> {
     }
 
     fn fits(&self) -> bool {
-        if self.roomy > 0 {
+        if self.agents_that_fit > 0 {
             return true;
         }
         if !self.shape.spans() {

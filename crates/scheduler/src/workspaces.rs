@@ -1,32 +1,33 @@
-//! Limits of workspaces: how many slots the jobs of one may use together.
+//! Limits of workspaces: how many slots the jobs of a workspace may use together.
 //!
-//! A limit holds requests back and stops nobody. What is left of it is *kept* for some that wait, so that others of the
-//! workspace do not take it before them: for those that have waited longer than [`crate::PoolSettings::reserve_after`],
-//! for those that running work is being stopped for, and, where priorities decide, for all of more important classes.
+//! A limit holds requests back and stops no running work. What is left of it is *kept* for some waiting requests, so
+//! that others of the workspace do not take it before them: for those that have waited longer than
+//! [`crate::PoolSettings::reserve_after`], for those that running work is being stopped for, and, where priorities
+//! decide, for all of more important classes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::prepared::{Prepared, Waiting};
+use crate::prepared::{Prepared, WaitingRequest};
 
-/// What the limited workspaces use, and keep.
+/// The workspaces with a limit: what they use, and what is kept for which requests.
 pub(crate) struct Workspaces {
-    /// By job: the number of its workspace, if that has a limit. Empty if none has.
+    /// By job: the index of its workspace in `limited`, if that has a limit. Empty if none has.
     of_job: Vec<Option<usize>>,
-    limited: Vec<Limited>,
+    limited: Vec<LimitedWorkspace>,
 }
 
-struct Limited {
+struct LimitedWorkspace {
     max_slots: u64,
-    /// In all pools; of this one with the placements of the plan.
+    /// Slots in use in all pools, the placements of this plan included.
     in_use: u64,
-    /// Requests for which slots are kept, and how many: an earlier one goes before a later one. There are no more of them
-    /// than slots.
+    /// Requests for which slots are kept, and how many; earlier ones go first. There are at most as many requests as
+    /// slots.
     kept: Vec<(usize, u64)>,
     keeping: BTreeSet<usize>,
     kept_sum: u64,
 }
 
-impl Limited {
+impl LimitedWorkspace {
     /// Slots that are kept for requests which go before this one.
     fn kept_before(&self, request: usize) -> u64 {
         if !self.keeping.contains(&request) {
@@ -40,11 +41,11 @@ impl Limited {
 impl Workspaces {
     /// `in_use` gives the slots in use by job.
     pub(crate) fn new(prepared: &Prepared, in_use: &[u64]) -> Self {
-        let mut limited: Vec<Limited> = Vec::new();
+        let mut limited: Vec<LimitedWorkspace> = Vec::new();
         let mut of_job = Vec::new();
         if !prepared.workspaces.is_empty() {
             let numbers: BTreeMap<_, usize> = prepared.workspaces.keys().zip(0..).collect();
-            limited.extend(prepared.workspaces.values().map(|limit| Limited {
+            limited.extend(prepared.workspaces.values().map(|limit| LimitedWorkspace {
                 max_slots: limit.max_slots.into(),
                 in_use: limit.in_other_pools.into(),
                 kept: Vec::new(),
@@ -71,7 +72,7 @@ impl Workspaces {
         self.of_job.get(job).copied().flatten()
     }
 
-    fn of(&self, job: usize) -> Option<&Limited> {
+    fn of(&self, job: usize) -> Option<&LimitedWorkspace> {
         self.limited.get(self.number(job)?)
     }
 
@@ -81,21 +82,21 @@ impl Workspaces {
     }
 
     /// Whether a request asks for more than its workspace may ever use.
-    pub(crate) fn is_above(&self, waiting: &Waiting) -> bool {
+    pub(crate) fn is_above(&self, waiting: &WaitingRequest) -> bool {
         let slots = u64::from(waiting.slots);
         self.of(waiting.job)
             .is_some_and(|own| slots > own.max_slots)
     }
 
     /// Whether a request would take its workspace above its limit.
-    pub(crate) fn is_full(&self, waiting: &Waiting) -> bool {
+    pub(crate) fn is_full(&self, waiting: &WaitingRequest) -> bool {
         let slots = u64::from(waiting.slots);
         self.of(waiting.job)
             .is_some_and(|own| own.in_use + slots > own.max_slots)
     }
 
     /// Whether a request would take its workspace above its limit, or what is kept for others.
-    pub(crate) fn hold_back(&self, request: usize, waiting: &Waiting) -> bool {
+    pub(crate) fn hold_back(&self, request: usize, waiting: &WaitingRequest) -> bool {
         let slots = u64::from(waiting.slots);
         slots > 0
             && self
@@ -103,14 +104,14 @@ impl Workspaces {
                 .is_some_and(|own| own.in_use + own.kept_before(request) + slots > own.max_slots)
     }
 
-    /// The first of the requests that go before this one, by what is kept of its job's workspace.
+    /// The first request for which slots of the job's workspace are kept, if it is not `request` itself.
     pub(crate) fn kept_for(&self, request: usize, job: usize) -> Option<usize> {
         let (first, _) = self.of(job)?.kept.first()?;
         (*first != request).then_some(*first)
     }
 
-    /// A request starts.
-    pub(crate) fn start(&mut self, request: usize, waiting: &Waiting) {
+    /// Records that a request starts.
+    pub(crate) fn start(&mut self, request: usize, waiting: &WaitingRequest) {
         if let Some(number) = self.number(waiting.job) {
             let own = &mut self.limited[number];
             own.in_use += u64::from(waiting.slots);
@@ -121,12 +122,12 @@ impl Workspaces {
         }
     }
 
-    /// Keeps what a request needs, unless its workspace may never use so much.
-    pub(crate) fn keep(&mut self, request: usize, waiting: &Waiting) {
+    /// Keeps the slots that a request needs, unless its workspace may never use so many.
+    pub(crate) fn keep(&mut self, request: usize, waiting: &WaitingRequest) {
         if let Some(number) = self.number(waiting.job) {
             let own = &mut self.limited[number];
             let slots = u64::from(waiting.slots);
-            // Where all is kept, nobody else gets anything.
+            // If everything is kept already, later requests get nothing anyway.
             let left = own.in_use + own.kept_sum < own.max_slots;
             if left && slots > 0 && slots <= own.max_slots && own.keeping.insert(request) {
                 own.kept.push((request, slots));
@@ -135,7 +136,7 @@ impl Workspaces {
         }
     }
 
-    /// Keeps nothing for anybody.
+    /// Stops keeping slots for any request.
     pub(crate) fn keep_nothing(&mut self) {
         for own in &mut self.limited {
             own.kept.clear();
@@ -146,17 +147,17 @@ impl Workspaces {
 
     /// By limited workspace: its jobs, and the slots of this pool that they may use together.
     pub(crate) fn allowances(&self, prepared: &Prepared) -> Vec<(Vec<usize>, u64)> {
-        let mut found: Vec<(Vec<usize>, u64)> = prepared
+        let mut allowances: Vec<(Vec<usize>, u64)> = prepared
             .workspaces
             .values()
             .map(|limit| (Vec::new(), limit.here().into()))
             .collect();
         for (job, number) in self.of_job.iter().enumerate() {
             if let Some(number) = number {
-                found[*number].0.push(job);
+                allowances[*number].0.push(job);
             }
         }
-        found
+        allowances
     }
 
     /// Slots of this pool that a job's workspace may use; `None` = any number.

@@ -270,7 +270,7 @@ fn shuffled(world: &World, by: usize) -> World {
 }
 
 /// Tells a planner what is different.
-fn tell(planner: &mut Planner, before: &World, after: &World) {
+fn update(planner: &mut Planner, before: &World, after: &World) {
     if before.pool.settings != after.pool.settings {
         planner.set_settings(after.pool.settings.clone());
     }
@@ -329,7 +329,11 @@ fn compare(
     prop_assert_eq!(&pass.hand_over, &plan.hand_over);
     for (id, reason) in pass.waiting {
         let before = known.insert(id, Arc::clone(&reason));
-        prop_assert_ne!(before, Some(reason), "what was known is told again");
+        prop_assert_ne!(
+            before,
+            Some(reason),
+            "a reason is reported again without a change"
+        );
     }
     let mut behind = 0;
     for (id, reason) in &plan.waiting {
@@ -344,7 +348,7 @@ fn compare(
     }
     prop_assert!(
         behind <= pass.outdated,
-        "{behind} are out of date, told {}",
+        "{behind} are out of date, reported {}",
         pass.outdated
     );
     Ok(())
@@ -372,7 +376,7 @@ fn probe(planner: &mut Planner, world: &World, number: usize) -> Result<(), Test
     let mut waiting = plan.waiting.into_iter();
     let waits = waiting.find(|(id, _)| *id == request.allocation_id);
     prop_assert_eq!(
-        planner.wait_of(request, job, world.now),
+        planner.wait_reason_if_added(request, job, world.now),
         waits.map(|(_, reason)| reason)
     );
     prop_assert_eq!(planner.plan(world.now), world.decide());
@@ -380,7 +384,7 @@ fn probe(planner: &mut Planner, world: &World, number: usize) -> Result<(), Test
 }
 
 proptest! {
-    /// A planner that is told every change decides what a plan of everything decides, and tells every reason.
+    /// A planner that is updated with every change decides what a plan of everything decides, and reports every reason.
     #[test]
     fn a_planner_that_is_told_changes_knows_everything(
         start in starts(),
@@ -406,7 +410,7 @@ proptest! {
                 }
             }
             // Several changes may come together.
-            tell(&mut planner, &before, &world);
+            update(&mut planner, &before, &world);
             if number % 3 == 0 {
                 continue;
             }
@@ -452,7 +456,7 @@ proptest! {
 
     /// When everything that runs ends, again and again, everything that can run does run.
     #[test]
-    fn nobody_waits_for_ever(
+    fn no_request_waits_for_ever(
         start in starts(),
         history in prop::collection::vec(events(), 1..40),
     ) {

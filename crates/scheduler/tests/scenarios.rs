@@ -5,7 +5,8 @@ mod common;
 use common::{World, notebook, pool, preempt, prio, start, wait};
 use det_ids::{AgentId, AllocationId};
 use det_scheduler::{
-    AgentState, Behind, PreemptReason, Progress, Provisionable, WaitKind, WaitReason, can_ever_fit,
+    AgentState, BlockingCause, PreemptReason, Progress, Provisionable, WaitKind, WaitReason,
+    can_ever_fit,
 };
 
 /// Sizes of the parts a request was placed in, largest first.
@@ -195,7 +196,7 @@ fn row_5_what_cannot_be_preempted_does_not_backfill() {
         WaitReason::BehindHigherPriority {
             allocation: AllocationId::from("x"),
             priority: 40,
-            because: Behind::NotPreemptible,
+            because: BlockingCause::NotPreemptible,
         }
     );
 }
@@ -301,7 +302,7 @@ fn row_10_the_seven_steps() {
         .queued("eight", 8, &prio(1))
         .queued("four", 4, &prio(2))
         .expect(&[wait("eight", "not_enough_free_slots"), start("four")])
-        // 7: the notebook ends, the smaller one makes room, and comes back at the end.
+        // 7: the notebook ends, the smaller one is preempted, and starts again at the end.
         .then(|w| {
             w.ends("notebook");
         })
@@ -419,7 +420,7 @@ fn victims_stay_with_the_one_they_stop_for() {
         wait("b", "waiting_for_preemption"),
         wait("d", "waiting_for_preemption"),
     ]);
-    // b goes away: its victim's room is for anybody.
+    // b is removed: any request may get its victim's slots.
     world
         .then(|w| w.queue.requests.retain(|r| r.allocation_id.as_str() != "b"))
         .queued("e", 2, &prio(25))
@@ -583,7 +584,7 @@ fn the_less_important_wait_for_a_lost_connection_but_not_for_a_person() {
 }
 
 #[test]
-fn impossible_requests_block_nobody() {
+fn impossible_requests_do_not_block_others() {
     pool()
         .agents(&[4, 4])
         .queued("wide", 6, &prio(1))

@@ -2,7 +2,8 @@
 
 use det_ids::AllocationId;
 use det_scheduler::{
-    AgentSnapshot, AgentState, Behind, Plan, Policy, Progress, Request, SlotState, WaitReason,
+    AgentSnapshot, AgentState, BlockingCause, Plan, Policy, Progress, Request, SlotState,
+    WaitReason,
 };
 
 use super::fit::{State, free_slots};
@@ -184,7 +185,7 @@ fn is_behind(
     after: &State,
     plan: &Plan,
     request: &Request,
-    (allocation, priority, because): (&AllocationId, u8, Behind),
+    (allocation, priority, because): (&AllocationId, u8, BlockingCause),
 ) -> bool {
     let Policy::Priority { preemption, .. } = before.pool.settings.policy else {
         return false;
@@ -193,9 +194,9 @@ fn is_behind(
         return false;
     };
     let truth = match because {
-        Behind::PreemptionOff => !preemption,
-        Behind::NotPreemptible => preemption && !request.preemptible,
-        Behind::RoomBeingFreed => after
+        BlockingCause::PreemptionOff => !preemption,
+        BlockingCause::NotPreemptible => preemption && !request.preemptible,
+        BlockingCause::RoomBeingFreed => after
             .pool
             .running
             .iter()

@@ -5,7 +5,7 @@
     reason = "shared by several test binaries, exported by none"
 )]
 
-/// The one judge of plans; the scenarios of `crates/scenario` stand before it too.
+/// The checks that every plan must pass; the scenarios of `crates/scenario` run the same ones.
 #[path = "../../../scenario/tests/judge/mod.rs"]
 pub mod judge;
 
@@ -263,7 +263,7 @@ impl World {
         }
         assert_eq!(
             left, 0,
-            "the scenario has no room for {}",
+            "the scenario has no free slots for {}",
             request.allocation_id
         );
         placement

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use det_config::errors::ConfigErrors;
 use det_config::experiment::{Placement, TrialSize};
 use det_ids::{JobId, Micros};
-use det_scheduler::{Policy, Side, Standing};
+use det_scheduler::{Policy, QueueEntry, Side};
 use det_store::allocations::{self, AllocationRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 
@@ -101,8 +101,8 @@ impl QueueChange {
 }
 
 /// Where a job stands in the queue of its pool.
-pub(crate) fn standing(job: &JobRow) -> Standing {
-    Standing {
+pub(crate) fn standing(job: &JobRow) -> QueueEntry {
+    QueueEntry {
         job_id: JobId(job.id.clone()),
         priority: u8::try_from(job.priority).unwrap_or(99),
         submitted_at: Micros(job.submitted_at),

@@ -20,7 +20,7 @@ pub(crate) fn waiting_of(
 ) -> AppResult<Waiting> {
     let document = Document {
         reason,
-        message: reason.told(name_of, |id| places.name_of(id)),
+        message: reason.explain(name_of, |id| places.name_of(id)),
     };
     Ok(Waiting {
         stored: serde_json::to_string(&document).map_err(AppError::internal)?,

@@ -110,7 +110,10 @@ pub(super) async fn send_on(
             probes += 1;
             let request = crate::live::request(&row);
             let entry = image.job_entry(job, pool);
-            if planner.wait_of(request, entry, Micros(now)).is_none() {
+            if planner
+                .wait_reason_if_added(request, entry, Micros(now))
+                .is_none()
+            {
                 master.send_to(&row, pool.clone()).await?;
                 taken.insert(pool.clone());
                 sent.insert(row.id.clone());
@@ -141,7 +144,7 @@ impl Master {
         let request = crate::live::request(row);
         let reason = beside(true, move || {
             let now = Micros(det_store::now());
-            Planner::of(&snapshot, &queue).wait_of(request, entry, now)
+            Planner::of(&snapshot, &queue).wait_reason_if_added(request, entry, now)
         })
         .await?;
         let Some(reason) = reason else {
@@ -150,7 +153,7 @@ impl Master {
         let places = self.places.get();
         let tell = |image: &Image| {
             let called = |id: &AllocationId| image.called(id.as_str());
-            reason.told(called, |id| places.name_of(id))
+            reason.explain(called, |id| places.name_of(id))
         };
         Ok(Some(self.live.look(&self.store, tell).await?))
     }

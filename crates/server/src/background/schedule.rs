@@ -144,7 +144,7 @@ async fn pass(master: &Master, state: &mut State) -> AppResult<Option<Duration>>
         if decided.outdated > 0 {
             sooner(state.refreshes.wait_for(decided.outdated));
         }
-        if let Some(due) = planner.next_of_age(now)
+        if let Some(due) = planner.next_reservation_at(now)
             && let Ok(wait) = u64::try_from(due.0.saturating_sub(now.0))
         {
             sooner(Duration::from_micros(wait));

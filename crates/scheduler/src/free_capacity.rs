@@ -1,79 +1,80 @@
-//! Room during one run: what is free, what stopping work will free, for whom it does, and what is held back.
+//! Free capacity during one run: what is free, what stopping work will free and for which request, and what is held
+//! back.
 
 use std::collections::BTreeMap;
 
 use det_ids::AllocationId;
 
-use crate::future::{Future, ShapeSet};
+use crate::future::{FutureCapacity, ShapeSet};
 use crate::model::Progress;
 use crate::prepared::{Part, Prepared};
 use crate::space::{AgentRank, Parts, Space, spread_of};
 
-/// Room of one run: of slots, or of auxiliary places.
-pub(crate) struct Room<'a> {
+/// Free capacity of one run, in slots or in auxiliary places.
+pub(crate) struct FreeCapacity<'a> {
     prepared: &'a Prepared,
     /// What is free now, less what is held back.
     pub(crate) free: Space,
-    /// Shapes known not to fit, until room is added.
+    /// Shapes known not to fit, until capacity is added.
     misfits: ShapeSet,
     /// What will be free when stopping work has ended, less what is booked. Only where work is preempted.
-    pub(crate) future: Option<Future>,
+    pub(crate) future: Option<FutureCapacity>,
     /// Running allocations that stop for a request that still waits, by request.
-    pub(crate) ties: BTreeMap<usize, Vec<usize>>,
+    pub(crate) victims_by_request: BTreeMap<usize, Vec<usize>>,
     /// Units held back by agent.
     held_back: Vec<u32>,
 }
 
 /// Running work that stops.
 #[derive(Clone, Copy)]
-pub(crate) struct Stopping<'s> {
+pub(crate) struct StoppingWork<'s> {
     /// By running allocation: whether it stops, by an earlier plan or this one.
     pub(crate) stops: &'s [bool],
-    /// Those that this plan asked to stop, with the request that each makes room for.
+    /// Those that this plan asked to stop, with the request that each stops for.
     pub(crate) asked: &'s BTreeMap<usize, usize>,
 }
 
-impl<'a> Room<'a> {
-    /// Room without a look at what stopping work will free.
+impl<'a> FreeCapacity<'a> {
+    /// Free capacity that ignores what stopping work will free.
     pub(crate) fn of_now(prepared: &'a Prepared, free: Space) -> Self {
         Self {
             prepared,
             free,
             misfits: ShapeSet::new(prepared.shapes.len()),
             future: None,
-            ties: BTreeMap::new(),
+            victims_by_request: BTreeMap::new(),
             held_back: vec![0; prepared.agents.len()],
         }
     }
 
-    /// Room with a look at what stopping work will free. `in_use` is by job, stopping work included.
+    /// Free capacity that also tracks what stopping work will free. `in_use` is by job, stopping work included.
     pub(crate) fn with_future(
         prepared: &'a Prepared,
         free: Space,
         in_use: Vec<u64>,
-        stopping: Stopping<'_>,
+        stopping: StoppingWork<'_>,
         zero_slots: bool,
     ) -> Self {
-        let mut future = Future {
+        let mut future = FutureCapacity {
             space: free.clone(),
             misfits: ShapeSet::new(prepared.shapes.len()),
             in_use,
             stopping_on: vec![Vec::new(); prepared.agents.len()],
         };
-        let mut room = Self::of_now(prepared, free);
-        let unowned = room.find_ties(stopping, zero_slots);
-        for victims in room.ties.values() {
+        let mut capacity = Self::of_now(prepared, free);
+        let unowned = capacity.assign_stopping(stopping, zero_slots);
+        for victims in capacity.victims_by_request.values() {
             future.note_stopping(prepared, victims);
         }
         future.note_stopping(prepared, &unowned);
         future.release(prepared, &unowned);
-        room.future = Some(future);
-        room
+        capacity.future = Some(future);
+        capacity
     }
 
-    /// Sorts stopping work into that which belongs to a waiting request, and that which anybody may count on: the
-    /// answer.
-    fn find_ties(&mut self, stopping: Stopping<'_>, zero_slots: bool) -> Vec<usize> {
+    /// Assigns stopping work to the waiting requests that it stops for. Returns the rest, whose capacity any request
+    /// may use.
+    fn assign_stopping(&mut self, stopping: StoppingWork<'_>, zero_slots: bool) -> Vec<usize> {
         let prepared = self.prepared;
         let mut owners: BTreeMap<&AllocationId, Vec<usize>> = BTreeMap::new();
         let mut unowned = Vec::new();
@@ -82,7 +83,11 @@ impl<'a> Room<'a> {
                 continue;
             }
             match (stopping.asked.get(&number), &active.running.progress) {
-                (Some(request), _) => self.ties.entry(*request).or_default().push(number),
+                (Some(request), _) => self
+                    .victims_by_request
+                    .entry(*request)
+                    .or_default()
+                    .push(number),
                 (None, Progress::PreemptedFor(owner)) => {
                     owners.entry(owner).or_default().push(number);
                 }
@@ -94,14 +99,18 @@ impl<'a> Room<'a> {
             let waits =
                 waits.filter(|number| (prepared.requests[*number].slots == 0) == zero_slots);
             match waits {
-                Some(request) => self.ties.entry(request).or_default().extend(victims),
+                Some(request) => self
+                    .victims_by_request
+                    .entry(request)
+                    .or_default()
+                    .extend(victims),
                 None => unowned.extend(victims),
             }
         }
         unowned
     }
 
-    /// Where a request fits now. A shape that does not fit is not tried again until there is more room.
+    /// Where a request fits now. A shape that does not fit is not tried again until there is more free capacity.
     pub(crate) fn fit(&mut self, request: usize) -> Option<Parts> {
         let waiting = &self.prepared.requests[request];
         if self.misfits.contains(waiting.shape) {
@@ -117,7 +126,7 @@ impl<'a> Room<'a> {
         fit
     }
 
-    /// Gives a request the room it fits. What was still being freed for it is anybody's.
+    /// Takes the parts that a request fits. What was still being freed for it is now for any request.
     pub(crate) fn take(&mut self, request: usize, parts: &Parts) {
         let waiting = &self.prepared.requests[request];
         for &(agent, units) in parts {
@@ -129,21 +138,21 @@ impl<'a> Room<'a> {
             }
             future.in_use[waiting.job] += u64::from(waiting.slots);
         }
-        self.disown(request);
+        self.release_victims(request);
     }
 
-    /// A request cannot use what is being freed for it: that is anybody's.
-    pub(crate) fn disown(&mut self, request: usize) {
-        if let Some(victims) = self.ties.remove(&request)
+    /// A request cannot use what is being freed for it: from now on any request may.
+    pub(crate) fn release_victims(&mut self, request: usize) {
+        if let Some(victims) = self.victims_by_request.remove(&request)
             && let Some(future) = &mut self.future
         {
             future.release(self.prepared, &victims);
         }
     }
 
-    /// The room on which a request counts beside that of its own stopping victims: by agent, units that are free now.
-    pub(crate) fn own_room(&mut self, request: usize) -> Parts {
-        let Some(victims) = self.ties.get(&request) else {
+    /// Units that are free now, by agent, and that a request needs in addition to those of its own stopping victims.
+    pub(crate) fn claimed_free_units(&mut self, request: usize) -> Parts {
+        let Some(victims) = self.victims_by_request.get(&request) else {
             return Parts::new();
         };
         let parts: Vec<Part> = victims
@@ -161,7 +170,7 @@ impl<'a> Room<'a> {
         let shape = &self.prepared.shapes[waiting.shape].shape;
         let fit = self.free.fit_near(shape, spread, &near);
         for part in &parts {
-            self.free.take_again(part.agent, part.usable, part.held);
+            self.free.undo_release(part.agent, part.usable, part.held);
         }
         match fit {
             Some(parts) => parts
@@ -171,7 +180,7 @@ impl<'a> Room<'a> {
                     (agent, units.saturating_sub(own))
                 })
                 .collect(),
-            // Something took the room in between. What is left of it is still the best hope.
+            // Other work took some of these units in between; what is left of them is still the best choice.
             None => freed.into_keys().map(|agent| (agent, u32::MAX)).collect(),
         }
     }
@@ -187,7 +196,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Holds back `units` more on an agent, or as many as are free there: the answer.
+    /// Holds back `units` more on an agent, or as many as are free there; returns how many.
     pub(crate) fn hold_more(&mut self, agent: AgentRank, units: u32) -> u32 {
         let cell = self.free.cell(agent);
         if !cell.open {
@@ -201,8 +210,8 @@ impl<'a> Room<'a> {
         more
     }
 
-    /// Ends the holding back of `units` on an agent.
-    pub(crate) fn let_go(&mut self, agent: AgentRank, units: u32) {
+    /// Stops holding back `units` on an agent.
+    pub(crate) fn release_held(&mut self, agent: AgentRank, units: u32) {
         let held = &mut self.held_back[agent as usize];
         let units = units.min(*held);
         if units > 0 {
@@ -212,20 +221,20 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Holds back whatever on an agent exceeds `units`.
-    pub(crate) fn leave_at_most(&mut self, agent: AgentRank, units: u32) {
+    /// Holds back all free units on an agent above `units`.
+    pub(crate) fn limit_free(&mut self, agent: AgentRank, units: u32) {
         let more = self.free.cell(agent).free().saturating_sub(units);
         self.hold_more(agent, more);
     }
 
-    /// Room that is free on an agent, held back or not.
-    pub(crate) fn within_reach(&self, agent: AgentRank) -> u32 {
+    /// Units that are free on an agent, held back or not.
+    pub(crate) fn free_or_held(&self, agent: AgentRank) -> u32 {
         let held_back = self.held_back[agent as usize];
         self.free.cell(agent).free().saturating_add(held_back)
     }
 
-    /// Ends all holding back.
-    pub(crate) fn give_back(&mut self) {
+    /// Stops holding back anything.
+    pub(crate) fn release_all_held(&mut self) {
         for (units, agent) in self.held_back.iter_mut().zip(0..) {
             if *units > 0 {
                 self.free.give(agent, *units, *units);

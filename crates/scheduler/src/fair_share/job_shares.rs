@@ -1,15 +1,15 @@
-//! What each job brings to the division, and its share.
+//! The demand and the share of each job.
 
-use super::Pass;
-use crate::capacity::Fate;
-use crate::decision::{Standing, Wait};
+use super::Run;
+use crate::capacity::Feasibility;
+use crate::decision::{JobShare, Wait};
 use crate::model::AgentState;
-use crate::prepared::{AgentView, Service, SlotView, Waiting};
+use crate::prepared::{AgentView, Service, SlotView, WaitingRequest};
 use crate::shares::{Claim, divide};
 use crate::space::Parts;
 
-impl Pass<'_> {
-    /// By shape: whether it would fit if preemptible work, and what is leaving, were gone.
+impl Run<'_> {
+    /// By shape: whether it would fit without preemptible work and work that is stopping.
     pub(super) fn attainable_shapes(&self) -> Vec<bool> {
         let prepared = self.shared.prepared;
         let mut space = self.free.clone();
@@ -30,13 +30,13 @@ impl Pass<'_> {
     /// Demand and share of each job.
     pub(super) fn share_out(&mut self, given: &[(usize, Parts)]) {
         let prepared = self.shared.prepared;
-        let mut standings = vec![Standing::default(); prepared.jobs.len()];
+        let mut job_shares = vec![JobShare::default(); prepared.jobs.len()];
         let mut fixed = vec![0_u64; prepared.jobs.len()];
         for (active, leaving) in prepared.running.iter().zip(&self.leaving) {
-            let standing = &mut standings[active.job];
-            standing.demand += u64::from(active.asked);
+            let job_share = &mut job_shares[active.job];
+            job_share.demand += u64::from(active.asked);
             if !leaving {
-                standing.active += u64::from(active.slots);
+                job_share.active += u64::from(active.slots);
                 if !active.preemptible {
                     fixed[active.job] += u64::from(active.slots);
                 }
@@ -45,8 +45,8 @@ impl Pass<'_> {
         for (request, _) in given {
             let waiting = &prepared.requests[*request];
             let slots = u64::from(waiting.slots);
-            standings[waiting.job].demand += slots;
-            standings[waiting.job].active += slots;
+            job_shares[waiting.job].demand += slots;
+            job_shares[waiting.job].active += slots;
             fixed[waiting.job] += slots;
         }
         self.shared.capacity = prepared.agents.iter().map(shared_slots).sum();
@@ -59,29 +59,29 @@ impl Pass<'_> {
                 && self.fits_cap(waiting)
                 && self.attainable[waiting.shape]
             {
-                standings[waiting.job].demand += u64::from(waiting.slots);
+                job_shares[waiting.job].demand += u64::from(waiting.slots);
             }
         }
-        for (job, standing) in prepared.jobs.iter().zip(&mut standings) {
+        for (job, job_share) in prepared.jobs.iter().zip(&mut job_shares) {
             if let Some(max_slots) = job.max_slots {
-                standing.demand = standing.demand.min(u64::from(max_slots));
+                job_share.demand = job_share.demand.min(u64::from(max_slots));
             }
         }
         for (jobs, allowance) in self.shared.workspaces.allowances(prepared) {
             for job in jobs {
-                standings[job].demand = standings[job].demand.min(allowance);
+                job_shares[job].demand = job_shares[job].demand.min(allowance);
             }
         }
         let shares = self.divide_among_jobs(|job| Claim {
             weight: prepared.jobs[job].weight,
-            demand: standings[job].demand,
+            demand: job_shares[job].demand,
             fixed: fixed[job],
         });
         for (job, share) in shares.into_iter().enumerate() {
-            standings[job].share = share;
-            standings[job].nominal = nominal.get(job).copied().unwrap_or(share);
+            job_shares[job].share = share;
+            job_shares[job].nominal = nominal.get(job).copied().unwrap_or(share);
         }
-        self.shared.standings = standings;
+        self.shared.job_shares = job_shares;
     }
 
     /// What the shares would be if all running work could be preempted.
@@ -94,7 +94,7 @@ impl Pass<'_> {
         for waiting in &*prepared.requests {
             if waiting.slots > 0
                 && self.fits_cap(waiting)
-                && *self.shared.fate(waiting.shape) == Fate::Usable
+                && *self.shared.feasibility(waiting.shape) == Feasibility::Usable
             {
                 demand[waiting.job] += u64::from(waiting.slots);
             }
@@ -116,8 +116,8 @@ impl Pass<'_> {
         })
     }
 
-    /// Shares by job. The jobs of a workspace that would get more than its limit allows divide that among themselves, and
-    /// the others the rest.
+    /// Shares by job. The jobs of a workspace that would get more than its limit allows divide that among themselves,
+    /// and the others the rest.
     fn divide_among_jobs(&self, claim: impl Fn(usize) -> Claim) -> Vec<u64> {
         let prepared = self.shared.prepared;
         let mut claims: Vec<Claim> = (0..prepared.jobs.len()).map(claim).collect();
@@ -160,7 +160,7 @@ impl Pass<'_> {
     }
 
     /// Whether a request could start in its job and workspace if nothing else of them ran here.
-    fn fits_cap(&self, waiting: &Waiting) -> bool {
+    fn fits_cap(&self, waiting: &WaitingRequest) -> bool {
         let prepared = self.shared.prepared;
         prepared.jobs[waiting.job]
             .max_slots
@@ -173,7 +173,7 @@ impl Pass<'_> {
     }
 }
 
-/// Slots of an agent that are shared out: those in service, and those that work still has while they take nothing new.
+/// Slots of an agent that are divided among jobs: those in service, and those that are in use but take no new work.
 fn shared_slots(view: &AgentView) -> u64 {
     let counts = |slot: &&SlotView| match (view.agent.state, slot.service) {
         (AgentState::Disabled, _) | (_, Service::Disabled) => false,
