@@ -15,11 +15,11 @@ use crate::description::{AgentDescription, Service, WorkspaceSettings};
 /// Between the submission times of two jobs, so that a job fits in between.
 const JOB_GAP: i64 = 1_000;
 
-/// All that a master stores. Times are microseconds from the start.
+/// Everything that a master stores. Times are in microseconds from the start.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Cluster {
     pub(crate) now: i64,
-    /// The last moment given to anything: later ones get later moments, so that order is never left to chance.
+    /// The last time that was assigned: each further one is later, so that order is always determined.
     stamp: i64,
     pub(crate) agents: BTreeMap<String, Agent>,
     pub(crate) workspaces: BTreeMap<String, WorkspaceSettings>,
@@ -31,38 +31,38 @@ pub(crate) struct Cluster {
     pub(crate) live: BTreeSet<usize>,
     /// Agents that were given up, for their return.
     pub(crate) gone: BTreeMap<String, Agent>,
-    /// Moments of submission of all jobs.
+    /// Submission times of all jobs.
     job_stamps: BTreeSet<i64>,
-    /// The last moment given to a job that wished for this one: all before it are taken.
+    /// By wanted submission time, the last one that was assigned instead: all in between are taken.
     #[serde(skip)]
     job_stamp_after: HashMap<i64, i64>,
     /// Tasks by job, in order of submission.
     of_job: BTreeMap<String, Vec<usize>>,
-    /// Who holds what.
+    /// What running tasks hold.
     #[serde(skip)]
-    held: Held,
-    /// What has changed since the planner was told.
+    held: HeldSlots,
+    /// What has changed since the planner was updated.
     #[serde(skip)]
-    touched: Touched,
+    changes: Changes,
 }
 
-/// What running tasks hold, by agent. All of it can be had from the tasks.
+/// What running tasks hold, by agent. All of it can be computed from the tasks.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Held {
+struct HeldSlots {
     slots: BTreeMap<String, BTreeMap<u32, usize>>,
     aux: BTreeMap<String, u32>,
     total: u64,
 }
 
-/// What has changed.
+/// What has changed since the planner was updated.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Touched {
-    /// The cluster is another one.
+pub(crate) struct Changes {
+    /// Everything has changed: the cluster was restored.
     pub(crate) everything: bool,
     pub(crate) tasks: BTreeSet<usize>,
     pub(crate) jobs: BTreeSet<String>,
     pub(crate) agents: BTreeSet<String>,
-    /// Whether agents or slots came, went, or take work now or no more.
+    /// Whether agents or slots were added, removed, or taken into or out of service.
     pub(crate) service: bool,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Agent {
     pub(crate) slots: Vec<Service>,
     pub(crate) aux: u32,
     pub(crate) service: Service,
-    /// Since when it is away.
+    /// When its connection was lost; `None` = it is connected.
     pub(crate) lost_at: Option<i64>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Job {
     pub(crate) concurrent: Option<u32>,
     pub(crate) submitted_at: i64,
     pub(crate) position: Option<i64>,
-    /// Whether somebody moved it.
+    /// Whether a user moved it in the queue.
     pub(crate) moved: bool,
     pub(crate) workspace: Option<String>,
     pub(crate) paused: bool,
@@ -91,7 +91,7 @@ pub(crate) struct Job {
     pub(crate) tasks: u32,
     /// Its tasks that wait or run.
     pub(crate) live: u32,
-    /// Its tasks that wait for the job: because it is paused, or has enough of them at work.
+    /// Its tasks that do not ask for slots yet: because it is paused, or has enough live tasks.
     pub(crate) held: BTreeSet<usize>,
     /// Slots times microseconds that its tasks used, without those that have slots now.
     pub(crate) slot_micros: i128,
@@ -105,12 +105,12 @@ pub(crate) struct Task {
     pub(crate) single_node: bool,
     pub(crate) preemptible: bool,
     pub(crate) exclude: BTreeSet<String>,
-    /// What it has left to run.
+    /// Microseconds that it still has to run; `None` = it runs until something ends it.
     pub(crate) left: Option<i64>,
-    /// What it takes to leave.
+    /// Microseconds that it needs to save and stop; `None` = it stops with [`crate::Operation::Leave`].
     pub(crate) stops_in: Option<i64>,
     pub(crate) restarts: u32,
-    /// Its attempts.
+    /// Number of allocations that it has had.
     pub(crate) run: u32,
     pub(crate) state: TaskState,
     pub(crate) first_started_at: Option<i64>,
@@ -122,20 +122,20 @@ pub(crate) struct Task {
 pub(crate) enum TaskState {
     /// Its job does not ask for it yet.
     Held,
-    Waiting(Waiting),
-    Running(Running),
+    Waiting(WaitingState),
+    Running(RunningState),
     Ended(End, i64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Waiting {
-    /// Its moment, which is its place in the queue.
+pub(crate) struct WaitingState {
+    /// The time of its request, which is its position in the queue.
     pub(crate) requested_at: i64,
     pub(crate) since: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Running {
+pub(crate) struct RunningState {
     pub(crate) requested_at: i64,
     pub(crate) started_at: i64,
     pub(crate) since: i64,
@@ -145,9 +145,9 @@ pub(crate) struct Running {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stop {
-    /// The allocation that it makes room for.
+    /// The allocation that gets its slots.
     pub(crate) for_allocation: Option<String>,
-    /// When it leaves; `None` = when it is told to.
+    /// When it leaves; `None` = with [`crate::Operation::Leave`].
     pub(crate) due: Option<i64>,
 }
 
@@ -174,7 +174,7 @@ impl Task {
         format!("{}.{}", self.name, self.run)
     }
 
-    pub(crate) fn running(&self) -> Option<&Running> {
+    pub(crate) fn running(&self) -> Option<&RunningState> {
         match &self.state {
             TaskState::Running(running) => Some(running),
             TaskState::Held | TaskState::Waiting(_) | TaskState::Ended(..) => None,
@@ -195,7 +195,7 @@ impl Task {
     }
 }
 
-impl Running {
+impl RunningState {
     fn slots(&self) -> u64 {
         let slots = self.parts.iter().map(|(_, slots)| slots.len() as u64);
         slots.sum()
@@ -208,41 +208,41 @@ impl Running {
 }
 
 impl Cluster {
-    /// What has changed since the last call.
-    pub(crate) fn take_touched(&mut self) -> Touched {
-        std::mem::take(&mut self.touched)
+    /// Returns and clears what has changed since the last call.
+    pub(crate) fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
     }
 
     pub(crate) fn touch_task(&mut self, number: usize) {
-        self.touched.tasks.insert(number);
+        self.changes.tasks.insert(number);
         let job = &self.tasks[number].job;
-        if !self.touched.jobs.contains(job) {
-            self.touched.jobs.insert(job.clone());
+        if !self.changes.jobs.contains(job) {
+            self.changes.jobs.insert(job.clone());
         }
     }
 
     pub(crate) fn touch_job(&mut self, job: &str) {
-        self.touched.jobs.insert(job.to_owned());
+        self.changes.jobs.insert(job.to_owned());
     }
 
-    /// An agent came, went, or takes another part in the work.
+    /// Records that an agent was added, removed, or taken into or out of service.
     pub(crate) fn touch_agent(&mut self, agent: &str) {
-        self.touched.agents.insert(agent.to_owned());
-        self.touched.service = true;
+        self.changes.agents.insert(agent.to_owned());
+        self.changes.service = true;
     }
 
-    /// Makes what is not stored from what is.
+    /// Computes the fields that are not stored.
     pub(crate) fn restored(mut self) -> Self {
-        self.held = Held::default();
+        self.held = HeldSlots::default();
         self.job_stamp_after.clear();
         for number in self.live.clone() {
             self.hold(number);
         }
-        self.touched.everything = true;
+        self.changes.everything = true;
         self
     }
 
-    /// A task that runs has its slots.
+    /// Counts the slots that a running task holds.
     fn hold(&mut self, number: usize) {
         let TaskState::Running(running) = &self.tasks[number].state else {
             return;
@@ -254,12 +254,12 @@ impl Cluster {
                 *self.held.aux.entry(agent.clone()).or_default() += 1;
             }
             self.held.total += slots.len() as u64;
-            self.touched.agents.insert(agent.clone());
+            self.changes.agents.insert(agent.clone());
         }
     }
 
-    /// A task that runs gives its slots back.
-    fn let_go(&mut self, number: usize) {
+    /// Releases the slots that a running task holds.
+    fn release_slots(&mut self, number: usize) {
         let TaskState::Running(running) = &self.tasks[number].state else {
             return;
         };
@@ -275,7 +275,7 @@ impl Cluster {
                 *aux = aux.saturating_sub(1);
             }
             self.held.total = self.held.total.saturating_sub(slots.len() as u64);
-            self.touched.agents.insert(agent.clone());
+            self.changes.agents.insert(agent.clone());
         }
     }
 
@@ -290,13 +290,13 @@ impl Cluster {
         self.held.aux.get(agent).copied().unwrap_or(0)
     }
 
-    /// A moment later than all before, at or after the present.
+    /// A time later than all that were assigned before, at or after `now`.
     pub(crate) fn next_stamp(&mut self) -> i64 {
         self.stamp = self.now.max(self.stamp + 1);
         self.stamp
     }
 
-    /// A moment for a job, `waited` ago, with room for others between it and those of jobs submitted before.
+    /// A submission time for a job, `waited` ago or a little later, with free times between it and those of other jobs.
     pub(crate) fn job_stamp(&mut self, waited: i64) -> i64 {
         let wished = self.now.saturating_sub(waited);
         let known = self.job_stamp_after.get(&wished).copied();
@@ -325,8 +325,8 @@ impl Cluster {
         self.task(name).into_iter().collect()
     }
 
-    /// The pool and its queue as the planner sees them.
-    pub(crate) fn look(&self, settings: &PoolSettings) -> (PoolSnapshot, Queue) {
+    /// The pool and its queue as the planner's input.
+    pub(crate) fn snapshot(&self, settings: &PoolSettings) -> (PoolSnapshot, Queue) {
         let mut pool = PoolSnapshot {
             settings: settings.clone(),
             ..PoolSnapshot::default()
@@ -394,7 +394,7 @@ impl Cluster {
         }
     }
 
-    /// An agent as the planner sees it.
+    /// An agent as the planner's input.
     pub(crate) fn agent_snapshot(&self, id: &str, agent: &Agent) -> AgentSnapshot {
         let here = self.held.slots.get(id);
         AgentSnapshot {
@@ -421,7 +421,7 @@ impl Cluster {
         }
     }
 
-    /// Carries out decisions: starts, and asks to stop.
+    /// Applies decisions: starts tasks, and asks tasks to stop.
     pub(crate) fn apply(
         &mut self,
         place: &[Placement],
@@ -463,7 +463,7 @@ impl Cluster {
         self.task(task)
     }
 
-    /// A waiting task gets its slots.
+    /// Starts a waiting task on these slots.
     pub(crate) fn start(&mut self, number: usize, parts: Vec<(String, Vec<u32>)>) {
         let started_at = self.next_stamp();
         let now = self.now;
@@ -473,7 +473,7 @@ impl Cluster {
         };
         task.waited += now - waiting.since;
         task.first_started_at.get_or_insert(now);
-        task.state = TaskState::Running(Running {
+        task.state = TaskState::Running(RunningState {
             requested_at: waiting.requested_at,
             started_at,
             since: now,
@@ -497,7 +497,7 @@ impl Cluster {
         self.touch_task(number);
     }
 
-    /// A new task asks for slots, unless its job does not let it yet.
+    /// Adds a task, which asks for slots as soon as its job allows it.
     pub(crate) fn submit(&mut self, task: Task, waited: i64) -> usize {
         let number = self.tasks.len();
         self.names.insert(task.name.clone(), number);
@@ -516,7 +516,7 @@ impl Cluster {
         number
     }
 
-    /// Makes waiting tasks of those that a job holds, as far as it may have them at work.
+    /// Lets held tasks of a job ask for slots, as many as the job may have live.
     pub(crate) fn release(&mut self, job: &str) {
         loop {
             let Some(known) = self.jobs.get_mut(job) else {
@@ -534,13 +534,13 @@ impl Cluster {
         }
     }
 
-    /// A task asks for slots; it counts as having done so `waited` ago.
+    /// A task asks for slots, as if it had done so `waited` ago.
     fn wait(&mut self, number: usize, waited: i64) {
         let requested_at = self.next_stamp().saturating_sub(waited);
         let since = self.now.saturating_sub(waited);
         let task = &mut self.tasks[number];
         task.run += 1;
-        task.state = TaskState::Waiting(Waiting {
+        task.state = TaskState::Waiting(WaitingState {
             requested_at,
             since,
         });
@@ -548,9 +548,9 @@ impl Cluster {
         self.touch_task(number);
     }
 
-    /// A live task leaves its slots or its place in the queue; what becomes of it is for the caller to say.
-    fn take_off(&mut self, number: usize) {
-        self.let_go(number);
+    /// Removes a live task from its slots or the queue; the caller sets its next state.
+    fn remove_live(&mut self, number: usize) {
+        self.release_slots(number);
         let now = self.now;
         let task = &mut self.tasks[number];
         let mut slot_micros = 0;
@@ -572,9 +572,9 @@ impl Cluster {
         self.touch_task(number);
     }
 
-    /// A task ends for good.
+    /// Ends a task.
     pub(crate) fn end(&mut self, number: usize, how: End) {
-        self.take_off(number);
+        self.remove_live(number);
         let now = self.now;
         let task = &mut self.tasks[number];
         let job = task.job.clone();
@@ -586,9 +586,9 @@ impl Cluster {
     }
 
     /// A task gives up its slots and asks again, now or when its job is active again.
-    pub(crate) fn ask_again(&mut self, number: usize) {
+    pub(crate) fn request_again(&mut self, number: usize) {
         let was_live = self.live.contains(&number);
-        self.take_off(number);
+        self.remove_live(number);
         let task = &mut self.tasks[number];
         task.state = TaskState::Held;
         let name = task.job.clone();
@@ -596,7 +596,7 @@ impl Cluster {
             return;
         };
         if was_live && !job.paused {
-            // It keeps its place among those that the job has at work.
+            // It still counts as one of the job's live tasks.
             job.live += 1;
             self.wait(number, 0);
         } else {
@@ -605,7 +605,7 @@ impl Cluster {
         }
     }
 
-    /// What runs on an agent (or on one slot of it) is gone: trials ask again without a charge, others end.
+    /// The work on an agent (or on one slot of it) is lost: trials ask again without losing a restart, others end.
     pub(crate) fn lose_work(&mut self, agent: &str, slot: Option<u32>) -> Vec<usize> {
         let here = |number: &usize| {
             let parts = self.tasks[*number].running().map(|running| &running.parts);
@@ -616,7 +616,7 @@ impl Cluster {
         let lost: Vec<usize> = self.live.iter().copied().filter(here).collect();
         for &number in &lost {
             if self.tasks[number].preemptible {
-                self.ask_again(number);
+                self.request_again(number);
             } else {
                 self.end(number, End::Killed);
             }
@@ -656,7 +656,7 @@ impl Cluster {
 
     /// Free slots of agents that take work.
     pub(crate) fn free(&self, settings: &PoolSettings) -> u64 {
-        let (pool, _) = self.look(settings);
+        let (pool, _) = self.snapshot(settings);
         let free = |agent: &AgentSnapshot| {
             let free = agent.slots.iter();
             free.filter(|slot| slot.state == SlotState::Free).count() as u64
@@ -668,7 +668,7 @@ impl Cluster {
             .sum()
     }
 
-    /// Live jobs in the order in which they are served; `None` where the policy knows none.
+    /// Live jobs in the order in which they are served; `None` if the policy has no order.
     pub(crate) fn order(&self, policy: Policy) -> Option<Vec<&str>> {
         let by_priority = match policy {
             Policy::Priority { .. } => true,
@@ -691,7 +691,7 @@ impl Cluster {
     }
 }
 
-pub(crate) fn allocation(task: &Task, running: &Running) -> RunningAllocation {
+pub(crate) fn allocation(task: &Task, running: &RunningState) -> RunningAllocation {
     RunningAllocation {
         request: task.request(running.requested_at),
         placement: running

@@ -1,5 +1,5 @@
-//! What a scenario says. The format that people write is in `docs/scheduler-simulation.md`; `read` makes these values of
-//! it, `write` makes it of them.
+//! The content of a scenario. The format that users write is in `docs/scheduler-simulation.md`; `read` converts it to
+//! these values, `write` converts them back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use serde_json::Value;
 /// A cluster, its workload, and what is expected of the planner.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// For people; may be empty.
+    /// Title for users; may be empty.
     pub name: String,
-    /// What it shows, for people; may be empty.
+    /// Description for users; may be empty.
     pub about: String,
     /// The resource pool.
     pub pool: Pool,
@@ -22,27 +22,27 @@ pub struct Scenario {
     pub jobs: BTreeMap<String, JobSettings>,
     /// What happens, in order.
     pub steps: Vec<Step>,
-    /// How many of the first steps are what it begins with, and not told of: they have no number.
-    pub given: usize,
+    /// How many of the first steps set up the initial state; they have no number and are not in the report.
+    pub initial_steps: usize,
     /// How long it goes on after the last step.
-    pub until: Until,
+    pub until: EndCondition,
 }
 
 /// A resource pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
-    /// How it decides.
+    /// How the planner decides for it.
     pub settings: PoolSettings,
-    /// How long a lost agent is waited for.
+    /// How long an agent may be disconnected before its work counts as lost.
     pub reconnect_wait: Duration,
-    /// Its agents at the start.
+    /// Its agents at the start, in any order; ids are unique.
     pub agents: Vec<AgentDescription>,
 }
 
-/// An agent.
+/// An agent at the start, or one that joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentDescription {
-    /// Its name.
+    /// Its name, unique in the pool.
     pub id: String,
     /// Its slots, numbered from 0.
     pub slots: u32,
@@ -60,13 +60,13 @@ pub struct AgentDescription {
 pub enum Service {
     /// Takes new work.
     Enabled,
-    /// Finishes what it has.
+    /// Finishes its work and takes none.
     Draining,
-    /// Takes none; what was on it is killed.
+    /// Takes none; the work on it is killed.
     Disabled,
 }
 
-/// A workspace.
+/// Limits of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct WorkspaceSettings {
     /// Most slots that its jobs use together; `None` = any number.
@@ -75,25 +75,25 @@ pub struct WorkspaceSettings {
     pub in_other_pools: u32,
 }
 
-/// Settings of a job; `None` = not said.
+/// Settings of a job; `None` = not specified.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobSettings {
     /// 1 to 99, lower goes first.
     pub priority: Option<u8>,
-    /// Above 0.
+    /// Share weight, above 0.
     pub weight: Option<f64>,
     /// Most slots in use at a time; `Some(None)` = no cap.
     pub max_slots: Option<Option<u32>>,
-    /// Most tasks that want or have slots at a time, as a search bounds its trials.
+    /// Most tasks that wait or run at a time, as a search limits its trials.
     pub concurrent: Option<u32>,
-    /// The workspace that it counts for.
+    /// The workspace that it belongs to.
     pub workspace: Option<String>,
 }
 
 /// How long a scenario goes on after its last step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
-    /// Not at all.
+pub enum EndCondition {
+    /// It ends with the last step.
     LastStep,
     /// Until this time from the start.
     Time(Duration),
@@ -101,25 +101,25 @@ pub enum Until {
     Rest,
 }
 
-/// Things that happen at one moment, and what must hold then.
+/// Operations that happen at one time, and what must hold then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// When.
-    pub when: When,
-    /// For people; may be empty.
+    /// When it happens.
+    pub when: StepTime,
+    /// Note for users; may be empty.
     pub note: String,
-    /// What happens, in order; the planner is asked when all of it has happened.
+    /// What happens, in order; the planner runs when all of it has happened.
     pub operations: Vec<Operation>,
     /// What must hold when the planner has nothing more to decide.
     pub expect: Expectation,
-    /// Line of the text where it stands; `None` when it comes from none.
+    /// Its line in the text, from 1; `None` if it was not read from a text.
     pub line: Option<u32>,
 }
 
 impl Default for Step {
     fn default() -> Self {
         Self {
-            when: When::Now,
+            when: StepTime::Now,
             note: String::new(),
             operations: Vec::new(),
             expect: Expectation::default(),
@@ -130,10 +130,10 @@ impl Default for Step {
 
 /// When a step happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum StepTime {
     /// At the same time as the step before, after it.
     Now,
-    /// So long after the step before.
+    /// This long after the step before.
     After(Duration),
     /// At this time from the start.
     At(Duration),
@@ -146,31 +146,31 @@ pub enum Operation {
     Submit(Box<Submission>),
     /// Running tasks come to their end.
     Finish(Vec<String>),
-    /// Running tasks fail; those with restarts left ask again.
+    /// Running tasks fail; those with restarts left ask for slots again.
     Fail(Vec<String>),
-    /// A person kills tasks.
+    /// A user kills tasks.
     Kill(Vec<String>),
     /// Tasks that were asked to stop have saved and leave.
     Leave(Vec<String>),
-    /// A person pauses jobs.
+    /// A user pauses jobs.
     Pause(Vec<String>),
-    /// A person activates paused jobs.
+    /// A user activates paused jobs.
     Activate(Vec<String>),
-    /// A person changes settings of a job.
+    /// A user changes settings of a job.
     Set {
         /// The job.
         job: String,
         /// What changes.
         settings: JobSettings,
     },
-    /// A person changes the limit of a workspace.
+    /// A user changes the limit of a workspace.
     Limit {
         /// The workspace.
         workspace: String,
-        /// From now on.
+        /// Its new limits.
         settings: WorkspaceSettings,
     },
-    /// A person moves a job in the queue.
+    /// A user moves a job in the queue.
     Move {
         /// The job.
         job: String,
@@ -179,23 +179,23 @@ pub enum Operation {
         /// Whether it goes ahead of that one; else behind it.
         ahead: bool,
     },
-    /// Tasks are not to run on an agent any more, from their next start on.
+    /// Excludes an agent for tasks, from their next start on.
     Exclude {
-        /// Tasks or jobs.
+        /// Names of tasks or jobs.
         tasks: Vec<String>,
         /// The agent.
         agent: String,
     },
-    /// A person takes agents or slots into service, or out of it.
+    /// A user takes agents or slots into service, or out of it.
     Serve {
-        /// Which.
-        places: Vec<Place>,
-        /// From now on.
+        /// The agents or slots.
+        places: Vec<ServiceTarget>,
+        /// Their new service state.
         service: Service,
     },
     /// Connections of agents are lost.
     Lose(Vec<String>),
-    /// Agents come back.
+    /// Agents connect again.
     Return(Vec<String>),
     /// New agents join the pool.
     Join(Vec<AgentDescription>),
@@ -207,7 +207,7 @@ pub enum Operation {
 
 /// An agent, or one of its slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ServiceTarget {
     /// The agent.
     pub agent: String,
     /// The slot; `None` = the whole agent.
@@ -217,15 +217,15 @@ pub struct Place {
 /// Tasks that are submitted together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submission {
-    /// The job they belong to; made if it is new.
+    /// The job they belong to; created if it does not exist.
     pub job: String,
     /// Its settings; only a new job takes them.
     pub settings: JobSettings,
     /// Name of the task; `None` = the job's name and a number.
     pub name: Option<String>,
-    /// How many.
+    /// Number of tasks.
     pub tasks: u32,
-    /// What they are.
+    /// Their kind, which determines defaults.
     pub kind: Kind,
     /// Slots of each.
     pub slots: u32,
@@ -235,17 +235,17 @@ pub struct Submission {
     pub single_node: bool,
     /// Agents they must not run on.
     pub exclude: BTreeSet<String>,
-    /// How long each has to run in all; `None` = until something ends it.
+    /// How long each runs in total; `None` = until something ends it.
     pub duration: Option<Duration>,
     /// How long they take to save and leave when they are asked to stop; `None` = until [`Operation::Leave`].
     pub stops_in: Option<Duration>,
-    /// Failures after which each asks again.
+    /// Number of failures after which each asks for slots again.
     pub restarts: u32,
     /// How long they have waited already.
     pub waited: Duration,
     /// How long ago their job was submitted, if it is new; `None` = as long ago as they have waited.
     pub job_age: Option<Duration>,
-    /// Where they run already; `None` = they wait for the planner.
+    /// Where they already run; `None` = they wait for the planner.
     pub on: Option<Vec<Start>>,
     /// Whether they have been asked to stop already; only where they run.
     pub stopping: bool,
@@ -260,7 +260,7 @@ pub struct Start {
     pub slots: Option<u32>,
 }
 
-/// What a task is. It decides what a submission leaves open.
+/// The kind of a task. It determines the defaults of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A trial of an experiment.
@@ -296,7 +296,7 @@ impl Kind {
         found.map_or("trial", |(name, _)| name)
     }
 
-    /// Slots of a task that asks for none in particular.
+    /// Default number of slots.
     pub fn slots(self) -> u32 {
         match self {
             Self::Tensorboard | Self::CheckpointGc => 0,
@@ -314,28 +314,28 @@ impl Kind {
         !matches!(self, Self::Trial | Self::Generic)
     }
 
-    /// Failures after which it asks again.
+    /// Default number of failures after which it asks for slots again.
     pub fn restarts(self) -> u32 {
         if self == Self::Trial { 5 } else { 0 }
     }
 }
 
-/// What must hold. What is not mentioned may be as it likes.
+/// What must hold. What is not mentioned is not checked.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Expectation {
-    /// Of tasks and jobs: what has slots.
-    pub running: BTreeMap<String, Presence>,
-    /// Of tasks and jobs: what waits.
-    pub waiting: BTreeMap<String, Waits>,
-    /// The tasks that have been asked to stop, all of them.
+    /// By task or job: what has slots.
+    pub running: BTreeMap<String, RunExpectation>,
+    /// By task or job: what waits.
+    pub waiting: BTreeMap<String, WaitExpectation>,
+    /// Exactly the tasks that have been asked to stop.
     pub stopping: Option<BTreeSet<String>>,
-    /// Of jobs: slots in use by work that is not stopping.
+    /// By job: slots in use by work that is not stopping.
     pub slots: BTreeMap<String, u64>,
-    /// Of tasks: slots on each agent, largest part first.
+    /// By task: slots on each agent, largest part first.
     pub parts: BTreeMap<String, Vec<u32>>,
-    /// Of jobs: jobs ahead in the queue; `None` = the policy knows no order.
+    /// By job: number of jobs ahead in the queue; `None` = the policy has no order.
     pub ahead: BTreeMap<String, Option<u64>>,
-    /// Of jobs: tasks that have come to their end.
+    /// By job: number of tasks that completed.
     pub completed: BTreeMap<String, u64>,
     /// Slots that are free on agents in service.
     pub free: Option<u64>,
@@ -350,10 +350,10 @@ impl Expectation {
 
 /// What is expected to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Presence {
-    /// So many tasks.
+pub enum RunExpectation {
+    /// This many tasks.
     Tasks(u64),
-    /// All that runs of it, and something does, is on exactly these agents.
+    /// At least one task runs, and its tasks run on exactly these agents.
     On(BTreeSet<String>),
     /// Slots by agent.
     Slots(BTreeMap<String, u64>),
@@ -361,13 +361,13 @@ pub enum Presence {
 
 /// What is expected to wait.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Waits {
-    /// So many tasks.
+pub enum WaitExpectation {
+    /// This many tasks.
     Tasks(u64),
-    /// Something waits, and all of it for a reason of this kind.
+    /// At least one task waits, and all that wait do so for a reason of this kind.
     Because(String),
-    /// So many tasks for each kind of reason, and no others.
+    /// This many tasks for each kind of reason, and no others.
     Kinds(BTreeMap<String, u64>),
-    /// Something waits, and all of it for a reason that has these fields.
+    /// At least one task waits, and all that wait do so for a reason with these fields.
     Reason(BTreeMap<String, Value>),
 }

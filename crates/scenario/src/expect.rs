@@ -1,4 +1,4 @@
-//! Whether a pool is as a step expects it.
+//! Compares the state of a pool with what a step expects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use det_scheduler::{PoolSettings, WaitReason};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, End, TaskState};
-use crate::description::{Expectation, Presence, Waits};
+use crate::description::{Expectation, RunExpectation, WaitExpectation};
 use crate::report::Mismatch;
 
-/// What the pool is compared with.
-pub(crate) struct Look<'a> {
+/// The state that expectations are compared with.
+pub(crate) struct PoolState<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) settings: &'a PoolSettings,
-    /// By task number.
+    /// Reasons of waiting tasks, by task number.
     pub(crate) reasons: &'a BTreeMap<usize, Arc<WaitReason>>,
     pub(crate) step: usize,
     pub(crate) line: Option<u32>,
 }
 
-impl Look<'_> {
-    /// What is not as expected.
+impl PoolState<'_> {
+    /// The expectations that are not met.
     pub(crate) fn compare(&self, expect: &Expectation) -> Vec<Mismatch> {
         let mut found = Vec::new();
-        let mut tell = |what: String, expected: String, is: String| {
+        let mut check = |what: String, expected: String, is: String| {
             if expected != is {
                 found.push(Mismatch {
                     step: self.step,
@@ -37,35 +37,35 @@ impl Look<'_> {
         };
         for (name, presence) in &expect.running {
             let (expected, is) = self.presence(name, presence);
-            tell(format!("running.{name}"), expected, is);
+            check(format!("running.{name}"), expected, is);
         }
         for (name, waits) in &expect.waiting {
             let (expected, is) = self.waits(name, waits);
-            tell(format!("waiting.{name}"), expected, is);
+            check(format!("waiting.{name}"), expected, is);
         }
         if let Some(expected) = &expect.stopping {
             let is = list(&self.stopping());
-            tell("stopping".to_owned(), list(expected), is);
+            check("stopping".to_owned(), list(expected), is);
         }
         for (name, slots) in &expect.slots {
             let is = self.slots(name).to_string();
-            tell(format!("slots.{name}"), slots.to_string(), is);
+            check(format!("slots.{name}"), slots.to_string(), is);
         }
         for (name, parts) in &expect.parts {
             let is = format!("{:?}", self.parts(name));
-            tell(format!("parts.{name}"), format!("{parts:?}"), is);
+            check(format!("parts.{name}"), format!("{parts:?}"), is);
         }
         for (name, ahead) in &expect.ahead {
             let expected = ahead.map_or("unknown".to_owned(), |n| n.to_string());
-            tell(format!("ahead.{name}"), expected, self.ahead(name));
+            check(format!("ahead.{name}"), expected, self.ahead(name));
         }
         for (name, completed) in &expect.completed {
             let is = self.completed(name).to_string();
-            tell(format!("completed.{name}"), completed.to_string(), is);
+            check(format!("completed.{name}"), completed.to_string(), is);
         }
         if let Some(free) = expect.free {
             let is = self.cluster.free(self.settings).to_string();
-            tell("free".to_owned(), free.to_string(), is);
+            check("free".to_owned(), free.to_string(), is);
         }
         found
     }
@@ -74,7 +74,7 @@ impl Look<'_> {
         self.cluster.tasks_of(name)
     }
 
-    fn presence(&self, name: &str, presence: &Presence) -> (String, String) {
+    fn presence(&self, name: &str, presence: &RunExpectation) -> (String, String) {
         let tasks = self.tasks(name);
         let parts: Vec<&Vec<(String, Vec<u32>)>> = tasks
             .iter()
@@ -82,13 +82,13 @@ impl Look<'_> {
             .map(|running| &running.parts)
             .collect();
         match presence {
-            Presence::Tasks(number) => (number.to_string(), parts.len().to_string()),
-            Presence::On(agents) => {
+            RunExpectation::Tasks(number) => (number.to_string(), parts.len().to_string()),
+            RunExpectation::On(agents) => {
                 let is = parts.iter().flat_map(|parts| parts.iter());
                 let is: BTreeSet<String> = is.map(|(agent, _)| agent.clone()).collect();
                 (list(agents), list(&is))
             }
-            Presence::Slots(slots) => {
+            RunExpectation::Slots(slots) => {
                 let mut is: BTreeMap<String, u64> = BTreeMap::new();
                 for (agent, numbers) in parts.iter().flat_map(|parts| parts.iter()) {
                     *is.entry(agent.clone()).or_default() += numbers.len() as u64;
@@ -98,7 +98,7 @@ impl Look<'_> {
         }
     }
 
-    fn waits(&self, name: &str, waits: &Waits) -> (String, String) {
+    fn waits(&self, name: &str, waits: &WaitExpectation) -> (String, String) {
         let reasons: Vec<&WaitReason> = self
             .tasks(name)
             .iter()
@@ -109,21 +109,21 @@ impl Look<'_> {
             *kinds.entry(reason.kind().name().to_owned()).or_default() += 1;
         }
         match waits {
-            Waits::Tasks(number) => (number.to_string(), reasons.len().to_string()),
-            Waits::Because(kind) => {
+            WaitExpectation::Tasks(number) => (number.to_string(), reasons.len().to_string()),
+            WaitExpectation::Because(kind) => {
                 let kinds: BTreeSet<String> = kinds.into_keys().collect();
                 (kind.clone(), list(&kinds))
             }
-            Waits::Kinds(expected) => {
+            WaitExpectation::Kinds(expected) => {
                 let expected = expected.iter().filter(|(_, number)| **number > 0);
                 let expected: BTreeMap<&String, &u64> = expected.collect();
                 (format!("{expected:?}"), format!("{kinds:?}"))
             }
-            Waits::Reason(fields) => self.fields(fields, &reasons),
+            WaitExpectation::Reason(fields) => self.fields(fields, &reasons),
         }
     }
 
-    /// The expected fields, and what they are in the reasons found.
+    /// The expected fields, and their values in the reasons found.
     fn fields(
         &self,
         fields: &BTreeMap<String, Value>,

@@ -1,4 +1,4 @@
-//! Reading values out of a tree, with every mistake told by path and line.
+//! Reads values from a tree; every error is reported with its path and line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,23 +9,23 @@ use det_config::errors::{Position, edit_distance};
 use det_config::units::parse_duration;
 use det_config::yaml::{self, Node, Tree};
 
-/// Most mistakes that are told.
-const MOST_TOLD: usize = 50;
+/// The most errors that are shown.
+const MOST_SHOWN: usize = 50;
 
-/// Something in a description that cannot be meant.
+/// An error in a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
+pub struct DescriptionError {
     /// Where in the document, `steps[2].submit.slots`; empty for the document as a whole.
     pub path: String,
-    /// Line of the text, counted from 1; `None` when it comes from no text.
+    /// Line of the text, counted from 1; `None` if it was not read from a text.
     pub line: Option<u32>,
     /// What is wrong and what is allowed: lower case, no full stop.
     pub message: String,
-    /// What to do instead, when there is a good guess.
+    /// A suggestion, if there is one.
     pub hint: Option<String>,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for DescriptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = self.line {
             write!(f, "line {line}: ")?;
@@ -41,47 +41,47 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// All mistakes of a description, in the order of its text; never empty when returned as an error.
+/// All errors of a description, in the order of its text; never empty when returned as an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistakes(pub Vec<Mistake>);
+pub struct DescriptionErrors(pub Vec<DescriptionError>);
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for DescriptionErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, mistake) in self.0.iter().take(MOST_TOLD).enumerate() {
+        for (number, error) in self.0.iter().take(MOST_SHOWN).enumerate() {
             let lead = if number == 0 { "" } else { "\n" };
-            write!(f, "{lead}{mistake}")?;
+            write!(f, "{lead}{error}")?;
         }
-        match self.0.len().saturating_sub(MOST_TOLD) {
+        match self.0.len().saturating_sub(MOST_SHOWN) {
             0 => Ok(()),
-            more => write!(f, "\nand {more} more mistakes"),
+            more => write!(f, "\nand {more} more errors"),
         }
     }
 }
 
-impl std::error::Error for Mistakes {}
+impl std::error::Error for DescriptionErrors {}
 
-impl From<Mistake> for Mistakes {
-    fn from(mistake: Mistake) -> Self {
-        Self(vec![mistake])
+impl From<DescriptionError> for DescriptionErrors {
+    fn from(error: DescriptionError) -> Self {
+        Self(vec![error])
     }
 }
 
-impl From<ConfigErrors> for Mistakes {
+impl From<ConfigErrors> for DescriptionErrors {
     fn from(errors: ConfigErrors) -> Self {
-        let mistake = |error: det_config::ConfigError| Mistake {
+        let error = |error: det_config::ConfigError| DescriptionError {
             path: error.path,
             line: error.line,
             message: error.message,
             hint: error.hint,
         };
-        Self(errors.0.into_iter().map(mistake).collect())
+        Self(errors.0.into_iter().map(error).collect())
     }
 }
 
-/// Collects mistakes.
+/// Collects errors while values are read.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    pub(crate) mistakes: Vec<Mistake>,
+    pub(crate) errors: Vec<DescriptionError>,
 }
 
 /// A value with its path.
@@ -91,7 +91,7 @@ pub(crate) struct Value<'n> {
     pub(crate) path: String,
 }
 
-/// A map whose keys are taken one by one; those that are left over are mistakes.
+/// A map whose keys are taken one by one; keys that remain are errors.
 #[derive(Debug)]
 pub(crate) struct Fields<'n> {
     path: String,
@@ -124,7 +124,7 @@ impl<'n> Value<'n> {
         matches!(self.node.tree, Tree::Null)
     }
 
-    /// The text, when this is one.
+    /// The text, if the value is one.
     pub(crate) fn text(&self) -> Option<&'n str> {
         self.node.text()
     }
@@ -147,22 +147,22 @@ impl<'n> Fields<'n> {
 /// Reads a whole document in YAML or JSON.
 ///
 /// # Errors
-/// Every mistake, with path and line, in the order of the text.
+/// All errors, with path and line, in the order of the text.
 pub(crate) fn read_with<T>(
     text: &str,
     document: impl FnOnce(&mut Reader, &Value<'_>) -> Option<T>,
-) -> Result<T, Mistakes> {
+) -> Result<T, DescriptionErrors> {
     let node = yaml::parse_within(text, yaml::Limits::OWN_FILE)?;
     let mut reader = Reader::default();
     let read = document(&mut reader, &Value::root(&node));
     reader.check()?;
-    // A document without mistakes is complete.
-    read.ok_or_else(|| Mistakes(Vec::new()))
+    // A document without errors is complete.
+    read.ok_or_else(|| DescriptionErrors(Vec::new()))
 }
 
 impl Reader {
-    pub(crate) fn mistake(&mut self, value: &Value<'_>, message: impl Into<String>) {
-        self.mistakes.push(Mistake {
+    pub(crate) fn error(&mut self, value: &Value<'_>, message: impl Into<String>) {
+        self.errors.push(DescriptionError {
             path: value.path.clone(),
             line: value.line(),
             message: message.into(),
@@ -170,9 +170,9 @@ impl Reader {
         });
     }
 
-    /// What is wrong with the kind of a value.
+    /// Reports that a value has another type than `expected`.
     pub(crate) fn mismatch(&mut self, value: &Value<'_>, expected: &str) {
-        self.mistake(
+        self.error(
             value,
             format!("must be {expected}, not {}", value.node.kind()),
         );
@@ -193,7 +193,7 @@ impl Reader {
         })
     }
 
-    /// Keys that nobody took are mistakes.
+    /// Reports the keys that were not taken as errors.
     pub(crate) fn finish(&mut self, fields: Fields<'_>) {
         for (key, node) in fields.members {
             let value = Value {
@@ -204,10 +204,10 @@ impl Reader {
                     format!("{}.{key}", fields.path)
                 },
             };
-            self.mistake(&value, "is not a key here");
+            self.error(&value, "is not a key here");
             let nearest = nearest(key, &fields.known);
-            if let (Some(mistake), Some(nearest)) = (self.mistakes.last_mut(), nearest) {
-                mistake.hint = Some(format!("did you mean \"{nearest}\"?"));
+            if let (Some(error), Some(nearest)) = (self.errors.last_mut(), nearest) {
+                error.hint = Some(format!("did you mean \"{nearest}\"?"));
             }
         }
     }
@@ -224,7 +224,7 @@ impl Reader {
             .collect()
     }
 
-    /// The elements of a list; anything else is a list of one.
+    /// The elements of a list; another value counts as a list of one.
     pub(crate) fn one_or_many<'n>(value: &Value<'n>) -> Vec<Value<'n>> {
         match &value.node.tree {
             Tree::List(_) => Self::elements(value),
@@ -250,12 +250,12 @@ impl Reader {
         items.iter().enumerate().map(element).collect()
     }
 
-    /// A name: text, or a number that is meant as one.
+    /// A name: text, or a number that is used as one.
     pub(crate) fn name(&mut self, value: &Value<'_>) -> Option<String> {
         match &value.node.tree {
             Tree::Text(text) if !text.is_empty() => Some(text.clone()),
             Tree::Text(_) => {
-                self.mistake(value, "must not be empty");
+                self.error(value, "must not be empty");
                 None
             }
             Tree::Number(number) => Some(number.to_string()),
@@ -298,7 +298,7 @@ impl Reader {
             .ok()
             .filter(|number| (least..=most).contains(number));
         if within.is_none() {
-            self.mistake(value, format!("must be {least} to {most}, not {number}"));
+            self.error(value, format!("must be {least} to {most}, not {number}"));
         }
         within
     }
@@ -316,7 +316,7 @@ impl Reader {
             .as_f64()
             .filter(|number| *number > 0.0 && number.is_finite());
         if within.is_none() {
-            self.mistake(value, format!("must be above 0, not {number}"));
+            self.error(value, format!("must be above 0, not {number}"));
         }
         within
     }
@@ -334,11 +334,11 @@ impl Reader {
         match read {
             Ok(duration) if duration <= LONGEST => Some(duration),
             Ok(_) => {
-                self.mistake(value, "is too long a time; at most ten years");
+                self.error(value, "is too long a time; at most ten years");
                 None
             }
             Err(message) => {
-                self.mistake(value, message);
+                self.error(value, message);
                 None
             }
         }
@@ -357,30 +357,30 @@ impl Reader {
         };
         let found = words.iter().find(|(word, _)| *word == text);
         if found.is_none() {
-            self.mistake(
+            self.error(
                 value,
                 format!("must be one of {}, not \"{text}\"", known.join(", ")),
             );
             let nearest = nearest(text, &known);
-            if let (Some(mistake), Some(nearest)) = (self.mistakes.last_mut(), nearest) {
-                mistake.hint = Some(format!("did you mean \"{nearest}\"?"));
+            if let (Some(error), Some(nearest)) = (self.errors.last_mut(), nearest) {
+                error.hint = Some(format!("did you mean \"{nearest}\"?"));
             }
         }
         found.map(|(_, meaning)| *meaning)
     }
 
-    /// `Err` with all mistakes in the order of the text.
-    pub(crate) fn check(mut self) -> Result<(), Mistakes> {
-        if self.mistakes.is_empty() {
+    /// `Err` with all errors in the order of the text, if there are any.
+    pub(crate) fn check(mut self) -> Result<(), DescriptionErrors> {
+        if self.errors.is_empty() {
             return Ok(());
         }
-        self.mistakes
-            .sort_by_key(|mistake| mistake.line.unwrap_or(u32::MAX));
-        Err(Mistakes(self.mistakes))
+        self.errors
+            .sort_by_key(|error| error.line.unwrap_or(u32::MAX));
+        Err(DescriptionErrors(self.errors))
     }
 }
 
-/// The longest time that a scenario may speak of.
+/// The longest duration that a scenario may contain.
 const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
 
 /// The word that was most likely meant.

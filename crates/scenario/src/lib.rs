@@ -1,15 +1,15 @@
-//! A described cluster and workload, played through the planner on a simulated clock.
+//! Simulates a described cluster and workload with the real planner on a simulated clock.
 //!
-//! A [`Scenario`] says what a resource pool is like, what is submitted to it, and what happens to it: a text in YAML or
-//! JSON that people write and [`read()`] reads, with every mistake told by path and line. [`play()`] hands it to the real
-//! planner ([`det_scheduler::plan`]) whenever something happens, lets tasks run and end, and answers with a [`Report`]:
-//! what started, stopped and waited when, why, and how well the pool was used. What a scenario expects of the planner is
-//! compared on the way.
+//! A [`Scenario`] describes a resource pool, what is submitted to it, and what happens to it: a text in YAML or JSON
+//! that users write and [`read()`] reads, with every error reported by path and line. [`play()`] runs the real planner
+//! ([`det_scheduler::plan`]) whenever something happens, lets tasks run and end, and returns a [`Report`]: what
+//! started, stopped and waited when and why, and how well the pool was used. It also compares the result with what the
+//! scenario expects.
 //!
-//! The room is pure: it knows no clock, no files and no cluster. It knows nothing of what tasks do; a task is slots for
-//! some time.
+//! The crate is pure: it knows no clock, no files and no cluster. It does not know what tasks do; a task is a number of
+//! slots for some time.
 //!
-//! A [`Trace`] does the same for a hyperparameter search: it is driven event by event.
+//! A [`Trace`] does the same for a hyperparameter search, event by event.
 //!
 //! Read `description` (the format) first, then `play` (what happens when).
 
@@ -29,16 +29,18 @@ mod trace;
 mod write;
 
 pub use description::{
-    AgentDescription, Expectation, JobSettings, Kind, Operation, Place, Pool, Presence, Scenario,
-    Service, Start, Step, Submission, Until, Waits, When, WorkspaceSettings,
+    AgentDescription, EndCondition, Expectation, JobSettings, Kind, Operation, Pool,
+    RunExpectation, Scenario, Service, ServiceTarget, Start, Step, StepTime, Submission,
+    WaitExpectation, WorkspaceSettings,
 };
-pub use fields::{Mistake, Mistakes};
-pub use play::{Detail, Observation, Options, Refusals, play, play_watched};
+pub use fields::{DescriptionError, DescriptionErrors};
+pub use play::{Detail, Observation, OnImpossible, Options, play, play_watched};
 pub use read::read;
 pub use report::{
-    Decision, JobReport, Mismatch, Moment, QueueEntry, Report, RunningTask, Use, WaitingTask,
+    Decision, JobReport, Mismatch, Moment, QueueEntry, Report, RunningTask, Utilisation,
+    WaitingTask,
 };
 pub use trace::{
-    Answer, Answered, Expected, Trace, TraceConfig, TraceEvent, TraceMismatch, TraceReport,
+    Expected, SearchAction, StepReport, Trace, TraceConfig, TraceEvent, TraceMismatch, TraceReport,
     TraceStep, TracedTrial, completed, config_file_of, play_trace, read_trace,
 };

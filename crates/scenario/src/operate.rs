@@ -1,10 +1,10 @@
-//! What operations do to the simulated pool. Each answers with what happened, for people, or says why it cannot be.
+//! Applies operations to the simulated pool. Each returns what happened, as text for users, or why it is not possible.
 
 use det_scheduler::{Policy, Side};
 
 use crate::cluster::{Agent, Cluster, End, Job, Task, TaskState};
 use crate::description::{
-    AgentDescription, JobSettings, Operation, Place, Scenario, Service, Start, Submission,
+    AgentDescription, JobSettings, Operation, Scenario, Service, ServiceTarget, Start, Submission,
     WorkspaceSettings,
 };
 use crate::text::{count, micros, names};
@@ -13,7 +13,7 @@ use crate::text::{count, micros, names};
 const MOST_TASKS: usize = 1_000_000;
 
 impl Cluster {
-    /// The pool at the start.
+    /// The pool at the start of a scenario.
     pub(crate) fn of(scenario: &Scenario) -> Self {
         let mut cluster = Self::default();
         cluster.workspaces.clone_from(&scenario.workspaces);
@@ -23,7 +23,7 @@ impl Cluster {
         cluster.restored()
     }
 
-    /// Does one thing.
+    /// Applies one operation.
     pub(crate) fn operate(
         &mut self,
         scenario: &Scenario,
@@ -51,13 +51,13 @@ impl Cluster {
                 settings,
             } => self.limit(workspace, *settings),
             Operation::Move { job, anchor, ahead } => {
-                let (side, told) = if *ahead {
+                let (side, preposition) = if *ahead {
                     (Side::Ahead, "ahead of")
                 } else {
                     (Side::Behind, "behind")
                 };
                 self.move_job(policy, job, anchor, side)?;
-                Ok(vec![format!("{job} moves {told} {anchor}")])
+                Ok(vec![format!("{job} moves {preposition} {anchor}")])
             }
             Operation::Exclude { tasks, agent } => self.exclude(tasks, agent),
             Operation::Serve { places, service } => {
@@ -125,7 +125,7 @@ impl Cluster {
             let number = self.submit(new_task(task, submission), waited);
             first.get_or_insert(number);
             if let Some(on) = &submission.on {
-                self.put(number, on)?;
+                self.start_on(number, on)?;
                 if submission.stopping {
                     self.ask_to_stop(number, None);
                 }
@@ -176,8 +176,8 @@ impl Cluster {
         })
     }
 
-    /// A new task runs on these agents already.
-    fn put(&mut self, number: usize, on: &[Start]) -> Result<(), String> {
+    /// Starts a new task on these agents.
+    fn start_on(&mut self, number: usize, on: &[Start]) -> Result<(), String> {
         if !matches!(self.tasks[number].state, TaskState::Waiting(_)) {
             return Err("its job lets no more of its tasks start".to_owned());
         }
@@ -204,7 +204,7 @@ impl Cluster {
         }
         if left > 0 {
             return Err(format!(
-                "{} has no room for {}: {} are missing there",
+                "{} has no free slots for {}: {} are missing there",
                 names(on.iter().map(|start| start.agent.as_str())),
                 self.tasks[number].name,
                 count(left.into(), "slot"),
@@ -244,7 +244,7 @@ impl Cluster {
             self.end(number, End::Failed);
         } else {
             task.restarts -= 1;
-            self.ask_again(number);
+            self.request_again(number);
         }
     }
 
@@ -259,7 +259,7 @@ impl Cluster {
             if live.is_empty() {
                 return Err(format!("\"{name}\" has ended already"));
             }
-            // Those that wait for the job first, or ending one would let the next one start.
+            // Held tasks first, because ending a live one would release the next held one.
             let held = |number: &usize| self.tasks[*number].state == TaskState::Held;
             let (held, rest): (Vec<usize>, Vec<usize>) = live.into_iter().partition(held);
             for number in held.into_iter().chain(rest) {
@@ -270,7 +270,7 @@ impl Cluster {
         Ok(done)
     }
 
-    /// Those that were asked to stop leave.
+    /// Tasks that were asked to stop leave.
     fn leave(&mut self, which: &[String]) -> Result<Vec<String>, String> {
         let mut done = Vec::new();
         for name in which {
@@ -293,7 +293,7 @@ impl Cluster {
 
     /// A task that was asked to stop gives up its slots.
     pub(crate) fn leave_one(&mut self, number: usize) {
-        self.ask_again(number);
+        self.request_again(number);
     }
 
     fn pause(&mut self, name: &str) {
@@ -302,7 +302,7 @@ impl Cluster {
         }
         for number in self.tasks_of(name) {
             match &self.tasks[number].state {
-                TaskState::Waiting(_) => self.ask_again(number),
+                TaskState::Waiting(_) => self.request_again(number),
                 TaskState::Running(running) if running.stop.is_none() => {
                     self.ask_to_stop(number, None);
                 }
@@ -399,11 +399,11 @@ impl Cluster {
         Ok(vec![format!("{who} no longer may run on agent {agent}")])
     }
 
-    fn serve(&mut self, place: &Place, service: Service) -> Result<String, String> {
+    fn serve(&mut self, place: &ServiceTarget, service: Service) -> Result<String, String> {
         let agent = self.known_agent(&place.agent)?;
         if agent.lost_at.is_some() {
             return Err(format!(
-                "agent \"{}\" is not connected, so it cannot be told",
+                "agent \"{}\" is not connected, so it cannot be notified",
                 place.agent
             ));
         }
@@ -433,7 +433,7 @@ impl Cluster {
         })
     }
 
-    /// What was lost, for people.
+    /// What was lost, as text for users.
     pub(crate) fn losing(&self, lost: &[usize]) -> String {
         if lost.is_empty() {
             return String::new();
@@ -487,7 +487,7 @@ impl Cluster {
         Ok(done)
     }
 
-    /// An agent has been away for too long.
+    /// Removes an agent that has been disconnected for too long; its work is lost.
     pub(crate) fn give_up(&mut self, id: &str) -> String {
         let lost = self.lose_work(id, None);
         if let Some(mut agent) = self.agents.remove(id) {

@@ -1,4 +1,4 @@
-//! The planner of a simulated pool, which is told what changes, and the moments at which something is due by itself.
+//! The planner of a simulated pool, updated with what changes, and the times at which something is due by itself.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,30 +8,30 @@ use det_scheduler::{Planner, PoolSettings};
 use crate::cluster::{Cluster, Task, TaskState, allocation};
 use crate::text::micros;
 
-/// Requests that come of age within this time do so together.
+/// Requests that reach the age limit within this time, in microseconds, do so together.
 const AGE_STEP: i64 = 1_000_000;
 
-/// What is kept of a cluster from one plan to the next.
-pub(crate) struct Planning {
+/// State that is kept from one plan to the next.
+pub(crate) struct PlanningState {
     settings: PoolSettings,
     pub(crate) planner: Planner,
-    /// The attempt of each task that the planner knows.
-    told: HashMap<usize, AllocationId>,
+    /// The allocation of each task that the planner knows, by task number.
+    known_allocations: HashMap<usize, AllocationId>,
     /// When something happens to a task by itself, the earliest first.
     due: BTreeSet<(i64, usize)>,
     due_of: HashMap<usize, i64>,
-    /// Slots that take work, or have some still.
+    /// Slots that take work, or are still in use.
     pub(crate) capacity: u64,
-    /// Whether some agent or slot takes no new work: what runs there counts until it ends.
+    /// Whether some agent or slot takes no new work; slots in use there count until that work ends.
     some_out: bool,
 }
 
-impl Planning {
+impl PlanningState {
     pub(crate) fn new(settings: &PoolSettings) -> Self {
         Self {
             settings: settings.clone(),
             planner: Planner::new(settings.clone()),
-            told: HashMap::new(),
+            known_allocations: HashMap::new(),
             due: BTreeSet::new(),
             due_of: HashMap::new(),
             capacity: 0,
@@ -39,30 +39,30 @@ impl Planning {
         }
     }
 
-    /// Tells the planner what has changed; gives the tasks that were touched.
-    pub(crate) fn catch_up(&mut self, cluster: &mut Cluster) -> BTreeSet<usize> {
-        let mut touched = cluster.take_touched();
-        if touched.everything {
+    /// Updates the planner with what has changed; returns the tasks that have changed.
+    pub(crate) fn update_planner(&mut self, cluster: &mut Cluster) -> BTreeSet<usize> {
+        let mut changes = cluster.take_changes();
+        if changes.everything {
             *self = Self::new(&self.settings);
-            touched.tasks = (0..cluster.tasks.len()).collect();
-            touched.jobs = cluster.jobs.keys().cloned().collect();
-            touched.agents = cluster.agents.keys().cloned().collect();
-            touched.service = true;
+            changes.tasks = (0..cluster.tasks.len()).collect();
+            changes.jobs = cluster.jobs.keys().cloned().collect();
+            changes.agents = cluster.agents.keys().cloned().collect();
+            changes.service = true;
         }
-        if touched.service {
+        if changes.service {
             self.some_out = cluster.some_out_of_service();
         }
-        if touched.service || self.some_out {
+        if changes.service || self.some_out {
             self.capacity = cluster.in_service();
         }
-        for id in &touched.agents {
+        for id in &changes.agents {
             match cluster.agents.get(id) {
                 Some(agent) => self.planner.put_agent(cluster.agent_snapshot(id, agent)),
                 None => self.planner.remove_agent(&AgentId(id.clone())),
             }
         }
         let mut gone = Vec::new();
-        for name in &touched.jobs {
+        for name in &changes.jobs {
             let id = JobId(name.clone());
             match cluster.jobs.get(name).filter(|job| job.live > 0) {
                 Some(job) => self.planner.put_job(&id, cluster.planner_job(job)),
@@ -70,24 +70,24 @@ impl Planning {
             }
         }
         self.planner.set_workspaces(cluster.limits());
-        for &number in &touched.tasks {
-            self.tell(&cluster.tasks[number], number);
+        for &number in &changes.tasks {
+            self.update_task(&cluster.tasks[number], number);
             self.set_due(&cluster.tasks[number], number, cluster.now);
         }
         for id in gone {
             self.planner.remove_job(&id);
         }
-        touched.tasks
+        changes.tasks
     }
 
-    fn tell(&mut self, task: &Task, number: usize) {
+    fn update_task(&mut self, task: &Task, number: usize) {
         let now = match &task.state {
             TaskState::Waiting(_) | TaskState::Running(_) => Some(AllocationId(task.allocation())),
             TaskState::Held | TaskState::Ended(..) => None,
         };
         let before = match &now {
-            Some(id) => self.told.insert(number, id.clone()),
-            None => self.told.remove(&number),
+            Some(id) => self.known_allocations.insert(number, id.clone()),
+            None => self.known_allocations.remove(&number),
         };
         if let Some(before) = before
             && now.as_ref() != Some(&before)
@@ -103,7 +103,7 @@ impl Planning {
         }
     }
 
-    /// Notes when something happens to a task by itself: it ends, or leaves, or its request comes of age.
+    /// Records when something happens to a task by itself: it ends, or leaves, or its request reaches the age limit.
     fn set_due(&mut self, task: &Task, number: usize, now: i64) {
         if let Some(before) = self.due_of.remove(&number) {
             self.due.remove(&(before, number));
@@ -138,7 +138,7 @@ impl Planning {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// The tasks to which something is due by now, in the order of their numbers.
+    /// Removes and returns the tasks for which something is due by `now`, in the order of their numbers.
     pub(crate) fn take_due(&mut self, now: i64) -> BTreeSet<usize> {
         let mut tasks = BTreeSet::new();
         while let Some((at, number)) = self.due.first().copied().filter(|(at, _)| *at <= now) {

@@ -1,8 +1,8 @@
-//! Playing a scenario: time passes, tasks run and end, and the planner is asked whenever something has happened.
+//! Plays a scenario: time passes, tasks run and end, and the planner runs whenever something has happened.
 //!
-//! A moment is over when the planner decides nothing new. Tasks that take no time to leave have left by then, and what
-//! they made room for has started. Between steps the clock jumps to the next thing that happens by itself: a task ends,
-//! or leaves, a request comes of age, a lost agent is given up.
+//! A moment ends when the planner decides nothing new. By then, tasks that take no time to leave have left, and the
+//! requests that got their slots have started. Between steps the clock jumps to the next thing that happens by itself:
+//! a task ends, or leaves, a request reaches the age limit, a lost agent is removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,41 +11,41 @@ use det_ids::{AllocationId, Micros};
 use det_scheduler::{Plan, Policy, PoolSettings, PoolSnapshot, Queue, WaitKind, WaitReason};
 
 use crate::cluster::{Cluster, End, TaskState};
-use crate::description::{Expectation, Scenario, Step, Until, When};
-use crate::expect::Look;
-use crate::fields::{Mistake, Mistakes};
-use crate::planning::Planning;
+use crate::description::{EndCondition, Expectation, Scenario, Step, StepTime};
+use crate::expect::PoolState;
+use crate::fields::{DescriptionError, DescriptionErrors};
+use crate::planning::PlanningState;
 use crate::report::{
-    Decision, JobReport, Mismatch, Moment, QueueEntry, Report, RunningTask, Use, WaitingTask,
-    policy_text,
+    Decision, JobReport, Mismatch, Moment, QueueEntry, Report, RunningTask, Utilisation,
+    WaitingTask, policy_text,
 };
 use crate::text::micros;
 
-/// Plans in a row at one moment; more would mean that the planner does not come to rest.
-const MOST_ROUNDS: usize = 10_000;
-/// Moments of a scenario at most.
+/// The most plans in a row at one moment; more would mean that the planner never stops deciding.
+const MOST_PLANS: usize = 10_000;
+/// The most moments of a scenario.
 const MOST_MOMENTS: usize = 1_000_000;
 
 /// How a scenario is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// What is told of each moment.
+    /// How much the report contains of each moment.
     pub detail: Detail,
-    /// What becomes of an operation that cannot happen.
-    pub refusals: Refusals,
+    /// What to do with an operation that cannot happen.
+    pub on_impossible: OnImpossible,
 }
 
-/// What becomes of an operation that cannot happen, such as the end of a task that does not run.
+/// What to do with an operation that cannot happen, such as the end of a task that does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Refusals {
-    /// It is a mistake of the scenario.
+pub enum OnImpossible {
+    /// Fail: it is an error of the scenario.
     #[default]
     Fail,
-    /// It is passed over; for scenarios that were drawn by chance.
-    PassOver,
+    /// Skip it; for scenarios that were generated at random.
+    Skip,
 }
 
-/// How much a report says of each moment.
+/// How much a report contains of each moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
     /// What changed.
@@ -62,7 +62,7 @@ pub struct Observation<'a> {
     pub pool: &'a PoolSnapshot,
     /// The queue before the plan.
     pub queue: &'a Queue,
-    /// When.
+    /// The time of the plan.
     pub now: Micros,
     /// What the planner decided.
     pub plan: &'a Plan,
@@ -71,13 +71,13 @@ pub struct Observation<'a> {
 /// Plays a scenario.
 ///
 /// # Errors
-/// What cannot happen: a step before the one before it, a task that does not exist, a planner that does not come to
-/// rest.
-pub fn play(scenario: &Scenario, options: Options) -> Result<Report, Mistakes> {
+/// The scenario is impossible: a step is earlier than the one before it, a task does not exist, or the planner never
+/// stops deciding.
+pub fn play(scenario: &Scenario, options: Options) -> Result<Report, DescriptionErrors> {
     play_for(scenario, options, None)
 }
 
-/// As [`play()`]; `watch` is shown every plan, with the whole pool and queue, which takes its time.
+/// As [`play()`]; `watch` is called with every plan and the whole pool and queue, which is slower.
 ///
 /// # Errors
 /// As [`play()`].
@@ -85,7 +85,7 @@ pub fn play_watched(
     scenario: &Scenario,
     options: Options,
     watch: &mut dyn FnMut(&Observation<'_>),
-) -> Result<Report, Mistakes> {
+) -> Result<Report, DescriptionErrors> {
     play_for(scenario, options, Some(watch))
 }
 
@@ -93,35 +93,35 @@ fn play_for<'a>(
     scenario: &'a Scenario,
     options: Options,
     watch: Option<&'a mut (dyn FnMut(&Observation<'_>) + 'a)>,
-) -> Result<Report, Mistakes> {
+) -> Result<Report, DescriptionErrors> {
     let mut player = Player {
         scenario,
         settings: &scenario.pool.settings,
         options,
         watch,
         cluster: Cluster::of(scenario),
-        planning: Planning::new(&scenario.pool.settings),
+        planning: PlanningState::new(&scenario.pool.settings),
         reasons: BTreeMap::new(),
         kinds_before: BTreeMap::new(),
         moments: Vec::new(),
         mismatches: Vec::new(),
         offered: 0.0,
     };
-    player.catch_up();
+    player.update_planner();
     for (place, step) in scenario.steps.iter().enumerate() {
         player.step(
             (place + 1)
-                .checked_sub(scenario.given)
+                .checked_sub(scenario.initial_steps)
                 .filter(|number| *number > 0),
             step,
         )?;
     }
     match scenario.until {
-        Until::LastStep => {}
-        Until::Time(time) => player.pass_until(Some(micros(time)))?,
-        Until::Rest => player.pass_until(None)?,
+        EndCondition::LastStep => {}
+        EndCondition::Time(time) => player.pass_until(Some(micros(time)))?,
+        EndCondition::Rest => player.pass_until(None)?,
     }
-    player.know_all_reasons();
+    player.refresh_reasons();
     Ok(player.report())
 }
 
@@ -131,10 +131,12 @@ struct Player<'a> {
     options: Options,
     watch: Option<&'a mut (dyn FnMut(&Observation<'_>) + 'a)>,
     cluster: Cluster,
-    planning: Planning,
-    /// Why tasks wait, by number. Unless all of it is asked for, numbers in the reasons may be those of an earlier moment.
+    planning: PlanningState,
+    /// Why tasks wait, by task number. Unless the options ask for all details, the numbers in reasons may be out of
+    /// date.
     reasons: BTreeMap<usize, Arc<WaitReason>>,
-    /// The kinds of the reasons that changed in this moment, as they were before it; `None` = it did not wait.
+    /// The kinds of the reasons that changed in this moment, as they were before it, by task number; `None` = it did
+    /// not wait.
     kinds_before: BTreeMap<usize, Option<WaitKind>>,
     moments: Vec<Moment>,
     mismatches: Vec<Mismatch>,
@@ -146,13 +148,13 @@ impl Player<'_> {
         self.settings.policy
     }
 
-    fn step(&mut self, number: Option<usize>, step: &Step) -> Result<(), Mistakes> {
+    fn step(&mut self, number: Option<usize>, step: &Step) -> Result<(), DescriptionErrors> {
         let at = match step.when {
-            When::Now => self.cluster.now,
-            When::After(wait) => self.cluster.now.saturating_add(micros(wait)),
-            When::At(time) => micros(time),
+            StepTime::Now => self.cluster.now,
+            StepTime::After(wait) => self.cluster.now.saturating_add(micros(wait)),
+            StepTime::At(time) => micros(time),
         };
-        let wrong = |what: &str, message: String| Mistake {
+        let wrong = |what: &str, message: String| DescriptionError {
             path: number.map_or(String::new(), |number| {
                 format!("steps[{}]{what}", number - 1)
             }),
@@ -170,7 +172,7 @@ impl Player<'_> {
             let policy = self.policy();
             match self.cluster.operate(self.scenario, policy, operation) {
                 Ok(done) => happened.extend(done),
-                Err(message) if self.options.refusals == Refusals::Fail => {
+                Err(message) if self.options.on_impossible == OnImpossible::Fail => {
                     return Err(wrong("", message).into());
                 }
                 Err(_) => {}
@@ -178,27 +180,27 @@ impl Player<'_> {
         }
         self.moment(Some((number, step)), happened)?;
         if step.expect != Expectation::default() {
-            self.know_all_reasons();
+            self.refresh_reasons();
         }
-        let look = Look {
+        let snapshot = PoolState {
             cluster: &self.cluster,
             settings: self.settings,
             reasons: &self.reasons,
             step: number.unwrap_or(0),
             line: step.line,
         };
-        self.mismatches.extend(look.compare(&step.expect));
+        self.mismatches.extend(snapshot.compare(&step.expect));
         Ok(())
     }
 
     /// Lets time pass until `end`, or until nothing more happens by itself.
-    fn pass_until(&mut self, end: Option<i64>) -> Result<(), Mistakes> {
+    fn pass_until(&mut self, end: Option<i64>) -> Result<(), DescriptionErrors> {
         while let Some(next) = self.next_event() {
             if end.is_some_and(|end| next > end) {
                 break;
             }
             self.set_time(next);
-            let happened = self.what_is_due();
+            let happened = self.process_due();
             self.moment(None, happened)?;
         }
         if let Some(end) = end {
@@ -216,7 +218,7 @@ impl Player<'_> {
         self.cluster.now = time;
     }
 
-    /// When something happens by itself next.
+    /// The next time at which something happens by itself.
     fn next_event(&self) -> Option<i64> {
         let now = self.cluster.now;
         let wait = micros(self.scenario.pool.reconnect_wait);
@@ -229,8 +231,8 @@ impl Player<'_> {
         tasks.chain(agents).map(|at| at.max(now)).min()
     }
 
-    /// Does what is due: tasks end and leave, agents are given up.
-    fn what_is_due(&mut self) -> Vec<String> {
+    /// Processes what is due: tasks end and leave, lost agents are removed.
+    fn process_due(&mut self) -> Vec<String> {
         let now = self.cluster.now;
         let mut happened = Vec::new();
         for number in self.planning.take_due(now) {
@@ -272,22 +274,22 @@ impl Player<'_> {
         happened
     }
 
-    /// Asks the planner until it has nothing more to decide, and records what came of it.
+    /// Runs the planner until it decides nothing more, and records the result.
     fn moment(
         &mut self,
         step: Option<(Option<usize>, &Step)>,
         mut happened: Vec<String>,
-    ) -> Result<(), Mistakes> {
+    ) -> Result<(), DescriptionErrors> {
         let mut decisions = Vec::new();
         let mut stepwise = false;
-        for round in 0.. {
-            if round > MOST_ROUNDS || self.moments.len() > MOST_MOMENTS {
-                let message = if round > MOST_ROUNDS {
+        for plans in 0.. {
+            if plans > MOST_PLANS || self.moments.len() > MOST_MOMENTS {
+                let message = if plans > MOST_PLANS {
                     "the planner does not come to rest here"
                 } else {
-                    "more happens in this scenario than can be told"
+                    "this scenario has more moments than a report can hold"
                 };
-                return Err(Mistake {
+                return Err(DescriptionError {
                     path: step
                         .and_then(|(number, _)| number)
                         .map_or(String::new(), |number| format!("steps[{}]", number - 1)),
@@ -297,21 +299,21 @@ impl Player<'_> {
                 }
                 .into());
             }
-            let Round {
+            let PlanResult {
                 decisions: done,
-                settles,
-            } = self.ask();
+                is_final,
+            } = self.plan_once();
             let nothing = done.is_empty();
             decisions.extend(done);
-            let due = self.what_is_due();
-            // Whoever watches is shown that nothing more is decided.
-            if due.is_empty() && (nothing || (settles && self.watch.is_none())) {
+            let due = self.process_due();
+            // A watcher is also called with the plan that decides nothing.
+            if due.is_empty() && (nothing || (is_final && self.watch.is_none())) {
                 break;
             }
             stepwise = true;
             for line in due {
                 match line.strip_suffix(" has saved and leaves") {
-                    // It was asked a moment ago.
+                    // It was asked before.
                     Some(task) => decisions.push(Decision::Left {
                         task: task.to_owned(),
                     }),
@@ -319,35 +321,35 @@ impl Player<'_> {
                 }
             }
         }
-        self.catch_up();
+        self.update_planner();
         let begins = self.kinds_before.iter().any(|(number, before)| {
             let reason = self.reasons.get(number);
             reason.is_some_and(|reason| *before != Some(reason.kind()))
         });
-        if stepwise && begins && !self.knows_all() {
-            // What was told on the way may have other numbers by now.
-            self.know_all_reasons();
+        if stepwise && begins && !self.reports_all_reasons() {
+            // Reasons reported earlier in this moment may have other numbers by now.
+            self.refresh_reasons();
         }
         self.record(step, happened, decisions);
         Ok(())
     }
 
-    /// Whether every plan tells all reasons.
-    fn knows_all(&self) -> bool {
+    /// Whether every plan reports all reasons.
+    fn reports_all_reasons(&self) -> bool {
         self.watch.is_some() || self.options.detail == Detail::Everything
     }
 
-    /// Tells the planner what has changed.
-    fn catch_up(&mut self) {
-        for number in self.planning.catch_up(&mut self.cluster) {
+    /// Updates the planner with what has changed.
+    fn update_planner(&mut self) {
+        for number in self.planning.update_planner(&mut self.cluster) {
             if !matches!(self.cluster.tasks[number].state, TaskState::Waiting(_)) {
-                self.note_reason(number, None);
+                self.set_reason(number, None);
             }
         }
     }
 
-    /// A task waits for this reason from now on, or for none.
-    fn note_reason(&mut self, number: usize, reason: Option<Arc<WaitReason>>) {
+    /// Sets the reason for which a task waits; `None` = it does not wait.
+    fn set_reason(&mut self, number: usize, reason: Option<Arc<WaitReason>>) {
         let before = match reason {
             Some(reason) => self.reasons.insert(number, reason),
             None => self.reasons.remove(&number),
@@ -357,9 +359,9 @@ impl Player<'_> {
             .or_insert(before.map(|reason| reason.kind()));
     }
 
-    /// Brings the numbers in all reasons up to date.
-    fn know_all_reasons(&mut self) {
-        self.catch_up();
+    /// Updates the numbers in all reasons.
+    fn refresh_reasons(&mut self) {
+        self.update_planner();
         let plan = self.planning.planner.plan(Micros(self.cluster.now));
         for (allocation, reason) in plan.waiting {
             if let Some(number) = self.cluster.of_allocation(&allocation) {
@@ -368,14 +370,14 @@ impl Player<'_> {
         }
     }
 
-    /// One plan, carried out.
-    fn ask(&mut self) -> Round {
-        self.catch_up();
+    /// Makes one plan and applies it.
+    fn plan_once(&mut self) -> PlanResult {
+        self.update_planner();
         let now = Micros(self.cluster.now);
-        let plan = if self.knows_all() {
+        let plan = if self.reports_all_reasons() {
             let plan = self.planning.planner.plan(now);
             if let Some(watch) = &mut self.watch {
-                let (pool, queue) = self.cluster.look(self.settings);
+                let (pool, queue) = self.cluster.snapshot(self.settings);
                 watch(&Observation {
                     pool: &pool,
                     queue: &queue,
@@ -385,7 +387,7 @@ impl Player<'_> {
             }
             for (allocation, reason) in &plan.waiting {
                 if let Some(number) = self.cluster.of_allocation(allocation) {
-                    self.note_reason(number, Some(Arc::new(reason.clone())));
+                    self.set_reason(number, Some(Arc::new(reason.clone())));
                 }
             }
             plan
@@ -393,7 +395,7 @@ impl Player<'_> {
             let pass = self.planning.planner.pass(now, 0);
             for (allocation, reason) in pass.waiting {
                 if let Some(number) = self.cluster.of_allocation(&allocation) {
-                    self.note_reason(number, Some(reason));
+                    self.set_reason(number, Some(reason));
                 }
             }
             Plan {
@@ -429,10 +431,10 @@ impl Player<'_> {
         }
         self.cluster
             .apply(&plan.place, &plan.preempt, &plan.hand_over);
-        Round {
+        PlanResult {
             decisions,
-            // Under fair share what starts changes the shares, and with them the reasons of the others.
-            settles: plan.preempt.is_empty()
+            // Under fair share, work that starts changes the shares, and with them the reasons of the others.
+            is_final: plan.preempt.is_empty()
                 && plan.hand_over.is_empty()
                 && self.policy() != Policy::FairShare,
         }
@@ -554,7 +556,7 @@ impl Player<'_> {
     fn report(mut self) -> Report {
         let moments = std::mem::take(&mut self.moments);
         let jobs = self.jobs();
-        // The sum of nothing is -0.
+        // The sum of an empty list is -0.
         let used = jobs.iter().map(|job| job.slot_seconds).sum::<f64>() + 0.0;
         let part = if self.offered > 0.0 {
             used / self.offered
@@ -566,7 +568,7 @@ impl Player<'_> {
             policy: policy_text(self.settings),
             moments,
             jobs,
-            utilisation: Use {
+            utilisation: Utilisation {
                 used,
                 offered: self.offered,
                 part,
@@ -627,11 +629,11 @@ impl Player<'_> {
     }
 }
 
-/// What came of asking the planner.
-struct Round {
+/// The result of one plan.
+struct PlanResult {
     decisions: Vec<Decision>,
-    /// Whether it decided nothing after which more is to be decided at once: asked again it would decide nothing.
-    settles: bool,
+    /// Whether a further plan would decide nothing.
+    is_final: bool,
 }
 
 /// The task of an allocation.

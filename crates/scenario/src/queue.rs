@@ -1,4 +1,4 @@
-//! Moving a job in the queue.
+//! Moves a job in the queue.
 
 use det_ids::{JobId, Micros};
 use det_scheduler::{Policy, QueueEntry, Side, move_job};
@@ -9,7 +9,7 @@ impl Cluster {
     /// Moves a job next to another, as the master does.
     ///
     /// # Errors
-    /// A sentence when a job is not in the queue, or the policy knows no order.
+    /// A sentence for users, if a job is not in the queue, or the policy has no order.
     pub(crate) fn move_job(
         &mut self,
         policy: Policy,
@@ -34,24 +34,24 @@ impl Cluster {
             .jobs
             .iter()
             .filter(|(_, job)| job.live > 0 || !job.held.is_empty())
-            .map(|(name, job)| standing(name, job))
+            .map(|(name, job)| queue_entry(name, job))
             .collect();
         let (job, anchor) = (JobId(job.to_owned()), JobId(anchor.to_owned()));
         let changed =
             move_job(&queue, &job, &anchor, side).map_err(|refused| refused.to_string())?;
-        for standing in changed {
-            if let Some(job) = self.jobs.get_mut(&standing.job_id.0) {
-                job.priority = standing.priority;
-                job.position = standing.position;
-                job.moved = standing.moved;
+        for queue_entry in changed {
+            if let Some(job) = self.jobs.get_mut(&queue_entry.job_id.0) {
+                job.priority = queue_entry.priority;
+                job.position = queue_entry.position;
+                job.moved = queue_entry.moved;
             }
-            self.touch_job(&standing.job_id.0);
+            self.touch_job(&queue_entry.job_id.0);
         }
         Ok(())
     }
 }
 
-fn standing(name: &str, job: &Job) -> QueueEntry {
+fn queue_entry(name: &str, job: &Job) -> QueueEntry {
     QueueEntry {
         job_id: JobId(name.to_owned()),
         priority: job.priority,

@@ -1,4 +1,4 @@
-//! Descriptions from text.
+//! Reads descriptions from text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 
 use crate::description::{
-    AgentDescription, JobSettings, Kind, Operation, Place, Pool, Scenario, Service, Start, Step,
-    Submission, Until, When, WorkspaceSettings,
+    AgentDescription, EndCondition, JobSettings, Kind, Operation, Pool, Scenario, Service,
+    ServiceTarget, Start, Step, StepTime, Submission, WorkspaceSettings,
 };
-use crate::fields::{Fields, Mistakes, Reader, Value, read_with};
+use crate::fields::{DescriptionErrors, Fields, Reader, Value, read_with};
 use crate::read_expect::expectation;
 
-/// Zero-slot tasks of an agent that says nothing else.
+/// Default number of zero-slot tasks of an agent.
 const AUX: u32 = 100;
-/// How long a lost agent is waited for, if nothing else is said.
+/// Default time for which an agent may be disconnected.
 const RECONNECT_WAIT: Duration = Duration::from_mins(10);
-/// Most agents, tasks of a submission, and slots of an agent.
+/// The most agents, tasks of a submission, and slots of an agent.
 const MOST: u32 = 100_000;
 
 /// Reads a description in YAML or JSON.
 ///
 /// # Errors
-/// Every mistake, with path and line, in the order of the text.
-pub fn read(text: &str) -> Result<Scenario, Mistakes> {
+/// All errors, with path and line, in the order of the text.
+pub fn read(text: &str) -> Result<Scenario, DescriptionErrors> {
     read_with(text, document)
 }
 
@@ -70,9 +70,11 @@ fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Scenario> {
         .filter_map(|value| step(reader, value))
         .collect();
     let until = match fields.take("until") {
-        None => Until::LastStep,
-        Some(value) if value.text() == Some("rest") => Until::Rest,
-        Some(value) => reader.duration(&value).map_or(Until::LastStep, Until::Time),
+        None => EndCondition::LastStep,
+        Some(value) if value.text() == Some("rest") => EndCondition::Rest,
+        Some(value) => reader
+            .duration(&value)
+            .map_or(EndCondition::LastStep, EndCondition::Time),
     };
     reader.finish(fields);
     Some(Scenario {
@@ -86,7 +88,7 @@ fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Scenario> {
         workspaces,
         jobs,
         steps,
-        given: 0,
+        initial_steps: 0,
         until,
     })
 }
@@ -114,7 +116,7 @@ fn pool(reader: &mut Reader, value: &Value<'_>) -> Option<(PoolSettings, Option<
     Some((settings, reconnect_wait))
 }
 
-/// The words of `scheduler` in `master.yaml`.
+/// The values of `scheduler.type` in `master.yaml`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Type {
     Priority,
@@ -148,7 +150,7 @@ fn scheduler(reader: &mut Reader, value: &Value<'_>, settings: &mut PoolSettings
         settings.allow_heterogeneous_fits = reader.flag(&value).unwrap_or(false);
     }
     reader.finish(fields);
-    // As in `master.yaml`: a block without a type is fair share, unless it holds what only priorities have.
+    // As in `master.yaml`: a block without a type is fair share, unless it has a key that only the priority rule has.
     let kind = kind.unwrap_or(if preemption.is_some() || default_priority.is_some() {
         Type::Priority
     } else {
@@ -172,7 +174,7 @@ fn provisionable(reader: &mut Reader, value: &Value<'_>) -> Option<Provisionable
     let mut number = |key| {
         let found = fields.take(key);
         if found.is_none() {
-            reader.mistake(value, format!("\"{key}\" is missing"));
+            reader.error(value, format!("\"{key}\" is missing"));
         }
         found.and_then(|value| reader.integer(&value, 0, MOST))
     };
@@ -190,7 +192,7 @@ fn agents(reader: &mut Reader, value: &Value<'_>) -> Vec<AgentDescription> {
     for value in Reader::one_or_many(value) {
         for agent in agent(reader, &value).unwrap_or_default() {
             if agents.iter().any(|known| known.id == agent.id) {
-                reader.mistake(&value, format!("agent \"{}\" is there twice", agent.id));
+                reader.error(&value, format!("agent \"{}\" is defined twice", agent.id));
             } else {
                 agents.push(agent);
             }
@@ -199,12 +201,12 @@ fn agents(reader: &mut Reader, value: &Value<'_>) -> Vec<AgentDescription> {
     agents
 }
 
-/// One agent, or with `count` so many alike.
+/// One agent, or with `count` several equal ones.
 fn agent(reader: &mut Reader, value: &Value<'_>) -> Option<Vec<AgentDescription>> {
     let mut fields = reader.fields(value)?;
     let id = fields.take("id").and_then(|value| reader.name(&value));
     if id.is_none() {
-        reader.mistake(value, "an agent needs an \"id\"");
+        reader.error(value, "an agent needs an \"id\"");
     }
     let mut number = |key, default| match fields.take(key) {
         Some(value) => reader.integer(&value, 0, MOST),
@@ -285,13 +287,13 @@ fn step(reader: &mut Reader, value: &Value<'_>) -> Option<Step> {
     let at = fields
         .take("at")
         .and_then(|value| reader.duration(&value))
-        .map(When::At);
+        .map(StepTime::At);
     let after = fields
         .take("after")
         .and_then(|value| reader.duration(&value))
-        .map(When::After);
+        .map(StepTime::After);
     if at.is_some() && after.is_some() {
-        reader.mistake(value, "\"at\" and \"after\" cannot both be given");
+        reader.error(value, "\"at\" and \"after\" cannot both be given");
     }
     let note = fields
         .take("note")
@@ -305,9 +307,9 @@ fn step(reader: &mut Reader, value: &Value<'_>) -> Option<Step> {
     let named = !operations.is_empty();
     if let Some(list) = fields.take("do") {
         if named {
-            reader.mistake(
+            reader.error(
                 &list,
-                "operations stand either beside each other or below \"do\"",
+                "operations are either keys of the step or entries of \"do\"",
             );
         }
         for value in reader.list(&list) {
@@ -319,7 +321,7 @@ fn step(reader: &mut Reader, value: &Value<'_>) -> Option<Step> {
     }
     reader.finish(fields);
     Some(Step {
-        when: at.or(after).unwrap_or(When::Now),
+        when: at.or(after).unwrap_or(StepTime::Now),
         note,
         operations,
         expect,
@@ -340,7 +342,7 @@ fn named_operations(
         }
     }
     if found.len() > 1 {
-        reader.mistake(
+        reader.error(
             value,
             "several operations have no order here; list them below \"do\"",
         );
@@ -413,7 +415,7 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
     let mut fields = reader.fields(value)?;
     let job = fields.take("job").and_then(|value| reader.name(&value));
     if job.is_none() {
-        reader.mistake(value, "a submission needs the name of its \"job\"");
+        reader.error(value, "a submission needs the name of its \"job\"");
     }
     let settings = job_settings(reader, &mut fields);
     let name = fields.take("name").and_then(|value| reader.name(&value));
@@ -464,19 +466,19 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
         .unwrap_or(false);
     reader.finish(fields);
     if stopping && on.is_none() {
-        reader.mistake(
+        reader.error(
             value,
             "only tasks that run can have been asked to stop: say where they run, \"on\"",
         );
     }
     if name.is_some() && tasks != 1 {
-        reader.mistake(value, "only a single task can have a \"name\" of its own");
+        reader.error(value, "only a single task can have a \"name\" of its own");
     }
     if let Some(Some(max_slots)) = settings.max_slots
         && slots > max_slots
     {
-        // Experiments of this kind are refused; others can come to it by a change of the cap.
-        reader.mistake(
+        // Experiments of this kind are refused at submission; others get there only if the cap is changed.
+        reader.error(
             value,
             format!("each task needs {slots} slots, and max_slots is {max_slots}"),
         );
@@ -501,7 +503,7 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
     })
 }
 
-/// Where tasks run already: agents, or agents with numbers of slots.
+/// Where tasks already run: agents, or agents with numbers of slots.
 fn starts(reader: &mut Reader, value: &Value<'_>) -> Vec<Start> {
     if value.node.members().is_some() {
         return reader
@@ -524,12 +526,12 @@ fn set(reader: &mut Reader, value: &Value<'_>) -> Vec<Operation> {
         let mut fields = reader.fields(value)?;
         let job = fields.take("job").and_then(|value| reader.name(&value));
         if job.is_none() {
-            reader.mistake(value, "a change needs the name of its \"job\"");
+            reader.error(value, "a change needs the name of its \"job\"");
         }
         let settings = job_settings(reader, &mut fields);
         reader.finish(fields);
         if settings == JobSettings::default() {
-            reader.mistake(
+            reader.error(
                 value,
                 "changes nothing: give a priority, a weight, max_slots, concurrent or a workspace",
             );
@@ -552,7 +554,7 @@ fn limit(reader: &mut Reader, value: &Value<'_>) -> Vec<Operation> {
             .take("workspace")
             .and_then(|value| reader.name(&value));
         if workspace.is_none() {
-            reader.mistake(value, "a limit needs the name of its \"workspace\"");
+            reader.error(value, "a limit needs the name of its \"workspace\"");
         }
         let settings = workspace_settings(reader, &mut fields);
         reader.finish(fields);
@@ -577,12 +579,12 @@ fn moves(reader: &mut Reader, value: &Value<'_>) -> Vec<Operation> {
             (Some(anchor), None) => (anchor, true),
             (None, Some(anchor)) => (anchor, false),
             _ => {
-                reader.mistake(value, "needs either \"ahead_of\" or \"behind_of\"");
+                reader.error(value, "needs either \"ahead_of\" or \"behind_of\"");
                 return None;
             }
         };
         if job.is_none() {
-            reader.mistake(value, "a move needs the name of its \"job\"");
+            reader.error(value, "a move needs the name of its \"job\"");
         }
         Some(Operation::Move {
             job: job?,
@@ -603,7 +605,7 @@ fn exclude(reader: &mut Reader, value: &Value<'_>) -> Vec<Operation> {
         let agent = fields.take("agent").and_then(|value| reader.name(&value));
         reader.finish(fields);
         if tasks.is_none() || agent.is_none() {
-            reader.mistake(
+            reader.error(
                 value,
                 "needs \"tasks\" and the \"agent\" they are not to run on",
             );
@@ -622,11 +624,11 @@ fn exclude(reader: &mut Reader, value: &Value<'_>) -> Vec<Operation> {
 /// Agents, or slots as `agent/number`.
 fn serve(reader: &mut Reader, value: &Value<'_>, service: Service) -> Vec<Operation> {
     let place = |name: String| match name.rsplit_once('/') {
-        Some((agent, slot)) if slot.parse::<u32>().is_ok() => Place {
+        Some((agent, slot)) if slot.parse::<u32>().is_ok() => ServiceTarget {
             agent: agent.to_owned(),
             slot: slot.parse().ok(),
         },
-        _ => Place {
+        _ => ServiceTarget {
             agent: name,
             slot: None,
         },

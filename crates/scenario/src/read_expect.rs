@@ -1,11 +1,11 @@
-//! Expectations from text.
+//! Reads expectations from text.
 
 use std::collections::BTreeMap;
 
 use det_config::yaml::Tree;
 use det_scheduler::WaitKind;
 
-use crate::description::{Expectation, Presence, Waits};
+use crate::description::{Expectation, RunExpectation, WaitExpectation};
 use crate::fields::{Reader, Value, nearest};
 
 pub(crate) fn expectation(reader: &mut Reader, value: &Value<'_>) -> Expectation {
@@ -71,18 +71,18 @@ pub(crate) fn expectation(reader: &mut Reader, value: &Value<'_>) -> Expectation
     }
 }
 
-fn presence(reader: &mut Reader, value: &Value<'_>) -> Option<Presence> {
+fn presence(reader: &mut Reader, value: &Value<'_>) -> Option<RunExpectation> {
     match &value.node.tree {
-        Tree::Number(_) => reader.count(value).map(Presence::Tasks),
-        Tree::Text(_) | Tree::List(_) => {
-            Some(Presence::On(reader.names(value).into_iter().collect()))
-        }
+        Tree::Number(_) => reader.count(value).map(RunExpectation::Tasks),
+        Tree::Text(_) | Tree::List(_) => Some(RunExpectation::On(
+            reader.names(value).into_iter().collect(),
+        )),
         Tree::Map(_) => {
             let mut slots = BTreeMap::new();
             for (agent, value) in reader.members(value) {
                 slots.insert(agent.to_owned(), reader.count(&value)?);
             }
-            Some(Presence::Slots(slots))
+            Some(RunExpectation::Slots(slots))
         }
         Tree::Null | Tree::Bool(_) => {
             reader.mismatch(value, "a number of tasks, agents, or slots by agent");
@@ -91,12 +91,12 @@ fn presence(reader: &mut Reader, value: &Value<'_>) -> Option<Presence> {
     }
 }
 
-fn waits(reader: &mut Reader, value: &Value<'_>) -> Option<Waits> {
+fn waits(reader: &mut Reader, value: &Value<'_>) -> Option<WaitExpectation> {
     match &value.node.tree {
-        Tree::Number(_) => reader.count(value).map(Waits::Tasks),
+        Tree::Number(_) => reader.count(value).map(WaitExpectation::Tasks),
         Tree::Text(kind) => {
             known_kind(reader, value, kind)?;
-            Some(Waits::Because(kind.clone()))
+            Some(WaitExpectation::Because(kind.clone()))
         }
         Tree::Map(members) if members.contains_key("kind") => {
             if let Some(kind) = members["kind"].text() {
@@ -105,7 +105,7 @@ fn waits(reader: &mut Reader, value: &Value<'_>) -> Option<Waits> {
             let fields = members
                 .iter()
                 .map(|(key, node)| (key.clone(), node.to_value()));
-            Some(Waits::Reason(fields.collect()))
+            Some(WaitExpectation::Reason(fields.collect()))
         }
         Tree::Map(_) => {
             let mut kinds = BTreeMap::new();
@@ -113,7 +113,7 @@ fn waits(reader: &mut Reader, value: &Value<'_>) -> Option<Waits> {
                 known_kind(reader, &value, kind)?;
                 kinds.insert(kind.to_owned(), reader.count(&value)?);
             }
-            Some(Waits::Kinds(kinds))
+            Some(WaitExpectation::Kinds(kinds))
         }
         Tree::Null | Tree::Bool(_) | Tree::List(_) => {
             reader.mismatch(value, "a number of tasks, a kind of reason, or a map");
@@ -127,9 +127,9 @@ fn known_kind(reader: &mut Reader, value: &Value<'_>, kind: &str) -> Option<()> 
         return Some(());
     }
     let known = WaitKind::NAMES;
-    reader.mistake(value, format!("\"{kind}\" is no kind of reason"));
-    if let Some(mistake) = reader.mistakes.last_mut() {
-        mistake.hint = Some(match nearest(kind, known) {
+    reader.error(value, format!("\"{kind}\" is not a kind of reason"));
+    if let Some(error) = reader.errors.last_mut() {
+        error.hint = Some(match nearest(kind, known) {
             Some(nearest) => format!("did you mean \"{nearest}\"?"),
             None => format!("the kinds are {}", known.join(", ")),
         });

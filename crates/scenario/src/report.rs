@@ -1,4 +1,4 @@
-//! What came of playing a scenario, as data and as lines for people.
+//! The result of playing a scenario, as data and as lines of text for users.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,19 +8,19 @@ use serde::Serialize;
 
 use crate::text::{clock, count, names};
 
-/// What came of playing a scenario.
+/// The result of playing a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Name of the scenario; may be empty.
     pub name: String,
-    /// How the pool decides, for people.
+    /// The rule of the pool, as text for users.
     pub policy: String,
     /// What happened, in order.
     pub moments: Vec<Moment>,
-    /// What became of each job, in order of name.
+    /// The result of each job, in order of name.
     pub jobs: Vec<JobReport>,
     /// How well the pool was used.
-    pub utilisation: Use,
+    pub utilisation: Utilisation,
     /// What still waits, with the reason.
     pub waiting: Vec<WaitingTask>,
     /// Expectations that were not met.
@@ -34,24 +34,24 @@ pub struct Report {
 pub struct Moment {
     /// Seconds from the start.
     pub at: f64,
-    /// Number of the step, from 1; `None` when it happened by itself.
+    /// Number of the step, from 1; `None` if it happened by itself.
     pub step: Option<usize>,
     /// The step's note; may be empty.
     pub note: String,
-    /// What happened, for people.
+    /// What happened, as sentences for users.
     pub happened: Vec<String>,
     /// What the planner decided, in order.
     pub decisions: Vec<Decision>,
-    /// Tasks that wait for another kind of reason than before.
+    /// Tasks that start to wait, or wait for another kind of reason than before.
     pub begin_to_wait: Vec<WaitingTask>,
     /// Slots in use.
     pub used: u64,
     /// Slots of agents that take work.
     pub capacity: u64,
-    /// What has slots. Only with [`crate::Detail::Everything`].
+    /// The tasks that have slots. Only with [`crate::Detail::Everything`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<Vec<RunningTask>>,
-    /// What waits. Only with [`crate::Detail::Everything`].
+    /// The tasks that wait. Only with [`crate::Detail::Everything`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Vec<WaitingTask>>,
     /// The queue. Only with [`crate::Detail::Everything`].
@@ -59,38 +59,38 @@ pub struct Moment {
     pub queue: Option<Vec<QueueEntry>>,
 }
 
-/// Something that the planner decided, or that followed at once.
+/// A decision of the planner, or its immediate effect.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Decision {
     /// A task starts.
     Start {
-        /// Which.
+        /// The task that starts.
         task: String,
         /// Numbers of slots by agent; empty for a zero-slot task.
         on: BTreeMap<String, Vec<u32>>,
     },
     /// A task is asked to stop.
     Stop {
-        /// Which.
+        /// The task that is asked to stop.
         task: String,
-        /// The task that it makes room for.
+        /// The task that gets its slots; `None` = it stops because of its job's cap.
         for_task: Option<String>,
-        /// Why.
+        /// The rule that makes it stop, with the numbers.
         reason: PreemptReason,
-        /// Why, for people.
+        /// The reason as a sentence for users.
         message: String,
     },
-    /// Room that is being freed goes to another task.
+    /// Slots that are being freed are now for another task.
     HandOver {
         /// The task that stops.
         task: String,
-        /// The task that it makes room for from now on.
+        /// The task that gets its slots from now on.
         for_task: String,
     },
-    /// A task that was asked to stop has left and asks again.
+    /// A task that was asked to stop has left and asks for slots again.
     Left {
-        /// Which.
+        /// The task that left.
         task: String,
     },
 }
@@ -98,7 +98,7 @@ pub enum Decision {
 /// A task that waits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WaitingTask {
-    /// Which.
+    /// Name of the task.
     pub task: String,
     /// Its job.
     pub job: String,
@@ -106,16 +106,16 @@ pub struct WaitingTask {
     pub slots: u32,
     /// Since when, in seconds from the start.
     pub since: f64,
-    /// Why.
+    /// Why it waits, with the numbers.
     pub reason: WaitReason,
-    /// Why, for people.
+    /// Why it waits, as a sentence for users.
     pub message: String,
 }
 
 /// A task that has slots.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunningTask {
-    /// Which.
+    /// Name of the task.
     pub task: String,
     /// Its job.
     pub job: String,
@@ -130,15 +130,15 @@ pub struct RunningTask {
 /// A job in the queue.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QueueEntry {
-    /// Which.
+    /// Name of the job.
     pub job: String,
     /// Lower goes first, where priorities decide.
     pub priority: u8,
     /// Share weight, where shares decide.
     pub weight: f64,
-    /// Its cap.
+    /// The most slots that it may use at a time; `None` = no cap.
     pub max_slots: Option<u32>,
-    /// Jobs ahead; `None` = the policy knows no order.
+    /// Number of jobs ahead; `None` = the policy has no order.
     pub ahead: Option<u64>,
     /// Tasks that have slots.
     pub running: u64,
@@ -148,14 +148,14 @@ pub struct QueueEntry {
     pub slots: u64,
 }
 
-/// What became of a job.
+/// The result of a job.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct JobReport {
-    /// Which.
+    /// Name of the job.
     pub job: String,
     /// Tasks it had.
     pub tasks: u64,
-    /// Tasks that came to their end.
+    /// Tasks that completed.
     pub completed: u64,
     /// Tasks that failed or were killed.
     pub lost: u64,
@@ -169,7 +169,7 @@ pub struct JobReport {
     pub last_end: Option<f64>,
     /// Seconds its tasks waited on average.
     pub mean_wait: f64,
-    /// Seconds the task that waited longest did.
+    /// Longest wait of one of its tasks, in seconds.
     pub longest_wait: f64,
     /// How often the planner asked one of its tasks to stop.
     pub preempted: u64,
@@ -179,12 +179,12 @@ pub struct JobReport {
 
 /// How well a pool was used.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Use {
-    /// Slots in use times seconds.
+pub struct Utilisation {
+    /// Slots in use, in slot-seconds.
     pub used: f64,
-    /// Slots of agents that take work times seconds.
+    /// Slots of agents that take work, in slot-seconds.
     pub offered: f64,
-    /// The one as a part of the other, from 0 to 1; 0 when nothing was offered.
+    /// `used` divided by `offered`, from 0 to 1; 0 if nothing was offered.
     pub part: f64,
 }
 
@@ -217,7 +217,7 @@ impl std::fmt::Display for Mismatch {
     }
 }
 
-/// How a pool decides, in words.
+/// The rule of a pool, as text for users.
 pub(crate) fn policy_text(settings: &PoolSettings) -> String {
     let policy = match settings.policy {
         Policy::Priority {
@@ -243,7 +243,7 @@ pub(crate) fn policy_text(settings: &PoolSettings) -> String {
 }
 
 impl Report {
-    /// The timeline as lines for people.
+    /// The timeline as lines of text for users.
     pub fn timeline(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.name.is_empty() {
@@ -260,14 +260,14 @@ impl Report {
 
 impl Moment {
     fn lines(&self) -> Vec<String> {
-        let mut told: Vec<String> = Vec::new();
+        let mut happened_lines: Vec<String> = Vec::new();
         if !self.note.is_empty() {
-            told.push(self.note.clone());
+            happened_lines.push(self.note.clone());
         }
-        told.extend(together(&self.happened));
-        told.extend(self.starts());
-        told.extend(self.stops());
-        told.extend(self.waits());
+        happened_lines.extend(together(&self.happened));
+        happened_lines.extend(self.starts());
+        happened_lines.extend(self.stops());
+        happened_lines.extend(self.waits());
         let in_use = match (self.used, self.capacity) {
             (0, 0) => "no slots in service".to_owned(),
             (used, 0) => format!("{} in use, none in service", count(used, "slot")),
@@ -275,7 +275,11 @@ impl Moment {
         };
         let head = format!("{:>9}  {in_use}", clock(micros(self.at)));
         let mut lines = vec![head];
-        lines.extend(told.into_iter().map(|line| format!("{:11}{line}", "")));
+        lines.extend(
+            happened_lines
+                .into_iter()
+                .map(|line| format!("{:11}{line}", "")),
+        );
         lines
     }
 
@@ -329,7 +333,7 @@ impl Moment {
                     }
                 }
                 Decision::HandOver { task, for_task } => {
-                    lines.push(format!("       room of {task} goes to {for_task}"));
+                    lines.push(format!("       slots of {task} go to {for_task}"));
                 }
                 Decision::Left { task } => left.push(task),
                 Decision::Start { .. } => {}
@@ -363,7 +367,7 @@ impl Moment {
     }
 }
 
-/// Equal sentences about several tasks as one.
+/// Combines equal sentences about several tasks into one.
 fn together(happened: &[String]) -> Vec<String> {
     let mut lines: Vec<(String, Vec<&str>)> = Vec::new();
     for line in happened {
@@ -413,24 +417,27 @@ fn micros(seconds: f64) -> i64 {
 mod tests {
     use super::*;
 
-    fn told(happened: &[&str]) -> Vec<String> {
+    fn happened_lines(happened: &[&str]) -> Vec<String> {
         let happened: Vec<String> = happened.iter().map(|line| (*line).to_owned()).collect();
         together(&happened)
     }
 
     #[test]
     fn one_ends_and_several_end() {
-        assert_eq!(told(&["a.1 ends"]), ["a.1 ends"]);
-        assert_eq!(told(&["a.1 ends", "a.2 ends"]), ["a.1, a.2 end"]);
+        assert_eq!(happened_lines(&["a.1 ends"]), ["a.1 ends"]);
+        assert_eq!(happened_lines(&["a.1 ends", "a.2 ends"]), ["a.1, a.2 end"]);
         assert_eq!(
-            told(&[
+            happened_lines(&[
                 "a has saved and leaves",
                 "b has saved and leaves",
                 "c fails"
             ]),
             ["a, b have saved and leave", "c fails"]
         );
-        assert_eq!(told(&["a is killed", "b is killed"]), ["a, b are killed"]);
+        assert_eq!(
+            happened_lines(&["a is killed", "b is killed"]),
+            ["a, b are killed"]
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Words for people.
+//! Formats values as text for users.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Names shown of a long list.
+/// The most names shown of a long list.
 const SHOWN: usize = 8;
 
 /// A duration in microseconds.
@@ -28,9 +28,9 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
-/// Names in one line: numbered ones that follow each other as a range, and not too many of them.
+/// Names in one line: consecutive numbers as a range, and at most [`SHOWN`] of them.
 pub(crate) fn names<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
-    let mut told: Vec<String> = Vec::new();
+    let mut shown: Vec<String> = Vec::new();
     let mut numbered: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     let mut order: Vec<&str> = Vec::new();
     for name in names {
@@ -47,20 +47,20 @@ pub(crate) fn names<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     }
     for name in order {
         match numbered.get_mut(name) {
-            None => told.push(name.to_owned()),
+            None => shown.push(name.to_owned()),
             Some(numbers) => {
                 numbers.sort_unstable();
-                told.extend(ranges(name, numbers));
+                shown.extend(ranges(name, numbers));
             }
         }
     }
-    let more = told.len().saturating_sub(SHOWN);
-    told.truncate(SHOWN);
-    let told = told.join(", ");
+    let more = shown.len().saturating_sub(SHOWN);
+    shown.truncate(SHOWN);
+    let shown = shown.join(", ");
     if more == 0 {
-        told
+        shown
     } else {
-        format!("{told} and {more} more")
+        format!("{shown} and {more} more")
     }
 }
 
@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn names_that_follow_each_other_are_a_range() {
-        let told = names(["a.1", "a.2", "a.3", "b", "a.5", "c.1", "c.2", "v1.0"]);
-        assert_eq!(told, "a.1\u{2026}3, a.5, b, c.1, c.2, v1.0");
+        let shown = names(["a.1", "a.2", "a.3", "b", "a.5", "c.1", "c.2", "v1.0"]);
+        assert_eq!(shown, "a.1\u{2026}3, a.5, b, c.1, c.2, v1.0");
         let many: Vec<String> = (0..20).map(|n| format!("job{n}")).collect();
         assert!(names(many.iter().map(String::as_str)).ends_with("and 12 more"));
     }

@@ -1,8 +1,8 @@
-//! A search driven event by event: what happens to its trials, and what it answers.
+//! Drives a search event by event: what happens to its trials, and the actions that it returns.
 //!
-//! A [`Trace`] names a configuration and a list of [`TraceEvent`]s, with what is expected of the search after each. It is
-//! a text in YAML or JSON that people write and [`read_trace()`] reads; [`play_trace()`] hands the events to the real
-//! search ([`det_searcher::Search`]) and answers with a [`TraceReport`]. Trials are spoken of by their numbers, 1 for
+//! A [`Trace`] names a configuration and a list of [`TraceEvent`]s, with what is expected of the search after each. It
+//! is a text in YAML or JSON that users write and [`read_trace()`] reads; [`play_trace()`] passes the events to the
+//! real search ([`det_searcher::Search`]) and returns a [`TraceReport`]. Trials are identified by their numbers, 1 for
 //! the first one created.
 
 mod play;
@@ -31,7 +31,7 @@ pub struct Trace {
     pub seed: Option<u32>,
     /// Whether the master restarts before every event.
     pub restarts: bool,
-    /// What is expected of the start.
+    /// What is expected when the search starts.
     pub start: Option<Expected>,
     /// What happens, in order.
     pub events: Vec<TraceStep>,
@@ -40,20 +40,20 @@ pub struct Trace {
 /// The configuration whose search is driven.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TraceConfig {
-    /// It stands in the trace.
+    /// It is part of the trace.
     Inline(Value),
     /// A file, as the trace names it.
     File(String),
 }
 
-/// One event with what is expected of the answer.
+/// One event with what is expected of the search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceStep {
-    /// Where it stands, for mistakes: `events[3]`.
+    /// Its path in the document, for error messages: `events[3]`.
     pub path: String,
-    /// Line of the text.
+    /// Its line in the text, from 1; `None` if it was not read from a text.
     pub line: Option<u32>,
-    /// What to know about it; may be empty.
+    /// Note for users; may be empty.
     pub note: String,
     /// What happens.
     pub event: TraceEvent,
@@ -73,7 +73,7 @@ pub enum TraceEvent {
         /// The searcher's time metric; `None` = the report does not have it.
         time: Option<f64>,
     },
-    /// A trial says how far it is.
+    /// A trial reports its progress.
     Progress {
         /// Number of the trial.
         trial: usize,
@@ -84,7 +84,7 @@ pub enum TraceEvent {
     Exit {
         /// Number of the trial.
         trial: usize,
-        /// Why.
+        /// Why it is not started again.
         reason: ExitReason,
     },
     /// A trial has ended.
@@ -98,7 +98,7 @@ pub enum TraceEvent {
     Restart,
 }
 
-/// What is expected of an answer.
+/// What is expected of the search's actions.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Expected {
     /// Numbers of the trials created.
@@ -113,40 +113,40 @@ pub struct Expected {
     pub hyperparameters: BTreeMap<usize, Map<String, Value>>,
 }
 
-/// What came of a trace.
+/// The result of playing a trace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TraceReport {
     /// Name of the trace; may be empty.
     pub name: String,
     /// The experiment seed that the search was made with.
     pub seed: u32,
-    /// What happened and what the search answered, the start first.
-    pub steps: Vec<Answered>,
+    /// The start and then each event, with the actions of the search.
+    pub steps: Vec<StepReport>,
     /// The trials in the order of creation.
     pub trials: Vec<TracedTrial>,
-    /// How the search ended; `None` = it goes on.
+    /// How the search ended; `None` = it continues.
     pub outcome: Option<Outcome>,
     /// Expectations that were not met.
     pub mismatches: Vec<TraceMismatch>,
 }
 
-/// An event and the answer to it.
+/// An event and the actions that the search returned for it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Answered {
-    /// What happened, in words: `trial 2 reports 0.95 at 20`.
+pub struct StepReport {
+    /// What happened, as text: `trial 2 reports 0.95 at 20`.
     pub event: String,
     /// The trace's note about it; may be empty.
     pub note: String,
     /// What the search asks for, in order.
-    pub actions: Vec<Answer>,
+    pub actions: Vec<SearchAction>,
     /// Its progress now, 0 to 1.
     pub progress: f64,
 }
 
-/// Something the search asks for.
+/// An action that the search asks for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum SearchAction {
     /// Create a trial.
     Create {
         /// Its number.
@@ -168,26 +168,26 @@ pub enum Answer {
 pub struct TracedTrial {
     /// Its number, from 1.
     pub trial: usize,
-    /// Its name in the search's random stream: the same seed gives the same.
+    /// Its id, which depends only on the seed of the search.
     pub request_id: String,
     /// Its hyperparameters.
     pub hyperparameters: Map<String, Value>,
     /// Seed of its code.
     pub seed: u32,
-    /// Where it stands for the search: `running`, `stopping`, `exiting` or `ended`.
+    /// Its state in the search: `running`, `stopping`, `exiting` or `ended`.
     pub state: &'static str,
 }
 
 /// An expectation that was not met.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TraceMismatch {
-    /// Where it stands: `events[3].expect`.
+    /// Its path in the document: `events[3].expect`.
     pub path: String,
-    /// Line of the event; `None` when it comes from no text.
+    /// Line of the event; `None` if it was not read from a text.
     pub line: Option<u32>,
     /// What happened.
     pub event: String,
-    /// What was expected and what came.
+    /// What was expected and what was found.
     pub message: String,
 }
 
@@ -235,7 +235,7 @@ impl fmt::Display for TraceEvent {
     }
 }
 
-/// The word for an outcome.
+/// The name of an outcome.
 pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Completed => "completed",
@@ -244,7 +244,7 @@ pub(crate) fn outcome_word(outcome: Outcome) -> &'static str {
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for SearchAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Create {

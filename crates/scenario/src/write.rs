@@ -1,4 +1,4 @@
-//! Descriptions as values, for writing them down.
+//! Converts descriptions to values, to write them to a file.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use det_scheduler::{Fitting, Policy, PoolSettings};
 use serde_json::{Map, Value, json};
 
 use crate::description::{
-    AgentDescription, Expectation, JobSettings, Operation, Place, Presence, Scenario, Service,
-    Start, Step, Submission, Until, Waits, When, WorkspaceSettings,
+    AgentDescription, EndCondition, Expectation, JobSettings, Operation, RunExpectation, Scenario,
+    Service, ServiceTarget, Start, Step, StepTime, Submission, WaitExpectation, WorkspaceSettings,
 };
 
 impl Scenario {
-    /// The description as a value; [`crate::read()`] makes the same description of its text.
+    /// The description as a value; [`crate::read()`] reads the same description from its text.
     pub fn to_value(&self) -> Value {
         let mut out = Map::new();
         if !self.name.is_empty() {
@@ -46,11 +46,11 @@ impl Scenario {
         let steps: Vec<Value> = self.steps.iter().map(step).collect();
         out.insert("steps".to_owned(), steps.into());
         match self.until {
-            Until::LastStep => {}
-            Until::Time(time) => {
+            EndCondition::LastStep => {}
+            EndCondition::Time(time) => {
                 out.insert("until".to_owned(), json!(format_duration(time)));
             }
-            Until::Rest => {
+            EndCondition::Rest => {
                 out.insert("until".to_owned(), json!("rest"));
             }
         }
@@ -142,11 +142,11 @@ fn job_settings(settings: &JobSettings) -> Map<String, Value> {
 fn step(step: &Step) -> Value {
     let mut out = Map::new();
     match step.when {
-        When::Now => {}
-        When::After(wait) => {
+        StepTime::Now => {}
+        StepTime::After(wait) => {
             out.insert("after".to_owned(), json!(format_duration(wait)));
         }
-        When::At(time) => {
+        StepTime::At(time) => {
             out.insert("at".to_owned(), json!(format_duration(time)));
         }
     }
@@ -206,7 +206,7 @@ fn operation(operation: &Operation) -> (&'static str, Value) {
                 Service::Draining => "drain",
                 Service::Disabled => "disable",
             };
-            let name = |place: &Place| match place.slot {
+            let name = |place: &ServiceTarget| match place.slot {
                 Some(slot) => format!("{}/{slot}", place.agent),
                 None => place.agent.clone(),
             };
@@ -289,19 +289,19 @@ fn expectation(expect: &Expectation) -> Value {
     };
     let running = expect.running.iter().map(|(name, presence)| {
         let presence = match presence {
-            Presence::Tasks(number) => json!(number),
-            Presence::On(agents) => json!(agents),
-            Presence::Slots(slots) => json!(slots),
+            RunExpectation::Tasks(number) => json!(number),
+            RunExpectation::On(agents) => json!(agents),
+            RunExpectation::Slots(slots) => json!(slots),
         };
         (name.clone(), presence)
     });
     put("running", running.collect());
     let waiting = expect.waiting.iter().map(|(name, waits)| {
         let waits = match waits {
-            Waits::Tasks(number) => json!(number),
-            Waits::Because(kind) => json!(kind),
-            Waits::Kinds(kinds) => json!(kinds),
-            Waits::Reason(fields) => json!(fields),
+            WaitExpectation::Tasks(number) => json!(number),
+            WaitExpectation::Because(kind) => json!(kind),
+            WaitExpectation::Kinds(kinds) => json!(kinds),
+            WaitExpectation::Reason(fields) => json!(fields),
         };
         (name.clone(), waits)
     });

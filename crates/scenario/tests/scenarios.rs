@@ -1,5 +1,4 @@
-//! The named scenarios: every file of `scenarios/` does what it expects, and every plan on the way stands before the
-//! judge.
+//! The named scenarios: every file of `scenarios/` does what it expects, and the judge checks every plan on the way.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -9,12 +8,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use det_scenario::{
-    Detail, Observation, Operation, Options, Refusals, Scenario, Service, play, play_watched, read,
+    Detail, Observation, OnImpossible, Operation, Options, Scenario, Service, play, play_watched,
+    read,
 };
 
 const OPTIONS: Options = Options {
     detail: Detail::Everything,
-    refusals: Refusals::Fail,
+    on_impossible: OnImpossible::Fail,
 };
 
 fn files() -> Vec<PathBuf> {
@@ -29,7 +29,7 @@ fn files() -> Vec<PathBuf> {
 
 fn load(path: &Path) -> Result<Scenario, String> {
     let text = std::fs::read_to_string(path).unwrap();
-    read(&text).map_err(|mistakes| mistakes.to_string())
+    read(&text).map_err(|errors| errors.to_string())
 }
 
 fn judged(observation: &Observation<'_>) {
@@ -41,14 +41,14 @@ fn judged(observation: &Observation<'_>) {
     judge::check(&state, observation.plan);
 }
 
-/// What a file does that it should not; nothing when all is well.
+/// The failures of a file; empty if there are none.
 fn complaints(path: &Path) -> Vec<String> {
     let scenario = match load(path) {
         Ok(scenario) => scenario,
-        Err(mistakes) => return vec![mistakes],
+        Err(errors) => return vec![errors],
     };
     match play_watched(&scenario, OPTIONS, &mut judged) {
-        Err(mistakes) => vec![mistakes.to_string()],
+        Err(errors) => vec![errors.to_string()],
         Ok(report) => report.mismatches.iter().map(ToString::to_string).collect(),
     }
 }
@@ -67,12 +67,12 @@ fn every_named_scenario_does_what_it_expects() {
                 "FAILED"
             }
         );
-        for complaint in &complaints {
-            println!("    {complaint}");
+        for failure in &complaints {
+            println!("    {failure}");
         }
         failed += usize::from(!complaints.is_empty());
     }
-    assert_eq!(failed, 0, "scenarios failed; each is told above");
+    assert_eq!(failed, 0, "scenarios failed; they are listed above");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_description_that_is_written_down_reads_as_the_same() {
     for path in files() {
         let mut scenario = load(&path).unwrap();
         let text = det_config::yaml::to_yaml(&scenario.to_value());
-        let mut again = read(&text).unwrap_or_else(|mistakes| panic!("{mistakes}\n{text}"));
+        let mut again = read(&text).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
         for step in scenario.steps.iter_mut().chain(&mut again.steps) {
             step.line = None;
         }
@@ -126,7 +126,7 @@ fn the_examples_of_the_document_play_as_they_say() {
         .collect();
     assert!(!blocks.is_empty(), "the document shows no scenario");
     for block in blocks {
-        let scenario = read(block).unwrap_or_else(|mistakes| panic!("{mistakes}\n{block}"));
+        let scenario = read(block).unwrap_or_else(|errors| panic!("{errors}\n{block}"));
         let report = play_watched(&scenario, OPTIONS, &mut judged).unwrap();
         assert_eq!(report.mismatches, Vec::new(), "{block}");
     }
@@ -160,7 +160,7 @@ fn operation_name(operation: &Operation) -> &'static str {
 }
 
 #[test]
-fn every_operation_stands_in_a_named_scenario() {
+fn every_operation_occurs_in_a_named_scenario() {
     let mut found: BTreeSet<&str> = BTreeSet::new();
     for path in files() {
         let scenario = load(&path).unwrap();

@@ -1,5 +1,4 @@
-//! The named searches: every file of `searches/` answers as it expects, and the same when the master restarts before
-//! every event.
+//! The named searches: every file of `searches/` does what it expects, also if the master restarts before every event.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
@@ -28,12 +27,12 @@ fn submitted(trace: &Trace) -> Submitted {
 }
 
 fn played(trace: &Trace) -> Result<TraceReport, String> {
-    play_trace(trace, submitted(trace)).map_err(|mistakes| mistakes.to_string())
+    play_trace(trace, submitted(trace)).map_err(|errors| errors.to_string())
 }
 
 fn load(path: &Path) -> Result<Trace, String> {
     let text = std::fs::read_to_string(path).unwrap();
-    read_trace(&text).map_err(|mistakes| mistakes.to_string())
+    read_trace(&text).map_err(|errors| errors.to_string())
 }
 
 #[test]
@@ -42,7 +41,7 @@ fn every_named_search_answers_as_expected() {
     for path in files() {
         let complaints = match load(&path).and_then(|trace| played(&trace)) {
             Ok(report) => report.mismatches.iter().map(ToString::to_string).collect(),
-            Err(mistakes) => vec![mistakes],
+            Err(errors) => vec![errors],
         };
         failed.extend(
             complaints
@@ -66,7 +65,7 @@ fn a_restart_before_every_event_changes_nothing() {
 
 /// Numbers 1 to 11 of the searcher reference, its worked example, and that each says and expects something.
 #[test]
-fn the_whole_table_is_there_and_every_file_expects_something() {
+fn every_search_of_the_reference_exists_and_every_file_expects_something() {
     let files = files();
     for number in 1..=11 {
         let begin = format!("row-{number:02}-");
@@ -87,7 +86,7 @@ fn the_whole_table_is_there_and_every_file_expects_something() {
 }
 
 #[test]
-fn an_expectation_that_is_not_met_is_told_by_its_line() {
+fn an_unmet_expectation_is_reported_with_its_line() {
     let text = "
 config: {name: t, searcher: {name: random, metric: loss, max_trials: 2, max_concurrent_trials: 1}, hyperparameters: {x: 3}}
 start: {create: 1, hyperparameters: {1: {x: 4}}}
@@ -98,9 +97,9 @@ events:
     expect: {shutdown: failed}
 ";
     let report = played(&read_trace(text).unwrap()).unwrap();
-    let told: Vec<String> = report.mismatches.iter().map(ToString::to_string).collect();
+    let message: Vec<String> = report.mismatches.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        message,
         [
             "start: the search starts: expected hyperparameter \"x\" of trial 1 to be 4, found 3",
             "line 5: events[0].expect: trial 1 ends: expected no trial to be created, found trial 2",
@@ -112,7 +111,7 @@ events:
 }
 
 #[test]
-fn mistakes_of_a_trace_are_told_all_at_once() {
+fn all_errors_of_a_trace_are_reported_at_once() {
     let text = "
 confg: {}
 seed: -1
@@ -125,7 +124,7 @@ events:
   - {}
   - {end: 1, expect: {created: 2}}
 ";
-    let told = read_trace(text).unwrap_err().to_string();
+    let message = read_trace(text).unwrap_err().to_string();
     for expected in [
         "line 2: \"config\" is required",
         "line 2: confg: is not a key here; hint: did you mean \"config\"?",
@@ -139,12 +138,12 @@ events:
         "line 10: events[5]: names no event",
         "line 11: events[6].expect.created: is not a key here; hint: did you mean \"create\"?",
     ] {
-        assert!(told.contains(expected), "{told}\nlacks {expected}");
+        assert!(message.contains(expected), "{message}\nlacks {expected}");
     }
 }
 
 #[test]
-fn mistakes_of_the_configuration_stand_among_those_of_the_trace() {
+fn errors_of_the_configuration_are_listed_with_those_of_the_trace() {
     let text = "
 seed: -1
 config:
@@ -154,28 +153,28 @@ config:
 events:
   - end: 0
 ";
-    let told = read_trace(text).unwrap_err().to_string();
-    let lines: Vec<&str> = told.lines().collect();
-    assert_eq!(lines.len(), 4, "{told}");
+    let message = read_trace(text).unwrap_err().to_string();
+    let lines: Vec<&str> = message.lines().collect();
+    assert_eq!(lines.len(), 4, "{message}");
     for (line, expected) in lines.iter().zip([
         "line 2: seed: must be",
         "line 4: config.searcher.max_trials: must be at least 1",
         "line 6: config.hyperparameters.lr.type: must be one of",
         "line 8: events[0].end: must be",
     ]) {
-        assert!(line.starts_with(expected), "{told}");
+        assert!(line.starts_with(expected), "{message}");
     }
 }
 
 #[test]
-fn a_trial_that_does_not_exist_yet_cannot_be_spoken_of() {
+fn an_event_of_a_trial_that_does_not_exist_yet_is_an_error() {
     let text = "
 config: {name: t, searcher: {name: single, metric: loss}}
 events: [{end: 2}]
 ";
-    let told = played(&read_trace(text).unwrap()).unwrap_err();
+    let message = played(&read_trace(text).unwrap()).unwrap_err();
     assert_eq!(
-        told,
+        message,
         "line 3: events[0]: there is no trial 2 by then; the search has created 1"
     );
 }

@@ -434,7 +434,7 @@ proptest! {
         for (number, event) in history.iter().enumerate() {
             world = happen(world, number, event);
             if matches!(event, Event::Plan) {
-                judge::check_settled(&world.state());
+                judge::check_final(&world.state());
             }
         }
     }

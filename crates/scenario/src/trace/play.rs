@@ -1,4 +1,4 @@
-//! Driving a search.
+//! Plays a trace: passes its events to a search.
 
 use det_config::ConfigErrors;
 use det_config::container::TaskContainerDefaults;
@@ -8,23 +8,23 @@ use det_searcher::{Action, Event, Search, TrialState};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Answer, Answered, Expected, Trace, TraceEvent, TraceMismatch, TraceReport, TraceStep,
+    Expected, SearchAction, StepReport, Trace, TraceEvent, TraceMismatch, TraceReport, TraceStep,
     TracedTrial, outcome_word,
 };
-use crate::fields::{Mistake, Mistakes};
+use crate::fields::{DescriptionError, DescriptionErrors};
 
-/// How near a progress must be to the one expected.
+/// The largest difference between an expected and an actual progress.
 const NEAR: f64 = 1e-9;
 
-/// Hands the events of a trace to the search of a configuration and compares the answers with what is expected.
+/// Passes the events of a trace to the search of a configuration and compares its actions with what is expected.
 ///
 /// # Errors
-/// The configuration has mistakes or cannot be searched, or an event is about a trial that does not exist by then.
-pub fn play_trace(trace: &Trace, config: Submitted) -> Result<TraceReport, Mistakes> {
+/// The configuration has errors or cannot be searched, or an event is about a trial that does not exist by then.
+pub fn play_trace(trace: &Trace, config: Submitted) -> Result<TraceReport, DescriptionErrors> {
     let config = completed(config, trace.seed.unwrap_or(0))?;
     let seed = trace.seed.unwrap_or(config.reproducibility.experiment_seed);
     let cannot = |error: det_searcher::SearchError| {
-        Mistakes::from(Mistake {
+        DescriptionErrors::from(DescriptionError {
             path: "config".to_owned(),
             line: None,
             message: error.to_string(),
@@ -43,7 +43,7 @@ pub fn play_trace(trace: &Trace, config: Submitted) -> Result<TraceReport, Mista
         player.restart()?;
     }
     let actions = player.search.start();
-    player.answered("the search starts".to_owned(), "", actions);
+    player.record_step("the search starts".to_owned(), "", actions);
     player.compare("start", None, trace.start.as_ref());
     for step in &trace.events {
         if trace.restarts {
@@ -59,15 +59,15 @@ pub fn play_trace(trace: &Trace, config: Submitted) -> Result<TraceReport, Mista
     Ok(player.report(trace.name.clone(), seed))
 }
 
-/// The configuration with what a search does not ask for filled in.
+/// The configuration, with the required keys filled in that a search does not use.
 ///
 /// # Errors
-/// Every mistake that it has.
+/// All errors of the configuration.
 pub fn completed(config: Submitted, seed: u32) -> Result<ExperimentConfig, ConfigErrors> {
     let defaults = CompletionDefaults {
         name: "trace".to_owned(),
         experiment_seed: seed,
-        // Nothing is stored, so any place will do.
+        // Nothing is stored, so any storage will do.
         checkpoint_storage: Some(json!({"type": "directory", "container_path": "/"})),
         task_container_defaults: &TaskContainerDefaults::default(),
         default_priority: None,
@@ -81,15 +81,15 @@ struct Player<'c> {
     config: &'c ExperimentConfig,
     search: Search,
     trials: Vec<TracedTrial>,
-    steps: Vec<Answered>,
+    steps: Vec<StepReport>,
     mismatches: Vec<TraceMismatch>,
 }
 
 impl Player<'_> {
-    /// The search as it comes back from a store.
-    fn restart(&mut self) -> Result<(), Mistakes> {
+    /// Replaces the search by one restored from its snapshot.
+    fn restart(&mut self) -> Result<(), DescriptionErrors> {
         let cannot = |message: String| {
-            Mistakes::from(Mistake {
+            DescriptionErrors::from(DescriptionError {
                 path: String::new(),
                 line: None,
                 message: format!("the search could not be restored: {message}"),
@@ -104,11 +104,11 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn play(&mut self, step: &TraceStep) -> Result<(), Mistakes> {
+    fn play(&mut self, step: &TraceStep) -> Result<(), DescriptionErrors> {
         let event = match step.event {
             TraceEvent::Restart => {
                 self.restart()?;
-                self.answered(step.event.to_string(), &step.note, Vec::new());
+                self.record_step(step.event.to_string(), &step.note, Vec::new());
                 return Ok(());
             }
             TraceEvent::Close => Event::Close,
@@ -140,17 +140,17 @@ impl Player<'_> {
             },
         };
         let actions = self.search.on(event);
-        self.answered(step.event.to_string(), &step.note, actions);
+        self.record_step(step.event.to_string(), &step.note, actions);
         Ok(())
     }
 
-    fn request_id(&self, step: &TraceStep, trial: usize) -> Result<RequestId, Mistakes> {
+    fn request_id(&self, step: &TraceStep, trial: usize) -> Result<RequestId, DescriptionErrors> {
         match trial
             .checked_sub(1)
             .and_then(|index| self.trials.get(index))
         {
             Some(trial) => Ok(RequestId(trial.request_id.clone())),
-            None => Err(Mistake {
+            None => Err(DescriptionError {
                 path: step.path.clone(),
                 line: step.line,
                 message: format!(
@@ -163,7 +163,7 @@ impl Player<'_> {
         }
     }
 
-    fn answered(&mut self, event: String, note: &str, actions: Vec<Action>) {
+    fn record_step(&mut self, event: String, note: &str, actions: Vec<Action>) {
         let actions = actions
             .into_iter()
             .map(|action| match action {
@@ -180,22 +180,22 @@ impl Player<'_> {
                         seed,
                         state: "running",
                     });
-                    Answer::Create {
+                    SearchAction::Create {
                         trial,
                         hyperparameters: hparams,
                     }
                 }
-                Action::Stop { request_id } => Answer::Stop {
+                Action::Stop { request_id } => SearchAction::Stop {
                     trial: self
                         .trials
                         .iter()
                         .position(|trial| trial.request_id == request_id.0)
                         .map_or(0, |index| index + 1),
                 },
-                Action::Shutdown(outcome) => Answer::Shutdown(outcome),
+                Action::Shutdown(outcome) => SearchAction::Shutdown(outcome),
             })
             .collect();
-        self.steps.push(Answered {
+        self.steps.push(StepReport {
             event,
             note: note.to_owned(),
             actions,
@@ -207,10 +207,10 @@ impl Player<'_> {
         let (Some(expected), Some(step)) = (expected, self.steps.last()) else {
             return;
         };
-        let complaints = complaints(expected, step, &self.trials);
+        let mismatches_of = mismatches_of(expected, step, &self.trials);
         let event = step.event.clone();
         self.mismatches
-            .extend(complaints.into_iter().map(|message| TraceMismatch {
+            .extend(mismatches_of.into_iter().map(|message| TraceMismatch {
                 path: path.to_owned(),
                 line,
                 event: event.clone(),
@@ -238,15 +238,15 @@ impl Player<'_> {
     }
 }
 
-/// What of an answer is not as expected.
-fn complaints(expected: &Expected, step: &Answered, trials: &[TracedTrial]) -> Vec<String> {
-    let mut complaints = Vec::new();
+/// The expectations that the actions do not meet, as sentences.
+fn mismatches_of(expected: &Expected, step: &StepReport, trials: &[TracedTrial]) -> Vec<String> {
+    let mut mismatches_of = Vec::new();
     let (mut create, mut stop, mut shutdown) = (Vec::new(), Vec::new(), None);
     for action in &step.actions {
         match action {
-            Answer::Create { trial, .. } => create.push(*trial),
-            Answer::Stop { trial } => stop.push(*trial),
-            Answer::Shutdown(outcome) => shutdown = Some(*outcome),
+            SearchAction::Create { trial, .. } => create.push(*trial),
+            SearchAction::Stop { trial } => stop.push(*trial),
+            SearchAction::Shutdown(outcome) => shutdown = Some(*outcome),
         }
     }
     for (what, expected, found) in [
@@ -255,12 +255,12 @@ fn complaints(expected: &Expected, step: &Answered, trials: &[TracedTrial]) -> V
     ] {
         if expected != found {
             let (expected, found) = (trial_list(expected), trial_list(found));
-            complaints.push(format!("expected {expected} to be {what}, found {found}"));
+            mismatches_of.push(format!("expected {expected} to be {what}, found {found}"));
         }
     }
     if expected.shutdown != shutdown {
         let word = |outcome: Option<_>| outcome.map_or("no end of the search", outcome_word);
-        complaints.push(format!(
+        mismatches_of.push(format!(
             "expected {}, found {}",
             word(expected.shutdown),
             word(shutdown)
@@ -269,7 +269,7 @@ fn complaints(expected: &Expected, step: &Answered, trials: &[TracedTrial]) -> V
     if let Some(progress) = expected.progress
         && (progress - step.progress).abs() > NEAR
     {
-        complaints.push(format!(
+        mismatches_of.push(format!(
             "expected a progress of {progress}, found {}",
             step.progress
         ));
@@ -277,12 +277,12 @@ fn complaints(expected: &Expected, step: &Answered, trials: &[TracedTrial]) -> V
     for (number, wanted) in &expected.hyperparameters {
         match number.checked_sub(1).and_then(|index| trials.get(index)) {
             Some(trial) => {
-                complaints.extend(differences(*number, wanted, &trial.hyperparameters));
+                mismatches_of.extend(differences(*number, wanted, &trial.hyperparameters));
             }
-            None => complaints.push(format!("there is no trial {number} by then")),
+            None => mismatches_of.push(format!("there is no trial {number} by then")),
         }
     }
-    complaints
+    mismatches_of
 }
 
 fn differences(

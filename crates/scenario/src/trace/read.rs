@@ -1,4 +1,4 @@
-//! Traces from text.
+//! Reads traces from text.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use serde_json::{Map, Value as Json};
 
 use super::play::completed;
 use super::{Expected, Trace, TraceConfig, TraceEvent, TraceStep};
-use crate::fields::{Fields, Mistakes, Reader, Value, read_with};
+use crate::fields::{DescriptionErrors, Fields, Reader, Value, read_with};
 
-/// Highest number of a trial that may be spoken of.
+/// The highest number of a trial in a trace.
 const MOST_TRIALS: u32 = 1_000_000;
 
 /// Reads a trace in YAML or JSON.
 ///
 /// # Errors
-/// Every mistake, with path and line, in the order of the text.
-pub fn read_trace(text: &str) -> Result<Trace, Mistakes> {
+/// All errors, with path and line, in the order of the text.
+pub fn read_trace(text: &str) -> Result<Trace, DescriptionErrors> {
     read_with(text, document)
 }
 
-/// The path of the configuration's file that a trace names, whatever else is wrong with it.
+/// The path of the configuration file that a trace names; other errors of the trace are ignored.
 pub fn config_file_of(text: &str) -> Option<String> {
     let root = yaml::parse_within(text, yaml::Limits::OWN_FILE).ok()?;
     let path = root.get("config")?.text()?;
@@ -47,7 +47,7 @@ fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Trace> {
     let config = match fields.take("config") {
         Some(value) => config(reader, &value, seed.unwrap_or(0)),
         None => {
-            reader.mistake(
+            reader.error(
                 root,
                 "\"config\" is required: an experiment configuration, or the path of its file",
             );
@@ -81,14 +81,19 @@ fn config(reader: &mut Reader, value: &Value<'_>, seed: u32) -> Option<TraceConf
         Tree::Map(_) => {
             if let Err(wrong) = completed(Submitted::from_node(value.node.clone()), seed) {
                 reader
-                    .mistakes
-                    .extend(Mistakes::from(wrong).0.into_iter().map(|mut mistake| {
-                        mistake.path = match mistake.path.as_str() {
-                            "" => value.path.clone(),
-                            below => format!("{}.{below}", value.path),
-                        };
-                        mistake
-                    }));
+                    .errors
+                    .extend(
+                        DescriptionErrors::from(wrong)
+                            .0
+                            .into_iter()
+                            .map(|mut error| {
+                                error.path = match error.path.as_str() {
+                                    "" => value.path.clone(),
+                                    below => format!("{}.{below}", value.path),
+                                };
+                                error
+                            }),
+                    );
             }
             Some(TraceConfig::Inline(value.node.to_value()))
         }
@@ -108,7 +113,7 @@ fn step(reader: &mut Reader, value: &Value<'_>) -> Option<TraceStep> {
         event,
         expect,
     };
-    // Events about the whole search may stand as a word.
+    // Events of the whole search may be given as a plain word.
     if value.text().is_some() {
         let words = [
             ("close", TraceEvent::Close),
@@ -137,7 +142,7 @@ fn step(reader: &mut Reader, value: &Value<'_>) -> Option<TraceStep> {
     match &found[..] {
         [(key, what)] => Some(step(event(reader, key, what)?, expect)),
         [] => {
-            reader.mistake(
+            reader.error(
                 value,
                 "names no event: one of report, progress, exit, end, close, restart",
             );
@@ -145,7 +150,7 @@ fn step(reader: &mut Reader, value: &Value<'_>) -> Option<TraceStep> {
         }
         [_, (second, _), ..] => {
             let message = format!("is one event; put \"{second}\" into an event of its own");
-            reader.mistake(value, message);
+            reader.error(value, message);
             None
         }
     }
@@ -162,13 +167,13 @@ fn event(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<TraceEvent
     }
 }
 
-/// An event that says more of its trial.
+/// An event with fields of its trial.
 fn of_trial(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<TraceEvent> {
     let mut fields = reader.fields(value)?;
     let trial = match fields.take("trial") {
         Some(value) => number(reader, &value),
         None => {
-            reader.mistake(value, "\"trial\" is required: the number of the trial");
+            reader.error(value, "\"trial\" is required: the number of the trial");
             None
         }
     };
@@ -200,7 +205,7 @@ fn of_trial(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<TraceEv
                 None => {
                     let message =
                         "\"reason\" is required: errored, canceled or invalid_hyperparameters";
-                    reader.mistake(value, message);
+                    reader.error(value, message);
                     None
                 }
             };
@@ -279,7 +284,7 @@ fn hyperparameters(reader: &mut Reader, value: &Value<'_>) -> BTreeMap<usize, Ma
     let mut found = BTreeMap::new();
     for (trial, value) in reader.members(value) {
         let Ok(number) = trial.parse::<usize>() else {
-            reader.mistake(&value, "must stand under the number of a trial");
+            reader.error(&value, "must be below the number of a trial");
             continue;
         };
         match value.node.to_value() {

@@ -1,18 +1,18 @@
-//! Histories drawn by chance.
+//! Random histories.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use det_scenario::{
-    AgentDescription, JobSettings, Kind, Operation, Place, Pool, Scenario, Service, Start, Step,
-    Submission, Until, When, WorkspaceSettings,
+    AgentDescription, EndCondition, JobSettings, Kind, Operation, Pool, Scenario, Service,
+    ServiceTarget, Start, Step, StepTime, Submission, WorkspaceSettings,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 
 /// Numbers that follow from a seed (`SplitMix64`; Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195).
-pub(crate) struct Luck(u64);
+pub(crate) struct Random(u64);
 
-impl Luck {
+impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -41,27 +41,28 @@ impl Luck {
 }
 
 const MINUTE: Duration = Duration::from_mins(1);
-/// Makes sure that nothing comes of age at the very moment of a plan: the judge would have to count microseconds.
+/// Ensures that no request reaches the age limit exactly at the time of a plan: the judge would have to count
+/// microseconds.
 const ODD: Duration = Duration::from_millis(7_301);
 
-fn settings(luck: &mut Luck, policy: Policy) -> PoolSettings {
+fn settings(random: &mut Random, policy: Policy) -> PoolSettings {
     PoolSettings {
         policy,
-        fitting: luck.one_of(&[Fitting::Best, Fitting::Worst]),
-        allow_heterogeneous_fits: luck.once_in(2),
-        reserve_after: (!luck.once_in(6)).then_some(10 * MINUTE),
-        provisionable: luck.once_in(10).then(|| Provisionable {
-            slots_per_instance: luck.one_of(&[0, 1, 4]),
-            max_instances: luck.below(4),
+        fitting: random.one_of(&[Fitting::Best, Fitting::Worst]),
+        allow_heterogeneous_fits: random.once_in(2),
+        reserve_after: (!random.once_in(6)).then_some(10 * MINUTE),
+        provisionable: random.once_in(10).then(|| Provisionable {
+            slots_per_instance: random.one_of(&[0, 1, 4]),
+            max_instances: random.below(4),
         }),
     }
 }
 
-fn agent(luck: &mut Luck, number: u32) -> AgentDescription {
+fn agent(random: &mut Random, number: u32) -> AgentDescription {
     AgentDescription {
         id: format!("a{number}"),
-        slots: luck.one_of(&[1, 2, 3, 4, 4, 4, 8]),
-        aux: luck.one_of(&[0, 1, 2, 100]),
+        slots: random.one_of(&[1, 2, 3, 4, 4, 4, 8]),
+        aux: random.one_of(&[0, 1, 2, 100]),
         service: Service::Enabled,
     }
 }
@@ -69,23 +70,23 @@ fn agent(luck: &mut Luck, number: u32) -> AgentDescription {
 /// Workspaces of a history.
 const WORKSPACES: u32 = 2;
 
-fn workspace(luck: &mut Luck) -> WorkspaceSettings {
+fn workspace(random: &mut Random) -> WorkspaceSettings {
     WorkspaceSettings {
-        max_slots: luck.once_in(3).then(|| luck.below(10)),
-        in_other_pools: luck.one_of(&[0, 0, 1, 3]),
+        max_slots: random.once_in(3).then(|| random.below(10)),
+        in_other_pools: random.one_of(&[0, 0, 1, 3]),
     }
 }
 
-/// What the tasks of a job are like.
-struct Habit {
+/// What the tasks of a job have in common.
+struct JobPattern {
     kind: Kind,
     slots: u32,
     single_node: bool,
     settings: JobSettings,
 }
 
-fn habit(luck: &mut Luck) -> Habit {
-    let kind = luck.one_of(&[
+fn job_pattern(random: &mut Random) -> JobPattern {
+    let kind = random.one_of(&[
         Kind::Trial,
         Kind::Trial,
         Kind::Trial,
@@ -95,51 +96,51 @@ fn habit(luck: &mut Luck) -> Habit {
         Kind::Tensorboard,
         Kind::CheckpointGc,
     ]);
-    let slots = if luck.once_in(3) {
+    let slots = if random.once_in(3) {
         kind.slots()
     } else {
-        luck.one_of(&[0, 1, 1, 2, 2, 3, 4, 4, 6, 8, 12])
+        random.one_of(&[0, 1, 1, 2, 2, 3, 4, 4, 6, 8, 12])
     };
-    let cap = luck.below(9);
-    Habit {
+    let cap = random.below(9);
+    JobPattern {
         kind,
         slots,
-        single_node: kind.is_single_node() || luck.once_in(6),
+        single_node: kind.is_single_node() || random.once_in(6),
         settings: JobSettings {
-            priority: luck.once_in(2).then(|| luck.one_of(&[10, 42, 42, 90])),
-            weight: luck.once_in(3).then(|| luck.one_of(&[0.5, 2.0, 3.0])),
-            max_slots: (luck.once_in(5) && cap >= slots).then_some(Some(cap)),
-            concurrent: luck.once_in(8).then(|| 1 + luck.below(3)),
-            workspace: luck
+            priority: random.once_in(2).then(|| random.one_of(&[10, 42, 42, 90])),
+            weight: random.once_in(3).then(|| random.one_of(&[0.5, 2.0, 3.0])),
+            max_slots: (random.once_in(5) && cap >= slots).then_some(Some(cap)),
+            concurrent: random.once_in(8).then(|| 1 + random.below(3)),
+            workspace: random
                 .once_in(2)
-                .then(|| format!("w{}", luck.below(WORKSPACES))),
+                .then(|| format!("w{}", random.below(WORKSPACES))),
         },
     }
 }
 
 /// A short history of a small pool.
 pub(crate) fn history(seed: u64, policy: Policy) -> Scenario {
-    let luck = &mut Luck::new(seed);
-    let agents: Vec<AgentDescription> = (0..luck.one_of(&[0, 1, 1, 2, 2, 2, 3, 3, 4]))
-        .map(|number| agent(luck, number))
+    let random = &mut Random::new(seed);
+    let agents: Vec<AgentDescription> = (0..random.one_of(&[0, 1, 1, 2, 2, 2, 3, 3, 4]))
+        .map(|number| agent(random, number))
         .collect();
     let mut world = World {
         agents: u32::try_from(agents.len()).expect("few"),
-        habits: (0..6).map(|_| habit(luck)).collect(),
+        habits: (0..6).map(|_| job_pattern(random)).collect(),
         known: BTreeSet::new(),
     };
-    let settings = settings(luck, policy);
-    let steps = (0..3 + luck.below(9))
+    let settings = settings(random, policy);
+    let steps = (0..3 + random.below(9))
         .map(|number| Step {
-            when: When::After(luck.one_of(&[
+            when: StepTime::After(random.one_of(&[
                 Duration::ZERO,
                 Duration::from_secs(10),
                 Duration::from_secs(61),
                 4 * MINUTE,
                 11 * MINUTE,
             ])),
-            operations: (0..=luck.below(3))
-                .map(|_| world.operation(luck, number == 0))
+            operations: (0..=random.below(3))
+                .map(|_| world.operation(random, number == 0))
                 .collect(),
             ..Step::default()
         })
@@ -149,71 +150,71 @@ pub(crate) fn history(seed: u64, policy: Policy) -> Scenario {
         about: String::new(),
         pool: Pool {
             settings,
-            reconnect_wait: luck.one_of(&[MINUTE, 10 * MINUTE]),
+            reconnect_wait: random.one_of(&[MINUTE, 10 * MINUTE]),
             agents,
         },
         workspaces: (0..WORKSPACES)
-            .map(|number| (format!("w{number}"), workspace(luck)))
+            .map(|number| (format!("w{number}"), workspace(random)))
             .collect(),
         jobs: std::collections::BTreeMap::new(),
         steps,
-        given: 0,
-        until: luck.one_of(&[Until::LastStep, Until::Time(30 * MINUTE)]),
+        initial_steps: 0,
+        until: random.one_of(&[EndCondition::LastStep, EndCondition::Time(30 * MINUTE)]),
     }
 }
 
-/// What a history has seen so far.
+/// State of a history while it is generated.
 struct World {
     agents: u32,
-    habits: Vec<Habit>,
+    habits: Vec<JobPattern>,
     /// Jobs that have been submitted.
     known: BTreeSet<u32>,
 }
 
 impl World {
-    fn operation(&mut self, luck: &mut Luck, first: bool) -> Operation {
-        let job = |luck: &mut Luck| format!("j{}", luck.below(6));
-        let agent = format!("a{}", luck.below(self.agents.max(1)));
-        match if first { 0 } else { luck.below(42) } {
-            0..16 => self.submit(luck),
-            16..21 => Operation::Finish(vec![self.tasks(luck)]),
-            21 => Operation::Fail(vec![self.tasks(luck)]),
-            22 => Operation::Kill(vec![self.tasks(luck)]),
-            23..26 => Operation::Leave(vec![self.tasks(luck)]),
-            26 => Operation::Pause(vec![job(luck)]),
-            27 => Operation::Activate(vec![job(luck)]),
+    fn operation(&mut self, random: &mut Random, first: bool) -> Operation {
+        let job = |random: &mut Random| format!("j{}", random.below(6));
+        let agent = format!("a{}", random.below(self.agents.max(1)));
+        match if first { 0 } else { random.below(42) } {
+            0..16 => self.submit(random),
+            16..21 => Operation::Finish(vec![self.tasks(random)]),
+            21 => Operation::Fail(vec![self.tasks(random)]),
+            22 => Operation::Kill(vec![self.tasks(random)]),
+            23..26 => Operation::Leave(vec![self.tasks(random)]),
+            26 => Operation::Pause(vec![job(random)]),
+            27 => Operation::Activate(vec![job(random)]),
             28 | 29 => Operation::Set {
-                job: job(luck),
-                settings: match luck.below(4) {
+                job: job(random),
+                settings: match random.below(4) {
                     0 => JobSettings {
-                        weight: Some(luck.one_of(&[0.5, 1.0, 3.0])),
+                        weight: Some(random.one_of(&[0.5, 1.0, 3.0])),
                         ..JobSettings::default()
                     },
                     1 => JobSettings {
-                        max_slots: Some(luck.one_of(&[None, Some(0), Some(1), Some(4)])),
+                        max_slots: Some(random.one_of(&[None, Some(0), Some(1), Some(4)])),
                         ..JobSettings::default()
                     },
                     _ => JobSettings {
-                        priority: Some(luck.one_of(&[10, 42, 90])),
+                        priority: Some(random.one_of(&[10, 42, 90])),
                         ..JobSettings::default()
                     },
                 },
             },
             30 | 31 => Operation::Move {
-                job: job(luck),
-                anchor: job(luck),
-                ahead: luck.once_in(2),
+                job: job(random),
+                anchor: job(random),
+                ahead: random.once_in(2),
             },
             32 => Operation::Exclude {
-                tasks: vec![self.tasks(luck)],
+                tasks: vec![self.tasks(random)],
                 agent,
             },
             33 | 34 => Operation::Serve {
-                places: vec![Place {
+                places: vec![ServiceTarget {
                     agent,
-                    slot: luck.once_in(2).then(|| luck.below(4)),
+                    slot: random.once_in(2).then(|| random.below(4)),
                 }],
-                service: luck.one_of(&[
+                service: random.one_of(&[
                     Service::Enabled,
                     Service::Enabled,
                     Service::Draining,
@@ -224,17 +225,17 @@ impl World {
             36 => Operation::Return(vec![agent]),
             37 => {
                 self.agents += 1;
-                Operation::Join(vec![self::agent(luck, self.agents - 1)])
+                Operation::Join(vec![self::agent(random, self.agents - 1)])
             }
             38 => Operation::Remove(vec![agent]),
             39 => Operation::Limit {
-                workspace: format!("w{}", luck.below(WORKSPACES)),
-                settings: workspace(luck),
+                workspace: format!("w{}", random.below(WORKSPACES)),
+                settings: workspace(random),
             },
             40 => Operation::Set {
-                job: job(luck),
+                job: job(random),
                 settings: JobSettings {
-                    workspace: Some(format!("w{}", luck.below(WORKSPACES))),
+                    workspace: Some(format!("w{}", random.below(WORKSPACES))),
                     ..JobSettings::default()
                 },
             },
@@ -243,32 +244,32 @@ impl World {
     }
 
     /// A job, or one of its tasks.
-    fn tasks(&self, luck: &mut Luck) -> String {
+    fn tasks(&self, random: &mut Random) -> String {
         let known: Vec<u32> = self.known.iter().copied().collect();
         let job = if known.is_empty() {
             0
         } else {
-            luck.one_of(&known)
+            random.one_of(&known)
         };
-        if luck.once_in(3) {
+        if random.once_in(3) {
             format!("j{job}")
         } else {
-            format!("j{job}.{}", 1 + luck.below(3))
+            format!("j{job}.{}", 1 + random.below(3))
         }
     }
 
-    fn submit(&mut self, luck: &mut Luck) -> Operation {
-        let number = luck.below(6);
-        let habit = &self.habits[number as usize];
+    fn submit(&mut self, random: &mut Random) -> Operation {
+        let number = random.below(6);
+        let job_pattern = &self.habits[number as usize];
         let new = self.known.insert(number);
-        let on = (self.agents > 0 && luck.once_in(8)).then(|| {
+        let on = (self.agents > 0 && random.once_in(8)).then(|| {
             vec![Start {
-                agent: format!("a{}", luck.below(self.agents)),
+                agent: format!("a{}", random.below(self.agents)),
                 slots: None,
             }]
         });
         let settings = if new {
-            habit.settings.clone()
+            job_pattern.settings.clone()
         } else {
             JobSettings::default()
         };
@@ -276,19 +277,23 @@ impl World {
             job: format!("j{number}"),
             settings,
             name: None,
-            tasks: 1 + luck.below(3),
-            kind: habit.kind,
-            slots: if luck.once_in(8) { 1 } else { habit.slots },
-            preemptible: habit.kind.is_preemptible(),
-            single_node: habit.single_node,
-            exclude: (luck.once_in(8) && self.agents > 0)
-                .then(|| format!("a{}", luck.below(self.agents)))
+            tasks: 1 + random.below(3),
+            kind: job_pattern.kind,
+            slots: if random.once_in(8) {
+                1
+            } else {
+                job_pattern.slots
+            },
+            preemptible: job_pattern.kind.is_preemptible(),
+            single_node: job_pattern.single_node,
+            exclude: (random.once_in(8) && self.agents > 0)
+                .then(|| format!("a{}", random.below(self.agents)))
                 .into_iter()
                 .collect(),
-            duration: luck.one_of(&[None, None, Some(MINUTE + ODD), Some(7 * MINUTE + ODD)]),
-            stops_in: luck.one_of(&[Some(Duration::ZERO), Some(MINUTE + ODD), None]),
-            restarts: luck.below(2),
-            waited: luck.one_of(&[
+            duration: random.one_of(&[None, None, Some(MINUTE + ODD), Some(7 * MINUTE + ODD)]),
+            stops_in: random.one_of(&[Some(Duration::ZERO), Some(MINUTE + ODD), None]),
+            restarts: random.below(2),
+            waited: random.one_of(&[
                 Duration::ZERO,
                 Duration::ZERO,
                 9 * MINUTE + 3 * ODD,
@@ -301,14 +306,14 @@ impl World {
     }
 }
 
-/// A few tasks, and then small ones without end: nothing that was there first may wait for ever. The jobs that must not
-/// are called `old`.
+/// A few tasks, and then an endless stream of small ones: none of the first may wait for ever. Their jobs are called
+/// `old`.
 pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
-    let luck = &mut Luck::new(seed);
-    let agents: Vec<AgentDescription> = (0..=luck.below(3))
-        .map(|number| agent(luck, number))
+    let random = &mut Random::new(seed);
+    let agents: Vec<AgentDescription> = (0..=random.below(3))
+        .map(|number| agent(random, number))
         .collect();
-    let submission = |luck: &mut Luck, job: String, slots: u32, kind: Kind| Submission {
+    let submission = |random: &mut Random, job: String, slots: u32, kind: Kind| Submission {
         job,
         settings: JobSettings::default(),
         name: None,
@@ -318,8 +323,8 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         preemptible: kind.is_preemptible(),
         single_node: kind.is_single_node(),
         exclude: BTreeSet::new(),
-        duration: Some(luck.one_of(&[MINUTE, 3 * MINUTE, 5 * MINUTE])),
-        stops_in: Some(luck.one_of(&[Duration::ZERO, MINUTE])),
+        duration: Some(random.one_of(&[MINUTE, 3 * MINUTE, 5 * MINUTE])),
+        stops_in: Some(random.one_of(&[Duration::ZERO, MINUTE])),
         restarts: 0,
         waited: Duration::ZERO,
         job_age: None,
@@ -327,34 +332,34 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         on: None,
     };
     let kinds = [Kind::Trial, Kind::Trial, Kind::Notebook];
-    // Nothing of what comes later can be stopped, in every second history.
-    let stays = luck.once_in(2);
-    let jobs = 1 + luck.below(6);
-    // By priority, what comes later to a job that was there first goes first: the stream's jobs come after the old ones.
-    let small = |luck: &mut Luck, name: &str| {
-        let number = luck.below(jobs);
-        // Of one kind each, so that a job is the same thing all the time.
+    // In every second history the tasks of the stream cannot be preempted.
+    let stays = random.once_in(2);
+    let jobs = 1 + random.below(6);
+    // By priority, later tasks of an older job go first, so the stream's jobs are submitted after the old ones.
+    let small = |random: &mut Random, name: &str| {
+        let number = random.below(jobs);
+        // All tasks of a job are of one kind.
         let kind = if stays {
             Kind::Notebook
         } else {
             kinds[(number % 3) as usize]
         };
-        let submission = submission(luck, format!("{name}{number}"), 1, kind);
+        let submission = submission(random, format!("{name}{number}"), 1, kind);
         Operation::Submit(Box::new(submission))
     };
     let mut steps = vec![Step {
-        operations: (0..6).map(|_| small(luck, "first")).collect(),
+        operations: (0..6).map(|_| small(random, "first")).collect(),
         ..Step::default()
     }];
     // All jobs are of one workspace; in every third history it has a limit that no old task exceeds.
-    let mut limit = luck.once_in(3).then(|| 1 + luck.below(6));
-    let old = (0..=luck.below(3))
+    let mut limit = random.once_in(3).then(|| 1 + random.below(6));
+    let old = (0..=random.below(3))
         .map(|number| {
-            let slots = luck.one_of(&[1, 2, 3, 4, 4, 8, 8, 12]);
+            let slots = random.one_of(&[1, 2, 3, 4, 4, 8, 8, 12]);
             limit = limit.map(|limit| limit.max(slots));
-            let kind = luck.one_of(&kinds);
-            let mut old = submission(luck, format!("old{number}"), slots, kind);
-            old.settings.weight = luck.once_in(2).then_some(100.0);
+            let kind = random.one_of(&kinds);
+            let mut old = submission(random, format!("old{number}"), slots, kind);
+            old.settings.weight = random.once_in(2).then_some(100.0);
             Operation::Submit(Box::new(old))
         })
         .collect();
@@ -364,8 +369,10 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
     });
     for _ in 0..60 {
         steps.push(Step {
-            when: When::After(MINUTE),
-            operations: (0..=luck.below(4)).map(|_| small(luck, "later")).collect(),
+            when: StepTime::After(MINUTE),
+            operations: (0..=random.below(4))
+                .map(|_| small(random, "later"))
+                .collect(),
             ..Step::default()
         });
     }
@@ -381,7 +388,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
                 policy,
                 reserve_after: Some(10 * MINUTE),
                 provisionable: None,
-                ..settings(luck, policy)
+                ..settings(random, policy)
             },
             reconnect_wait: 10 * MINUTE,
             agents,
@@ -399,7 +406,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
             .map(|name| (name, in_workspace.clone()))
             .collect(),
         steps,
-        given: 0,
-        until: Until::LastStep,
+        initial_steps: 0,
+        until: EndCondition::LastStep,
     }
 }

@@ -1,11 +1,11 @@
-//! Histories drawn by chance, each plan of which stands before the judge.
+//! Random histories; the judge checks each of their plans.
 //!
 //! The seeds are always the same. `DET_HISTORIES_SEED` takes another first one, `DET_HISTORIES_COUNT` another number of
-//! histories for each policy: what failed is repeated by its seed and a count of 1. A history that fails is made as small
-//! as it can be, and written down as a scenario.
+//! histories for each policy: a failure is reproduced with its seed and a count of 1. A history that fails is made as
+//! small as possible, and written to a scenario file.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
-#![allow(clippy::print_stdout, reason = "a test tells its seeds")]
+#![allow(clippy::print_stdout, reason = "a test prints its seeds")]
 
 mod draw;
 #[path = "../judge/mod.rs"]
@@ -19,18 +19,18 @@ use std::path::PathBuf;
 use std::sync::Once;
 
 use det_scenario::{
-    Detail, Observation, Operation, Options, Refusals, Report, Scenario, play, play_watched,
+    Detail, Observation, OnImpossible, Operation, Options, Report, Scenario, play, play_watched,
 };
 use det_scheduler::{Policy, plan};
 
 const FIRST_SEED: u64 = 20_260_801;
 
-/// Seconds by which everything must have started that was there first.
+/// Seconds after which all old tasks must have started.
 const LONG_ENOUGH: f64 = 50.0 * 60.0;
 
 const OPTIONS: Options = Options {
     detail: Detail::Changes,
-    refusals: Refusals::PassOver,
+    on_impossible: OnImpossible::Skip,
 };
 
 const PRIORITY: Policy = Policy::Priority {
@@ -52,13 +52,13 @@ fn from_environment(name: &str, default: u64) -> u64 {
 }
 
 thread_local! {
-    /// Whether panics of this thread are caught and told by us.
+    /// Whether panics of this thread are caught and reported by this test.
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
     static TOLD: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// What a closure panicked with, if it did.
-fn complaint_of(act: impl FnOnce()) -> Option<String> {
+fn panic_message_of(act: impl FnOnce()) -> Option<String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
@@ -84,7 +84,7 @@ fn state_of(observation: &Observation<'_>) -> judge::State {
     }
 }
 
-/// Sound, true, the same however it is asked for, and final.
+/// Checks that a plan is sound, true, deterministic and final.
 fn judged(observation: &Observation<'_>) {
     let state = state_of(observation);
     let decided = observation.plan;
@@ -96,18 +96,18 @@ fn judged(observation: &Observation<'_>) {
         "another order of the input gives another plan"
     );
     if !decided.place.is_empty() || !decided.preempt.is_empty() || !decided.hand_over.is_empty() {
-        judge::check_settled(&state.after(decided));
+        judge::check_final(&state.after(decided));
     }
 }
 
-fn plays_well(scenario: &Scenario) {
-    if let Err(mistakes) = play_watched(scenario, OPTIONS, &mut judged) {
-        panic!("{mistakes}");
+fn plays_without_failure(scenario: &Scenario) {
+    if let Err(errors) = play_watched(scenario, OPTIONS, &mut judged) {
+        panic!("{errors}");
     }
 }
 
-/// Those that were there first start, whatever comes after them.
-fn nobody_starves(scenario: &Scenario) {
+/// Checks that old requests start, whatever is submitted after them.
+fn old_requests_start(scenario: &Scenario) {
     // Slots by which a job's nominal share fell short of its waiting request, under fair share.
     let mut short: BTreeMap<String, bool> = BTreeMap::new();
     let mut impossible: BTreeMap<String, bool> = BTreeMap::new();
@@ -133,7 +133,7 @@ fn nobody_starves(scenario: &Scenario) {
     };
     let report =
         play_watched(scenario, OPTIONS, &mut watch).unwrap_or_else(|error| panic!("{error}"));
-    // Ten minutes, and for each of them what is ahead of it.
+    // Ten minutes, and for each of them the requests ahead of it.
     if report.seconds < LONG_ENOUGH || !everything_ends(scenario) {
         return;
     }
@@ -163,7 +163,7 @@ fn everything_ends(scenario: &Scenario) -> bool {
 }
 
 fn fails(scenario: &Scenario, test: fn(&Scenario)) -> Option<String> {
-    complaint_of(|| test(scenario))
+    panic_message_of(|| test(scenario))
 }
 
 /// Plays `count` histories; stops with a small one at the first that fails.
@@ -173,18 +173,18 @@ fn all(policy: Policy, count: u64, make: fn(u64, Policy) -> Scenario, test: fn(&
     println!("DET_HISTORIES_SEED={first} DET_HISTORIES_COUNT={count}: {policy:?}");
     for seed in first..first + count {
         let scenario = make(seed, policy);
-        let Some(complaint) = fails(&scenario, test) else {
+        let Some(failure) = fails(&scenario, test) else {
             continue;
         };
         let mut small = shrink::shrink(scenario, &|candidate| fails(candidate, test).is_some());
         small.name = format!("history {seed}");
-        let told = fails(&small, test).unwrap_or(complaint);
+        let failure = fails(&small, test).unwrap_or(failure);
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("history-{seed}.yaml"));
         let text = det_config::yaml::to_yaml(&small.to_value());
         std::fs::write(&path, &text).unwrap();
         panic!(
             "the history of seed {seed} fails (DET_HISTORIES_SEED={seed} DET_HISTORIES_COUNT=1 repeats it), the \
-             smallest like it is in {}:\n{text}\n{told}",
+             smallest like it is in {}:\n{text}\n{failure}",
             path.display()
         );
     }
@@ -192,42 +192,53 @@ fn all(policy: Policy, count: u64, make: fn(u64, Policy) -> Scenario, test: fn(&
 
 #[test]
 fn histories_of_priority_without_preemption() {
-    all(PRIORITY, 20_000, draw::history, plays_well);
+    all(PRIORITY, 20_000, draw::history, plays_without_failure);
 }
 
 #[test]
 fn histories_of_priority_with_preemption() {
-    all(PREEMPTION, 30_000, draw::history, plays_well);
+    all(PREEMPTION, 30_000, draw::history, plays_without_failure);
 }
 
 #[test]
 fn histories_of_fair_share() {
-    all(Policy::FairShare, 30_000, draw::history, plays_well);
+    all(
+        Policy::FairShare,
+        30_000,
+        draw::history,
+        plays_without_failure,
+    );
 }
 
 #[test]
 fn histories_of_round_robin() {
-    all(Policy::RoundRobin, 20_000, draw::history, plays_well);
+    all(
+        Policy::RoundRobin,
+        20_000,
+        draw::history,
+        plays_without_failure,
+    );
 }
 
 #[test]
-fn nobody_waits_beyond_the_age_limit_for_ever_by_priority() {
-    all(PRIORITY, 500, draw::pressure, nobody_starves);
-    all(PREEMPTION, 500, draw::pressure, nobody_starves);
+fn aged_requests_start_by_priority() {
+    all(PRIORITY, 500, draw::pressure, old_requests_start);
+    all(PREEMPTION, 500, draw::pressure, old_requests_start);
 }
 
 #[test]
-fn nobody_waits_beyond_the_age_limit_for_ever_by_share() {
-    all(Policy::FairShare, 1_000, draw::pressure, nobody_starves);
+fn aged_requests_start_by_share() {
+    all(Policy::FairShare, 1_000, draw::pressure, old_requests_start);
 }
 
 #[test]
-fn nobody_waits_beyond_the_age_limit_for_ever_in_turn() {
-    all(Policy::RoundRobin, 500, draw::pressure, nobody_starves);
+fn aged_requests_start_in_turn() {
+    all(Policy::RoundRobin, 500, draw::pressure, old_requests_start);
 }
 
-/// What came about, and why things wait in the end. On the way a reason may be told by the plan that decides, or by the next
-/// one, which decides nothing: what a request waits for first is taken by less important work of the same plan.
+/// What happened, and why tasks wait in the end. In between, a reason may be reported by the plan that decides, or by
+/// the next one, which decides nothing: what a request waits for is first taken by less important work of the same
+/// plan.
 fn outcome(mut report: Report) -> Report {
     for moment in &mut report.moments {
         moment.begin_to_wait.clear();
@@ -238,9 +249,9 @@ fn outcome(mut report: Report) -> Report {
     report
 }
 
-/// Whoever watches is told every reason of every plan; who does not sees the same come about.
+/// A watcher receives every reason of every plan; without one the outcome is the same.
 #[test]
-fn nobody_has_to_watch() {
+fn a_report_does_not_depend_on_a_watcher() {
     for policy in [PRIORITY, PREEMPTION, Policy::FairShare, Policy::RoundRobin] {
         for seed in FIRST_SEED..FIRST_SEED + 1_000 {
             let history = draw::history(seed, policy);
@@ -255,17 +266,17 @@ fn nobody_has_to_watch() {
     }
 }
 
-/// A judge that agrees with everything would be worth nothing.
+/// The judge must reject plans that are wrong.
 #[test]
-fn the_judge_sees_what_is_wrong() {
+fn the_judge_rejects_broken_plans() {
     let mut wrong = 0;
     for policy in [PRIORITY, PREEMPTION, Policy::FairShare, Policy::RoundRobin] {
         for seed in FIRST_SEED..FIRST_SEED + 100 {
             let mut watch = |observation: &Observation<'_>| {
                 let state = state_of(observation);
                 for plan in judge::broken(&state, observation.plan) {
-                    let told = complaint_of(|| judge::check(&state, &plan));
-                    assert!(told.is_some(), "seed {seed}: {plan:#?}");
+                    let failure = panic_message_of(|| judge::check(&state, &plan));
+                    assert!(failure.is_some(), "seed {seed}: {plan:#?}");
                     wrong += 1;
                 }
             };

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use det_scenario::{Operation, Scenario, When};
+use det_scenario::{Operation, Scenario, StepTime};
 
-/// Most attempts.
+/// The most attempts.
 const MOST: usize = 3_000;
 
-/// Takes away from a history whatever it fails without.
+/// Removes from a history everything that is not needed for it to fail.
 pub(crate) fn shrink(scenario: Scenario, fails: &dyn Fn(&Scenario) -> bool) -> Scenario {
     let mut best = scenario;
     let mut attempts = 0;
@@ -23,7 +23,7 @@ pub(crate) fn shrink(scenario: Scenario, fails: &dyn Fn(&Scenario) -> bool) -> S
     }
 }
 
-/// Histories that are smaller by one thing, the largest things first.
+/// Histories that are smaller by one item, the largest items first.
 fn candidates(from: &Scenario) -> Vec<Scenario> {
     let mut found = Vec::new();
     let mut with = |change: &dyn Fn(&mut Scenario)| {
@@ -33,7 +33,7 @@ fn candidates(from: &Scenario) -> Vec<Scenario> {
             found.push(candidate);
         }
     };
-    with(&|scenario| scenario.until = det_scenario::Until::LastStep);
+    with(&|scenario| scenario.until = det_scenario::EndCondition::LastStep);
     for step in (0..from.steps.len()).rev() {
         with(&|scenario| drop(scenario.steps.remove(step)));
     }
@@ -48,7 +48,7 @@ fn candidates(from: &Scenario) -> Vec<Scenario> {
         for operation in 0..known.operations.len() {
             with(&|scenario| drop(scenario.steps[step].operations.remove(operation)));
         }
-        with(&|scenario| scenario.steps[step].when = When::Now);
+        with(&|scenario| scenario.steps[step].when = StepTime::Now);
         for operation in 0..known.operations.len() {
             for change in SIMPLER {
                 with(&|scenario| {

@@ -42,7 +42,7 @@ impl State {
             .find(|running| running.request.allocation_id == *allocation)
     }
 
-    /// The state when a plan has been carried out.
+    /// The state when a plan has been applied.
     pub fn after(&self, plan: &Plan) -> Self {
         let mut after = self.clone();
         for placement in &plan.place {
@@ -87,7 +87,7 @@ impl State {
                 slot.state = SlotState::Held(allocation.clone());
             }
         }
-        // Later than all that runs: that is what the planner is told.
+        // Later than all running work, as in the planner's input.
         let last = self
             .pool
             .running
@@ -158,7 +158,7 @@ impl State {
         sizes.iter().any(|size| *size >= request.slots) || self.sums_up(request, &sizes)
     }
 
-    /// Whether whole agents of these sizes make up the request.
+    /// Whether whole agents of these sizes add up to the request.
     fn sums_up(&self, request: &Request, sizes: &[u32]) -> bool {
         if request.single_agent || request.slots == 0 {
             return false;

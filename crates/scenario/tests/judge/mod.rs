@@ -1,5 +1,5 @@
 //! An independent, slow judge of plans. It shares no code with the scheduler: it counts slots one by one, tries sums of
-//! agents by brute force, and plays the rules by the book.
+//! agents by brute force, and follows the rules literally.
 
 #![allow(
     dead_code,
@@ -23,19 +23,19 @@ use det_scheduler::{
 pub use fit::State;
 use fit::used_slots;
 
-/// Panics unless `plan` is sound for `before` and all it says is true.
+/// Panics unless `plan` is sound for `before` and all its reasons are true.
 pub fn check(before: &State, plan: &Plan) {
     placements(before, plan);
     preemptions(before, plan);
     hand_overs(before, plan);
-    everybody_answered(before, plan);
+    every_request_is_answered(before, plan);
     let after = before.after(plan);
     caps(before, &after);
     match before.pool.settings.policy {
         Policy::Priority { preemption, .. } => {
-            nobody_overtakes(before, plan, preemption);
+            less_important_work_does_not_overtake(before, plan, preemption);
             if preemption {
-                less_important_work_makes_room(before, &after, plan);
+                less_important_work_is_preempted(before, &after, plan);
             }
         }
         Policy::FairShare => shares::check(before, &after, plan),
@@ -58,7 +58,7 @@ pub fn check(before: &State, plan: &Plan) {
 }
 
 /// Deciding again on a state that a plan was just applied to must change nothing.
-pub fn check_settled(after: &State) {
+pub fn check_final(after: &State) {
     let again = plan(&after.pool, &after.queue, after.now);
     assert!(
         again.place.is_empty() && again.preempt.is_empty() && again.hand_over.is_empty(),
@@ -70,7 +70,7 @@ pub fn check_settled(after: &State) {
 }
 
 fn placements(before: &State, plan: &Plan) {
-    let mut given: BTreeSet<(AgentId, SlotId)> = BTreeSet::new();
+    let mut initial_steps: BTreeSet<(AgentId, SlotId)> = BTreeSet::new();
     let mut aux: BTreeMap<AgentId, u32> = BTreeMap::new();
     for placement in &plan.place {
         let request = before.find(&placement.allocation_id);
@@ -102,7 +102,7 @@ fn placements(before: &State, plan: &Plan) {
                 let slot = agent.slots.iter().find(|slot| slot.id == *slot_id);
                 assert_eq!(slot.map(|slot| &slot.state), Some(&SlotState::Free));
                 assert!(
-                    given.insert((agent_id.clone(), *slot_id)),
+                    initial_steps.insert((agent_id.clone(), *slot_id)),
                     "slot given twice"
                 );
             }
@@ -165,9 +165,9 @@ fn preemptions(before: &State, plan: &Plan) {
     }
 }
 
-/// What starts although a more important request of the same kind waits for room must be able to make room, and must
-/// not start at all while room is being freed.
-fn nobody_overtakes(before: &State, plan: &Plan, preemption: bool) {
+/// Work that starts although a more important request of the same kind waits for slots must be preemptible, and must
+/// not start at all while slots are being freed.
+fn less_important_work_does_not_overtake(before: &State, plan: &Plan, preemption: bool) {
     for placement in &plan.place {
         let started = before.find(&placement.allocation_id);
         for (allocation, reason) in &plan.waiting {
@@ -203,9 +203,9 @@ fn nobody_overtakes(before: &State, plan: &Plan, preemption: bool) {
     }
 }
 
-/// Where no room is kept for anybody, the first request that waits for room waits only if less important work could not
-/// make any.
-fn less_important_work_makes_room(before: &State, after: &State, plan: &Plan) {
+/// If no slots are kept for a request, the first request that waits for slots waits only if preempting less important
+/// work would not help.
+fn less_important_work_is_preempted(before: &State, after: &State, plan: &Plan) {
     let keeps = |reason: &WaitReason| {
         matches!(
             reason,
@@ -225,7 +225,7 @@ fn less_important_work_makes_room(before: &State, after: &State, plan: &Plan) {
         }
         let own = before.job(request).priority;
         let kind = |other: &Request| (other.slots == 0) == (request.slots == 0);
-        // What stops for a more important request that still waits is that one's.
+        // The slots of work that stops for a more important request are for that one.
         let leaves = |running: &RunningAllocation| match &running.progress {
             Progress::Active => false,
             Progress::Stopping => true,
@@ -240,13 +240,13 @@ fn less_important_work_makes_room(before: &State, after: &State, plan: &Plan) {
         };
         assert!(
             !after.without(gives_way).fits(request),
-            "less important work could make room for {allocation}: {plan:#?} {:#?}",
+            "less important work could be preempted for {allocation}: {plan:#?} {:#?}",
             before.pool
         );
     }
 }
 
-/// When work is stopped for one request alone, and nothing else was on its way out, none of it could have gone on.
+/// If work is stopped for one request alone, and nothing else was stopping, all of it had to stop.
 fn every_victim_is_needed(before: &State, after: &State, plan: &Plan) {
     let still = |running: &RunningAllocation| running.progress == Progress::Active;
     let winners: BTreeSet<_> = plan.preempt.iter().map(|s| &s.for_allocation).collect();
@@ -258,8 +258,8 @@ fn every_victim_is_needed(before: &State, after: &State, plan: &Plan) {
         return;
     }
     let request = before.find(winner);
-    let room = after.without(|running| !still(running));
-    assert!(room.fits(request), "{winner} would fit: {plan:#?}");
+    let remaining = after.without(|running| !still(running));
+    assert!(remaining.fits(request), "{winner} would fit: {plan:#?}");
     for stop in &plan.preempt {
         let kept = after.without(|running| {
             !still(running) && running.request.allocation_id != stop.allocation_id
@@ -282,7 +282,7 @@ fn hand_overs(before: &State, plan: &Plan) {
                     Progress::PreemptedFor(owner) => Some(before.find(owner)),
                     Progress::Active | Progress::Stopping => None,
                 });
-        let owner = owner.expect("only room of a waiting request is handed over");
+        let owner = owner.expect("only slots that are kept for a waiting request are handed over");
         let taker = before.find(&tie.for_allocation);
         assert!(
             order(before, taker) < order(before, owner),
@@ -310,7 +310,7 @@ fn caps(before: &State, after: &State) {
     }
 }
 
-fn everybody_answered(before: &State, plan: &Plan) {
+fn every_request_is_answered(before: &State, plan: &Plan) {
     let asked: Vec<_> = sorted(before.queue.requests.iter().map(|r| &r.allocation_id));
     let placed = plan.place.iter().map(|p| &p.allocation_id);
     let answered = sorted(placed.chain(plan.waiting.iter().map(|(allocation, _)| allocation)));
@@ -323,7 +323,7 @@ fn sorted<'a>(ids: impl Iterator<Item = &'a AllocationId>) -> Vec<&'a Allocation
     ids
 }
 
-/// Where a request stands under the priority rule.
+/// What requests are sorted by under the priority rule.
 fn order<'a>(state: &State, request: &'a Request) -> (u8, i64, i64, i64, &'a str) {
     let job = state.job(request);
     (
@@ -335,7 +335,7 @@ fn order<'a>(state: &State, request: &'a Request) -> (u8, i64, i64, i64, &'a str
     )
 }
 
-/// The same with everything handed in in another order.
+/// The same state with everything in another order.
 pub fn shuffled(state: &State) -> State {
     let mut other = state.clone();
     other.pool.agents.reverse();
@@ -358,7 +358,7 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
             found.push(plan);
         }
     };
-    // A slot that somebody has.
+    // A slot that is in use.
     change(&|plan| {
         let taken = state.pool.agents.iter().find_map(|agent| {
             let slot = agent
@@ -385,9 +385,9 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
         let gang = plan.place.iter_mut().find(|p| p.parts.len() > 1);
         gang.is_some_and(|gang| gang.parts.pop().is_some())
     });
-    // Somebody forgotten.
+    // A request without an answer.
     change(&|plan| plan.waiting.pop().is_some());
-    // A request that could start, told that there is no room.
+    // A request that could start, with the reason that there are not enough free slots.
     change(&|plan| {
         let Some(last) = plan.place.pop() else {
             return false;
@@ -426,7 +426,7 @@ pub fn broken(state: &State, good: &Plan) -> Vec<Plan> {
             _ => false,
         })
     });
-    // Work that nobody needs to stop.
+    // Work that does not have to stop.
     change(&|plan| {
         let spared = state.pool.running.iter().find(|running| {
             running.progress == Progress::Active

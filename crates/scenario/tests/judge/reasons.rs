@@ -1,4 +1,4 @@
-//! Whether what a plan says of a waiting request is true.
+//! Checks that the reason of a waiting request is true.
 
 use det_ids::AllocationId;
 use det_scheduler::{
@@ -77,7 +77,7 @@ pub fn is_true(
                 && u64::from(*capacity) == shares::capacity(before)
                 && *needed == request.slots
                 && in_use + reserved + needed > *share
-                && room_is_kept_for_own_job(before, plan, request, *reserved)
+                && slots_are_kept_for_own_job(before, plan, request, *reserved)
                 && (*reserved > 0 || !after.fits(request))
         }
         WaitReason::BehindOwnJob { allocation } => {
@@ -287,8 +287,13 @@ fn is_reserved_for(
     }
 }
 
-/// Whether other requests of the job, for which room is kept, ask for this many slots.
-fn room_is_kept_for_own_job(before: &State, plan: &Plan, request: &Request, reserved: u32) -> bool {
+/// Whether other requests of the job, for which slots are kept, ask for this many slots.
+fn slots_are_kept_for_own_job(
+    before: &State,
+    plan: &Plan,
+    request: &Request,
+    reserved: u32,
+) -> bool {
     let kept: u32 = plan
         .waiting
         .iter()

@@ -1,4 +1,4 @@
-//! The fair share rule by the book: shares by bisection, and what a plan must look like under them.
+//! The fair share rule, followed literally: shares by bisection, and what a plan must look like under them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::fit::State;
 
 /// A job under the rule.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Part {
+pub struct JobPart {
     pub demand: u64,
     pub share: u64,
     /// Its share if all work could be preempted.
@@ -20,7 +20,7 @@ pub struct Part {
     weight: f64,
 }
 
-impl Part {
+impl JobPart {
     fn ratio(&self, active: u64) -> f64 {
         real(active) / (self.weight * real(self.demand))
     }
@@ -39,7 +39,7 @@ pub fn leaves(state: &State, running: &RunningAllocation) -> bool {
     running.progress != Progress::Active || out_of_service
 }
 
-/// Slots that are shared out.
+/// Slots that are divided among jobs.
 pub fn capacity(state: &State) -> u64 {
     let counted = |agent: &det_scheduler::AgentSnapshot| {
         let slots = agent.slots.iter().filter(|slot| match agent.state {
@@ -61,9 +61,9 @@ pub fn capacity(state: &State) -> u64 {
 }
 
 /// Demand, share and use of every job.
-pub fn parts(state: &State) -> BTreeMap<JobId, Part> {
+pub fn parts(state: &State) -> BTreeMap<JobId, JobPart> {
     let bare = state.without(|running| running.request.preemptible || leaves(state, running));
-    let mut found: BTreeMap<JobId, (Part, u64)> = BTreeMap::new();
+    let mut found: BTreeMap<JobId, (JobPart, u64)> = BTreeMap::new();
     let allowance = |workspace: &WorkspaceId| {
         let limit = state.queue.workspaces.get(workspace)?;
         Some(u64::from(
@@ -93,9 +93,9 @@ pub fn parts(state: &State) -> BTreeMap<JobId, Part> {
     let mut movable = found.clone();
     for request in state.queue.requests.iter().filter(|r| r.slots > 0) {
         let fits_cap = u64::from(request.slots) <= cap(&request.job_id);
-        for (found, room) in [(&mut found, &bare), (&mut movable, &empty)] {
+        for (found, remaining) in [(&mut found, &bare), (&mut movable, &empty)] {
             let (part, _) = entry(found, state, request);
-            if room.fits(request) && fits_cap {
+            if remaining.fits(request) && fits_cap {
                 part.demand += u64::from(request.slots);
             }
         }
@@ -120,12 +120,12 @@ pub fn parts(state: &State) -> BTreeMap<JobId, Part> {
 }
 
 fn entry<'a>(
-    found: &'a mut BTreeMap<JobId, (Part, u64)>,
+    found: &'a mut BTreeMap<JobId, (JobPart, u64)>,
     state: &State,
     request: &Request,
-) -> &'a mut (Part, u64) {
+) -> &'a mut (JobPart, u64) {
     found.entry(request.job_id.clone()).or_insert((
-        Part {
+        JobPart {
             demand: 0,
             share: 0,
             nominal: 0,
@@ -136,7 +136,7 @@ fn entry<'a>(
     ))
 }
 
-/// Where a job stands when ties are decided.
+/// What jobs are sorted by to decide ties.
 fn place(state: &State, id: &JobId) -> (i64, i64, JobId) {
     let job = &state.queue.jobs[id];
     let position = job.position.unwrap_or(job.submitted_at.0);
@@ -146,7 +146,7 @@ fn place(state: &State, id: &JobId) -> (i64, i64, JobId) {
 /// Shares, and where the jobs of a workspace would together get more than it may use, that much divided among them first.
 fn share_out_within_limits(
     state: &State,
-    found: &mut BTreeMap<JobId, (Part, u64)>,
+    found: &mut BTreeMap<JobId, (JobPart, u64)>,
     order: &[JobId],
 ) {
     let mut bound = found.clone();
@@ -176,13 +176,13 @@ fn share_out_within_limits(
     }
 }
 
-fn share_out(found: &mut BTreeMap<JobId, (Part, u64)>, order: &[JobId], capacity: u64) {
-    let least_one = |(part, fixed): &(Part, u64)| (*fixed).max(part.demand.min(1));
+fn share_out(found: &mut BTreeMap<JobId, (JobPart, u64)>, order: &[JobId], capacity: u64) {
+    let least_one = |(part, fixed): &(JobPart, u64)| (*fixed).max(part.demand.min(1));
     let enough = found.values().map(least_one).sum::<u64>() <= capacity;
-    let low = |entry: &(Part, u64)| if enough { least_one(entry) } else { entry.1 };
-    let high = |(part, fixed): &(Part, u64)| part.demand.max(*fixed);
+    let low = |entry: &(JobPart, u64)| if enough { least_one(entry) } else { entry.1 };
+    let high = |(part, fixed): &(JobPart, u64)| part.demand.max(*fixed);
     let total = found.values().map(high).sum::<u64>().min(capacity);
-    let at = |entry: &(Part, u64), factor: f64| {
+    let at = |entry: &(JobPart, u64), factor: f64| {
         let wanted = factor * entry.0.weight * real(entry.0.demand);
         wanted.max(real(low(entry))).min(real(high(entry)))
     };
@@ -199,7 +199,7 @@ fn share_out(found: &mut BTreeMap<JobId, (Part, u64)>, order: &[JobId], capacity
         .iter()
         .map(|job| (job.clone(), at(&found[job], above)))
         .collect();
-    let mut given = 0;
+    let mut initial_steps = 0;
     for (job, share) in &mut exact {
         let whole = (*share + 1e-6).floor();
         #[expect(
@@ -209,7 +209,7 @@ fn share_out(found: &mut BTreeMap<JobId, (Part, u64)>, order: &[JobId], capacity
         )]
         let slots = whole as u64;
         found.get_mut(job).expect("it is there").0.share = slots;
-        given += slots;
+        initial_steps += slots;
         *share = ((*share - whole) * 1e6).round().max(0.0);
     }
     // A stable sort: of equal remainders the earlier job's comes first.
@@ -221,7 +221,7 @@ fn share_out(found: &mut BTreeMap<JobId, (Part, u64)>, order: &[JobId], capacity
         .collect::<Vec<_>>();
     for job in grows
         .into_iter()
-        .take(usize::try_from(total.saturating_sub(given)).expect("scenarios are small"))
+        .take(usize::try_from(total.saturating_sub(initial_steps)).expect("scenarios are small"))
     {
         found.get_mut(&job).expect("it is there").0.share += 1;
     }
@@ -232,7 +232,7 @@ fn real(slots: u64) -> f64 {
     slots as f64
 }
 
-/// Panics unless a plan keeps to the shares.
+/// Panics unless a plan respects the shares.
 pub fn check(before: &State, after: &State, plan: &Plan) {
     let parts = parts(after);
     for stop in &plan.preempt {
@@ -252,12 +252,12 @@ pub fn check(before: &State, after: &State, plan: &Plan) {
         );
     }
     surplus_goes_to_the_least_served(before, plan, &parts);
-    surplus_makes_room(before, after, plan, &parts);
+    surplus_is_preempted(before, after, plan, &parts);
     zero_slot_work_is_first_in_first_out(before, plan);
 }
 
 /// Of two jobs that could have had the same slots beyond their shares, the one with less for its claim got them.
-fn surplus_goes_to_the_least_served(before: &State, plan: &Plan, parts: &BTreeMap<JobId, Part>) {
+fn surplus_goes_to_the_least_served(before: &State, plan: &Plan, parts: &BTreeMap<JobId, JobPart>) {
     let mut last: BTreeMap<&JobId, &Request> = BTreeMap::new();
     for placement in &plan.place {
         let request = before.find(&placement.allocation_id);
@@ -292,8 +292,14 @@ fn surplus_goes_to_the_least_served(before: &State, plan: &Plan, parts: &BTreeMa
     }
 }
 
-/// Where nothing is kept for anybody, a request within its share waits only if no work above its share could give way.
-fn surplus_makes_room(before: &State, after: &State, plan: &Plan, parts: &BTreeMap<JobId, Part>) {
+/// If nothing is kept for a request, a request within its share waits only if preempting work above its share would not
+/// help.
+fn surplus_is_preempted(
+    before: &State,
+    after: &State,
+    plan: &Plan,
+    parts: &BTreeMap<JobId, JobPart>,
+) {
     let freeing = |reason: &WaitReason| matches!(reason, WaitReason::WaitingForPreemption { .. });
     if !plan.reservations.is_empty() || plan.waiting.iter().any(|(_, reason)| freeing(reason)) {
         return;
@@ -326,7 +332,7 @@ fn surplus_makes_room(before: &State, after: &State, plan: &Plan, parts: &BTreeM
             goes.push(running.request.allocation_id.clone());
         }
     }
-    let room = after
+    let remaining = after
         .without(|running| goes.contains(&running.request.allocation_id) || leaves(after, running));
     for (allocation, reason) in &plan.waiting {
         let request = before.find(allocation);
@@ -336,8 +342,8 @@ fn surplus_makes_room(before: &State, after: &State, plan: &Plan, parts: &BTreeM
         let own = parts[&request.job_id];
         let entitled = own.active + u64::from(request.slots) <= own.share;
         assert!(
-            !entitled || !room.fits(request),
-            "{allocation} is entitled to room that {goes:?} could make: {plan:#?} {parts:#?}"
+            !entitled || !remaining.fits(request),
+            "{allocation} is entitled to slots that {goes:?} could free: {plan:#?} {parts:#?}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The round robin rule by the book: a plan is played turn by turn, with the agents that it chose.
+//! The round robin rule, followed literally: a plan is replayed turn by turn, with the agents that it chose.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -72,7 +72,7 @@ impl Play<'_> {
         own.first().map(|request| (*request).clone())
     }
 
-    /// Starts a request if it fits beside what is reserved; else its job is out.
+    /// Starts a request if it fits without what is reserved; else its job is out.
     fn offer(&mut self, request: &Request) -> bool {
         let mut allowed = request.clone();
         if request.slots > 0 {

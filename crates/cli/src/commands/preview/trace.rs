@@ -4,7 +4,7 @@ use std::path::Path;
 
 use det_config::experiment::Submitted;
 use det_scenario::{
-    Answered, TraceConfig, TraceReport, completed, config_file_of, play_trace, read_trace,
+    StepReport, TraceConfig, TraceReport, completed, config_file_of, play_trace, read_trace,
 };
 
 use crate::error::CliError;
@@ -97,7 +97,7 @@ fn print(report: &TraceReport, format: Format) -> Result<(), CliError> {
     listing.print(format, &report)
 }
 
-fn happened(step: &Answered) -> String {
+fn happened(step: &StepReport) -> String {
     if step.note.is_empty() {
         step.event.clone()
     } else {
@@ -105,7 +105,7 @@ fn happened(step: &Answered) -> String {
     }
 }
 
-fn answer(step: &Answered) -> String {
+fn answer(step: &StepReport) -> String {
     let actions: Vec<String> = step.actions.iter().map(ToString::to_string).collect();
     if actions.is_empty() {
         "-".to_owned()

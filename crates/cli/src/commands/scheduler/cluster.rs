@@ -6,8 +6,8 @@ use std::time::Duration;
 use det_client::{Client, ClientError, Query, api_path};
 use det_config::units::format_duration;
 use det_scenario::{
-    AgentDescription, JobSettings, Kind, Operation, Place, Pool, Scenario, Service, Start, Step,
-    Submission, Until, When, WorkspaceSettings,
+    AgentDescription, EndCondition, JobSettings, Kind, Operation, Pool, Scenario, Service,
+    ServiceTarget, Start, Step, StepTime, Submission, WorkspaceSettings,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings};
 use jiff::Timestamp;
@@ -222,13 +222,13 @@ pub(super) fn scenario(
         workspaces: answers.limited.values().cloned().collect(),
         jobs: BTreeMap::new(),
         steps: vec![Step {
-            when: When::Now,
+            when: StepTime::Now,
             note: "the cluster as it is".to_owned(),
             operations,
             ..Step::default()
         }],
-        given: 1,
-        until: Until::Rest,
+        initial_steps: 1,
+        until: EndCondition::Rest,
     };
     Ok((scenario, notes))
 }
@@ -305,7 +305,7 @@ fn agents(answers: &Answers, pool: &str) -> (Vec<AgentDescription>, Vec<Operatio
                 // What is on a slot that is out of service is on its way out: it may end.
                 let held = !slot["container"].is_null();
                 operations.push(Operation::Serve {
-                    places: vec![Place {
+                    places: vec![ServiceTarget {
                         agent: id.clone(),
                         slot: Some(place),
                     }],

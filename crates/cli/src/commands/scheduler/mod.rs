@@ -10,7 +10,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use det_config::units::parse_duration;
 use det_scenario::{
-    Detail, Expectation, JobReport, Options, Refusals, Report, Scenario, Until, play, read,
+    Detail, EndCondition, Expectation, JobReport, OnImpossible, Options, Report, Scenario, play,
+    read,
 };
 use det_scheduler::Policy;
 
@@ -106,11 +107,11 @@ pub(crate) async fn run(
         .as_deref()
         .map_or_else(|| "the cluster's queue".to_owned(), shown_name);
     match args.policy.as_slice() {
-        [] => single(&file, &scenario, Refusals::Fail, args.json),
+        [] => single(&file, &scenario, OnImpossible::Fail, args.json),
         [policy] => single(
             &file,
             &under(&scenario, policy),
-            Refusals::PassOver,
+            OnImpossible::Skip,
             args.json,
         ),
         policies => compare(&file, &scenario, policies, args.json),
@@ -122,7 +123,7 @@ fn load(path: &Path) -> Result<Scenario, CliError> {
 }
 
 /// Mistakes of a scenario, each with the file before its line.
-fn unusable(file: &str, mistakes: &det_scenario::Mistakes) -> CliError {
+fn unusable(file: &str, mistakes: &det_scenario::DescriptionErrors) -> CliError {
     let told: Vec<String> = mistakes
         .to_string()
         .lines()
@@ -161,7 +162,7 @@ fn go_on(
     start.about = described.about;
     start.jobs = described.jobs;
     start.steps.extend(described.steps);
-    if described.until != Until::LastStep {
+    if described.until != EndCondition::LastStep {
         start.until = described.until;
     }
     Ok(start)
@@ -195,9 +196,12 @@ fn played(
     file: &str,
     scenario: &Scenario,
     detail: Detail,
-    refusals: Refusals,
+    on_impossible: OnImpossible,
 ) -> Result<Report, CliError> {
-    let options = Options { detail, refusals };
+    let options = Options {
+        detail,
+        on_impossible,
+    };
     play(scenario, options).map_err(|mistakes| unusable(file, &mistakes))
 }
 
@@ -205,7 +209,7 @@ fn played(
 fn single(
     file: &str,
     scenario: &Scenario,
-    refusals: Refusals,
+    on_impossible: OnImpossible,
     json: bool,
 ) -> Result<ExitCode, CliError> {
     let detail = if json {
@@ -213,7 +217,7 @@ fn single(
     } else {
         Detail::Changes
     };
-    let report = played(file, scenario, detail, refusals)?;
+    let report = played(file, scenario, detail, on_impossible)?;
     if json {
         output::json(&report)?;
     } else {
@@ -298,7 +302,7 @@ fn compare(
             Detail::Changes
         };
         // What was done to a task that ran may be impossible where it does not run.
-        reports.push(played(file, &other, detail, Refusals::PassOver)?);
+        reports.push(played(file, &other, detail, OnImpossible::Skip)?);
     }
     if json {
         output::json(&reports)?;
