@@ -1,4 +1,4 @@
-//! Adaptive ASHA: several halving searches ("brackets") side by side; plain ASHA is one bracket.
+//! Adaptive ASHA: several concurrent halving searches ("brackets"); plain ASHA is one bracket.
 //!
 //! A trial belongs to the bracket that created it. Brackets never compare results, and a trial that leaves a bracket
 //! is replaced in the same one.
@@ -6,7 +6,7 @@
 use det_config::hyperparameters::{AdaptiveMode, SearchMethod};
 use serde::{Deserialize, Serialize};
 
-use crate::asha::{Bracket, Entry, TrialNo, Verdict};
+use crate::asha::{Bracket, RungResult, TrialNo, Verdict};
 use crate::divisor::Divisor;
 use crate::error::{MAX_RUNGS, MAX_TRIALS, SearchError};
 use crate::number::{count, real, whole};
@@ -14,17 +14,17 @@ use crate::number::{count, real, whole};
 /// The state of an ASHA or adaptive ASHA search.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Halving {
-    /// Most rungs first.
+    /// The brackets, those with most rungs first.
     pub(crate) brackets: Vec<Bracket>,
     /// Units of the time metric at the top rung.
     pub(crate) max_time: u64,
-    /// Where each trial is, by its number.
-    homes: Vec<Home>,
+    /// The bracket and rung of each trial, by its number.
+    homes: Vec<TrialPosition>,
 }
 
-/// Where a trial is.
+/// The bracket and rung of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Home {
+pub(crate) struct TrialPosition {
     bracket: usize,
     /// The rung it is compared at next, or at which it was stopped.
     rung: usize,
@@ -33,14 +33,14 @@ pub(crate) struct Home {
 /// The part of a snapshot that only halving searches have.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct HalvingRecord {
-    homes: Vec<Home>,
+    homes: Vec<TrialPosition>,
     /// Results by bracket and rung.
-    results: Vec<Vec<Vec<Entry>>>,
+    results: Vec<Vec<Vec<RungResult>>>,
 }
 
-/// A trial of a snapshot, as far as its bracket must know.
+/// What a bracket needs to know of a trial when it is restored.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Standing {
+pub(crate) struct TrialSummary {
     pub(crate) counted: bool,
     pub(crate) at_work: bool,
 }
@@ -111,45 +111,45 @@ impl Halving {
         }))
     }
 
-    /// Trials that all brackets together make.
+    /// Number of trials that all brackets create together.
     pub(crate) fn max_trials(&self) -> u64 {
         self.brackets.iter().map(|bracket| bracket.max_trials).sum()
     }
 
-    /// Whether a trial is to start now; if so it is counted, in the first bracket that has a place for it.
+    /// Whether a trial is to start now; if so it is counted in the first bracket with free concurrency.
     pub(crate) fn claim(&mut self) -> bool {
         match self.brackets.iter_mut().position(Bracket::claim) {
             Some(bracket) => {
-                self.homes.push(Home { bracket, rung: 0 });
+                self.homes.push(TrialPosition { bracket, rung: 0 });
                 true
             }
             None => false,
         }
     }
 
-    /// A trial at work reached `time` (finite) with `metric` (minimising).
-    pub(crate) fn validated(&mut self, trial: TrialNo, metric: f64, time: f64) -> Verdict {
+    /// Records that a running trial reached `time` (finite) with `metric` (smaller is better).
+    pub(crate) fn record_validation(&mut self, trial: TrialNo, metric: f64, time: f64) -> Verdict {
         let home = &mut self.homes[trial.0];
-        self.brackets[home.bracket].validated(trial, &mut home.rung, metric, time)
+        self.brackets[home.bracket].record_validation(trial, &mut home.rung, metric, time)
     }
 
-    /// A trial at work failed or was canceled.
-    pub(crate) fn gave_up(&mut self, trial: TrialNo) {
+    /// Records that a running trial failed or was canceled.
+    pub(crate) fn record_failure(&mut self, trial: TrialNo) {
         let home = self.homes[trial.0];
-        self.brackets[home.bracket].gave_up(trial, home.rung);
+        self.brackets[home.bracket].record_failure(trial, home.rung);
     }
 
-    /// A trial at work ended by itself.
-    pub(crate) fn left(&mut self, trial: TrialNo) {
-        self.brackets[self.homes[trial.0].bracket].left();
+    /// Records that a running trial ended by itself.
+    pub(crate) fn record_end(&mut self, trial: TrialNo) {
+        self.brackets[self.homes[trial.0].bracket].record_end();
     }
 
-    /// A trial turned out to have invalid hyperparameters.
+    /// Removes a trial with invalid hyperparameters from the counts and results.
     pub(crate) fn discount(&mut self, trial: TrialNo, was_at_work: bool) {
         self.brackets[self.homes[trial.0].bracket].discount(trial, was_at_work);
     }
 
-    /// The state that cannot be had from the configuration and the trials.
+    /// The state that cannot be computed from the configuration and the trials.
     pub(crate) fn record(&self) -> HalvingRecord {
         HalvingRecord {
             homes: self.homes.clone(),
@@ -157,11 +157,11 @@ impl Halving {
         }
     }
 
-    /// Takes up a recorded search; `trials` by number.
+    /// Restores a recorded search; `trials` is indexed by trial number.
     pub(crate) fn resume(
         &mut self,
         record: HalvingRecord,
-        trials: &[Standing],
+        trials: &[TrialSummary],
     ) -> Result<(), SearchError> {
         if record.homes.len() != trials.len() {
             return Err(SearchError::snapshot(
@@ -204,7 +204,7 @@ impl Halving {
     }
 }
 
-/// Size of a bracket.
+/// Size of a bracket: its rungs, its trials in total, and how many of them may run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     rungs: u64,
@@ -285,18 +285,18 @@ fn explicit_rungs(bracket_rungs: &[u64]) -> Result<Vec<u64>, SearchError> {
     Ok(rungs)
 }
 
-/// Deals trials and places out to brackets of these rung counts (largest first, not empty).
+/// Divides trials and concurrency among brackets of these rung counts (largest first, not empty).
 fn shapes(
     mut rungs: Vec<u64>,
     divisor: Divisor,
     max_trials: u64,
     max_concurrent_trials: u64,
 ) -> Vec<Shape> {
-    let mut trials = deal_trials(&rungs, divisor, max_trials);
+    let mut trials = divide_trials(&rungs, divisor, max_trials);
     // Every bracket has at least one trial, so many small brackets may ask for more than there are.
     while rungs.len() > 1 && trials.iter().sum::<u64>() > max_trials {
         rungs.pop();
-        trials = deal_trials(&rungs, divisor, max_trials);
+        trials = divide_trials(&rungs, divisor, max_trials);
     }
     let dealt: u64 = trials.iter().sum();
     trials[0] += max_trials.saturating_sub(dealt);
@@ -323,8 +323,8 @@ fn shapes(
         .collect()
 }
 
-/// Each bracket's part of the trials by its weight `d^(k−1) / k`, rounded down, at least 1.
-fn deal_trials(rungs: &[u64], divisor: Divisor, max_trials: u64) -> Vec<u64> {
+/// Each bracket's share of the trials by its weight `d^(k−1) / k`, rounded down, at least 1.
+fn divide_trials(rungs: &[u64], divisor: Divisor, max_trials: u64) -> Vec<u64> {
     let parts = match divisor {
         Divisor::Whole(d) => exact_parts(rungs, d, max_trials),
         Divisor::Fractional(_) => None,
@@ -336,7 +336,7 @@ fn deal_trials(rungs: &[u64], divisor: Divisor, max_trials: u64) -> Vec<u64> {
         .collect()
 }
 
-/// The parts in whole numbers: all weights brought to one denominator. `None` beyond 128 bits.
+/// The shares in integer arithmetic, with a common denominator of all weights. `None` if that exceeds 128 bits.
 fn exact_parts(rungs: &[u64], divisor: u64, max_trials: u64) -> Option<Vec<u64>> {
     let denominator = rungs.iter().try_fold(1_u128, |all, k| {
         all.checked_mul(u128::from(*k) / gcd(all, u128::from(*k)))
@@ -362,7 +362,7 @@ fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The parts in floating point, weights relative to that of the first bracket so that none overflows.
+/// The shares in floating point, with weights relative to that of the first bracket so that none overflows.
 fn rounded_parts(rungs: &[u64], divisor: f64, max_trials: u64) -> Vec<u64> {
     let most = rungs.first().copied().unwrap_or(1);
     let weights: Vec<f64> = rungs
@@ -399,7 +399,7 @@ mod tests {
         }
     }
 
-    /// Rungs, trials and places of each bracket.
+    /// Rungs, trials and concurrency of each bracket.
     fn sizes(method: &SearchMethod) -> Vec<(usize, u64, u64)> {
         let halving = Halving::new(method).expect("valid").expect("halving");
         halving
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn brackets_are_dealt_by_mode_and_weight() {
+    fn trials_are_divided_among_brackets_by_mode_and_weight() {
         use AdaptiveMode::{Aggressive, Conservative, Standard};
         let table = [
             (
@@ -444,7 +444,7 @@ mod tests {
                 0,
                 vec![(3, 7, 3), (2, 3, 3), (1, 2, 3)],
             ),
-            // Fewer places than brackets: one each.
+            // Less concurrency than brackets: one each.
             (
                 (64, 4096),
                 Standard,
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn fractional_and_huge_divisors_deal_all_trials() {
+    fn fractional_and_huge_divisors_divide_all_trials() {
         for divisor in [1.01, 1.5, 2.5, 1e6, 1e300] {
             for mode in [AdaptiveMode::Conservative, AdaptiveMode::Standard] {
                 let method = adaptive((100, 1000), mode, divisor, 16, &[]);
@@ -492,7 +492,7 @@ mod tests {
             }
         }
         let deep = adaptive((1000, 1000), AdaptiveMode::Standard, 4.0, 16, &[900, 3]);
-        // Beside 4^899 the small bracket weighs nothing that a double can show: all trials fall to the first.
+        // Compared with 4^899 the weight of the small bracket is lost in a double: the first gets all trials.
         assert_eq!(sizes(&deep), [(900, 1000, 16)]);
     }
 

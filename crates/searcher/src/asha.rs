@@ -13,61 +13,62 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub(crate) struct TrialNo(pub(crate) usize);
 
-/// One result at a rung: the metric in minimising sense, and whose it is.
+/// One result at a rung: the metric (smaller is better), and the trial.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Entry(#[serde(with = "exact")] pub(crate) f64, pub(crate) TrialNo);
+pub(crate) struct RungResult(#[serde(with = "exact")] pub(crate) f64, pub(crate) TrialNo);
 
 /// A point in training at which trials are compared.
 #[derive(Debug, Clone, PartialEq)]
 struct Rung {
-    /// Units of the time metric a trial needs to be compared here.
+    /// Value of the time metric that a trial must reach to be compared here.
     need: u64,
     /// Results, best first. Two vectors would halve the bytes moved on insert, but a rung of 10,000 results moves
-    /// within microseconds as it is.
-    entries: Vec<Entry>,
+    /// within microseconds anyway.
+    entries: Vec<RungResult>,
 }
 
-impl PartialEq for Entry {
+impl PartialEq for RungResult {
     fn eq(&self, other: &Self) -> bool {
         best_first(self.0, other.0).is_eq() && self.1 == other.1
     }
 }
 
 impl Rung {
-    /// Puts a result before equal ones, and returns its place, counted from 0.
+    /// Inserts a result before equal ones, and returns its index.
     fn insert(&mut self, metric: f64, trial: TrialNo) -> usize {
         let place = self
             .entries
             .partition_point(|entry| best_first(entry.0, metric).is_lt());
-        self.entries.insert(place, Entry(metric, trial));
+        self.entries.insert(place, RungResult(metric, trial));
         place
     }
 }
 
-/// What follows from a result.
+/// What a trial does after a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     GoesOn,
     Stop,
 }
 
-/// One halving search: its rungs, and how many trials it may make.
+/// One halving search: its rungs, and how many trials it may create.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bracket {
     divisor: Divisor,
-    /// Lowest first, never empty.
+    /// The rungs, lowest first, never empty.
     rungs: Vec<Rung>,
     pub(crate) max_trials: u64,
-    /// Trials at work at once.
+    /// The most trials that run at once.
     pub(crate) places: u64,
-    /// Trials made, without those with invalid hyperparameters.
+    /// Trials created, without those with invalid hyperparameters.
     counted: u64,
-    /// Trials at work: neither told to stop, nor ended early, nor ended.
+    /// Running trials: neither asked to stop, nor ended early, nor ended.
     at_work: u64,
 }
 
 impl Bracket {
-    /// A bracket whose `rungs` (at least 1) rise to `max_time` units; at most `max_trials` trials, `places` at once.
+    /// A bracket of `rungs` (at least 1) rungs, the top one at `max_time` units; at most `max_trials` trials, `places`
+    /// at once.
     pub(crate) fn new(
         rungs: u64,
         divisor: Divisor,
@@ -111,8 +112,9 @@ impl Bracket {
         free
     }
 
-    /// A trial at work reached `time` (finite) with `metric` (minimising). `rung` is its current rung and is moved on.
-    pub(crate) fn validated(
+    /// Records that a running trial reached `time` (finite) with `metric` (smaller is better). `rung` is its current
+    /// rung and is advanced.
+    pub(crate) fn record_validation(
         &mut self,
         trial: TrialNo,
         rung: &mut usize,
@@ -121,7 +123,8 @@ impl Bracket {
     ) -> Verdict {
         let top = self.rungs.len() - 1;
         while let Some(here) = self.rungs.get_mut(*rung) {
-            // Time counts in whole units; the need is whole, so the comparison is the same without cutting it.
+            // Only whole units of time count; the required time is whole, so rounding down would not change the
+            // comparison.
             if time < real(here.need) {
                 return Verdict::GoesOn;
             }
@@ -136,20 +139,21 @@ impl Bracket {
         Verdict::GoesOn
     }
 
-    /// A trial at work failed or was canceled: it counts as the worst result at its rung, and its place is free.
-    pub(crate) fn gave_up(&mut self, trial: TrialNo, rung: usize) {
+    /// Records that a running trial failed or was canceled: it counts as the worst result at its rung, and another may
+    /// run.
+    pub(crate) fn record_failure(&mut self, trial: TrialNo, rung: usize) {
         if let Some(here) = self.rungs.get_mut(rung) {
             here.insert(f64::NAN, trial);
         }
         self.at_work -= 1;
     }
 
-    /// A trial at work ended by itself: its place is free.
-    pub(crate) fn left(&mut self) {
+    /// Records that a running trial ended by itself: another may run.
+    pub(crate) fn record_end(&mut self) {
         self.at_work -= 1;
     }
 
-    /// A trial turned out to have invalid hyperparameters: none of its results count, nor does it.
+    /// Removes a trial with invalid hyperparameters from the counts, and its results.
     pub(crate) fn discount(&mut self, trial: TrialNo, was_at_work: bool) {
         for rung in &mut self.rungs {
             rung.entries.retain(|entry| entry.1 != trial);
@@ -161,7 +165,7 @@ impl Bracket {
     }
 
     /// The results at each rung, for the snapshot.
-    pub(crate) fn results(&self) -> Vec<Vec<Entry>> {
+    pub(crate) fn results(&self) -> Vec<Vec<RungResult>> {
         self.rungs.iter().map(|rung| rung.entries.clone()).collect()
     }
 
@@ -170,10 +174,10 @@ impl Bracket {
         self.rungs.len()
     }
 
-    /// Takes up a bracket with these results, or says why they do not fit.
+    /// Restores a bracket with these results; the error says why they do not fit.
     pub(crate) fn resume(
         &mut self,
-        results: Vec<Vec<Entry>>,
+        results: Vec<Vec<RungResult>>,
         counted: u64,
         at_work: u64,
     ) -> Result<(), String> {
@@ -205,14 +209,14 @@ mod tests {
         Bracket::new(rungs, divisor, max_time, 1_000, 1_000)
     }
 
-    /// Starts trials and lets each report once; returns who goes on.
+    /// Starts trials and lets each report once; returns which of them continue.
     fn report(bracket: &mut Bracket, time: f64, metrics: &[f64]) -> Vec<bool> {
         metrics
             .iter()
             .enumerate()
             .map(|(number, metric)| {
                 assert!(bracket.claim());
-                bracket.validated(TrialNo(number), &mut 0, *metric, time) == Verdict::GoesOn
+                bracket.record_validation(TrialNo(number), &mut 0, *metric, time) == Verdict::GoesOn
             })
             .collect()
     }
@@ -282,12 +286,12 @@ mod tests {
         let mut rung = 0;
         assert!(search.claim());
         assert_eq!(
-            search.validated(TrialNo(0), &mut rung, 0.5, 24.99),
+            search.record_validation(TrialNo(0), &mut rung, 0.5, 24.99),
             Verdict::GoesOn
         );
         assert!(values(&search, 0).is_empty());
         assert_eq!(
-            search.validated(TrialNo(0), &mut rung, 0.5, 25.0),
+            search.record_validation(TrialNo(0), &mut rung, 0.5, 25.0),
             Verdict::GoesOn
         );
         assert_eq!((values(&search, 0).len(), rung), (1, 1));
@@ -298,7 +302,7 @@ mod tests {
         let mut search = bracket(3, 2.0, 80);
         let mut rung = 0;
         assert!(search.claim());
-        search.validated(TrialNo(0), &mut rung, 0.5, 40.0);
+        search.record_validation(TrialNo(0), &mut rung, 0.5, 40.0);
         assert_eq!(rung, 2);
         search.discount(TrialNo(0), true);
         assert_eq!(search, bracket(3, 2.0, 80));

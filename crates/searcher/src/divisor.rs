@@ -1,12 +1,12 @@
-//! The divisor of a halving search, and the arithmetic that must not pass through floating logarithms.
+//! The divisor of a halving search, and the arithmetic that must not use floating-point logarithms.
 
 use det_config::limits::floor_log;
 
 use crate::number::{real, whole};
 
-/// The share of trials that goes on is `1/divisor`. Above 1, may be fractional.
+/// The share of trials that continues is `1/divisor`. Above 1, may be fractional.
 ///
-/// A whole divisor, by far the usual one, is computed with integers: exact at every power.
+/// A whole divisor, the usual case, is computed with integers: exact at every power.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Divisor {
     Whole(u64),
@@ -43,7 +43,7 @@ impl Divisor {
         }
     }
 
-    /// `floor(log_d x)`, but no more than `at_most`; 0 for `x` 0.
+    /// `floor(log_d x)`, but at most `at_most`; 0 if `x` is 0.
     pub(crate) fn floor_log(self, x: u64, at_most: u64) -> u64 {
         let mut exponent = 0;
         match self {
@@ -85,7 +85,7 @@ impl Divisor {
         }
     }
 
-    /// `floor(d^exponent)`, but no more than `at_most`.
+    /// `floor(d^exponent)`, but at most `at_most`.
     pub(crate) fn floor_power(self, exponent: u64, at_most: u64) -> u64 {
         match self {
             Self::Whole(d) => {
@@ -111,7 +111,7 @@ impl Divisor {
         }
     }
 
-    /// How many of `entries` go on: `max(1, floor(entries / d))`.
+    /// How many of `entries` continue: `max(1, floor(entries / d))`.
     pub(crate) fn share(self, entries: u64) -> u64 {
         self.shrink(entries, 1).max(1)
     }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn logarithms_are_exact_at_powers() {
-        // 1000 to the base 10 and 243 to the base 3 are the cases that floating logarithms get wrong.
+        // 1000 to the base 10 and 243 to the base 3 are the cases that floating-point logarithms get wrong.
         for (d, x, log) in [
             (10.0, 1000, 3),
             (10.0, 999, 2),

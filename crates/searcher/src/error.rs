@@ -1,9 +1,9 @@
-//! Why a search cannot be made.
+//! Why a search cannot be created.
 
 use det_config::limits::Points;
 pub use det_config::limits::{MAX_RUNGS, MAX_TRIALS};
 
-/// A search that cannot be made or restored.
+/// Why a search cannot be created or restored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SearchError {
     /// A setting of the searcher is out of range.
@@ -11,7 +11,7 @@ pub enum SearchError {
     Setting {
         /// Name of the setting below `searcher`.
         field: &'static str,
-        /// What it is.
+        /// Its value.
         value: String,
         /// What is allowed.
         allowed: String,
@@ -29,7 +29,7 @@ pub enum SearchError {
         "the grid has {points} points, at most {MAX_TRIALS} are allowed; lower a count, or use the random searcher"
     )]
     GridTooLarge {
-        /// How many it has.
+        /// Number of its points, as far as it can be represented.
         points: Points,
     },
     /// The snapshot does not fit this program or this configuration.

@@ -1,6 +1,6 @@
-//! What a search is told, and what it asks for.
+//! The events that a search receives, and the actions that it returns.
 //!
-//! Both are stored and replayed, so both are serialisable; metrics that are not finite become texts in JSON.
+//! Both are stored and replayed, so both are serialisable; metrics that are not finite are strings in JSON.
 
 use det_ids::RequestId;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::number::exact;
 
 /// Something that happened to a trial of the search.
 ///
-/// Events about a request id that the search never gave out, and events that come too late, change nothing.
+/// Events with a request id that the search never created, and events that come too late, change nothing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -31,19 +31,19 @@ pub enum Event {
         /// The trial.
         request_id: RequestId,
     },
-    /// How far the trial says it is.
+    /// The trial reported its progress.
     Progress {
         /// The trial.
         request_id: RequestId,
-        /// From 0 to 1; values outside are moved to the nearer end, NaN is ignored.
+        /// From 0 to 1; other values are clamped, NaN is ignored.
         #[serde(with = "exact")]
         fraction: f64,
     },
-    /// The trial will not be started again, and did not end of its own will. [`Event::Ended`] follows.
+    /// The trial will not be started again, and did not end by itself. [`Event::Ended`] follows.
     EarlyExit {
         /// The trial.
         request_id: RequestId,
-        /// Why.
+        /// Why it is not started again.
         reason: ExitReason,
     },
     /// The trial has ended and holds no resources any more.
@@ -62,32 +62,32 @@ pub enum Event {
 pub enum ExitReason {
     /// It failed and may not be restarted any more, or could not be created.
     Errored,
-    /// A person killed or canceled it.
+    /// A user killed or canceled it.
     Canceled,
-    /// Its code says these hyperparameters cannot be trained.
+    /// Its code reported that these hyperparameters cannot be trained.
     InvalidHyperparameters,
 }
 
-/// Something the search asks for. The order within one answer matters: stops, then creates, then the shutdown.
+/// Something the search asks for. The order of actions matters: stops, then creates, then the shutdown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Create a trial.
     Create {
-        /// Names the trial in later events. A version 4 UUID from the search's random stream.
+        /// Identifies the trial in later events. A version 4 UUID from the search's random stream.
         request_id: RequestId,
         /// Its hyperparameters, nested like the space.
         hparams: Map<String, Value>,
         /// Seed for the trial's own code, in `[0, 2^31)`.
         seed: u32,
     },
-    /// Stop a trial; it has done its part. Its end is reported with [`Event::Ended`] as usual.
+    /// Stop a trial, which is not needed any more. Its end is reported with [`Event::Ended`] as usual.
     Stop {
         /// The trial.
         request_id: RequestId,
     },
-    /// The search is over and takes no more events. Trials that still live are to be stopped; there are some only
-    /// when the search failed because no trial reports the searcher metric.
+    /// The search is over and takes no more events. Trials that still live are to be stopped; this happens only if the
+    /// search failed because no trial reports the searcher metric.
     Shutdown(Outcome),
 }
 
@@ -95,7 +95,7 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// At least one trial came to an end that counts.
+    /// At least one trial ended without an early exit.
     Completed,
     /// Every trial was canceled.
     Canceled,

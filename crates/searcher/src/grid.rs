@@ -12,15 +12,15 @@ use crate::error::SearchError;
 use crate::number::real;
 use crate::sample::{leaves, number, pick};
 
-/// The state of a grid search. It stops no trial and looks at no metric.
+/// The state of a grid search. It stops no trial and uses no metric.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Grid {
     pub(crate) points: u64,
-    /// Trials that may live at once.
+    /// The most trials that may exist at once without having ended.
     places: u64,
     /// Number of the next point.
     next: u64,
-    /// Trials that live.
+    /// Trials that have not ended.
     live: u64,
 }
 
@@ -48,12 +48,12 @@ impl Grid {
         })
     }
 
-    /// A trial has ended.
+    /// Records that a trial has ended.
     pub(crate) fn ended(&mut self) {
         self.live -= 1;
     }
 
-    /// Takes up a grid of which `created` points were used by trials, `live` of which still live.
+    /// Restores a grid of which trials have used `created` points; `live` of these trials have not ended.
     pub(crate) fn resume(&mut self, created: u64, live: u64) -> Result<(), SearchError> {
         if created > self.points {
             return Err(SearchError::snapshot(format!(
@@ -91,7 +91,7 @@ pub(crate) fn points(space: &Space) -> Result<u64, SearchError> {
     grid_points(space).map_err(|points| SearchError::GridTooLarge { points })
 }
 
-/// Point number `index` of the grid over `space`: names in sorted order, the last axis fastest.
+/// Point number `index` of the grid over `space`: names in sorted order; the last axis varies fastest.
 ///
 /// `space` must have passed [`points`]; indices wrap around at its result.
 pub(crate) fn point(space: &Space, index: u64) -> Map<String, Value> {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_without_a_count_and_grids_beyond_reason_are_refused() {
+    fn ranges_without_a_count_and_too_large_grids_are_refused() {
         let no_count = space([(
             "a",
             Hyperparameter::Group(space([(
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grid_keeps_to_its_places_and_ends() {
+    fn a_grid_respects_its_concurrency_and_ends() {
         let mut grid = Grid::new(3, 2);
         assert_eq!(
             (grid.claim(), grid.claim(), grid.claim()),

@@ -1,17 +1,17 @@
 //! Hyperparameter search: single, random, grid, ASHA, adaptive ASHA.
 //!
-//! A [`Search`] is the whole state of one experiment's search. It is told what happens to trials ([`Event`]) and
-//! answers with what to do ([`Action`]): create a trial, stop one, shut down. It never says how long a trial trains; a
-//! trial runs until its own code ends or the search stops it. The crate knows nothing of experiments, slots, time of
-//! day, files or ambient randomness: the same seed and the same events give the same actions, on any machine, also
-//! across [`Search::snapshot`] and [`Search::restore`].
+//! A [`Search`] is the whole state of one experiment's search. It receives what happens to trials ([`Event`]) and
+//! returns what to do ([`Action`]): create a trial, stop one, shut down. It never says how long a trial trains; a trial
+//! runs until its own code ends or the search stops it. The crate is pure: it knows no experiments, slots, time of day,
+//! files or ambient randomness; the same seed and the same events give the same actions, on any machine, also across
+//! [`Search::snapshot`] and [`Search::restore`].
 //!
 //! Read in this order:
 //!
-//! 1. [`Event`] and [`Action`]: the conversation.
-//! 2. [`Search`] (`search.rs`): trials, counters, progress, shutdown; it hands decisions to one of three methods.
-//! 3. The methods: `random.rs` (also single), `grid.rs`, and `adaptive.rs`, which holds brackets of `asha.rs`.
-//! 4. `sample.rs` and `rng.rs`: how a trial's hyperparameters, name and seed are drawn.
+//! 1. [`Event`] and [`Action`]: the input and the output.
+//! 2. [`Search`] (`search.rs`): trials, counters, progress, shutdown; it delegates decisions to one of three methods.
+//! 3. The methods: `random.rs` (also single), `grid.rs`, and `adaptive.rs`, which contains brackets of `asha.rs`.
+//! 4. `sample.rs` and `rng.rs`: how a trial's hyperparameters, id and seed are drawn.
 //! 5. [`preview()`] and [`simulate()`]: what a configuration will do, without running it.
 //!
 //! ```

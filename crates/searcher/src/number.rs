@@ -1,4 +1,4 @@
-//! Numbers: conversions that say what they lose, the order of metrics, and their form in JSON.
+//! Numbers: conversions with documented loss, the order of metrics, and their form in JSON.
 
 use std::cmp::Ordering;
 
@@ -29,7 +29,7 @@ pub(crate) fn best_first(a: f64, b: f64) -> Ordering {
         .unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
-/// A real number in JSON: a number, or one of the texts `NaN`, `Infinity`, `-Infinity`.
+/// A real number in JSON: a number, or one of the strings `NaN`, `Infinity`, `-Infinity`.
 ///
 /// For `#[serde(with = "...")]`.
 pub(crate) mod exact {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nan_is_worse_than_everything_and_as_bad_as_itself() {
+    fn nan_is_worse_than_every_number_and_equal_to_itself() {
         let mut metrics = [
             f64::NAN,
             1.0,

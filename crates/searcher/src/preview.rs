@@ -1,4 +1,4 @@
-//! What a search will do at most, from its configuration alone.
+//! Computes what a search will do at most, from its configuration alone.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::error::SearchError;
 use crate::event::Action;
 use crate::search::{Method, Search};
 
-/// Samples shown in a preview at most.
+/// The most samples in a preview.
 const SAMPLES: usize = 5;
 
 /// What a search will do if no trial fails.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Preview {
-    /// How many trials train how long, shortest first. Never empty.
+    /// Numbers of trials by training length, shortest first. Never empty.
     pub shapes: Vec<TrialShape>,
     /// The brackets of a halving search, most rungs first; empty for other searches.
     pub brackets: Vec<BracketPreview>,
@@ -28,9 +28,9 @@ pub struct Preview {
 /// Trials that train equally long.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TrialShape {
-    /// How many, at least 1.
+    /// Number of trials, at least 1.
     pub trials: u64,
-    /// How long.
+    /// How long each of them trains.
     pub length: TrialLength,
 }
 
@@ -44,7 +44,7 @@ pub enum TrialLength {
     Units {
         /// The reported metric that measures training time, as `batches`.
         time_metric: String,
-        /// Its value there.
+        /// Value of that metric at the rung.
         units: u64,
     },
 }
@@ -54,9 +54,9 @@ pub enum TrialLength {
 pub struct BracketPreview {
     /// Units of the time metric at each rung, lowest first.
     pub rungs: Vec<u64>,
-    /// Trials it makes.
+    /// Trials it creates.
     pub trials: u64,
-    /// Trials it starts with, and keeps at work while it has some left.
+    /// Trials that it runs at once, as long as it has enough left.
     pub concurrent_trials: u64,
 }
 
@@ -80,8 +80,9 @@ impl Preview {
     }
 }
 
-/// Previews a search. For halving searches: of the trials that enter a rung the best `1/divisor` go on, at least one;
-/// the rest end there. Because a running search judges each result by those before it, it may train more or less.
+/// Previews a search. For halving searches: of the trials that reach a rung the best `1/divisor` continue, at least
+/// one; the rest end there. Because a running search compares each result only with those before it, it may train more
+/// or less.
 ///
 /// Errs as [`Search::new`] does.
 pub fn preview(config: &SearcherConfig, space: &Space, seed: u32) -> Result<Preview, SearchError> {

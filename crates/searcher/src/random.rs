@@ -1,14 +1,14 @@
 //! Random search, and single search as random search with one trial.
 
-/// The state of a random search. It stops no trial and looks at no metric.
+/// The state of a random search. It stops no trial and uses no metric.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Random {
     pub(crate) max_trials: u64,
-    /// Trials that may live at once.
+    /// The most trials that may exist at once without having ended.
     places: u64,
     /// Trials created, without those replaced for invalid hyperparameters.
     counted: u64,
-    /// Trials that live.
+    /// Trials that have not ended.
     live: u64,
 }
 
@@ -37,18 +37,17 @@ impl Random {
         free
     }
 
-    /// A trial turned out to have invalid hyperparameters: it does not use up `max_trials`. Its place is free when it
-    /// has ended.
+    /// Does not count a trial with invalid hyperparameters towards `max_trials`. Another may start when it has ended.
     pub(crate) fn discount(&mut self) {
         self.counted -= 1;
     }
 
-    /// A trial has ended.
+    /// Records that a trial has ended.
     pub(crate) fn ended(&mut self) {
         self.live -= 1;
     }
 
-    /// Takes up a search with `counted` counted trials, `live` of all its trials living.
+    /// Restores a search with `counted` counted trials; `live` of all its trials have not ended.
     pub(crate) fn resume(&mut self, counted: u64, live: u64) {
         self.counted = counted;
         self.live = live;

@@ -1,8 +1,8 @@
 //! The random stream of a search: Mersenne Twister 19937, bit for bit `numpy.random.RandomState`.
 //!
-//! The same stream as `NumPy` lets a forked or continued search find its old trials again by request id, and lets
-//! people compare a search with one they ran elsewhere. Matsumoto and Nishimura, "Mersenne Twister: a
-//! 623-dimensionally equidistributed uniform pseudo-random number generator", ACM TOMACS 8 (1998).
+//! The same stream as `NumPy` lets a forked or continued search find its old trials again by request id, and lets users
+//! compare a search with one they ran elsewhere. Matsumoto and Nishimura, "Mersenne Twister: a 623-dimensionally
+//! equidistributed uniform pseudo-random number generator", ACM TOMACS 8 (1998).
 
 /// Words of state.
 const WORDS: usize = 624;
@@ -13,20 +13,20 @@ const MATRIX: u32 = 0x9908_b0df;
 const UPPER_BIT: u32 = 0x8000_0000;
 const LOWER_BITS: u32 = 0x7fff_ffff;
 
-/// The generator, which is wholly described by its seed and the number of words drawn from it.
+/// The generator; its state is determined by its seed and the number of words drawn from it.
 #[derive(Clone)]
 pub(crate) struct Mt19937 {
     seed: u32,
     drawn: u64,
-    /// The present block of words, untempered.
+    /// The current block of words, untempered.
     block: Box<[u32; WORDS]>,
-    /// Words of the present block already given out.
+    /// Number of words of the current block that were already drawn.
     used: usize,
 }
 
 impl Mt19937 {
-    /// Longest stream that [`Mt19937::at`] walks again, so that a damaged snapshot cannot keep it busy for ever. A
-    /// search draws some tens of words per trial.
+    /// Longest stream that [`Mt19937::at`] computes again, so that a damaged snapshot cannot keep it busy for ever. A
+    /// search draws a few dozen words per trial.
     pub(crate) const MAX_DRAWN: u64 = 1 << 32;
 
     /// The stream that begins at `seed`, like `RandomState(seed)`.
@@ -130,7 +130,7 @@ impl Mt19937 {
         bytes
     }
 
-    /// Makes the next block of words.
+    /// Computes the next block of words.
     fn twist(&mut self) {
         for i in 0..WORDS {
             let joined = (self.block[i] & UPPER_BIT) | (self.block[(i + 1) % WORDS] & LOWER_BITS);

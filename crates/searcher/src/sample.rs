@@ -1,4 +1,4 @@
-//! Drawing a trial's hyperparameters from the space.
+//! Draws a trial's hyperparameters from the space.
 
 use det_config::hyperparameters::{Hyperparameter, Space};
 use det_config::limits::{log_problem, range_problem};
@@ -8,7 +8,7 @@ use crate::error::SearchError;
 use crate::number::count;
 use crate::rng::Mt19937;
 
-/// Draws one value for every leaf, names in sorted order, groups where their name stands.
+/// Draws one value for every leaf, names in sorted order; a group is sorted by its own name.
 ///
 /// The order and the words used per leaf are part of the stream that `NumPy` users compare with: a constant draws
 /// nothing, an integer or a choice one bounded integer, a real one real.
@@ -54,7 +54,7 @@ pub(crate) fn pick(values: &[Value], index: u64) -> Value {
 pub(crate) fn number(value: f64) -> Value {
     Number::from_f64(value)
         .map(Value::Number)
-        .expect("`check` found both ends of the range finite, and the value lies between them")
+        .expect("`check` found both ends of the range finite, and the value is between them")
 }
 
 /// Refuses a space from which no value can be drawn.

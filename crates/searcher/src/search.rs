@@ -1,4 +1,4 @@
-//! The search as a whole: which trials there are, when to create more, when it is over.
+//! The whole search: which trials exist, when to create more, when it is over.
 //!
 //! A trial goes through these states; `ended` is final, and every other pair of state and event changes nothing.
 //!
@@ -24,15 +24,14 @@ use crate::random::Random;
 use crate::rng::Mt19937;
 use crate::sample;
 
-/// After so many trials with invalid hyperparameters in a row, without a single good one between them, a search
-/// replaces them no more: code that refuses everything would otherwise be given new trials for ever.
+/// After this many trials with invalid hyperparameters in a row, a search does not replace them any more: code that
+/// refuses all hyperparameters would otherwise get new trials for ever.
 pub const MAX_INVALID_IN_A_ROW: u32 = 1_000;
 
-/// A whole trial in the units progress is added up in. Whole numbers add up to the same sum in any order, and so after
-/// any restart.
+/// Progress of a complete trial. Progress is an integer, so that sums are the same in any order and after a restart.
 pub(crate) const WHOLE_TRIAL: u64 = 1_000_000_000;
 
-/// What a search shows at most before it is over.
+/// The highest progress of a search that is not over.
 pub(crate) const NEARLY_DONE: f64 = 0.999;
 
 /// The largest trial seed plus one, as a mask.
@@ -48,17 +47,17 @@ pub struct Search {
     pub(crate) stream: Mt19937,
     pub(crate) method: Method,
     pub(crate) phase: Phase,
-    /// By number.
+    /// The trials, by number.
     pub(crate) trials: Vec<Trial>,
-    /// Numbers of the trials by name.
+    /// The numbers of the trials by request id.
     pub(crate) numbers: BTreeMap<RequestId, TrialNo>,
-    pub(crate) tally: Tally,
+    pub(crate) counts: TrialCounts,
     /// The highest progress so far.
-    pub(crate) shown: f64,
+    pub(crate) highest_progress: f64,
     pub(crate) invalid_in_a_row: u32,
 }
 
-/// Where a search stands.
+/// The phase of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
@@ -76,9 +75,9 @@ pub(crate) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialState {
-    /// Created, and nothing said against it.
+    /// Created, and not asked to stop.
     Running,
-    /// Told to stop by the search.
+    /// Asked to stop by the search.
     Stopping,
     /// Will not be started again; its end has not been reported yet.
     Exiting(ExitReason),
@@ -123,34 +122,33 @@ impl Reports {
     }
 }
 
-/// What a search remembers of a trial.
-
+/// A trial, as the search keeps it; stored in snapshots.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Trial {
     pub(crate) request_id: RequestId,
     pub(crate) state: TrialState,
     pub(crate) reports: Reports,
-    /// How far it is, of [`WHOLE_TRIAL`].
+    /// Its progress, from 0 to [`WHOLE_TRIAL`].
     pub(crate) done: u64,
 }
 
-/// Sums over all trials; every one can be counted again from the trials.
+/// Counts over all trials; all of them can be computed again from the trials.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct TrialCounts {
     pub(crate) ended: u64,
     pub(crate) errored: u64,
     pub(crate) canceled: u64,
     pub(crate) invalid: u64,
     /// Trials with a usable report.
     pub(crate) usable: u64,
-    /// Trials that ended by themselves and reported, but never usably.
-    pub(crate) blind: u64,
+    /// Trials that ended by themselves and reported, but never with the searcher metric.
+    pub(crate) without_metric: u64,
     /// Sum of `done` over the trials that progress counts.
     pub(crate) done: u64,
 }
 
-impl Tally {
-    /// Counts a trial as it is.
+impl TrialCounts {
+    /// Adds a trial to the counts.
     pub(crate) fn add(&mut self, trial: &Trial) {
         self.ended += u64::from(matches!(trial.state, TrialState::Ended(_)));
         match trial.state.reason() {
@@ -160,12 +158,12 @@ impl Tally {
             None => {}
         }
         self.usable += u64::from(trial.reports.has_usable());
-        self.blind += u64::from(trial.is_blind());
+        self.without_metric += u64::from(trial.has_no_metric());
         self.done += trial.done;
     }
 }
 
-/// What decides.
+/// The search method with its state.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Method {
     Single(Random),
@@ -174,8 +172,8 @@ pub(crate) enum Method {
     Halving(Halving),
 }
 
-/// Where a new trial's hyperparameters come from.
-enum Draft {
+/// How the hyperparameters of a new trial are chosen.
+enum HyperparameterSource {
     Sample,
     Point(u64),
 }
@@ -208,8 +206,9 @@ impl Method {
         }
     }
 
-    /// Whether a trial with invalid hyperparameters is replaced and not counted. A single trial's replacement would be
-    /// as invalid, and a grid's point is used up.
+    /// Whether a trial with invalid hyperparameters is replaced and not counted. A single trial's replacement would
+    /// be
+    /// invalid too, and a point of a grid is used only once.
     pub(crate) fn replaces_invalid(&self) -> bool {
         match self {
             Self::Random(_) | Self::Halving(_) => true,
@@ -217,7 +216,7 @@ impl Method {
         }
     }
 
-    /// Trials that make up the whole search.
+    /// Number of trials of the whole search.
     pub(crate) fn budget(&self) -> u64 {
         match self {
             Self::Single(random) | Self::Random(random) => random.max_trials,
@@ -226,24 +225,26 @@ impl Method {
         }
     }
 
-    fn claim(&mut self) -> Option<Draft> {
+    fn claim(&mut self) -> Option<HyperparameterSource> {
         match self {
-            Self::Single(random) | Self::Random(random) => random.claim().then_some(Draft::Sample),
-            Self::Grid(grid) => grid.claim().map(Draft::Point),
-            Self::Halving(halving) => halving.claim().then_some(Draft::Sample),
+            Self::Single(random) | Self::Random(random) => {
+                random.claim().then_some(HyperparameterSource::Sample)
+            }
+            Self::Grid(grid) => grid.claim().map(HyperparameterSource::Point),
+            Self::Halving(halving) => halving.claim().then_some(HyperparameterSource::Sample),
         }
     }
 
-    fn gave_up(&mut self, trial: TrialNo, reason: ExitReason, was_at_work: bool) {
+    fn record_failure(&mut self, trial: TrialNo, reason: ExitReason, was_at_work: bool) {
         match (self, reason) {
             (Self::Random(random), ExitReason::InvalidHyperparameters) => random.discount(),
             (Self::Halving(halving), ExitReason::InvalidHyperparameters) => {
                 halving.discount(trial, was_at_work);
             }
             (Self::Halving(halving), ExitReason::Errored | ExitReason::Canceled) => {
-                // A stopped trial has its result, and its place was given away when it was told to stop.
+                // A stopped trial has its result, and stopped counting as running when it was asked to stop.
                 if was_at_work {
-                    halving.gave_up(trial);
+                    halving.record_failure(trial);
                 }
             }
             (Self::Single(_) | Self::Grid(_), _)
@@ -257,7 +258,7 @@ impl Method {
             Self::Grid(grid) => grid.ended(),
             Self::Halving(halving) => {
                 if was_at_work {
-                    halving.left(trial);
+                    halving.record_end(trial);
                 }
             }
         }
@@ -294,13 +295,13 @@ impl Search {
             phase: Phase::New,
             trials: Vec::new(),
             numbers: BTreeMap::new(),
-            tally: Tally::default(),
-            shown: 0.0,
+            counts: TrialCounts::default(),
+            highest_progress: 0.0,
             invalid_in_a_row: 0,
         })
     }
 
-    /// Starts the search: the first trials. A second start answers nothing.
+    /// Starts the search and returns the creation of the first trials. A second start returns nothing.
     pub fn start(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         match self.phase {
@@ -313,7 +314,7 @@ impl Search {
         actions
     }
 
-    /// Takes in what happened, and answers what follows, in the order in which it is to be done.
+    /// Processes an event and returns the actions that follow, in the order in which they are to be done.
     ///
     /// Never errs: what does not fit the state (a request id unknown here, a second end, a validation after the stop)
     /// changes nothing.
@@ -328,13 +329,13 @@ impl Search {
                 request_id,
                 metric,
                 time,
-            } => self.validated(&request_id, metric, time, &mut actions),
-            Event::UnusableValidation { request_id } => self.unusable(&request_id),
+            } => self.record_validation(&request_id, metric, time, &mut actions),
+            Event::UnusableValidation { request_id } => self.record_unusable(&request_id),
             Event::Progress {
                 request_id,
                 fraction,
-            } => self.progressed(&request_id, fraction),
-            Event::EarlyExit { request_id, reason } => self.gave_up(&request_id, reason),
+            } => self.record_progress(&request_id, fraction),
+            Event::EarlyExit { request_id, reason } => self.record_failure(&request_id, reason),
             Event::Ended { request_id } => self.ended(&request_id),
             Event::Close => self.phase = Phase::Closing,
         }
@@ -343,15 +344,17 @@ impl Search {
             self.phase = Phase::Over(outcome);
             actions.push(Action::Shutdown(outcome));
         }
-        self.show_progress();
+        self.update_progress();
         actions
     }
 
-    /// How far the search is, from 0 to 1. Never falls, and is 1 only when the search has completed.
+    /// Progress of the search, from 0 to 1. It never decreases, and is 1 only when the search has completed.
     pub fn progress(&self) -> f64 {
         match self.phase {
             Phase::Over(Outcome::Completed) => 1.0,
-            Phase::New | Phase::Searching | Phase::Closing | Phase::Over(_) => self.shown,
+            Phase::New | Phase::Searching | Phase::Closing | Phase::Over(_) => {
+                self.highest_progress
+            }
         }
     }
 
@@ -381,8 +384,8 @@ impl Search {
     /// Creates one trial, if one may start now.
     pub(crate) fn create_next(&mut self) -> Option<Action> {
         let hparams = match self.method.claim()? {
-            Draft::Sample => sample::draw(&self.space, &mut self.stream),
-            Draft::Point(index) => grid::point(&self.space, index),
+            HyperparameterSource::Sample => sample::draw(&self.space, &mut self.stream),
+            HyperparameterSource::Point(index) => grid::point(&self.space, index),
         };
         let bytes = self.stream.bytes16();
         let request_id = RequestId(
@@ -407,17 +410,17 @@ impl Search {
         })
     }
 
-    /// Creates the trials that there is room for.
+    /// Creates as many trials as may start now.
     fn fill(&mut self, actions: &mut Vec<Action>) {
         let gives_up =
             self.method.replaces_invalid() && self.invalid_in_a_row >= MAX_INVALID_IN_A_ROW;
-        if self.phase != Phase::Searching || gives_up || self.is_blind() {
+        if self.phase != Phase::Searching || gives_up || self.has_no_metric() {
             return;
         }
         actions.extend(std::iter::from_fn(|| self.create_next()));
     }
 
-    fn validated(
+    fn record_validation(
         &mut self,
         request_id: &RequestId,
         metric: f64,
@@ -439,16 +442,19 @@ impl Search {
             Method::Single(_) | Method::Random(_) | Method::Grid(_) => (Verdict::GoesOn, 0),
             Method::Halving(halving) => {
                 let Some(time) = time.filter(|time| time.is_finite()) else {
-                    self.unusable(request_id);
+                    self.record_unusable(request_id);
                     return;
                 };
                 let done = time / real(halving.max_time);
-                (halving.validated(number, metric, time), in_parts(done))
+                (
+                    halving.record_validation(number, metric, time),
+                    in_parts(done),
+                )
             }
         };
         self.invalid_in_a_row = 0;
         let trial = &mut self.trials[number.0];
-        self.tally.usable += u64::from(!trial.reports.has_usable());
+        self.counts.usable += u64::from(!trial.reports.has_usable());
         trial.reports = trial.reports.and_usable();
         self.advance(number, done);
         if verdict == Verdict::Stop {
@@ -459,15 +465,15 @@ impl Search {
         }
     }
 
-    fn unusable(&mut self, request_id: &RequestId) {
+    fn record_unusable(&mut self, request_id: &RequestId) {
         if let Some(number) = self.at_work(request_id) {
             let trial = &mut self.trials[number.0];
             trial.reports = trial.reports.and_unusable();
         }
     }
 
-    fn progressed(&mut self, request_id: &RequestId, fraction: f64) {
-        // A halving search knows a trial's progress better, by its time; NaN says nothing.
+    fn record_progress(&mut self, request_id: &RequestId, fraction: f64) {
+        // A halving search computes a trial's progress from its time; NaN is ignored.
         let Some(number) = self.numbers.get(request_id).copied() else {
             return;
         };
@@ -479,7 +485,7 @@ impl Search {
         }
     }
 
-    fn gave_up(&mut self, request_id: &RequestId, reason: ExitReason) {
+    fn record_failure(&mut self, request_id: &RequestId, reason: ExitReason) {
         let Some(number) = self.numbers.get(request_id).copied() else {
             return;
         };
@@ -490,18 +496,18 @@ impl Search {
             TrialState::Exiting(_) | TrialState::Ended(_) => return,
         };
         match reason {
-            ExitReason::Errored => self.tally.errored += 1,
-            ExitReason::Canceled => self.tally.canceled += 1,
+            ExitReason::Errored => self.counts.errored += 1,
+            ExitReason::Canceled => self.counts.canceled += 1,
             ExitReason::InvalidHyperparameters => {
-                self.tally.invalid += 1;
+                self.counts.invalid += 1;
                 self.invalid_in_a_row = self.invalid_in_a_row.saturating_add(1);
                 if self.method.replaces_invalid() {
-                    self.tally.done -= self.trials[number.0].done;
+                    self.counts.done -= self.trials[number.0].done;
                     self.trials[number.0].done = 0;
                 }
             }
         }
-        self.method.gave_up(number, reason, was_at_work);
+        self.method.record_failure(number, reason, was_at_work);
         self.trials[number.0].state = TrialState::Exiting(reason);
     }
 
@@ -518,37 +524,38 @@ impl Search {
         self.advance(number, WHOLE_TRIAL);
         let trial = &mut self.trials[number.0];
         trial.state = TrialState::Ended(state.reason());
-        self.tally.ended += 1;
-        self.tally.blind += u64::from(trial.is_blind());
+        self.counts.ended += 1;
+        self.counts.without_metric += u64::from(trial.has_no_metric());
         self.method.ended(number, state == TrialState::Running);
     }
 
-    /// The number of a trial that runs and was not told otherwise.
+    /// The number of a trial that is running and was not asked to stop.
     fn at_work(&self, request_id: &RequestId) -> Option<TrialNo> {
         let number = *self.numbers.get(request_id)?;
         (self.trials[number.0].state == TrialState::Running).then_some(number)
     }
 
-    /// Moves a trial's progress up to `done`. One that is replaced does not count.
+    /// Raises a trial's progress to `done`. One that is replaced does not count.
     fn advance(&mut self, number: TrialNo, done: u64) {
         let trial = &mut self.trials[number.0];
         if trial.state.is_invalid() && self.method.replaces_invalid() {
             return;
         }
-        self.tally.done += done.saturating_sub(trial.done);
+        self.counts.done += done.saturating_sub(trial.done);
         trial.done = trial.done.max(done);
     }
 
-    fn show_progress(&mut self) {
+    fn update_progress(&mut self) {
         let whole_search = real(self.method.budget()) * real(WHOLE_TRIAL);
-        let now = (real(self.tally.done) / whole_search).min(NEARLY_DONE);
-        self.shown = self.shown.max(now);
+        let now = (real(self.counts.done) / whole_search).min(NEARLY_DONE);
+        self.highest_progress = self.highest_progress.max(now);
     }
 
-    /// Whether this search decides by metrics that nobody seems to report: a trial reported, never with them, and ended
-    /// by itself, and no other trial did better.
-    fn is_blind(&self) -> bool {
-        self.decides_by_metric() && self.tally.blind > 0 && self.tally.usable == 0
+    /// Whether this search decides by metrics that its code does not seem to report: a trial reported, never with
+    /// them,
+    /// and ended by itself, and no other trial reported them.
+    fn has_no_metric(&self) -> bool {
+        self.decides_by_metric() && self.counts.without_metric > 0 && self.counts.usable == 0
     }
 
     fn decides_by_metric(&self) -> bool {
@@ -561,18 +568,18 @@ impl Search {
     /// The outcome, if the search is over with the event just handled.
     fn outcome_now(&self) -> Option<Outcome> {
         let searching = self.phase == Phase::Searching;
-        if searching && self.is_blind() {
+        if searching && self.has_no_metric() {
             return Some(Outcome::Failed);
         }
-        if self.tally.ended < count(self.trials.len()) {
+        if self.counts.ended < count(self.trials.len()) {
             return None;
         }
-        let counted = self.tally.ended - self.tally.invalid;
-        let unseen = searching && self.decides_by_metric() && self.tally.usable == 0;
-        Some(if self.tally.errored >= counted {
+        let counted = self.counts.ended - self.counts.invalid;
+        let unseen = searching && self.decides_by_metric() && self.counts.usable == 0;
+        Some(if self.counts.errored >= counted {
             // Also when every trial had invalid hyperparameters.
             Outcome::Failed
-        } else if self.tally.canceled >= counted {
+        } else if self.counts.canceled >= counted {
             Outcome::Canceled
         } else if unseen {
             Outcome::Failed
@@ -583,13 +590,13 @@ impl Search {
 }
 
 impl Trial {
-    /// Whether the trial ended by itself and reported, but never usably.
-    pub(crate) fn is_blind(&self) -> bool {
+    /// Whether the trial ended by itself and reported, but never with the searcher metric.
+    pub(crate) fn has_no_metric(&self) -> bool {
         self.state == TrialState::Ended(None) && self.reports == Reports::Unusable
     }
 }
 
-/// A fraction in parts of [`WHOLE_TRIAL`]; below 0 and NaN give 0, above 1 a whole trial.
+/// A fraction of [`WHOLE_TRIAL`]; below 0 and NaN give 0, above 1 gives a whole trial.
 fn in_parts(fraction: f64) -> u64 {
     whole(fraction * real(WHOLE_TRIAL)).min(WHOLE_TRIAL)
 }

@@ -1,4 +1,4 @@
-//! Runs a whole search with synthetic trials, by the same code that runs real ones.
+//! Runs a whole search with synthetic trials, with the same code that runs real ones.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -19,11 +19,12 @@ pub struct SimulationReport {
     pub trials: Vec<SimulatedTrial>,
     /// How the search ended.
     pub outcome: Outcome,
-    /// Units of the time metric from the first start to the last end, when every trial trains one unit in one.
+    /// Simulated time from the first start to the last end, if every trial trains one unit of the time metric per unit
+    /// of time.
     pub duration: u64,
     /// Units of the time metric that all trials trained together.
     pub trained: u64,
-    /// Most trials that lived at once.
+    /// The most trials that ran at once.
     pub most_at_once: usize,
     smaller_is_better: bool,
 }
@@ -31,7 +32,7 @@ pub struct SimulationReport {
 /// A trial of a simulated search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulatedTrial {
-    /// Its name.
+    /// Its id.
     pub request_id: RequestId,
     /// Its hyperparameters.
     pub hparams: Map<String, Value>,
@@ -106,12 +107,12 @@ pub fn simulate(
     Ok(world.finish())
 }
 
-/// Where the synthetic trials live.
+/// The synthetic trials and their schedule.
 struct World {
     clock: u64,
-    /// Times at which every trial reports, rising, never empty.
+    /// Times at which every trial reports, ascending, never empty.
     milestones: Vec<u64>,
-    /// When which trial reaches which milestone.
+    /// Times, trial numbers and milestones of the next reports, earliest first.
     next: BinaryHeap<Reverse<(u64, usize, usize)>>,
     numbers: BTreeMap<RequestId, usize>,
     live: usize,

@@ -1,20 +1,23 @@
-//! Saving a search and taking it up again.
+//! Saves and restores a search.
 //!
-//! A snapshot holds what cannot be had from the configuration: the position in the random stream, the trials, and the
-//! results of a halving search. All counters are counted again on restore, so a snapshot cannot contradict itself.
+//! A snapshot contains what cannot be computed from the configuration: the position in the random stream, the trials,
+//! and the results of a halving search. All counters are computed again on restore, so a snapshot cannot contradict
+//! itself.
 
 use det_config::hyperparameters::{SearcherConfig, Space};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::adaptive::{HalvingRecord, Standing};
+use crate::adaptive::{HalvingRecord, TrialSummary};
 use crate::asha::TrialNo;
 use crate::error::SearchError;
 use crate::number::{count, exact};
 use crate::rng::Mt19937;
-use crate::search::{Method, NEARLY_DONE, Phase, Search, Tally, Trial, TrialState, WHOLE_TRIAL};
+use crate::search::{
+    Method, NEARLY_DONE, Phase, Search, Trial, TrialCounts, TrialState, WHOLE_TRIAL,
+};
 
-/// The form written by this program, and the only one it reads.
+/// Version of the format that this program writes, and the only one that it reads.
 const VERSION: u64 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -23,7 +26,7 @@ struct Snapshot {
     method: MethodName,
     /// Seed of the random stream.
     seed: u32,
-    /// Words drawn from it.
+    /// Number of words drawn from the stream.
     drawn: u64,
     phase: Phase,
     #[serde(with = "exact")]
@@ -56,10 +59,10 @@ impl Method {
 }
 
 impl Search {
-    /// The state as JSON, with a version. Metrics that are not finite are texts in it.
+    /// The state as JSON, with a version. Metrics that are not finite are strings in it.
     ///
     /// Its size is proportional to the number of trials, some 150 bytes each. It need not be taken after every event:
-    /// the events since, replayed on the restored search, lead to the same state and give the same actions.
+    /// later events, replayed on the restored search, give the same state and the same actions.
     pub fn snapshot(&self) -> Value {
         let halving = match &self.method {
             Method::Halving(halving) => Some(halving.record()),
@@ -71,7 +74,7 @@ impl Search {
             seed: self.stream.seed(),
             drawn: self.stream.drawn(),
             phase: self.phase,
-            shown_progress: self.shown,
+            shown_progress: self.highest_progress,
             invalid_in_a_row: self.invalid_in_a_row,
             trials: self.trials.clone(),
             halving,
@@ -79,7 +82,7 @@ impl Search {
         .expect("a snapshot has no maps with keys that are not text, and no number that JSON lacks")
     }
 
-    /// The search that `snapshot` was taken of. It answers every later event as if it had never stopped.
+    /// Restores the search from `snapshot`. It handles every later event as if it had never stopped.
     ///
     /// `config` and `space` are those the search was made with; limits that do not change its brackets may have been
     /// raised or lowered since. Errs when the snapshot is of another version or method, or damaged.
@@ -116,7 +119,7 @@ impl Search {
             ))
         })?;
         search.phase = snapshot.phase;
-        search.shown = snapshot.shown_progress.clamp(0.0, NEARLY_DONE);
+        search.highest_progress = snapshot.shown_progress.clamp(0.0, NEARLY_DONE);
         search.invalid_in_a_row = snapshot.invalid_in_a_row;
         search.trials = snapshot.trials;
         for (number, trial) in search.trials.iter_mut().enumerate() {
@@ -131,18 +134,18 @@ impl Search {
                 )));
             }
         }
-        search.tally = search.recount();
+        search.counts = search.recount();
         search.resume_method(snapshot.halving)?;
         Ok(search)
     }
 
-    /// The sums over all trials.
-    pub(crate) fn recount(&self) -> Tally {
-        let mut tally = Tally::default();
+    /// Computes the counts over all trials.
+    pub(crate) fn recount(&self) -> TrialCounts {
+        let mut counts = TrialCounts::default();
         for trial in &self.trials {
-            tally.add(trial);
+            counts.add(trial);
         }
-        tally
+        counts
     }
 
     fn resume_method(&mut self, record: Option<HalvingRecord>) -> Result<(), SearchError> {
@@ -161,15 +164,15 @@ impl Search {
             Method::Halving(halving) => {
                 let record = record
                     .ok_or_else(|| SearchError::snapshot("it lacks the results of its trials"))?;
-                let standings: Vec<Standing> = self
+                let summaries: Vec<TrialSummary> = self
                     .trials
                     .iter()
-                    .map(|trial| Standing {
+                    .map(|trial| TrialSummary {
                         counted: is_counted(trial),
                         at_work: trial.state == TrialState::Running,
                     })
                     .collect();
-                halving.resume(record, &standings)
+                halving.resume(record, &summaries)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The search as the rest of the system meets it: events in, actions out.
+//! Tests of the search through its public interface: events in, actions out.
 
 mod previews;
 mod properties;

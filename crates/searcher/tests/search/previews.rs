@@ -107,7 +107,8 @@ fn a_search_of_ten_thousand_trials_runs_to_its_end() {
     .expect("a valid search");
     assert_eq!(report.trials.len(), 10_000);
     assert_eq!(report.outcome, Outcome::Completed);
-    // At every rung each result is judged as it comes, so at least the best quarter of the first rung goes on.
+    // At every rung each result is compared with those before it, so at least the best quarter of the first rung
+    // continues.
     let beyond_first = report.trials.iter().filter(|trial| trial.trained > 16);
     assert!(beyond_first.count() >= 2_500);
 }

@@ -1,4 +1,4 @@
-//! What holds for every search and every order of events.
+//! Properties that hold for every search and every order of events.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use proptest::prelude::*;
 
 use crate::world::{adaptive, asha, space};
 
-/// Something that happens to one of the trials, or to a trial nobody knows.
+/// An event of one of the trials, or of an unknown trial.
 #[derive(Debug, Clone)]
-struct Happening {
+struct TestEvent {
     /// Which trial, modulo their number plus one; the last is unknown.
     trial: usize,
-    what: What,
+    kind: EventKind,
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum EventKind {
     Validation(f64, Option<f64>),
     Unusable,
     Progress(f64),
@@ -54,17 +54,17 @@ fn reasons() -> impl Strategy<Value = ExitReason> {
     ]
 }
 
-fn happenings() -> impl Strategy<Value = Vec<Happening>> {
-    let what = prop_oneof![
-        40 => (metrics(), times()).prop_map(|(metric, time)| What::Validation(metric, time)),
-        4 => Just(What::Unusable),
-        8 => prop_oneof![0.0..1.0_f64, any::<f64>()].prop_map(What::Progress),
-        10 => reasons().prop_map(What::Exit),
-        20 => Just(What::End),
-        1 => Just(What::Close),
+fn test_events() -> impl Strategy<Value = Vec<TestEvent>> {
+    let kind = prop_oneof![
+        40 => (metrics(), times()).prop_map(|(metric, time)| EventKind::Validation(metric, time)),
+        4 => Just(EventKind::Unusable),
+        8 => prop_oneof![0.0..1.0_f64, any::<f64>()].prop_map(EventKind::Progress),
+        10 => reasons().prop_map(EventKind::Exit),
+        20 => Just(EventKind::End),
+        1 => Just(EventKind::Close),
     ];
-    let happening = (0..40_usize, what).prop_map(|(trial, what)| Happening { trial, what });
-    prop::collection::vec(happening, 0..120)
+    let event_in = (0..40_usize, kind).prop_map(|(trial, kind)| TestEvent { trial, kind });
+    prop::collection::vec(event_in, 0..120)
 }
 
 fn searchers() -> impl Strategy<Value = SearcherConfig> {
@@ -106,7 +106,7 @@ fn searchers() -> impl Strategy<Value = SearcherConfig> {
     })
 }
 
-/// Trials that count in the end, and trials at work at once: the most that is allowed.
+/// The most trials that may count in the end, and the most that may run at once.
 fn limits(method: &SearchMethod) -> (usize, usize) {
     let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     let unlimited = |places: u64| {
@@ -135,7 +135,7 @@ fn limits(method: &SearchMethod) -> (usize, usize) {
             max_concurrent_trials,
             ..
         } => {
-            // Every bracket has at least one place; there are at most five brackets here.
+            // Every bracket runs at least one trial; there are at most five brackets here.
             let places = match max_concurrent_trials {
                 0 => 0,
                 places => (*places).max(5),
@@ -146,7 +146,7 @@ fn limits(method: &SearchMethod) -> (usize, usize) {
 }
 
 /// A search under test, checked after every event.
-struct Watched {
+struct CheckedSearch {
     config: SearcherConfig,
     search: Search,
     created: Vec<RequestId>,
@@ -155,7 +155,7 @@ struct Watched {
     over: Option<Outcome>,
 }
 
-impl Watched {
+impl CheckedSearch {
     fn start(config: &SearcherConfig) -> Result<Self, TestCaseError> {
         let mut search = Search::new(config, &space(), 7).expect("a valid search");
         let actions = search.start();
@@ -172,26 +172,26 @@ impl Watched {
         Ok(watched)
     }
 
-    fn event(&self, happening: &Happening) -> Event {
+    fn event(&self, event_in: &TestEvent) -> Event {
         let request_id = self
             .created
-            .get(happening.trial % (self.created.len() + 1))
+            .get(event_in.trial % (self.created.len() + 1))
             .cloned()
             .unwrap_or_else(|| RequestId::from("nobody"));
-        match happening.what {
-            What::Validation(metric, time) => Event::Validation {
+        match event_in.kind {
+            EventKind::Validation(metric, time) => Event::Validation {
                 request_id,
                 metric,
                 time,
             },
-            What::Unusable => Event::UnusableValidation { request_id },
-            What::Progress(fraction) => Event::Progress {
+            EventKind::Unusable => Event::UnusableValidation { request_id },
+            EventKind::Progress(fraction) => Event::Progress {
                 request_id,
                 fraction,
             },
-            What::Exit(reason) => Event::EarlyExit { request_id, reason },
-            What::End => Event::Ended { request_id },
-            What::Close => Event::Close,
+            EventKind::Exit(reason) => Event::EarlyExit { request_id, reason },
+            EventKind::End => Event::Ended { request_id },
+            EventKind::Close => Event::Close,
         }
     }
 
@@ -276,16 +276,16 @@ proptest! {
     #[test]
     fn every_search_keeps_its_limits_and_ends_with_its_trials(
         config in searchers(),
-        happenings in happenings(),
+        test_events in test_events(),
     ) {
-        let mut watched = Watched::start(&config)?;
-        for happening in &happenings {
-            let event = watched.event(happening);
+        let mut watched = CheckedSearch::start(&config)?;
+        for event_in in &test_events {
+            let event = watched.event(event_in);
             watched.on(event)?;
         }
         watched.drain()?;
         prop_assert!(watched.over.is_some(), "all trials have ended, but not the search");
-        let closed = happenings.iter().any(|happening| matches!(happening.what, What::Close));
+        let closed = test_events.iter().any(|event_in| matches!(event_in.kind, EventKind::Close));
         if matches!(config.method, SearchMethod::Grid { .. }) && !closed {
             prop_assert_eq!(watched.points.len(), 6);
         }
@@ -294,18 +294,18 @@ proptest! {
     #[test]
     fn a_search_restored_at_any_point_goes_on_as_if_never_stopped(
         config in searchers(),
-        happenings in happenings(),
+        test_events in test_events(),
         restarts in prop::collection::vec(any::<bool>(), 120),
     ) {
-        let mut watched = Watched::start(&config)?;
+        let mut watched = CheckedSearch::start(&config)?;
         let mut restored = watched.search.clone();
-        for (happening, restart) in happenings.iter().zip(restarts) {
+        for (event_in, restart) in test_events.iter().zip(restarts) {
             if restart {
                 let text = restored.snapshot().to_string();
                 let snapshot = serde_json::from_str(&text).expect("snapshots are JSON");
                 restored = Search::restore(&config, &space(), &snapshot).expect("own snapshot");
             }
-            let event = watched.event(happening);
+            let event = watched.event(event_in);
             // Events are stored and replayed as text as well.
             let text = serde_json::to_string(&event).expect("events are JSON");
             let replayed = serde_json::from_str(&text).expect("own event");

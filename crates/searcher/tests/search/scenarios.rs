@@ -1,4 +1,4 @@
-//! The scenario table of the searcher reference (numbers 1 to 11), and what its rules say beyond it.
+//! The eleven documented scenarios of the searcher, and further cases of its rules.
 
 use std::collections::BTreeSet;
 
@@ -136,7 +136,7 @@ fn scenario_10_a_bracket_replaces_its_own_trials() {
     // Two rungs of 166 and 500 units; the first result goes on, the top one is stopped.
     assert_eq!(world.validates(3, 166.0, 0.1), "");
     assert_eq!(world.validates(3, 500.0, 0.1), "stop t3, create t5");
-    // A better result in another bracket is no measure for this one.
+    // A better result in another bracket does not matter in this one.
     assert_eq!(world.validates(5, 166.0, 0.2), "stop t5, create t6");
     assert_eq!(brackets(&world), [0, 0, 1, 2, 1, 1]);
     assert_eq!(world.validates(1, 55.0, 9.0), "");
@@ -146,25 +146,25 @@ fn scenario_10_a_bracket_replaces_its_own_trials() {
 fn scenario_11_a_restart_between_reports_changes_no_decision() {
     let run = |restarts| {
         let (mut world, start) = World::start_with(maximise(asha(2, 4.0, 100, 5, 2)), restarts);
-        let mut told = vec![start];
-        told.push(world.validates(1, 25.0, f64::NAN));
-        told.push(world.validates(2, 25.0, 0.1 + 0.2));
-        told.push(world.validates(1, 100.0, f64::NEG_INFINITY));
+        let mut actions = vec![start];
+        actions.push(world.validates(1, 25.0, f64::NAN));
+        actions.push(world.validates(2, 25.0, 0.1 + 0.2));
+        actions.push(world.validates(1, 100.0, f64::NEG_INFINITY));
         for number in 3..=5 {
-            told.push(world.validates(number, 25.0, 0.1 + 0.2));
-            told.push(world.ends(number));
+            actions.push(world.validates(number, 25.0, 0.1 + 0.2));
+            actions.push(world.ends(number));
         }
         for number in [1, 2] {
-            told.push(world.ends(number));
+            actions.push(world.ends(number));
         }
         let ids: Vec<RequestId> = (world.trials.iter())
             .map(|trial| trial.request_id.clone())
             .collect();
-        (told, ids)
+        (actions, ids)
     };
-    let (told, ids) = run(false);
-    assert_eq!(told.last().map(String::as_str), Some("completed"));
-    assert_eq!((told, ids), run(true));
+    let (actions, ids) = run(false);
+    assert_eq!(actions.last().map(String::as_str), Some("completed"));
+    assert_eq!((actions, ids), run(true));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn invalid_hyperparameters_leave_no_trace_in_a_halving_search() {
         world.search.snapshot()["halving"]["results"],
         json!([[[], [], []]])
     );
-    // Told to stop and then found invalid: the place was given away already, the count was not.
+    // Asked to stop and then found invalid: it did not count as running any more, but it still counted as created.
     assert_eq!(world.validates(2, 80.0, 0.5), "stop t2, create t3");
     assert_eq!(world.exits(2, INVALID), pair("", ""));
     assert_eq!(world.validates(3, 80.0, 0.5), "stop t3, create t4");
@@ -238,12 +238,12 @@ fn several_ranks_report_one_invalid_trial() {
 fn code_that_refuses_everything_is_not_given_new_trials_for_ever() {
     for method in [random(3, 1), asha(2, 4.0, 100, 3, 1)] {
         let (mut world, _) = World::start(minimise(method));
-        let mut told = String::new();
+        let mut actions = String::new();
         for number in 1..=1_000 {
             let (first, second) = world.exits(number, INVALID);
-            told = first + &second;
+            actions = first + &second;
         }
-        assert_eq!(told, "failed");
+        assert_eq!(actions, "failed");
         assert_eq!(world.trials.len(), 1_000);
     }
 }
@@ -276,12 +276,12 @@ fn a_halving_search_whose_code_never_reports_the_metric_fails() {
     assert_eq!(world.ends(1), "failed");
     assert_eq!(world.ends(2), "", "it is over");
 
-    // Trials that report nothing at all are given their chance.
+    // Trials that report nothing at all do not fail the search.
     let (mut world, _) = World::start(minimise(asha(2, 4.0, 100, 2, 1)));
     assert_eq!(world.ends(1), "create t2");
     assert_eq!(world.ends(2), "failed");
 
-    // Other searches do not look at metrics.
+    // Other searches do not use metrics.
     let (mut world, _) = World::start(minimise(SearchMethod::Single));
     let request_id = world.id(1);
     assert_eq!(world.on(Event::UnusableValidation { request_id }), "");

@@ -1,4 +1,4 @@
-//! The examples of the searcher reference, and runs compared with `NumPy`.
+//! Worked examples, and runs compared with `NumPy`.
 
 use det_searcher::{Search, simulate};
 use serde_json::json;
@@ -27,8 +27,8 @@ fn the_worked_example_of_asynchronous_halving() {
             ),
             (1, 80.0, 0.80, "stop t1", 2, json!([0.80])),
         ] {
-            let told = world.validates(number, time, metric);
-            assert_eq!(told, follows, "t{number} @{time} {metric}");
+            let actions = world.validates(number, time, metric);
+            assert_eq!(actions, follows, "t{number} @{time} {metric}");
             assert_eq!(results_at(&world.search, rung), results);
         }
     }

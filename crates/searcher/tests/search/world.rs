@@ -1,4 +1,4 @@
-//! A search with its trials, spoken of as `t1`, `t2`, ... in the order of creation.
+//! A search with its trials, called `t1`, `t2`, ... in the order of creation.
 
 use det_config::hyperparameters::{
     AdaptiveMode, Hyperparameter, SearchMethod, SearcherConfig, Space,
@@ -114,7 +114,7 @@ pub(crate) struct World {
     pub(crate) config: SearcherConfig,
     pub(crate) search: Search,
     pub(crate) trials: Vec<Created>,
-    /// Whether the search is taken down and restored before every event.
+    /// Whether the search is replaced by a restored one before every event.
     restarts: bool,
 }
 
@@ -125,12 +125,12 @@ pub(crate) struct Created {
 }
 
 impl World {
-    /// A started search, and what it asked for first.
+    /// A started search, and the actions of its start.
     pub(crate) fn start(config: SearcherConfig) -> (Self, String) {
         Self::start_with(config, false)
     }
 
-    /// The same for a search that is taken down before every event and restored from the text of its snapshot.
+    /// The same for a search that is restored from the text of its snapshot before every event.
     pub(crate) fn start_with(config: SearcherConfig, restarts: bool) -> (Self, String) {
         let search = Search::new(&config, &space(), 42).expect("a valid search");
         let mut world = Self {
@@ -141,8 +141,8 @@ impl World {
         };
         world.restart();
         let actions = world.search.start();
-        let told = world.tell(actions);
-        (world, told)
+        let text = world.record(actions);
+        (world, text)
     }
 
     /// The request id of `t<number>`.
@@ -153,7 +153,7 @@ impl World {
     pub(crate) fn on(&mut self, event: Event) -> String {
         self.restart();
         let actions = self.search.on(event);
-        self.tell(actions)
+        self.record(actions)
     }
 
     /// `t<number>` reports the metric at this time.
@@ -166,7 +166,7 @@ impl World {
         })
     }
 
-    /// `t<number>` ends by itself, or as the search told it.
+    /// `t<number>` ends by itself, or because the search stopped it.
     pub(crate) fn ends(&mut self, number: usize) -> String {
         let request_id = self.id(number);
         self.on(Event::Ended { request_id })
@@ -179,7 +179,7 @@ impl World {
         (first, self.ends(number))
     }
 
-    /// Replaces the search by one restored from its snapshot, as it comes back from a store.
+    /// Replaces the search by one restored from its snapshot.
     pub(crate) fn restart(&mut self) {
         if self.restarts {
             let text = self.search.snapshot().to_string();
@@ -188,8 +188,8 @@ impl World {
         }
     }
 
-    /// The actions in words: `stop t2, create t4`.
-    fn tell(&mut self, actions: Vec<Action>) -> String {
+    /// The actions as text: `stop t2, create t4`.
+    fn record(&mut self, actions: Vec<Action>) -> String {
         let mut words = Vec::new();
         for action in actions {
             words.push(match action {
