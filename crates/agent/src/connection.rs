@@ -1,4 +1,4 @@
-//! The one connection to the master.
+//! The connection to the master.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +26,18 @@ use crate::AgentError;
 use crate::containers::store::KillOrder;
 use crate::containers::{Manager, Session, Shared};
 
-/// Longest wait for each step of connecting.
+/// The longest wait for each step of connecting.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// First pause between two attempts; later ones double.
+/// The first pause between two attempts; it doubles with each attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Anything bytes go through.
+/// A byte stream: TCP, or TLS over TCP.
 trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
 
 type Socket = WebSocketStream<Box<dyn Transport>>;
 
-/// Why there is no connection (any more).
+/// Why there is no connection, or why it ended.
 #[derive(Debug, Error)]
 enum LinkError {
     #[error("cannot connect to {address}: {source}")]
@@ -70,7 +70,7 @@ enum LinkError {
     Nonsense(String),
 }
 
-/// Keeps a connection to the master until told to stop.
+/// Keeps a connection to the master until it is asked to stop.
 ///
 /// Ends with an error when the master refuses the agent for good, or when a bounded number of attempts is used up.
 pub(crate) async fn keep(
@@ -80,13 +80,13 @@ pub(crate) async fn keep(
     stop: CancellationToken,
 ) -> Result<(), AgentError> {
     let mut attempts: u32 = 0;
-    // Those after full pauses: the short ones at first must not use up the patience that was configured.
+    // Only attempts after full pauses count: the short ones at first must not use up the configured number.
     let mut counted = 0;
     let longest = shared.options.reconnect_backoff.max(FIRST_PAUSE);
     let mut pause = FIRST_PAUSE;
-    // What people were told last, so that they are told once.
-    let mut told = String::new();
-    // A master that took the token before may be one that is being set up anew: that passes.
+    // The reason that was logged last, so that it is logged once.
+    let mut last_logged = String::new();
+    // A master that accepted the token before may be one that is being set up again: then the refusal is temporary.
     let mut ever_connected = false;
     loop {
         let was_connected;
@@ -143,12 +143,12 @@ pub(crate) async fn keep(
             attempts = 0;
             counted = 0;
             pause = FIRST_PAUSE;
-            told.clear();
+            last_logged.clear();
         }
         attempts += 1;
         counted += u32::from(pause >= longest);
         let reason = error.to_string();
-        if told == reason {
+        if last_logged == reason {
             tracing::debug!(attempts, "still no connection to the master: {reason}");
         } else {
             let what = if was_connected {
@@ -160,7 +160,7 @@ pub(crate) async fn keep(
                 master = shared.master.url(),
                 "{what}: {reason}; tasks go on, trying again"
             );
-            told = reason;
+            last_logged = reason;
         }
         if shared
             .options
@@ -170,10 +170,10 @@ pub(crate) async fn keep(
             return Err(AgentError::GaveUp {
                 master: shared.master.url(),
                 attempts,
-                reason: told,
+                reason: last_logged,
             });
         }
-        // Agents that lost the same master must not come back at the same moment.
+        // Agents that lost the same master must not reconnect at the same moment.
         let jittered = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -183,7 +183,7 @@ pub(crate) async fn keep(
     }
 }
 
-/// Opens the WebSocket; gives it with this host's address as seen on the way to the master.
+/// Opens the WebSocket; returns it with the local address of the connection.
 async fn connect(
     shared: &Shared,
     tls: &Arc<rustls::ClientConfig>,
@@ -239,7 +239,7 @@ async fn connect(
     Ok((socket, host_address))
 }
 
-/// The value of a header that is never shown.
+/// The value of a header that is never logged.
 fn secret_value(text: &str) -> Result<HeaderValue, LinkError> {
     let mut value = HeaderValue::from_str(text).map_err(|_| {
         LinkError::Address("the agent's token has a character that cannot be sent".to_owned())
@@ -266,7 +266,7 @@ async fn within<T>(future: impl Future<Output = T>) -> Result<T, LinkError> {
         .map_err(|_| LinkError::Slow(CONNECT_WITHIN))
 }
 
-/// Speaks with the master until the connection ends. `Ok` means that we ended it.
+/// Exchanges messages with the master until the connection ends. `Ok` means that this agent ended it.
 async fn serve(
     shared: &Shared,
     manager: &Manager,
@@ -291,10 +291,10 @@ async fn serve(
             }
             () = sleep_until(heard + silence) => return Err(LinkError::Silence),
             () = sleep_until(said + ping) => {
-                put(socket, Message::Ping(Vec::new().into())).await?;
+                send_within_limit(socket, Message::Ping(Vec::new().into())).await?;
                 said = Instant::now();
             }
-            // Nothing but the greeting before the answer to it.
+            // Only the greeting is sent before its answer was received.
             message = shared.outbox.next(), if *greeted => {
                 send(socket, &message).await?;
                 said = Instant::now();
@@ -308,10 +308,10 @@ async fn serve(
                 heard = Instant::now();
                 match message {
                     Message::Text(text) => {
-                        follow(shared, manager, text.as_str(), &host_address, greeted)?;
+                        handle(shared, manager, text.as_str(), &host_address, greeted)?;
                     }
                     Message::Close(_) => return Err(LinkError::Closed),
-                    // The library answers pings when it sends next, so make it send.
+                    // The library answers pings with the next message, so flush now.
                     Message::Ping(_) => {
                         timeout(silence, socket.flush())
                             .await
@@ -325,7 +325,7 @@ async fn serve(
     }
 }
 
-/// Everything this agent holds, and the start of the reports of this connection.
+/// The greeting with all containers of this agent; later reports are sent on this connection.
 fn hello(shared: &Shared, host_address: &str) -> Hello {
     let mut addresses = vec![host_address.to_owned()];
     if let Ok(name) = nix::unistd::gethostname()
@@ -346,8 +346,8 @@ fn hello(shared: &Shared, host_address: &str) -> Hello {
     }
 }
 
-/// Does what the master says.
-fn follow(
+/// Handles a message from the master.
+fn handle(
     shared: &Shared,
     manager: &Manager,
     text: &str,
@@ -356,8 +356,8 @@ fn follow(
 ) -> Result<(), LinkError> {
     let message: ToAgent = match serde_json::from_str(text) {
         Ok(message) => message,
-        // A newer master may say more than we know; what we do not understand we must not guess. Before the greeting
-        // it means that this is no master at all.
+        // A newer master may send messages that this agent does not know; it ignores them. Before the greeting it means
+        // that this is not a master.
         Err(error) if *greeted => {
             tracing::warn!(
                 "the master sent a message that this agent does not understand: {error}"
@@ -403,7 +403,7 @@ fn follow(
             };
             manager.kill(&container_id, order);
         }
-        ToAgent::Forget { container_id } => manager.forget(&container_id),
+        ToAgent::Forget { container_id } => manager.remove(&container_id),
     }
     Ok(())
 }
@@ -411,11 +411,11 @@ fn follow(
 async fn send(socket: &mut Socket, message: &ToMaster) -> Result<(), LinkError> {
     let text =
         serde_json::to_string(message).map_err(|error| LinkError::WebSocket(error.to_string()))?;
-    put(socket, Message::Text(text.into())).await
+    send_within_limit(socket, Message::Text(text.into())).await
 }
 
-/// Sends, but does not wait longer for a master that does not read than for one that does not speak.
-async fn put(socket: &mut Socket, message: Message) -> Result<(), LinkError> {
+/// Sends a message; a master that does not read gets the same time limit as one that does not send.
+async fn send_within_limit(socket: &mut Socket, message: Message) -> Result<(), LinkError> {
     timeout(Duration::from_secs(SILENCE_SECONDS), socket.send(message))
         .await
         .map_err(|_| LinkError::Silence)?

@@ -1,12 +1,12 @@
-//! The agent's own directory: who owns it, and what lies where.
+//! The agent's data directory: its lock, and where its files are.
 //!
 //! ```text
-//! <data>/agent.lock          held while an agent lives
-//! <data>/instance            identity of this directory, made once
-//! <data>/token               what this agent identifies itself to the master with, made once
-//! <data>/bin/                a copy of the supervisor, where it cannot be linked
+//! <data>/agent.lock          locked while an agent runs
+//! <data>/instance            identity of this directory, created once
+//! <data>/token               token with which this agent authenticates to the master, created once
+//! <data>/bin/                a copy of the supervisor, if it cannot be linked
 //! <data>/containers/<id>/    one per container, see `containers::store`
-//! <data>/trash/              directories on their way out
+//! <data>/trash/              directories that are being deleted
 //! ```
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -22,20 +22,20 @@ use crate::Secret;
 /// File in an agent's data directory with the agent's own token.
 pub const TOKEN_FILE: &str = "token";
 
-/// An agent's directory that is ours while this value lives.
+/// An agent's data directory, locked while this value exists.
 #[derive(Debug)]
 pub(crate) struct DataDir {
     path: PathBuf,
     instance_id: String,
     token: Secret,
-    /// Released by the kernel when the agent ends, however it ends.
+    /// The lock; the kernel releases it when the agent ends in any way.
     _lock: File,
 }
 
-/// The directory cannot be used.
+/// Why the data directory cannot be used.
 #[derive(Debug, Error)]
 pub enum DataDirError {
-    /// Another agent holds it.
+    /// Another agent has locked it.
     #[error(
         "another agent uses the data directory \"{}\"; stop it, or give this one a directory of its own", path.display()
     )]
@@ -43,20 +43,20 @@ pub enum DataDirError {
         /// The directory.
         path: PathBuf,
     },
-    /// It cannot be made, read or written.
+    /// It cannot be created, read or written.
     #[error("cannot {action} \"{}\" in the agent's data directory", path.display())]
     Access {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl DataDir {
-    /// Takes `path`, making it if need be.
+    /// Locks `path`; creates it if it does not exist.
     ///
     /// Waits up to `patience` for another holder: a child of a killed agent holds the lock between `fork` and `exec`,
     /// and waiting for that moment to pass is what lets a new agent trust the process table (see
@@ -70,7 +70,7 @@ impl DataDir {
         ] {
             make_private_dir(&dir).map_err(access("create", &dir))?;
         }
-        // The supervisor and the engine are told absolute paths.
+        // The supervisor and the engine need absolute paths.
         let path = std::fs::canonicalize(path).map_err(access("resolve", path))?;
         let lock_path = path.join("agent.lock");
         let lock = OpenOptions::new()
@@ -108,7 +108,7 @@ impl DataDir {
         &self.instance_id
     }
 
-    /// The token of this agent alone. It is stored before the master hears of it.
+    /// The token of this agent. It is stored before it is sent to the master.
     pub(crate) fn token(&self) -> &Secret {
         &self.token
     }
@@ -141,7 +141,7 @@ fn new_token() -> String {
         .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// Reads a text that is for this agent's account only, or makes it.
+/// Reads a file that is private to this agent's account, or creates it with the result of `make`.
 fn made_once(path: &Path, make: impl FnOnce() -> String) -> Result<String, DataDirError> {
     match std::fs::read_to_string(path) {
         Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
@@ -163,15 +163,15 @@ fn access(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataDi
     }
 }
 
-/// Makes a directory, and those above it, for its owner alone.
+/// Creates a directory and its parents, private to their owner.
 pub(crate) fn make_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Replaces `path` with `content`: a reader sees the old or the new, never half.
+/// Replaces `path` with `content` atomically: a reader sees the old or the new content.
 ///
-/// Not flushed to the disk: what it guards against is the death of this process. When the host dies its tasks die
-/// too, and a file that is then old or empty is handled by whoever reads it.
+/// Not flushed to disk: it protects against the death of this process. If the host dies, its tasks die too, and readers
+/// handle a file that is old or empty then.
 pub(crate) fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     use std::io::Write;
     let mut name = path

@@ -1,4 +1,4 @@
-//! Completing a task's environment with what only the agent knows. Pure.
+//! Completes a task's environment with what only the agent knows. Pure.
 //!
 //! `det_taskspec::variables` lists who sets what; the master's part is in the specification already.
 
@@ -19,7 +19,7 @@ const GPUS_OF_A_PROCESS: [(DeviceKind, &str); 2] = [
     (DeviceKind::Rocm, "ROCR_VISIBLE_DEVICES"),
 ];
 
-/// What the agent knows and the master does not.
+/// Data that the agent has and the master does not.
 pub(crate) struct AgentFacts<'a> {
     /// The master as tasks reach it.
     pub(crate) master: &'a MasterAddress,
@@ -40,7 +40,7 @@ pub(crate) struct AgentFacts<'a> {
 /// How tasks check the master's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CertCheck {
-    /// With the authorities of their image or host.
+    /// With the certificate authorities of their image or host.
     Usual,
     /// With [`CERT_FILE`].
     File,
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::testing::container_spec;
 
-    struct Scene {
+    struct Setup {
         spec: ContainerSpec,
         master: MasterAddress,
         devices: Vec<Device>,
@@ -157,7 +157,7 @@ mod tests {
         cert_name: Option<&'static str>,
     }
 
-    impl Scene {
+    impl Setup {
         fn new() -> Self {
             Self {
                 spec: container_spec("c1", "true"),
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_variables_that_the_agent_sets() {
-        let mut scene = Scene::new();
+        let mut scene = Setup::new();
         let own = scene.spec.script.env.clone();
         scene.master = MasterAddress::parse("https://10.0.0.5:8443").unwrap();
         scene.cert = CertCheck::File;
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn without_tls_there_is_no_certificate_to_check() {
-        let mut scene = Scene::new();
+        let mut scene = Setup::new();
         scene.cert = CertCheck::File;
         scene.cert_name = Some("determined-master");
         let env = scene.in_container();
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn proxies_are_given_only_where_the_task_has_none_in_any_case() {
-        let mut scene = Scene::new().brings("https_proxy", "http://own:1");
+        let mut scene = Setup::new().brings("https_proxy", "http://own:1");
         scene.proxies = ProxyOptions {
             http: Some("http://agent:3128".into()),
             https: Some("http://agent:3128".into()),
@@ -292,12 +292,12 @@ mod tests {
 
     #[test]
     fn a_process_sees_its_gpus_by_uuid_and_a_zero_slot_process_none() {
-        let scene = Scene::new().gpus(4).slots(&[2, 0]);
+        let scene = Setup::new().gpus(4).slots(&[2, 0]);
         assert_eq!(scene.as_process()["CUDA_VISIBLE_DEVICES"], "GPU-2,GPU-0");
         let scene = scene.slots(&[]).brings("CUDA_VISIBLE_DEVICES", "0,1,2,3");
         assert_eq!(scene.as_process()["CUDA_VISIBLE_DEVICES"], "");
         assert!(
-            !Scene::new()
+            !Setup::new()
                 .as_process()
                 .contains_key("CUDA_VISIBLE_DEVICES")
         );
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn all_gpus_are_hidden_from_a_zero_slot_container() {
-        let scene = Scene::new().gpus(1);
+        let scene = Setup::new().gpus(1);
         assert_eq!(scene.in_container()["NVIDIA_VISIBLE_DEVICES"], "void");
         assert!(
             !scene

@@ -1,4 +1,4 @@
-//! What a process task can reach on this host, asked from within a sandbox that is built like a task's.
+//! Checks what a process task can reach on this host, from within a sandbox that is built like a task's.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::runtime::guard;
 /// What a check needs to know of the agent.
 pub(crate) struct Check<'a> {
     pub(crate) supervisor: &'a Path,
-    /// The agent's, without links.
+    /// The agent's data directory, with links resolved.
     pub(crate) data_dir: &'a Path,
     pub(crate) guard: &'a HostGuard,
     pub(crate) devices: &'a [LocalDevice],
@@ -26,8 +26,8 @@ pub(crate) struct Check<'a> {
     pub(crate) root_tasks: bool,
 }
 
-/// Asks what a process task of a user without a mapping can reach on this host, with these options. Needs no master, and
-/// minds no agent that runs on the same data directory.
+/// Checks what a process task of a user without a mapping can reach on this host, with these options. Needs no master,
+/// and works while an agent runs on the same data directory.
 ///
 /// # Errors
 /// Why there is no sandbox on this host, as one sentence.
@@ -54,7 +54,7 @@ pub async fn check_isolation(options: &AgentOptions) -> Result<Vec<IsolationRow>
     checked.await.map_err(|error| error.to_string())?
 }
 
-/// Builds a sandbox and asks from within. Blocking.
+/// Builds a sandbox and checks from within. Blocking.
 pub(crate) fn run(check: &Check<'_>) -> Result<Vec<IsolationRow>, String> {
     let dir = check
         .data_dir
@@ -109,7 +109,7 @@ fn spec(check: &Check<'_>) -> SandboxSpec {
     }
 }
 
-/// A script of which nothing is ever run.
+/// A script that is never run.
 fn script() -> Script {
     Script {
         task_type: det_taskspec::TaskKind::Command,
@@ -129,7 +129,7 @@ fn script() -> Script {
     }
 }
 
-/// What people have to know about the sandbox of this host, in one sentence; `None` = it keeps tasks apart as it should.
+/// A warning about the sandbox of this host, as one sentence; `None` = it isolates tasks as it should.
 pub(crate) fn notice(checked: &Result<Vec<IsolationRow>, String>) -> Option<String> {
     let rows = match checked {
         Ok(rows) => rows,
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_are_told_what_is_open_or_why_there_is_no_sandbox() {
+    fn the_notice_says_what_is_open_or_why_there_is_no_sandbox() {
         let row = |what: &str, outcome| IsolationRow {
             what: what.into(),
             outcome,

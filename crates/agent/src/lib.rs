@@ -1,11 +1,11 @@
 //! The agent: devices, container runtimes, and the connection to the master.
 //!
-//! One agent serves one master on one host. It says what devices there are, starts and ends containers as it is told,
-//! and reports what became of them. It decides nothing about what runs where. Its tasks outlive it: whatever it does is
-//! written down first, and the next agent on the same data directory goes on.
+//! One agent serves one master on one host. It reports the devices of its host, starts and ends containers as the
+//! master requests, and reports their states. It decides nothing about what runs where. Its tasks outlive it: every
+//! step is written to disk first, and the next agent on the same data directory continues.
 //!
-//! Read [`AgentOptions`] and [`run`] first; inside, `containers::actor` is the heart, `connection` the voice, `runtime`
-//! the hands.
+//! Read [`AgentOptions`] and [`run`] first; inside, `containers::actor` manages a container, `connection` talks to the
+//! master, `runtime` starts and ends processes and containers.
 
 mod connection;
 mod containers;
@@ -48,19 +48,19 @@ use devices::Detection;
 use master::MasterAddress;
 use runtime::Runtimes;
 
-/// How long a new agent waits for one that is just ending.
+/// How long a new agent waits for one that is ending.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
-/// How long tasks may take to end when the agent takes them with it; more than the patience with one task.
+/// How long tasks may take to end if the agent ends them at shutdown; longer than the limit of one task.
 const TASKS_END_WITHIN: Duration = Duration::from_secs(20);
-/// How long the last reports, and removing what they were about, may take.
+/// How long the last reports, and the removal of those containers, may take.
 const REPORTS_WITHIN: Duration = Duration::from_secs(3);
-/// Longest wait for a TCP connection to the master's HTTP side.
+/// The longest wait for a TCP connection to the master's HTTP side.
 const HTTP_CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why an agent could not start, or ended by itself.
 #[derive(Debug, Error)]
 pub enum AgentError {
-    /// The master's address is none.
+    /// The master's address is not valid.
     #[error("{0}")]
     MasterAddress(String),
     /// The data directory cannot be used.
@@ -75,39 +75,39 @@ pub enum AgentError {
     /// The container engine asked for does not answer.
     #[error("{0}")]
     Engine(String),
-    /// The supervisor's executable is not there.
+    /// The supervisor's executable is missing or cannot be used.
     #[error(
-        "the supervisor \"{}\" cannot be used: {source}; it is installed beside the det executable", path.display()
+        "the supervisor \"{}\" cannot be used: {source}; it is installed in the same directory as the det executable", path.display()
     )]
     Supervisor {
-        /// Where it was looked for.
+        /// Where it was expected.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// HTTP to the master cannot be set up.
     #[error("cannot set up the HTTP client")]
     Http(#[source] reqwest::Error),
-    /// Looking for devices broke off.
-    #[error("looking for devices broke off: {0}")]
+    /// The detection of devices failed.
+    #[error("the detection of devices failed: {0}")]
     Devices(String),
     /// The master refused this agent for good.
     #[error("the master refused this agent: {reason}")]
     Refused {
-        /// The master's words.
+        /// The reason that the master gave.
         reason: String,
-        /// Whether the master has given up this agent's tasks, because its devices or its pool are others than the
-        /// master knew, or because its token was revoked: they have been ended.
+        /// Whether the master has given up this agent's tasks, which have been ended: its devices or its pool differ
+        /// from what the master knew, or its token was revoked.
         given_up: bool,
     },
     /// The number of attempts is used up.
     #[error("gave up on the master at {master} after {attempts} attempts: {reason}")]
     GaveUp {
-        /// Its address.
+        /// Address of the master.
         master: String,
-        /// How many attempts there were.
+        /// Number of attempts.
         attempts: u32,
-        /// What the last one said.
+        /// Why the last attempt failed.
         reason: String,
     },
 }
@@ -148,10 +148,10 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         .map_err(AgentError::Http)?;
     let python = OnceCell::new();
     if let (RuntimeKind::Process, Some(interpreter)) = (runtimes.kind, &options.python) {
-        // A wrong path is said now, not by the first task.
+        // A wrong path is an error now, not when the first task starts.
         let package = options.python_package_dir.as_deref();
         let prepared = python::prepare(Some(interpreter), package, &data_dir.bin()).await?;
-        // The cell was made three lines above.
+        // The cell was created three lines above.
         let _ = python.set(prepared);
     }
     let devices = detect_devices(&options).await?;
@@ -178,7 +178,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         python,
     });
     if shared.runtimes.kind == RuntimeKind::Process {
-        look_at_isolation(&shared).await;
+        report_isolation(&shared).await;
     }
     let manager = Manager::new(shared.clone());
     manager.recover();
@@ -193,15 +193,15 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         ) => {
             connection_lost_hook(&shared.options.on_connection_lost).await;
         }
-        // They may run elsewhere by now.
+        // They may run on another agent by now.
         Err(AgentError::Refused { given_up: true, .. }) => end_tasks(&shared, &manager).await,
         _ => {}
     }
     result
 }
 
-/// Asks what process tasks can reach on this host, and says so where that is more than it should be.
-async fn look_at_isolation(shared: &Arc<Shared>) {
+/// Checks what process tasks can reach on this host, and logs a warning if that is more than it should be.
+async fn report_isolation(shared: &Arc<Shared>) {
     let python = shared.task_python().await.clone();
     let of_task = shared.clone();
     let checked = tokio::task::spawn_blocking(move || {
@@ -217,14 +217,15 @@ async fn look_at_isolation(shared: &Arc<Shared>) {
     });
     let checked = checked.await.unwrap_or_else(|error| Err(error.to_string()));
     if let Some(notice) = isolation::notice(&checked) {
-        // Another agent of this program may have said it already.
+        // Another agent in this process may have logged it already.
         if shared.options.isolation_notice.set(notice.clone()).is_ok() {
             tracing::warn!("{notice}");
         }
     }
 }
 
-/// The TLS configuration. Without `https` none is used, but the HTTP client wants one: one that trusts nobody.
+/// The TLS configuration. Without `https` none is used, but the HTTP client needs one: it gets one that trusts no
+/// certificate.
 fn tls_config(
     options: &AgentOptions,
     master: &MasterAddress,
@@ -255,7 +256,7 @@ async fn detect_devices(options: &AgentOptions) -> Result<Vec<devices::LocalDevi
     .map_err(|error| AgentError::Devices(error.to_string()))
 }
 
-/// Removes engine containers of this data directory that have no directory in it.
+/// Removes the engine's containers that belong to this data directory but have no directory in it.
 async fn remove_strays(shared: &Shared, manager: &Manager) {
     let kind = shared.runtimes.kind;
     if kind == RuntimeKind::Process {
@@ -290,7 +291,7 @@ async fn serve_until(
     } else {
         let ending = end_tasks(shared, manager);
         tokio::pin!(ending);
-        // The connection goes on meanwhile, so that the master hears of the ends.
+        // The connection stays open meanwhile, so that the ends are reported to the master.
         tokio::select! {
             () = &mut ending => {}
             result = &mut connection => {
@@ -316,15 +317,16 @@ async fn end_tasks(shared: &Shared, manager: &Manager) {
     if !ended {
         tracing::error!("some tasks did not end; the next start of this agent takes them up");
     }
-    let settled = tokio::time::timeout(REPORTS_WITHIN, shared.outbox.settled()).await;
-    if settled.is_err() {
+    let wait_until_reported =
+        tokio::time::timeout(REPORTS_WITHIN, shared.outbox.wait_until_reported()).await;
+    if wait_until_reported.is_err() {
         tracing::info!(
             "not everything of the tasks is settled with the master; the next start of this agent does the rest"
         );
     }
 }
 
-/// Runs the command for a connection that is given up.
+/// Runs the configured command after the agent gave up connecting.
 async fn connection_lost_hook(hook: &[String]) {
     let Some((program, arguments)) = hook.split_first() else {
         return;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Where a master is: scheme, host and port.
+/// Address of a master: scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MasterAddress {
     pub(crate) tls: bool,
@@ -11,7 +11,7 @@ pub(crate) struct MasterAddress {
     pub(crate) port: u16,
 }
 
-/// An address that cannot be used.
+/// Why an address cannot be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(crate) enum MasterAddressError {
     #[error(
@@ -94,7 +94,7 @@ impl MasterAddress {
         format!("{}://{}{path}", self.scheme("ws"), self.authority())
     }
 
-    /// Whether the host can only mean this machine.
+    /// Whether the host is this machine by its name: a loopback address or `localhost`.
     pub(crate) fn is_loopback(&self) -> bool {
         self.host.eq_ignore_ascii_case("localhost")
             || self
@@ -103,7 +103,7 @@ impl MasterAddress {
                 .is_ok_and(|ip| ip.is_loopback() || ip.is_unspecified())
     }
 
-    /// The address with the host and port that tasks are told, if those differ.
+    /// The address with the host and port that tasks get, if those differ.
     pub(crate) fn for_tasks(&self, host: Option<&str>, port: Option<u16>) -> Self {
         Self {
             tls: self.tls,
@@ -125,7 +125,7 @@ impl MasterAddress {
     }
 }
 
-/// The address without what someone may have put before an `@`: it would be a password.
+/// The address without the part before an `@`, which may contain a password.
 fn shown(address: &str) -> String {
     match (address.split_once("://"), address.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://***@{rest}"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_none_say_what_one_looks_like() {
+    fn an_invalid_address_is_refused_with_an_example() {
         for text in [
             "master:8080",
             "",
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_may_be_told_another_address() {
+    fn tasks_may_get_another_address() {
         let master = MasterAddress::parse("https://127.0.0.1:8443").unwrap();
         assert_eq!(master.for_tasks(None, None), master);
         assert_eq!(

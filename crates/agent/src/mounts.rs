@@ -1,5 +1,5 @@
-//! Mounts of this host. Before a directory is deleted, whatever is mounted below it is detached: deleting through a
-//! bind mount would delete a person's data.
+//! Mounts of this host. Before a directory is deleted, everything mounted below it is detached: deleting through a bind
+//! mount would delete a user's data.
 
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -16,7 +16,7 @@ pub(crate) fn detach_below(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Mount points at or below `dir`, latest first: a later mount may lie on an earlier one.
+/// Mount points at or below `dir`, latest first: a later mount may cover an earlier one.
 fn mounts_below(table: &[u8], dir: &Path) -> Vec<PathBuf> {
     let mut mounts: Vec<PathBuf> = table
         .split(|byte| *byte == b'\n')

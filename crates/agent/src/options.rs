@@ -1,5 +1,4 @@
-//! What an agent is told at its start. The command line and `agent.yaml` are read elsewhere; see the agent
-//! configuration reference for the keys.
+//! The options of an agent. The command line and `agent.yaml` are read by the `det` program.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -7,16 +6,16 @@ use std::time::Duration;
 
 use det_ids::AgentId;
 
-/// Everything an agent is told. Build it with [`AgentOptions::new`] and change what differs.
+/// All options of an agent. Create them with [`AgentOptions::new`] and change what differs.
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
-    /// Base address of the master, `http://host:port` or `https://host:port`; the agent reaches it here.
+    /// Base address of the master, `http://host:port` or `https://host:port`; the agent connects to it.
     pub master_url: String,
     /// Identity of this agent in the cluster, unique among live agents.
     pub agent_id: AgentId,
     /// Pool to join; must exist on the master.
     pub resource_pool: String,
-    /// Directory that is this agent's alone: containers' directories, its identity, its lock.
+    /// Data directory, used by this agent only: directories of containers, its identity, its lock.
     pub data_dir: PathBuf,
     /// What tasks run in.
     pub runtime: RuntimeChoice,
@@ -24,51 +23,52 @@ pub struct AgentOptions {
     pub slot_type: SlotType,
     /// Comma list of GPU index, UUID, PCI bus id or board serial that narrows detection; `None` = every GPU.
     pub visible_gpus: Option<String>,
-    /// This many made-up CPU slots instead of detected devices; 0 = detect.
+    /// Number of artificial CPU slots instead of detected devices; 0 = detect.
     pub artificial_slots: u32,
     /// Host that *tasks* use to reach the master; `None` = the host of [`AgentOptions::master_url`].
     pub container_master_host: Option<String>,
     /// Port that *tasks* use to reach the master; `None` = the port of [`AgentOptions::master_url`].
     pub container_master_port: Option<u16>,
-    /// Token that all agents of the cluster join with; `None` for an agent that has joined: it has a token of its own in
+    /// Token with which all agents of the cluster join; `None` for an agent that has joined and has a token of its
+    /// own in
     /// its data directory.
     pub token: Option<Secret>,
     /// How the master's certificate is checked when its address is `https`.
     pub tls: TlsOptions,
-    /// Proxy settings handed to tasks that have none of their own.
+    /// Proxy settings for tasks that have none of their own.
     pub proxies: ProxyOptions,
     /// Interpreter that process tasks get as `python3`; `None` = the first `python3` on the agent's `PATH`.
     pub python: Option<PathBuf>,
-    /// Directory that holds our `determined` package, given to process tasks whose interpreter has none.
+    /// Directory with the `determined` package, for process tasks whose interpreter does not have it.
     pub python_package_dir: Option<PathBuf>,
     /// The supervisor's executable.
     pub supervisor_path: PathBuf,
-    /// How often a connection that is lost, or never succeeded, is tried again after a full
-    /// [`AgentOptions::reconnect_backoff`] before the agent gives up; `None` = for ever.
+    /// How often a lost or failed connection is tried again after a full [`AgentOptions::reconnect_backoff`] before the
+    /// agent gives up; `None` = for ever.
     pub reconnect_attempts: Option<u32>,
     /// Longest pause between two attempts; the real pauses grow up to it, with jitter.
     pub reconnect_backoff: Duration,
-    /// Whether an agent whose devices or pool are others than its master knew joins as a new agent by itself. `false`: it
-    /// ends its tasks and itself, and the next start joins.
+    /// Whether an agent whose devices or pool differ from what its master knew joins as a new agent by itself. `false`:
+    /// it ends its tasks and itself, and joins at its next start.
     pub rejoin_when_changed: bool,
-    /// Whether tasks go on when the agent is asked to end. `false`: they are killed first.
+    /// Whether tasks keep running when the agent is asked to end. `false`: they are killed first.
     pub keep_tasks_on_shutdown: bool,
     /// Command, with its arguments, run when the connection is given up (see
     /// [`AgentOptions::reconnect_attempts`]) or refused for good; empty = none.
     pub on_connection_lost: Vec<String>,
-    /// Directories of this host below which users' configurations may name paths that the agent creates or gives to tasks,
-    /// beside what the master's configuration names; see `det_taskspec::guard`.
+    /// Directories of this host below which users' configurations may name paths that the agent creates or gives to
+    /// tasks, in addition to those in the master's configuration; see `det_taskspec::guard`.
     pub allowed_host_paths: Vec<PathBuf>,
     /// Capabilities that users' configurations may ask for although they reach beyond the container; see
     /// `det_taskspec::guard`.
     pub allowed_capabilities: Vec<String>,
-    /// Files and directories that no task may reach, beside [`AgentOptions::data_dir`]: a master's data directory on the
-    /// same host, configuration files, tokens.
+    /// Files and directories that no task may reach, in addition to [`AgentOptions::data_dir`]: a master's data
+    /// directory on the same host, configuration files, tokens.
     pub private_paths: Vec<PathBuf>,
     /// Whether process tasks of users without a mapping run as root of this host. `false`: as
     /// [`det_taskspec::unprivileged_id`] of their owner.
     pub root_tasks: bool,
-    /// Filled when the sandbox of process tasks does not keep them from this host as it should: one sentence for people.
+    /// Set if the sandbox of process tasks does not isolate them from this host as it should: one sentence for users.
     pub isolation_notice: Arc<OnceLock<String>>,
     /// Socket of the container engine; `None` = `DOCKER_HOST` if it names a socket, else the engine's usual place.
     pub engine_socket: Option<PathBuf>,
@@ -114,7 +114,7 @@ impl AgentOptions {
     }
 }
 
-/// What tasks run in, as asked for.
+/// The configured runtime of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RuntimeChoice {
     /// Docker if its socket answers within a second, else processes.
@@ -140,14 +140,14 @@ pub enum SlotType {
     Cuda,
     /// AMD GPUs only.
     Rocm,
-    /// One CPU slot, whatever GPUs there are.
+    /// One CPU slot, even if there are GPUs.
     Cpu,
 }
 
 /// How the master's certificate is checked.
 #[derive(Debug, Clone, Default)]
 pub struct TlsOptions {
-    /// Take any certificate. Refused together with [`TlsOptions::master_cert`].
+    /// Accept any certificate. Refused together with [`TlsOptions::master_cert`].
     pub skip_verify: bool,
     /// PEM file with the authorities to trust instead of the host's.
     pub master_cert: Option<PathBuf>,
@@ -180,7 +180,7 @@ pub struct ProxyOptions {
 }
 
 impl std::fmt::Debug for ProxyOptions {
-    /// Proxy addresses may hold credentials: only says which are set.
+    /// Shows only which are set, because proxy addresses may contain credentials.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ProxyOptions")
             .field("http", &self.http.is_some())
@@ -191,12 +191,12 @@ impl std::fmt::Debug for ProxyOptions {
     }
 }
 
-/// Text that never shows in `Debug`.
+/// Text that `Debug` does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides `text`.
+    /// Wraps `text`.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

@@ -1,7 +1,7 @@
-//! What the agent has to tell the master.
+//! The messages that the agent has to send to the master.
 //!
-//! The outbox holds the latest report of every container, for the `Hello` of the next connection, and a queue of
-//! messages for the present one. Without a connection only log lines wait in the queue, a bounded number of them:
+//! The outbox contains the latest report of every container, for the `Hello` of the next connection, and a queue of
+//! messages for the current one. Without a connection only log lines wait in the queue, a bounded number of them:
 //! reports are in the next `Hello` anyway.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,16 +11,16 @@ use det_agent_proto::{AgentLog, ContainerReport, ToMaster};
 use det_ids::ContainerId;
 use tokio::sync::Notify;
 
-/// Log messages kept while the master is away; the oldest go first.
+/// The most log messages kept without a connection; the oldest are dropped first.
 const WAITING_LOGS: usize = 1000;
 
-/// See the module.
+/// Reports and queued messages; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     inner: Mutex<Inner>,
-    /// Something is in the queue.
+    /// Notified when a message was added to the queue.
     filled: Notify,
-    /// Reports or queue changed.
+    /// Notified when the reports or the queue changed.
     changed: Notify,
 }
 
@@ -33,11 +33,11 @@ struct Inner {
 
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Every change below is complete before the guard goes, so a poisoned lock holds nothing half done.
+        // Every change is complete before the guard is dropped, so a poisoned lock contains no incomplete change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a container's state and sends it.
+    /// Records a container's state and queues it for sending.
     pub(crate) fn report(&self, report: ContainerReport) {
         let mut inner = self.lock();
         inner
@@ -63,8 +63,8 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// Drops a container that is no more.
-    pub(crate) fn forget(&self, container_id: &ContainerId) {
+    /// Removes the report of a container that was removed.
+    pub(crate) fn remove(&self, container_id: &ContainerId) {
         let mut inner = self.lock();
         inner.reports.remove(container_id);
         inner.queue.retain(
@@ -74,7 +74,7 @@ impl Outbox {
         self.changed.notify_waiters();
     }
 
-    /// Sends lines for a task's log, or keeps them until there is a master again.
+    /// Queues lines for a task's log; without a connection they wait for the next one.
     pub(crate) fn log(&self, log: AgentLog) {
         let mut inner = self.lock();
         if !inner.connected && inner.queue.len() >= WAITING_LOGS {
@@ -106,7 +106,7 @@ impl Outbox {
         self.changed.notify_waiters();
     }
 
-    /// The next message for the master. Losing this future loses nothing.
+    /// The next message for the master. Dropping this future loses no message.
     pub(crate) async fn next(&self) -> ToMaster {
         loop {
             let taken = self.lock().queue.pop_front();
@@ -118,9 +118,10 @@ impl Outbox {
         }
     }
 
-    /// Ends when nothing is left to tell: the master knows of every end, and what it told the agent to forget is
-    /// removed. Ends as well when there is no connection to report on.
-    pub(crate) async fn settled(&self) {
+    /// Waits until nothing is left to report: the master has acknowledged every end, and those containers are
+    /// removed.
+    /// Returns also if there is no connection.
+    pub(crate) async fn wait_until_reported(&self) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -177,10 +178,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_forgotten_container_is_in_no_hello() {
+    async fn a_removed_container_is_in_no_hello() {
         let outbox = Outbox::default();
         outbox.report(report("a", ContainerState::Assigned));
-        outbox.forget(&"a".into());
+        outbox.remove(&"a".into());
         assert!(outbox.connect().is_empty());
     }
 
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_settled_when_all_that_ended_is_forgotten() {
+    async fn everything_is_reported_when_all_ended_containers_are_removed() {
         let outbox = Outbox::default();
         outbox.connect();
         outbox.report(report(
@@ -204,12 +205,12 @@ mod tests {
                 exit: ContainerExit::Killed,
             },
         ));
-        let settled = outbox.settled();
-        tokio::pin!(settled);
-        assert!(futures::poll!(settled.as_mut()).is_pending());
+        let wait_until_reported = outbox.wait_until_reported();
+        tokio::pin!(wait_until_reported);
+        assert!(futures::poll!(wait_until_reported.as_mut()).is_pending());
         outbox.next().await;
-        assert!(futures::poll!(settled.as_mut()).is_pending());
-        outbox.forget(&"a".into());
-        settled.await;
+        assert!(futures::poll!(wait_until_reported.as_mut()).is_pending());
+        outbox.remove(&"a".into());
+        wait_until_reported.await;
     }
 }

@@ -1,4 +1,4 @@
-//! Which `python3` process tasks get, and whether they need our `determined` package.
+//! Chooses the `python3` of process tasks, and whether they need the bundled `determined` package.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,42 +9,43 @@ use tokio::process::Command;
 
 use crate::data_dir::{make_private_dir, write_atomically};
 
-/// Longest wait for an interpreter to say whether it has a package.
+/// The longest wait for an interpreter to report whether it has a package.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a process task's sandbox is told.
+/// The Python settings of a process task's sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct TaskPython {
     /// Directory to put first on `PATH`; `None` = `PATH` as it is.
     pub(crate) dir: Option<String>,
-    /// Directory to append to `PYTHONPATH`; `None` = the interpreter has what it needs, or we have nothing to give.
+    /// Directory to append to `PYTHONPATH`; `None` = the interpreter has the package, or none is bundled.
     pub(crate) package_path: Option<String>,
     /// Directories that the interpreter uses, wherever they are; see `SandboxSpec::exposed`.
     pub(crate) exposed: Vec<PathBuf>,
 }
 
-/// The interpreter cannot be used.
+/// Why the interpreter cannot be used.
 #[derive(Debug, Error)]
 pub enum PythonError {
-    /// The file is not there or cannot be run.
+    /// The file does not exist or cannot be run.
     #[error("\"{}\" is not a Python interpreter that can be run: {reason}", path.display())]
     Unusable {
-        /// As configured.
+        /// The configured path.
         path: PathBuf,
         /// What is wrong.
         reason: String,
     },
-    /// The small script that stands in for the interpreter cannot be written.
+    /// The small script that calls the interpreter cannot be written.
     #[error("cannot write \"{}\"", path.display())]
     Shim {
         /// The script.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// Finds out what tasks need. `bin` is a directory of the agent for a stand-in, should one be needed.
+/// Determines what tasks need. `bin` is a directory of the agent for a script that calls the interpreter, if one is
+/// needed.
 pub(crate) async fn prepare(
     interpreter: Option<&Path>,
     package_dir: Option<&Path>,
@@ -103,7 +104,7 @@ fn directories_of_links(interpreter: &Path) -> Vec<PathBuf> {
     directories
 }
 
-/// A directory in which `python3` is this interpreter: its own, else one with a stand-in.
+/// A directory in which `python3` is this interpreter: its own, else one with a script that calls it.
 fn directory_of(interpreter: &Path, bin: &Path) -> Result<PathBuf, PythonError> {
     let unusable = |reason: String| PythonError::Unusable {
         path: interpreter.to_owned(),
@@ -125,7 +126,7 @@ fn directory_of(interpreter: &Path, bin: &Path) -> Result<PathBuf, PythonError> 
     if same {
         return Ok(own.to_owned());
     }
-    // A script, not a link: an interpreter of a virtual environment finds that by the path it was called by.
+    // A script, not a link: an interpreter finds its virtual environment by the path with which it was called.
     let dir = bin.join("python");
     let shim = dir.join("python3");
     let quoted = interpreter.to_string_lossy().replace('\'', r"'\''");
@@ -153,14 +154,14 @@ fn on_path(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// What an interpreter says about itself.
+/// What an interpreter reports about itself.
 #[derive(Debug, Default)]
 struct About {
     /// Whether `import determined` would find something.
     has_determined: bool,
-    /// Where it and its libraries are.
+    /// Directories of the interpreter and its libraries.
     directories: Vec<PathBuf>,
-    /// Its file, as it was called.
+    /// Path of its executable.
     executable: Option<PathBuf>,
 }
 
@@ -173,8 +174,8 @@ impl About {
     }
 }
 
-/// Asks the interpreter. One that does not answer is taken as having no package: a second copy on the path does no harm,
-/// none at all does.
+/// Runs the interpreter to ask it. One that does not answer counts as having no package: a second copy on the path is
+/// harmless, a missing one is not.
 async fn ask(interpreter: &Path) -> About {
     const ASK: &str = "import importlib.util, os, sys; \
                        print('executable:' + sys.executable); \
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_of_another_name_gets_a_stand_in() {
+    fn an_interpreter_of_another_name_is_called_by_a_script() {
         let root = tempfile::tempdir().unwrap();
         let odd = root.path().join("it's here/snake");
         program(&odd, "#!/bin/sh\necho \"snake $1\"\n");
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_interpreter_is_refused() {
+    fn a_file_that_is_not_an_interpreter_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let plain = root.path().join("plain");
         std::fs::write(&plain, "").unwrap();

@@ -15,37 +15,37 @@ use thiserror::Error;
 
 use crate::options::{ClientIdentity, TlsOptions};
 
-/// What a file of certificates to trust holds.
+/// Name of the file of trusted certificates in messages.
 const MASTER_CERT: &str = "the master's certificate";
 
-/// The TLS options cannot be used.
+/// Why the TLS options cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// Two options that exclude each other.
+    /// Two options exclude each other.
     #[error("a master certificate is given and its check is switched off; choose one")]
     Contradiction,
     /// A PEM file cannot be read.
     #[error("cannot read {what} from \"{}\": {reason}", path.display())]
     Pem {
-        /// What should be in it.
+        /// What the file should contain.
         what: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
     },
-    /// The expected name is none.
+    /// The expected name is not a valid host name.
     #[error("\"{name}\" cannot be a certificate's name")]
     Name {
-        /// As given.
+        /// The configured name.
         name: String,
     },
-    /// The host has no certificate authorities to go by.
+    /// The host has no certificate authorities.
     #[error(
         "this host has no certificate authorities to check the master with; give the master's certificate file"
     )]
     NoAuthorities,
-    /// The pieces do not fit together.
+    /// The TLS library refused the configuration.
     #[error("cannot set up TLS")]
     Setup(#[source] rustls::Error),
 }

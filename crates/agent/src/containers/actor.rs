@@ -1,15 +1,15 @@
 //! The life of one container.
 //!
-//! The actor follows the phases of [`Phase`]. It writes each phase before it acts on it, so that whatever instruction
-//! the agent dies at, the next one knows what may have been done:
+//! The actor follows the phases of [`Phase`]. It writes each phase to disk before it acts on it, so that wherever the
+//! agent dies, the next one knows what may have been done:
 //!
 //! | found after a restart | what the actor does |
 //! | --- | --- |
 //! | `assigned` | nothing was done: starts it |
-//! | `launching` | looks for it in the runtime: takes it up if it is there; if it is not and no supervisor ever worked in its directory, starts it; else it is lost |
-//! | `started` | waits for its end; that it ended meanwhile is the same thing |
+//! | `launching` | looks for it in the runtime: adopts it if it exists; if it does not and no supervisor ever worked in its directory, starts it; else it is lost |
+//! | `started` | waits for its end, also if it ended in the meantime |
 //! | `ended` | hands over the rest of its log |
-//! | `terminated` | waits to be forgotten |
+//! | `terminated` | waits until the master lets it be removed |
 //!
 //! There are never two copies: a container that cannot be proven absent is not started again.
 
@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::exit::{self, RuntimeEnd};
 use super::grants;
 use super::handover::{self, Destination};
-use super::prepare::{self, Ingredients, PrepareError};
+use super::prepare::{self, ContainerInputs, PrepareError};
 use super::store::{
     ContainerDir, Identity, KillOrder, Phase, Record, RuntimeKind, Started, StoreError,
 };
@@ -39,36 +39,36 @@ use crate::devices::LocalDevice;
 use crate::runtime::engine::{ContainerContext, EngineError, EngineState};
 use crate::runtime::process::ProcessRuntime;
 
-/// Between asking a container to end and ending everything in it, on top of the script's grace.
-const FLUSH: Duration = Duration::from_secs(10);
-/// Pause before something of a container that cannot be removed is tried again.
-const REMOVE_AGAIN: Duration = Duration::from_secs(10);
-/// Pause before an engine that gave no answer about a container is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// Time between asking a container to end and killing everything in it, in addition to the script's grace period.
+const LOG_GRACE: Duration = Duration::from_secs(10);
+/// Pause before the removal of a container is tried again.
+const REMOVE_RETRY: Duration = Duration::from_secs(10);
+/// Pause before an engine that did not answer is asked again.
+const ENGINE_RETRY: Duration = Duration::from_secs(2);
 
 const INFO: &str = "LOG_LEVEL_INFO";
 const WARNING: &str = "LOG_LEVEL_WARNING";
 const ERROR: &str = "LOG_LEVEL_ERROR";
 
-/// See the module.
+/// The task that manages one container; see the module.
 pub(super) struct Actor {
     shared: Arc<Shared>,
     dir: ContainerDir,
     spec: ContainerSpec,
     record: Record,
-    /// Forget it as soon as it has ended.
-    forget: bool,
-    /// Whether its directory was written yet.
+    /// Whether it is to be removed as soon as it has ended.
+    remove_at_end: bool,
+    /// Whether its directory has not been written yet.
     is_new: bool,
 }
 
 /// Why a container did not start.
 enum LaunchError {
-    /// The task asks for what cannot be had; its fault.
+    /// The task asks for something that it cannot have: an error of its configuration.
     Task(String),
-    /// This host could not.
+    /// This host failed to start it.
     Host(String),
-    /// It was asked to end before it began.
+    /// It was asked to end before it started.
     Killed,
 }
 
@@ -121,12 +121,12 @@ impl Actor {
             dir,
             spec,
             record,
-            forget: false,
+            remove_at_end: false,
             is_new: true,
         }
     }
 
-    /// A container that an earlier agent left.
+    /// A container that an earlier agent left behind.
     pub(super) fn recovered(
         shared: Arc<Shared>,
         dir: ContainerDir,
@@ -138,7 +138,7 @@ impl Actor {
             dir,
             spec,
             record,
-            forget: false,
+            remove_at_end: false,
             is_new: false,
         }
     }
@@ -147,18 +147,18 @@ impl Actor {
         &self.spec.container_id
     }
 
-    /// Whether it is on record, and may be spoken of.
+    /// Whether it is recorded on disk, and may be reported.
     pub(super) fn is_recorded(&self) -> bool {
         !self.is_new
     }
 
-    /// Whether something of it may run.
+    /// Whether a process of it may still run.
     pub(super) fn is_live(&self) -> bool {
         self.record.phase.is_live()
     }
 
-    /// Tells the master where the container stands.
-    pub(super) fn announce(&self) {
+    /// Reports the container's state to the master.
+    pub(super) fn report_state(&self) {
         self.report(self.record.phase.report());
     }
 
@@ -170,7 +170,7 @@ impl Actor {
         });
     }
 
-    /// Follows the container until it is forgotten.
+    /// Manages the container until it is removed.
     pub(super) async fn run(mut self, mut commands: Commands) {
         if self.is_new {
             failpoint!("agent::container::accept::before_record");
@@ -178,13 +178,13 @@ impl Actor {
                 self.fail(LaunchError::from(error));
             }
             failpoint!("agent::container::accept::after_record");
-            // What the master hears of must be here after a crash.
-            self.announce();
+            // What is reported to the master must be on disk after a crash.
+            self.report_state();
         }
         loop {
             match self.record.phase.clone() {
                 Phase::Assigned => self.launch(&mut commands).await,
-                Phase::Launching => self.look(&mut commands).await,
+                Phase::Launching => self.find_launched(&mut commands).await,
                 Phase::Started(started) => self.watch(started, &mut commands).await,
                 Phase::Ended { exit, .. } => {
                     self.not_live();
@@ -194,11 +194,11 @@ impl Actor {
                 }
                 Phase::Terminated { .. } => {
                     self.not_live();
-                    while !self.forget {
+                    while !self.remove_at_end {
                         match commands.recv().await {
-                            Some(Command::Forget) => self.forget = true,
-                            // The master did not hear of the end.
-                            Some(Command::Kill(_)) => self.announce(),
+                            Some(Command::Remove) => self.remove_at_end = true,
+                            // The master did not receive the report of the end.
+                            Some(Command::Kill(_)) => self.report_state(),
                             None => return,
                         }
                     }
@@ -215,14 +215,14 @@ impl Actor {
             .send_if_modified(|live| live.remove(&self.spec.container_id));
     }
 
-    /// Writes a phase and tells the master. A phase that cannot be written is entered all the same: the container is what
-    /// it is, and the next agent looks for it.
+    /// Writes a phase to disk and reports it to the master. A phase that cannot be written is entered anyway: the next
+    /// agent will look for the container.
     fn enter(&mut self, phase: Phase) {
         self.record.phase = phase;
         self.save();
-        // The master hears of an end once the log is out.
+        // The end is reported to the master once the log was shipped.
         if !matches!(self.record.phase, Phase::Ended { .. }) {
-            self.announce();
+            self.report_state();
         }
     }
 
@@ -251,18 +251,18 @@ impl Actor {
         });
     }
 
-    /// Notes a command that came at a time when it cannot be followed yet.
-    fn note(&mut self, command: Command) {
+    /// Stores a command that cannot be executed yet.
+    fn defer(&mut self, command: Command) {
         match command {
-            Command::Kill(order) => self.note_kill(order),
-            Command::Forget => {
-                self.forget = true;
-                self.note_kill(KillOrder::AtOnce);
+            Command::Kill(order) => self.defer_kill(order),
+            Command::Remove => {
+                self.remove_at_end = true;
+                self.defer_kill(KillOrder::AtOnce);
             }
         }
     }
 
-    fn note_kill(&mut self, order: KillOrder) {
+    fn defer_kill(&mut self, order: KillOrder) {
         if self.record.kill.is_none_or(|earlier| earlier < order) {
             self.record.kill = Some(order);
             self.save();
@@ -282,13 +282,13 @@ impl Actor {
         tokio::select! {
             result = &mut future => Ok(result),
             Some(command) = commands.recv() => {
-                self.note(command);
+                self.defer(command);
                 Err(LaunchError::Killed)
             }
         }
     }
 
-    /// The facts of the connection; waits for the first one.
+    /// The data of the connection; waits for the first connection.
     async fn session(&mut self, commands: &mut Commands) -> Result<Session, LaunchError> {
         let mut sessions = self.shared.session.subscribe();
         let session = async {
@@ -302,7 +302,7 @@ impl Actor {
             .ok_or_else(|| LaunchError::Host("the agent is ending".to_owned()))
     }
 
-    /// Starts a container of which nothing is there.
+    /// Starts a container of which nothing exists yet.
     async fn launch(&mut self, commands: &mut Commands) {
         match self.try_launch(commands).await {
             Ok(started) => {
@@ -328,7 +328,7 @@ impl Actor {
         failpoint!("agent::container::launch::before_record");
         self.dir.save(&self.record)?;
         failpoint!("agent::container::launch::after_record");
-        self.announce();
+        self.report_state();
         let env = self.prepare().await?;
         match self.record.runtime {
             RuntimeKind::Process => self.start_process(&session).await,
@@ -356,7 +356,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Fills the directory; gives the task's environment.
+    /// Writes the files of the directory; returns the task's environment.
     async fn prepare(&self) -> Result<Vec<(String, String)>, LaunchError> {
         let python = match self.record.runtime {
             RuntimeKind::Process => self.shared.task_python().await.clone(),
@@ -369,7 +369,7 @@ impl Actor {
             prepare::prepare(
                 &dir,
                 &spec,
-                &Ingredients {
+                &ContainerInputs {
                     master: &shared.task_master(),
                     agent_id: shared.options.agent_id.as_str(),
                     devices: &shared.wire_devices(),
@@ -427,8 +427,9 @@ impl Actor {
         self.spec.ports.iter().map(|port| (*port, *port)).collect()
     }
 
-    /// The network a container is put in. With a master on a loopback address only the host's network reaches it, so that
-    /// is what a default network becomes.
+    /// The network of a container. A master on a loopback address can be reached only from the host's network,
+    /// which then
+    /// replaces the default network.
     fn network_mode(&self) -> &str {
         match self.spec.network_mode.as_str() {
             "" | "bridge" | "default" if self.shared.task_master().is_loopback() => "host",
@@ -442,7 +443,7 @@ impl Actor {
         session: &Session,
         env: Vec<(String, String)>,
     ) -> Result<Started, LaunchError> {
-        // Only what the engine's own hooks read: the rest holds secrets, and the engine shows it to anyone who asks.
+        // Only what the engine's own hooks read: the rest contains secrets, and the engine shows it to all its users.
         let env: Vec<(String, String)> = env
             .into_iter()
             .filter(|(name, _)| name.starts_with("NVIDIA_") || name == "DET_CONTAINER_ID")
@@ -485,11 +486,11 @@ impl Actor {
         })
     }
 
-    /// Finds out what became of a start that an earlier agent announced.
-    async fn look(&mut self, commands: &mut Commands) {
+    /// Determines the result of a start that an earlier agent recorded as intended.
+    async fn find_launched(&mut self, commands: &mut Commands) {
         let session = match self.session(commands).await {
             Ok(session) => Some(session),
-            // It may run although it is to be ended: find it first, its address does not matter any more.
+            // It may run although it is to be ended: find it first; its address does not matter any more.
             Err(LaunchError::Killed) => self.shared.session.borrow().clone(),
             Err(error) => return self.fail(error),
         };
@@ -508,21 +509,22 @@ impl Actor {
                 match adoption(false, self.dir.has_run(), self.record.kill.is_some()) {
                     Adoption::NameEnd => self.end(RuntimeEnd::Process, None).await,
                     Adoption::NeverRan => self.fail(LaunchError::Killed),
-                    // What is not found is not taken up.
+                    // What is not found is not adopted.
                     Adoption::Launch | Adoption::TakeUp => self.launch(commands).await,
                 }
             }
-            // It may run: nothing may be said of it, let alone started again, before that is known.
+            // It may run: nothing may be reported, and it must not be started again, before that is
+            // known.
             Err(error) => {
                 if let LaunchError::Host(message) | LaunchError::Task(message) = error {
                     tracing::warn!(container.id = %self.spec.container_id, "{message}; asking again");
                 }
-                sleep(ASK_AGAIN).await;
+                sleep(ENGINE_RETRY).await;
             }
         }
     }
 
-    /// The container, if the runtime has it.
+    /// Finds the container in the runtime; `None` = it does not exist.
     async fn find(&self, session: &Session) -> Result<Option<Started>, LaunchError> {
         if self.record.runtime == RuntimeKind::Process {
             let dir = self.dir.clone();
@@ -536,7 +538,7 @@ impl Actor {
         let engine = self.shared.runtimes.engine(self.record.runtime).await;
         match engine.find(&self.spec.container_id).await? {
             EngineState::Absent | EngineState::Created { .. } => Ok(None),
-            // Waiting for one that has ended ends at once.
+            // Waiting for one that has ended returns at once.
             EngineState::Running { id } | EngineState::Ended { id } => {
                 self.container_started(session, id).await.map(Some)
             }
@@ -550,7 +552,7 @@ impl Actor {
         let runtime = self.record.runtime;
         let ended = wait(&shared, runtime, &identity);
         tokio::pin!(ended);
-        // An order that an earlier agent had, or that came while the container started, is followed now.
+        // An order of an earlier agent, or one that came while the container started, is executed now.
         let mut force_at = match self.record.kill {
             Some(order) => Some(self.ask_to_end(&identity, order).await),
             None => None,
@@ -566,11 +568,11 @@ impl Actor {
                 end = &mut ended => break end,
                 () = force => {
                     self.force(&identity).await;
-                    force_at = Some(Instant::now() + FLUSH);
+                    force_at = Some(Instant::now() + LOG_GRACE);
                 }
                 Some(command) = commands.recv() => {
                     let earlier = self.record.kill;
-                    self.note(command);
+                    self.defer(command);
                     if let Some(order) = self.record.kill
                         && earlier != Some(order)
                     {
@@ -583,15 +585,15 @@ impl Actor {
         self.end(end, Some(started)).await;
     }
 
-    /// Asks a container to end; gives the time when it is to be ended by force.
+    /// Asks a container to end; returns the time at which it is to be killed.
     async fn ask_to_end(&self, identity: &Identity, order: KillOrder) -> Instant {
         let (signal, patience) = match order {
             KillOrder::Gracefully => (
                 Signal::SIGTERM,
-                Duration::from_secs(u64::from(self.spec.script.grace_seconds)) + FLUSH,
+                Duration::from_secs(u64::from(self.spec.script.grace_seconds)) + LOG_GRACE,
             ),
-            // Tells the supervisor to kill the task and to let its log out.
-            KillOrder::AtOnce => (Signal::SIGQUIT, FLUSH),
+            // Asks the supervisor to kill the task and to ship its log.
+            KillOrder::AtOnce => (Signal::SIGQUIT, LOG_GRACE),
         };
         self.signal(identity, signal).await;
         Instant::now() + patience
@@ -619,7 +621,7 @@ impl Actor {
         }
     }
 
-    /// Names the end, after making sure that it is one.
+    /// Determines the exit reason, after making sure that nothing runs any more.
     async fn end(&mut self, end: RuntimeEnd, started: Option<Started>) {
         let identity = started.as_ref().map(|started| started.identity.clone());
         if self.record.runtime == RuntimeKind::Process {
@@ -637,20 +639,20 @@ impl Actor {
         self.enter(Phase::Ended { exit, started });
     }
 
-    /// Ends whatever a failed start left running.
+    /// Kills everything that a failed start left running.
     async fn sweep(&self) {
         match self.record.runtime {
             RuntimeKind::Process => self.sweep_processes(None).await,
             RuntimeKind::Docker | RuntimeKind::Podman => {
-                // Only a launch can have made one; an engine that never answered is not waited for.
+                // Only a launch can have created one; there is no wait for an engine that never answered.
                 if self.record.phase != Phase::Launching {
                     return;
                 }
                 let engine = self.shared.runtimes.engine(self.record.runtime).await;
-                // A start that failed for want of an answer may have worked. Before it is gone it has not failed.
+                // A start that got no answer may have worked. It counts as failed only when nothing of it exists.
                 while let Err(error) = engine.remove(&self.spec.container_id).await {
                     tracing::warn!(container.id = %self.spec.container_id, "{error}; trying again");
-                    sleep(ASK_AGAIN).await;
+                    sleep(ENGINE_RETRY).await;
                 }
             }
         }
@@ -669,7 +671,7 @@ impl Actor {
         });
         match swept.await {
             Ok(Ok(())) => {}
-            // Tried again when the container is forgotten.
+            // Tried again when the container is removed.
             Ok(Err(error)) => {
                 tracing::debug!(container.id = %self.spec.container_id, %error, "a control group stays for now");
             }
@@ -679,7 +681,7 @@ impl Actor {
         }
     }
 
-    /// Hands over what the supervisor left unshipped.
+    /// Ships the log lines that the supervisor did not ship.
     async fn hand_over(&self) {
         let spool = self.dir.run().join(SPOOL_DIR);
         let shipped = handover::ship(
@@ -713,7 +715,7 @@ impl Actor {
         }
     }
 
-    /// Removes everything of the container, however often it takes.
+    /// Removes everything of the container; retries until it succeeds.
     async fn remove(&self) {
         failpoint!("agent::container::forget::before_remove");
         let mut said = false;
@@ -725,13 +727,13 @@ impl Actor {
                         tracing::warn!(container.id = %self.spec.container_id, "{error}; trying again");
                         said = true;
                     }
-                    sleep(REMOVE_AGAIN).await;
+                    sleep(REMOVE_RETRY).await;
                 }
             }
         }
         failpoint!("agent::container::forget::after_remove");
-        self.shared.outbox.forget(&self.spec.container_id);
-        tracing::debug!(container.id = %self.spec.container_id, "forgot a container");
+        self.shared.outbox.remove(&self.spec.container_id);
+        tracing::debug!(container.id = %self.spec.container_id, "removed a container");
     }
 
     async fn try_remove(&self) -> Result<(), String> {
@@ -757,7 +759,7 @@ impl Actor {
     }
 }
 
-/// Ends with the container.
+/// Waits for the end of the container.
 async fn wait(shared: &Shared, runtime: RuntimeKind, identity: &Identity) -> RuntimeEnd {
     match identity {
         Identity::Process(process) => {
@@ -770,7 +772,7 @@ async fn wait(shared: &Shared, runtime: RuntimeKind, identity: &Identity) -> Run
     }
 }
 
-/// Runs what blocks off the executor.
+/// Runs a blocking function on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, LaunchError> {

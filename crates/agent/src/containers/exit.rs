@@ -1,11 +1,11 @@
-//! What a container's end is called, from what is known of it. Pure.
+//! Determines a container's exit reason from what is known of its end. Pure.
 
 use det_taskspec::ContainerExit;
 
 use super::store::KillOrder;
 use crate::runtime::engine::EngineEnd;
 
-/// Signals that we end containers with.
+/// Signals with which the agent ends containers.
 const OURS: [i32; 4] = [
     2,  // SIGINT
     3,  // SIGQUIT
@@ -13,20 +13,21 @@ const OURS: [i32; 4] = [
     15, // SIGTERM
 ];
 
-/// What the runtime knows of an end.
+/// What the runtime reports of an end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RuntimeEnd {
-    /// A process ended; the kernel tells only its parent how.
+    /// A process ended; the kernel reports the exit status only to its parent.
     Process,
-    /// What the engine says.
+    /// A container of an engine ended, with what the engine reports.
     Engine(EngineEnd),
 }
 
-/// Names the end.
+/// Determines the exit reason.
 ///
-/// The supervisor's report is believed, except that an end which the master asked for, and which came by the signals
-/// that we sent, is [`ContainerExit::Killed`]. A task that ended by itself although it was asked to end keeps its exit
-/// code: it may have finished. Without a report the runtime's word counts, and then there is only "lost".
+/// The supervisor's report is used, except that an end which the master asked for, and which came from the signals that
+/// the agent sent, is [`ContainerExit::Killed`]. A task that ended by itself although it was asked to end keeps its
+/// exit code: it may have finished. Without a report the runtime's exit code counts, and without that the container is
+/// "lost".
 pub(super) fn name(
     report: Option<ContainerExit>,
     kill: Option<KillOrder>,
@@ -67,7 +68,7 @@ fn is_by_signal(exit: &ContainerExit) -> bool {
             signal,
             out_of_memory,
         } => OURS.contains(signal) && !out_of_memory,
-        // It was stopped on its way to the entrypoint, whatever that looked like from inside.
+        // It was stopped before the entrypoint ran, whatever the supervisor reported.
         ContainerExit::SetupFailed { .. }
         | ContainerExit::StartFailed { .. }
         | ContainerExit::Lost { .. }

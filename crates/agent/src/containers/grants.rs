@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use det_taskspec::guard::HostGuard;
 use det_taskspec::{ContainerSpec, DeviceMapping};
 
-use super::prepare::{Ingredients, PrepareError};
+use super::prepare::{ContainerInputs, PrepareError};
 use super::store::RuntimeKind;
 
-/// Refuses a device that the task's configuration names and that is not the task's to have.
+/// Refuses a device that the task's configuration names and that the task may not have.
 pub(super) fn check_device(
     device: &DeviceMapping,
-    ingredients: &Ingredients<'_>,
+    inputs: &ContainerInputs<'_>,
 ) -> Result<(), PrepareError> {
     let failed = |reason: String| PrepareError::Device {
         path: device.host_path.clone(),
@@ -21,8 +21,8 @@ pub(super) fn check_device(
     };
     let absent = |error: io::Error| failed(format!("it is not on this agent: {error}"));
     let real = std::fs::canonicalize(&device.host_path).map_err(absent)?;
-    let guard = ingredients.guard;
-    if ingredients.runtime == RuntimeKind::Process {
+    let guard = inputs.guard;
+    if inputs.runtime == RuntimeKind::Process {
         return match guard.device_refusal(&real) {
             Some(reason) => Err(failed(reason)),
             None => Ok(()),
@@ -38,8 +38,8 @@ pub(super) fn check_device(
     }
 }
 
-/// A device at or below a path with which root of a container is root of the host, or reads what is typed there, and that
-/// no administrator allowed; and why not.
+/// A device at or below a path that gives root of a container control over the host, or its input, and that no
+/// administrator allowed; with the reason.
 fn refused_device(path: &Path, guard: &HostGuard) -> io::Result<Option<(PathBuf, String)>> {
     const OF_THE_HOST: [&str; 17] = [
         "/dev/bsg",
@@ -64,7 +64,7 @@ fn refused_device(path: &Path, guard: &HostGuard) -> io::Result<Option<(PathBuf,
     if guard.device_refusal(path).is_none() {
         return Ok(None);
     }
-    // An engine gives everything in a directory.
+    // An engine passes all devices in a directory.
     let mut left = vec![path.to_owned()];
     let mut seen = 0;
     while let Some(next) = left.pop() {
@@ -78,9 +78,9 @@ fn refused_device(path: &Path, guard: &HostGuard) -> io::Result<Option<(PathBuf,
         let name = next.to_string_lossy();
         let is_named = OF_THE_HOST.iter().any(|start| name.starts_with(start));
         let is_dangerous = kind.is_block_device()
-            // The terminal of whoever opens it.
+            // The terminal of the process that opens it.
             || (kind.is_char_device() && is_named && name != "/dev/tty")
-            // Nobody looks through the whole host for a task.
+            // The search is limited: the whole host is not searched for a task.
             || (kind.is_dir() && !next.starts_with("/dev"))
             || seen > MOST_ENTRIES;
         if is_dangerous && let Some(reason) = guard.device_refusal(&next) {
@@ -99,16 +99,16 @@ fn refused_device(path: &Path, guard: &HostGuard) -> io::Result<Option<(PathBuf,
     Ok(None)
 }
 
-/// Refuses capabilities that the task's configuration asks for and that are not the task's to have. Processes get none.
+/// Refuses capabilities that the task's configuration asks for and that the task may not have. Processes get none.
 pub(super) fn check_capabilities(
     spec: &ContainerSpec,
-    ingredients: &Ingredients<'_>,
+    inputs: &ContainerInputs<'_>,
 ) -> Result<(), PrepareError> {
-    if ingredients.runtime == RuntimeKind::Process {
+    if inputs.runtime == RuntimeKind::Process {
         return Ok(());
     }
     for name in &spec.add_capabilities {
-        let guard = ingredients.guard;
+        let guard = inputs.guard;
         if let Some(reason) = guard.capability_refusal(name, &spec.default_capabilities) {
             let name = name.clone();
             return Err(PrepareError::Capability { name, reason });
@@ -119,7 +119,8 @@ pub(super) fn check_capabilities(
 
 /// What a task's log says where its configuration asks for capabilities in the process runtime, which gives none.
 ///
-/// Those that the master's configuration gives to every task are not named: who reads the log did not ask for them.
+/// Those that the master's configuration gives to every task are not named, because the task's owner did not ask for
+/// them.
 pub(super) fn missing_capabilities_notice(spec: &ContainerSpec) -> Option<String> {
     let asked = spec.add_capabilities.iter();
     let missing: Vec<&str> = asked

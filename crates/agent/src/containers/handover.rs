@@ -1,4 +1,5 @@
-//! Handing over what a task's supervisor left unshipped: it was killed, or the master was away for longer than it waits.
+//! Ships the log lines that a task's supervisor did not ship: it was killed, or the master was unreachable for longer
+//! than it waits.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,14 +13,14 @@ use reqwest::header::CONTENT_TYPE;
 use thiserror::Error;
 use tokio::time::Instant;
 
-/// How long the master may be away before the rest of a log is given up.
+/// How long the master may be unreachable before the rest of a log is dropped.
 const PATIENCE: Duration = Duration::from_hours(1);
-/// Longest wait for one answer.
+/// The longest wait for one response.
 const ANSWER_WITHIN: Duration = Duration::from_mins(1);
-/// Longest pause between two tries.
+/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Where logs go and in whose name.
+/// The master that logs are sent to, and the token that authorises it.
 pub(crate) struct Destination<'a> {
     pub(crate) http: &'a reqwest::Client,
     /// Base address of the master.
@@ -29,7 +30,7 @@ pub(crate) struct Destination<'a> {
     pub(crate) ids: BatchIds,
 }
 
-/// The rest of a log did not reach the master.
+/// Why the rest of a log did not reach the master.
 #[derive(Debug, Error)]
 pub(crate) enum HandoverError {
     #[error("the master does not take the rest of the log: {status} {text}")]
@@ -44,7 +45,8 @@ pub(crate) enum HandoverError {
     Body(serde_json::Error),
 }
 
-/// Ships what is not acknowledged, in order; gives the number of lines. The spool is final: its writer has ended.
+/// Ships the lines that are not acknowledged, in order; returns their number. The spool is complete: its writer has
+/// ended.
 pub(crate) async fn ship(spool: &Path, to: &Destination<'_>) -> Result<usize, HandoverError> {
     match std::fs::symlink_metadata(spool) {
         // The task owns the directory above: a link could lead anywhere.
@@ -56,7 +58,7 @@ pub(crate) async fn ship(spool: &Path, to: &Destination<'_>) -> Result<usize, Ha
     let deadline = Instant::now() + PATIENCE;
     let mut shipped = 0;
     loop {
-        // Off the executor: a batch may be megabytes from a slow disk.
+        // On a blocking thread: a batch may be megabytes from a slow disk.
         let (returned, batch) = tokio::task::spawn_blocking(move || {
             let batch = reader.next_batch(MAX_BATCH_RECORDS, MAX_BATCH_BYTES);
             (reader, batch)
@@ -72,14 +74,14 @@ pub(crate) async fn ship(spool: &Path, to: &Destination<'_>) -> Result<usize, Ha
         let body = batch_body(&batch, &to.ids).map_err(HandoverError::Body)?;
         post(&body, to, deadline).await?;
         if let Err(error) = acknowledge(spool, batch.last()) {
-            // A full disk: whoever ships after us sends again what the master has, which is harmless.
+            // Disk full: the next attempt sends lines again that the master already has, which is harmless.
             tracing::debug!(%error, "how far a log was handed over cannot be noted");
         }
         shipped += batch.records.len();
     }
 }
 
-/// Posts one batch, again and again while that can help.
+/// Posts one batch; retries as long as the error is temporary.
 async fn post(body: &[u8], to: &Destination<'_>, deadline: Instant) -> Result<(), HandoverError> {
     let url = format!("{}{LOGS_PATH}", to.master);
     let mut pause = Duration::from_millis(100);
@@ -117,7 +119,7 @@ async fn post(body: &[u8], to: &Destination<'_>, deadline: Instant) -> Result<()
     }
 }
 
-/// Whether the same request may be taken later.
+/// Whether the same request may succeed later.
 fn is_passing(status: StatusCode) -> bool {
     status.is_server_error()
         || matches!(

@@ -1,4 +1,4 @@
-//! The containers of an agent: one actor for each, from the master's wish to start it until it is forgotten.
+//! The containers of an agent: one actor for each, from the master's request to start it until it is removed.
 
 mod actor;
 mod exit;
@@ -25,9 +25,9 @@ use crate::outbox::Outbox;
 use crate::python::{self, TaskPython};
 use crate::runtime::Runtimes;
 use actor::Actor;
-use store::{ContainerDir, Found, KillOrder};
+use store::{ContainerDir, KillOrder, StoredContainer};
 
-/// What every actor uses.
+/// State that all actors share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) options: AgentOptions,
@@ -38,17 +38,17 @@ pub(crate) struct Shared {
     pub(crate) runtimes: Runtimes,
     pub(crate) outbox: Outbox,
     pub(crate) http: reqwest::Client,
-    /// The latest connection's facts; `None` until there was one.
+    /// Data of the latest connection; `None` until there was one.
     pub(crate) session: watch::Sender<Option<Session>>,
-    /// Containers of which something may run.
+    /// Containers of which a process may still run.
     pub(crate) live: watch::Sender<BTreeSet<ContainerId>>,
-    /// What of this host tasks are kept from.
+    /// The paths and capabilities of this host that tasks must not get.
     pub(crate) guard: HostGuard,
-    /// Asked for once, when the first process task starts.
+    /// The interpreter of process tasks; determined when the first one starts.
     pub(crate) python: OnceCell<TaskPython>,
 }
 
-/// What a connection tells.
+/// What the agent learns from a connection.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Session {
     pub(crate) welcome: Welcome,
@@ -73,7 +73,7 @@ impl Shared {
         )
     }
 
-    /// What process tasks are told about Python.
+    /// The Python settings of process tasks.
     pub(crate) async fn task_python(&self) -> &TaskPython {
         self.python
             .get_or_init(|| async {
@@ -83,7 +83,8 @@ impl Shared {
                     &self.data_dir.bin(),
                 )
                 .await;
-                // The interpreter was checked at the start; if it went since, tasks say so themselves.
+                // The interpreter was checked at the start; if it was removed since, tasks fail with a message of their
+                // own.
                 prepared.unwrap_or_else(|error| {
                     tracing::error!("{error}; tasks get the python3 of the agent's PATH");
                     TaskPython::default()
@@ -106,11 +107,11 @@ impl Shared {
     }
 }
 
-/// What an actor is told.
+/// A command for an actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Command {
     Kill(KillOrder),
-    Forget,
+    Remove,
 }
 
 /// Owns the actors. Dropping it stops them and leaves the containers as they are.
@@ -124,7 +125,7 @@ pub(crate) struct Manager {
 struct Inner {
     actors: BTreeMap<ContainerId, mpsc::UnboundedSender<Command>>,
     tasks: JoinSet<()>,
-    /// The tasks are being ended: nothing is started any more.
+    /// Whether the tasks are being ended: then no container is started any more.
     is_closing: bool,
 }
 
@@ -137,11 +138,11 @@ impl Manager {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing below can panic between two changes that belong together.
+        // No code that holds the lock can panic between two changes that belong together.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up the containers that an earlier agent left. Blocking for as long as reading their directories takes.
+    /// Adopts the containers that an earlier agent left. Blocking while it reads their directories.
     pub(crate) fn recover(&self) {
         let containers = self.shared.data_dir.containers();
         let trash = self.shared.data_dir.trash();
@@ -161,12 +162,12 @@ impl Manager {
                 continue;
             };
             match dir.load(self.shared.runtimes.kind) {
-                Found::Container(container) => {
+                StoredContainer::Container(container) => {
                     let (spec, record) = *container;
                     found += 1;
                     self.spawn(Actor::recovered(self.shared.clone(), dir, spec, record));
                 }
-                Found::Nothing { reason } => {
+                StoredContainer::Nothing { reason } => {
                     tracing::debug!(container.id = %id, "a start that was cut short: {reason}");
                     if let Err(error) = dir.remove(&trash) {
                         tracing::warn!(container.id = %id, "{error}");
@@ -223,15 +224,15 @@ impl Manager {
 
     /// Ends a container.
     pub(crate) fn kill(&self, container_id: &ContainerId, order: KillOrder) {
-        if !self.tell(container_id, Command::Kill(order)) {
+        if !self.send(container_id, Command::Kill(order)) {
             tracing::debug!(container.id = %container_id, "asked to end a container that is not here");
         }
     }
 
     /// Removes a container.
-    pub(crate) fn forget(&self, container_id: &ContainerId) {
-        if !self.tell(container_id, Command::Forget) {
-            self.shared.outbox.forget(container_id);
+    pub(crate) fn remove(&self, container_id: &ContainerId) {
+        if !self.send(container_id, Command::Remove) {
+            self.shared.outbox.remove(container_id);
         }
     }
 
@@ -245,7 +246,7 @@ impl Manager {
         }
     }
 
-    fn tell(&self, container_id: &ContainerId, command: Command) -> bool {
+    fn send(&self, container_id: &ContainerId, command: Command) -> bool {
         self.lock()
             .actors
             .get(container_id)
@@ -261,7 +262,7 @@ impl Manager {
             });
         }
         if actor.is_recorded() {
-            actor.announce();
+            actor.report_state();
         }
         let mut inner = self.lock();
         while let Some(ended) = inner.tasks.try_join_next() {

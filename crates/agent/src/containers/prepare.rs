@@ -1,4 +1,4 @@
-//! Making a container's directory ready for its supervisor.
+//! Prepares a container's directory for its supervisor.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, Permissions};
@@ -25,8 +25,8 @@ use crate::python::TaskPython;
 use crate::runtime::guard::create_below;
 use crate::runtime::process::place_supervisor;
 
-/// What of the agent goes into a container's directory.
-pub(crate) struct Ingredients<'a> {
+/// What the agent contributes to a container's directory.
+pub(crate) struct ContainerInputs<'a> {
     pub(crate) master: &'a MasterAddress,
     pub(crate) agent_id: &'a str,
     pub(crate) devices: &'a [Device],
@@ -41,11 +41,11 @@ pub(crate) struct Ingredients<'a> {
     pub(crate) guard: &'a HostGuard,
     /// Whether process tasks of users without a mapping run as root.
     pub(crate) root_tasks: bool,
-    /// What is wrong with this host's sandboxes; `None` = nothing.
+    /// A warning about this host's sandboxes for the task's log; `None` = there is none.
     pub(crate) notice: Option<&'a str>,
 }
 
-/// A container that cannot be made ready.
+/// Why a container cannot be prepared.
 #[derive(Debug, Error)]
 pub(crate) enum PrepareError {
     /// The task asks for what this host does not have.
@@ -69,28 +69,24 @@ pub(crate) enum PrepareError {
     },
 }
 
-/// Fills the directory. May be repeated. Blocking. Gives the task's environment.
+/// Writes the files of the directory and returns the task's environment. May be repeated. Blocking.
 pub(crate) fn prepare(
     dir: &ContainerDir,
     spec: &ContainerSpec,
-    ingredients: &Ingredients<'_>,
+    inputs: &ContainerInputs<'_>,
 ) -> Result<Vec<(String, String)>, PrepareError> {
-    let user = &identity(&spec.user, spec.owner_id, ingredients);
+    let user = &identity(&spec.user, spec.owner_id, inputs);
     for mount in &spec.mounts {
-        host_directory(mount, user, ingredients.guard)?;
+        host_directory(mount, user, inputs.guard)?;
     }
     for device in &spec.devices {
-        grants::check_device(device, ingredients)?;
+        grants::check_device(device, inputs)?;
     }
-    grants::check_capabilities(spec, ingredients)?;
+    grants::check_capabilities(spec, inputs)?;
     let run = dir.run();
     owned_directory(&run, 0o700, user)?;
-    let tls = ingredients.tls;
-    let cert = match tls
-        .master_cert
-        .as_deref()
-        .filter(|_| ingredients.master.tls)
-    {
+    let tls = inputs.tls;
+    let cert = match tls.master_cert.as_deref().filter(|_| inputs.master.tls) {
         None if tls.skip_verify => CertCheck::Off,
         None => CertCheck::Usual,
         Some(file) => {
@@ -106,13 +102,13 @@ pub(crate) fn prepare(
     let env = env::complete(
         spec,
         &AgentFacts {
-            master: ingredients.master,
-            agent_id: ingredients.agent_id,
-            devices: ingredients.devices,
+            master: inputs.master,
+            agent_id: inputs.agent_id,
+            devices: inputs.devices,
             cert,
             cert_name: tls.master_cert_name.as_deref(),
-            proxies: ingredients.proxies,
-            place: match ingredients.runtime {
+            proxies: inputs.proxies,
+            place: match inputs.runtime {
                 RuntimeKind::Process => TaskPlace::HostProcess,
                 RuntimeKind::Docker | RuntimeKind::Podman => TaskPlace::Container,
             },
@@ -126,24 +122,24 @@ pub(crate) fn prepare(
     give(&to, user)?;
 
     let to = dir.supervisor();
-    place_supervisor(ingredients.supervisor, &ingredients.bin, &to)
+    place_supervisor(inputs.supervisor, &inputs.bin, &to)
         .map_err(access("place the supervisor at", &to))?;
-    if ingredients.runtime == RuntimeKind::Process {
-        write_json(&dir.sandbox(), &sandbox(spec, user, ingredients))?;
+    if inputs.runtime == RuntimeKind::Process {
+        write_json(&dir.sandbox(), &sandbox(spec, user, inputs))?;
     }
     Ok(env)
 }
 
-/// Who the task is on this host. Root is given to no process task unless the agent's configuration says so; in a
-/// container it is the root of the image.
-fn identity(user: &TaskUser, owner_id: i64, ingredients: &Ingredients<'_>) -> TaskUser {
-    match ingredients.runtime {
-        RuntimeKind::Process => process_user(user, owner_id, ingredients.root_tasks),
+/// The account of the task on this host. A process task runs as root only if the agent's configuration allows it; in a
+/// container it is root of the image.
+fn identity(user: &TaskUser, owner_id: i64, inputs: &ContainerInputs<'_>) -> TaskUser {
+    match inputs.runtime {
+        RuntimeKind::Process => process_user(user, owner_id, inputs.root_tasks),
         RuntimeKind::Docker | RuntimeKind::Podman => user.clone(),
     }
 }
 
-/// Who a process task of `user` is, which is the task of the cluster's user with this number.
+/// The account of a process task of `user`, which belongs to the cluster's user with this id.
 pub(crate) fn process_user(user: &TaskUser, owner_id: i64, root_tasks: bool) -> TaskUser {
     if user.uid != 0 || root_tasks || !nix::unistd::geteuid().is_root() {
         return user.clone();
@@ -166,14 +162,14 @@ pub(crate) fn process_user(user: &TaskUser, owner_id: i64, root_tasks: bool) -> 
     }
 }
 
-/// Whether this process may use an id: in a user namespace, as in a container without privileges, few are there.
+/// Whether this process may use an id: a user namespace, as in a container without privileges, has only few.
 fn is_mapped(id: u32) -> bool {
     ["/proc/self/uid_map", "/proc/self/gid_map"]
         .iter()
         .all(|path| std::fs::read_to_string(path).is_ok_and(|map| maps(&map, id)))
 }
 
-/// Whether a map of `/proc/PID/uid_map` has an id inside.
+/// Whether an id is mapped by the text of `/proc/PID/uid_map`.
 fn maps(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers = line
@@ -186,9 +182,9 @@ fn maps(map: &str, id: u32) -> bool {
 }
 
 /// The sandbox of a process task.
-fn sandbox(spec: &ContainerSpec, user: &TaskUser, ingredients: &Ingredients<'_>) -> SandboxSpec {
-    let python = ingredients.python;
-    let devices = device_mappings(ingredients.own_devices);
+fn sandbox(spec: &ContainerSpec, user: &TaskUser, inputs: &ContainerInputs<'_>) -> SandboxSpec {
+    let python = inputs.python;
+    let devices = device_mappings(inputs.own_devices);
     SandboxSpec {
         user: user.clone(),
         mounts: spec.mounts.clone(),
@@ -199,9 +195,9 @@ fn sandbox(spec: &ContainerSpec, user: &TaskUser, ingredients: &Ingredients<'_>)
         python_path: python.package_path.clone(),
         env: base_env(user, |name| std::env::var(name).ok()),
         devices: devices.chain(spec.devices.iter().cloned()).collect(),
-        guard: ingredients.guard.clone(),
+        guard: inputs.guard.clone(),
         exposed: exposed(python),
-        notice: notice(user, ingredients),
+        notice: notice(user, inputs),
     }
 }
 
@@ -214,12 +210,12 @@ pub(crate) fn exposed(python: &TaskPython) -> Vec<PathBuf> {
     exposed
 }
 
-/// What the task's log says first about its sandbox.
-fn notice(user: &TaskUser, ingredients: &Ingredients<'_>) -> Option<String> {
+/// The first line of the task's log about its sandbox.
+fn notice(user: &TaskUser, inputs: &ContainerInputs<'_>) -> Option<String> {
     const ROOT: &str = "this task runs as root of the agent's host, because the agent's configuration says \
                         \"root_tasks: root\": it can read whatever root owns there";
     let is_root = user.uid == 0 && nix::unistd::geteuid().is_root();
-    let parts: Vec<&str> = ingredients
+    let parts: Vec<&str> = inputs
         .notice
         .into_iter()
         .chain(is_root.then_some(ROOT))
@@ -262,7 +258,7 @@ pub(crate) fn device_mappings(devices: &[LocalDevice]) -> impl Iterator<Item = D
     })
 }
 
-/// What takes the place of an image's environment.
+/// The environment that a process task has instead of an image's.
 fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
     const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // Where libraries and languages of the host are found; nothing that could hold a secret.
@@ -290,7 +286,7 @@ fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(Strin
     env
 }
 
-/// Makes sure that what is to be mounted is there, and that the task may have it.
+/// Checks that the directory to be mounted exists, and that the task may have it.
 fn host_directory(
     mount: &det_taskspec::Mount,
     user: &TaskUser,
@@ -338,8 +334,8 @@ fn host_directory(
     }
 }
 
-/// Lets tasks of every user keep things in a directory that they share, each its own: like `/tmp`. An agent that is not
-/// root has one user only.
+/// Lets tasks of all users create files in a shared directory, like `/tmp`: each may remove only its own. An agent that
+/// is not root has one user only.
 fn open_to_all_tasks(path: &Path) -> io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -354,17 +350,17 @@ fn owned_directory(path: &Path, mode: u32, user: &TaskUser) -> Result<(), Prepar
         }
         _ => {}
     }
-    // What a task left there must not lead elsewhere.
+    // A link that a task left there must not be followed.
     if !std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
         let other = io::Error::other("it is no directory");
         return Err(access("create", path)(other));
     }
-    // The umask may have taken bits away.
+    // The umask may have removed bits.
     std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(access("open", path))?;
     give(path, user)
 }
 
-/// Hands a file to the task's user; an agent that is not root has only itself to hand it to.
+/// Makes the task's user the owner of a file; does nothing if the agent is not root.
 fn give(path: &Path, user: &TaskUser) -> Result<(), PrepareError> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -394,7 +390,7 @@ mod tests {
     use super::*;
     use crate::testing::container_spec;
 
-    struct Scene {
+    struct Setup {
         root: tempfile::TempDir,
         spec: ContainerSpec,
         python: TaskPython,
@@ -402,7 +398,7 @@ mod tests {
         runtime: RuntimeKind,
     }
 
-    impl Scene {
+    impl Setup {
         fn new() -> Self {
             let root = tempfile::tempdir().unwrap();
             std::fs::write(root.path().join("supervisor"), "#!").unwrap();
@@ -426,7 +422,7 @@ mod tests {
             prepare(
                 &self.dir(),
                 &self.spec,
-                &Ingredients {
+                &ContainerInputs {
                     master: &MasterAddress::parse(master).unwrap(),
                     agent_id: "a",
                     devices: &[],
@@ -462,7 +458,7 @@ mod tests {
 
     #[test]
     fn the_supervisor_finds_its_script_complete_and_private() {
-        let scene = Scene::new();
+        let scene = Setup::new();
         let env = scene.prepare("http://10.0.0.1:8080").unwrap();
         scene.prepare("http://10.0.0.1:8080").unwrap();
         let path = scene.dir().run().join(SCRIPT_FILE);
@@ -496,7 +492,7 @@ mod tests {
 
     #[test]
     fn the_working_directory_names_the_user_that_the_task_runs_as() {
-        let mut scene = Scene::new();
+        let mut scene = Setup::new();
         scene.runtime = RuntimeKind::Docker;
         scene.spec.user.user = "svc".into();
         scene.spec.user.uid = nix::unistd::geteuid().as_raw();
@@ -508,8 +504,8 @@ mod tests {
     }
 
     #[test]
-    fn with_tls_the_certificate_lies_where_the_environment_says() {
-        let scene = Scene::new();
+    fn with_tls_the_certificate_is_where_the_environment_says() {
+        let scene = Setup::new();
         let env = scene.prepare("https://10.0.0.1:8443").unwrap();
         let cert = scene.dir().run().join(CERT_FILE);
         assert_eq!(std::fs::read(cert).unwrap(), b"PEM");
@@ -518,7 +514,7 @@ mod tests {
 
     #[test]
     fn checkpoint_directories_are_made_where_an_administrator_chose_them() {
-        let scene = Scene::new();
+        let scene = Setup::new();
         let storage = scene.root.path().join("storage/deep");
         let mut scene = scene.mount(&storage, true);
         let message = scene.prepare("http://m").unwrap_err().to_string();
@@ -541,13 +537,13 @@ mod tests {
 
     #[test]
     fn no_link_leads_a_mount_to_the_data_of_the_cluster() {
-        let mut scene = Scene::new();
+        let mut scene = Setup::new();
         let root = scene.root.path().canonicalize().unwrap();
         scene.guard.protected = vec![root.join("c1")];
         scene.guard.allowed = vec![root.clone()];
         std::os::unix::fs::symlink(root.join("c1"), root.join("link")).unwrap();
         for source in ["link", "c1/run", "."] {
-            let mut other = Scene::new();
+            let mut other = Setup::new();
             other.guard = scene.guard.clone();
             std::fs::create_dir_all(root.join("c1/run")).unwrap();
             let error = other
@@ -564,7 +560,7 @@ mod tests {
 
     #[test]
     fn devices_are_given_only_where_an_administrator_allowed_them() {
-        let mut scene = Scene::new();
+        let mut scene = Setup::new();
         scene.spec.devices.push(DeviceMapping {
             host_path: "/dev/null".into(),
             container_path: "/dev/extra".into(),
@@ -578,7 +574,7 @@ mod tests {
 
     #[test]
     fn containers_get_harmless_devices_and_no_directory_that_is_none_of_devices() {
-        let mut scene = Scene::new();
+        let mut scene = Setup::new();
         scene.runtime = RuntimeKind::Docker;
         let mut device = |path: &str| {
             scene.spec.devices = vec![DeviceMapping {
@@ -598,7 +594,7 @@ mod tests {
     #[test]
     fn containers_get_capabilities_that_reach_out_of_them_only_where_an_administrator_allowed_them()
     {
-        let mut scene = Scene::new();
+        let mut scene = Setup::new();
         scene.spec.add_capabilities = vec!["SYS_PTRACE".into(), "SYS_ADMIN".into()];
         scene.prepare("http://m").unwrap();
         scene.runtime = RuntimeKind::Docker;

@@ -1,12 +1,12 @@
-//! A container's directory: what the agent knows of it, so that the next agent knows it too.
+//! A container's directory: the state that the next agent needs.
 //!
 //! ```text
-//! <id>/spec.json        what the master asked for; mode 0600, it holds the task's token
-//! <id>/state.json       how far the agent is; always written before the step it announces
+//! <id>/spec.json        the master's specification; mode 0600, because it contains the task's token
+//! <id>/state.json       the agent's state; always written before the step that it announces
 //! <id>/det-supervisor   the supervisor's executable
 //! ```
 //!
-//! The rest is what agent and supervisor leave for each other: [`det_taskspec::sandbox`].
+//! The other files are exchanged between agent and supervisor: [`det_taskspec::sandbox`].
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,17 +28,17 @@ pub(crate) struct ContainerDir {
     path: PathBuf,
 }
 
-/// How far the agent is with a container.
+/// The agent's state of a container, as stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// What it runs in; stays what it was when the agent is restarted with another choice.
+    /// The runtime it runs in; does not change if the agent is restarted with another one.
     pub(crate) runtime: RuntimeKind,
     pub(crate) phase: Phase,
-    /// The strongest wish of the master to end it, if there was one.
+    /// The strongest order of the master to end it, if there was one.
     pub(crate) kill: Option<KillOrder>,
 }
 
-/// A runtime.
+/// The kind of a container runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RuntimeKind {
@@ -48,7 +48,7 @@ pub(crate) enum RuntimeKind {
 }
 
 impl RuntimeKind {
-    /// The name that the master and people see.
+    /// The name in reports to the master and in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -58,23 +58,24 @@ impl RuntimeKind {
     }
 }
 
-/// Life of a container in the agent. Only ever moves downward in this list.
+/// The phase of a container in the agent. It only moves down this list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
 pub(crate) enum Phase {
-    /// Accepted; nothing was done for it outside its directory.
+    /// Accepted; nothing exists outside its directory.
     Assigned,
-    /// About to be started, or started: whoever reads this must look.
+    /// About to be started, or started: after a restart the agent must look for it.
     Launching,
     /// Started.
     Started(Started),
-    /// Ended; what is left of its logs is still to be handed over. The master hears of the end after that, and until
-    /// then what it heard last.
+    /// Ended; the rest of its logs is still to be shipped. The end is reported to the master after that; until then
+    /// the
+    /// last report stays valid.
     Ended {
         exit: ContainerExit,
         started: Option<Started>,
     },
-    /// Ended and handed over; waits to be forgotten.
+    /// Ended and shipped; waits until the master lets it be removed.
     Terminated { exit: ContainerExit },
 }
 
@@ -92,24 +93,24 @@ pub(crate) struct Started {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub(crate) enum Identity {
-    /// A process: the number alone may be given to another one later, with the start time it cannot.
+    /// A process. The process id may be used again later, but not with the same start time.
     Process(ProcessIdentity),
     /// The engine's id.
     Engine { id: String },
 }
 
-/// Which process.
+/// Identifies a process on this host, also after a restart of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: i32,
     /// Start time in clock ticks since the host's start, field 22 of `/proc/<pid>/stat`.
     pub(crate) start_ticks: u64,
-    /// Which start of the host, from `/proc/sys/kernel/random/boot_id`.
+    /// Identifies the boot of the host; from `/proc/sys/kernel/random/boot_id`.
     pub(crate) boot_id: String,
 }
 
 impl Identity {
-    /// Proof that this is still the same container, for people and tests.
+    /// An id that shows that this is still the same container, for users and tests.
     pub(crate) fn runtime_id(&self) -> String {
         match self {
             Self::Process(process) => process.pid.to_string(),
@@ -118,18 +119,18 @@ impl Identity {
     }
 }
 
-/// A wish to end a container.
+/// An order to end a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KillOrder {
-    /// Ask it, and wait for the script's grace.
+    /// Ask it, and wait for the script's grace period.
     Gracefully,
-    /// End it now, but let its logs out.
+    /// Kill it now, but ship its logs.
     AtOnce,
 }
 
 impl Phase {
-    /// What the master is told.
+    /// The state to report to the master.
     pub(crate) fn report(&self) -> ContainerState {
         match self {
             Self::Assigned => ContainerState::Assigned,
@@ -143,13 +144,13 @@ impl Phase {
         }
     }
 
-    /// Whether something of it may still run.
+    /// Whether a process of it may still run.
     pub(crate) fn is_live(&self) -> bool {
         matches!(self, Self::Assigned | Self::Launching | Self::Started(_))
     }
 }
 
-/// What the master is told of a container that runs.
+/// The state to report of a running container.
 pub(crate) fn running(started: &Started) -> ContainerState {
     ContainerState::Running {
         host_address: started.host_address.clone(),
@@ -158,7 +159,7 @@ pub(crate) fn running(started: &Started) -> ContainerState {
     }
 }
 
-/// A container's directory cannot be used.
+/// Why a container's directory cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum StoreError {
     #[error(
@@ -175,11 +176,11 @@ pub(crate) enum StoreError {
     Content { path: PathBuf, reason: String },
 }
 
-/// What was found in a directory left by an earlier agent.
+/// The content of a directory left by an earlier agent.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum StoredContainer {
     Container(Box<(ContainerSpec, Record)>),
-    /// Nothing was ever done for it: its description is not even complete.
+    /// Nothing was started: the specification is not complete.
     Nothing {
         reason: StoreError,
     },
@@ -219,7 +220,7 @@ impl ContainerDir {
         self.path.join("det-supervisor")
     }
 
-    /// What the supervisor of a process says before its sandbox stands.
+    /// File with the output of a process's supervisor before its sandbox is set up.
     pub(crate) fn sandbox_log(&self) -> PathBuf {
         self.path.join(SANDBOX_LOG_FILE)
     }
@@ -229,7 +230,7 @@ impl ContainerDir {
         self.path.join(SANDBOX_FILE)
     }
 
-    /// The last words of the supervisor, for messages about an end without a report. Empty when there are none.
+    /// The last output of the supervisor, for messages about an end without a report. Empty if there is none.
     pub(crate) fn last_words(&self) -> String {
         let text = [self.run().join(DIAGNOSTICS_FILE), self.sandbox_log()]
             .iter()
@@ -244,14 +245,14 @@ impl ContainerDir {
         lines[lines.len().saturating_sub(3)..].join(" / ")
     }
 
-    /// Makes the directory and writes what the master asked for.
+    /// Creates the directory and writes the specification.
     pub(crate) fn create(&self, spec: &ContainerSpec, record: &Record) -> Result<(), StoreError> {
         make_private_dir(&self.path).map_err(self.access("create"))?;
         self.write("spec.json", spec)?;
         self.save(record)
     }
 
-    /// Writes how far the agent is.
+    /// Writes the agent's state.
     pub(crate) fn save(&self, record: &Record) -> Result<(), StoreError> {
         self.write("state.json", record)
     }
@@ -269,14 +270,14 @@ impl ContainerDir {
         })
     }
 
-    /// Reads what an earlier agent left.
+    /// Reads what an earlier agent stored.
     ///
-    /// A record that is missing or broken while the description is whole is taken as [`Phase::Launching`]: the phase
-    /// that assumes nothing and looks.
-    pub(crate) fn load(&self, runtime: RuntimeKind) -> Found {
+    /// If the record is missing or damaged while the specification is complete, the phase is [`Phase::Launching`],
+    /// which assumes nothing and looks for the container.
+    pub(crate) fn load(&self, runtime: RuntimeKind) -> StoredContainer {
         let spec: ContainerSpec = match self.read("spec.json") {
             Ok(spec) => spec,
-            Err(reason) => return Found::Nothing { reason },
+            Err(reason) => return StoredContainer::Nothing { reason },
         };
         let record = self.read("state.json").unwrap_or_else(|reason: StoreError| {
             tracing::warn!(container.id = %spec.container_id, "{reason}; looking for the container instead");
@@ -286,7 +287,7 @@ impl ContainerDir {
                 kill: None,
             }
         });
-        Found::Container(Box::new((spec, record)))
+        StoredContainer::Container(Box::new((spec, record)))
     }
 
     fn read<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T, StoreError> {
@@ -413,7 +414,7 @@ mod tests {
             record.phase = phase;
             record.kill = Some(KillOrder::Gracefully);
             dir.save(&record).unwrap();
-            let Found::Container(found) = dir.load(RuntimeKind::Docker) else {
+            let StoredContainer::Container(found) = dir.load(RuntimeKind::Docker) else {
                 panic!("the container is there");
             };
             assert_eq!(*found, (spec.clone(), record.clone()));
@@ -432,7 +433,7 @@ mod tests {
         };
         dir.create(&spec, &record).unwrap();
         std::fs::write(dir.path().join("state.json"), "").unwrap();
-        let Found::Container(found) = dir.load(RuntimeKind::Process) else {
+        let StoredContainer::Container(found) = dir.load(RuntimeKind::Process) else {
             panic!("the container is there");
         };
         assert_eq!(found.1.phase, Phase::Launching);
@@ -445,7 +446,7 @@ mod tests {
         std::fs::create_dir(dir.path()).unwrap();
         assert!(matches!(
             dir.load(RuntimeKind::Process),
-            Found::Nothing { .. }
+            StoredContainer::Nothing { .. }
         ));
     }
 

@@ -1,4 +1,4 @@
-//! Slots without a GPU: the host's processors, and made-up slots for tests.
+//! Slots without a GPU: the host's processors, and artificial slots for tests.
 
 use det_ids::{AgentId, SlotId};
 use det_taskspec::{Device, DeviceKind};
@@ -20,7 +20,7 @@ pub(super) fn whole_host(agent_id: &AgentId) -> LocalDevice {
     }
 }
 
-/// `count` made-up CPU slots.
+/// `count` artificial CPU slots.
 pub(super) fn artificial(agent_id: &AgentId, count: u32) -> Vec<LocalDevice> {
     (0..count)
         .map(|index| LocalDevice {
@@ -40,7 +40,7 @@ fn brand(cpuinfo: &str, cores: usize) -> String {
     let model = cpuinfo
         .lines()
         .filter_map(|line| line.split_once(':'))
-        // ARM kernels print no model name but sometimes the hardware's.
+        // ARM kernels print no model name, but sometimes the name of the hardware.
         .find(|(key, _)| matches!(key.trim(), "model name" | "Hardware" | "cpu model"))
         .map(|(_, value)| value.split_whitespace().collect::<Vec<_>>().join(" "))
         .filter(|model| !model.is_empty())
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_model_the_architecture_stands_in() {
+    fn without_a_model_the_architecture_is_named() {
         assert_eq!(brand("", 1), format!("{} CPU x 1", std::env::consts::ARCH));
         assert!(brand("processor : 0\nmodel name :\n", 2).ends_with("CPU x 2"));
     }

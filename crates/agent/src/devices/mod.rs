@@ -1,4 +1,5 @@
-//! What this host can offer as slots. A missing driver or tool is a normal answer: it means "none of these".
+//! The devices of this host that can be slots. A missing driver or tool is not an error: it means that there are no
+//! such devices.
 
 mod cpu;
 mod nvidia;
@@ -12,7 +13,7 @@ use det_taskspec::{Device, DeviceKind};
 
 use crate::options::SlotType;
 
-/// A device with what the runtimes need beyond its wire form.
+/// A device with what the runtimes need in addition to its wire form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalDevice {
     pub(crate) device: Device,
@@ -23,13 +24,13 @@ pub(crate) struct LocalDevice {
 /// A GPU as a driver or tool describes it, before it has a slot number.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct FoundGpu {
-    /// The driver's own number.
+    /// The driver's index.
     index: u32,
     name: String,
     uuid: String,
     pci_bus_id: String,
     serial: String,
-    /// MIG instances, `(name, uuid)`; when there are any, they are the slots and the whole GPU is not.
+    /// MIG instances, `(name, uuid)`; if there are any, they are the slots instead of the whole GPU.
     instances: Vec<(String, String)>,
     nodes: Vec<PathBuf>,
 }
@@ -92,7 +93,7 @@ fn number(kind: DeviceKind, gpus: Vec<FoundGpu>, visible: Option<&str>) -> Vec<L
     devices
 }
 
-/// Runs a tool that may not be there; its standard output when it ended well.
+/// Runs a tool that may not exist; returns its standard output if it succeeded.
 fn tool_output(program: &str, arguments: &[&str]) -> Option<String> {
     match std::process::Command::new(program)
         .args(arguments)

@@ -19,7 +19,7 @@ pub(super) fn detect() -> Vec<FoundGpu> {
 }
 
 fn from_library() -> Result<Vec<FoundGpu>, NvmlError> {
-    // The name without a version comes with development packages only; hosts have the one with it.
+    // Only development packages contain the name without a version; all hosts have the name with the version.
     let nvml = Nvml::builder()
         .lib_path("libnvidia-ml.so.1".as_ref())
         .init()
@@ -54,7 +54,7 @@ fn from_library() -> Result<Vec<FoundGpu>, NvmlError> {
     Ok(gpus)
 }
 
-/// The device files of one GPU. The files of MIG instances are not told apart: an instance gets those of all.
+/// The device files of one GPU. The files of MIG instances are not distinguished: an instance gets those of all.
 fn nodes(minor: Option<u32>, index: u32) -> Vec<PathBuf> {
     let mut nodes = vec![PathBuf::from(format!(
         "/dev/nvidia{}",

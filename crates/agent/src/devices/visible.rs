@@ -1,4 +1,4 @@
-//! Narrowing GPUs to a list of indices, UUIDs, PCI bus ids or board serials.
+//! Filters GPUs by a list of indices, UUIDs, PCI bus ids or board serials.
 
 use super::FoundGpu;
 

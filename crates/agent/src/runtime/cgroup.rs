@@ -1,5 +1,5 @@
-//! A control group per process task, so that ending it ends everything in it. Without the right to make one the process
-//! table must do; that is normal on a laptop and said once, at debug level.
+//! A control group per process task, so that ending it ends everything in it. Without permission to create one, the
+//! process table is used instead; that is normal on a laptop and logged once, at debug level.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,21 +9,21 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Where the groups of tasks are made. Beside the groups of services, not below the agent's own: a service manager that
-/// stops the agent must not take the tasks with it.
+/// Directory in which the groups of tasks are created. It is not below the agent's own group, because a service manager
+/// that stops the agent must not stop the tasks.
 #[derive(Debug, Clone)]
 pub(crate) struct CgroupRoot {
     path: Option<PathBuf>,
 }
 
 impl CgroupRoot {
-    /// Finds out whether groups can be made on this host.
+    /// Determines whether groups can be created on this host.
     pub(crate) fn detect() -> Self {
         Self::detect_below(Path::new("/sys/fs/cgroup"))
     }
 
     fn detect_below(mount: &Path) -> Self {
-        // Version 1 has a tree per controller; any of them serves to hold processes together.
+        // Version 1 has a tree per controller; any of them can group processes.
         let candidates = if mount.join("cgroup.controllers").exists() {
             vec![mount.to_owned()]
         } else {
@@ -43,7 +43,7 @@ impl CgroupRoot {
         Self { path }
     }
 
-    /// The group of a container, whether it exists or not; `None` where there are no groups.
+    /// The group of a container, whether it exists or not; `None` if this host has no groups.
     pub(crate) fn group(&self, container_id: &str) -> Option<Cgroup> {
         Some(Cgroup {
             path: self.path.as_ref()?.join(container_id),
@@ -58,7 +58,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes the group and opens the file through which a process enters it by writing `0`.
+    /// Creates the group and opens the file through which a process enters it by writing `0`.
     pub(crate) fn create(&self) -> io::Result<File> {
         match std::fs::create_dir(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -71,7 +71,7 @@ impl Cgroup {
 
     /// Kills every process in the group and below; returns how many there were.
     pub(crate) fn kill_all(&self) -> usize {
-        // Version 2 has a switch for it, which also catches processes being born.
+        // Version 2 has a file for it, which also kills processes that are being created.
         let switched = std::fs::write(self.path.join("cgroup.kill"), "1").is_ok();
         let mut killed = 0;
         for group in self.groups() {
@@ -79,7 +79,7 @@ impl Cgroup {
                 continue;
             };
             for pid in text.lines().filter_map(|line| line.parse::<i32>().ok()) {
-                // 0 stands for a process outside of what we can see; signal 0 would be ourselves.
+                // 0 is a process outside this namespace; a signal to 0 would go to this process group.
                 if pid <= 0 {
                     continue;
                 }
@@ -109,7 +109,8 @@ impl Cgroup {
         found
     }
 
-    /// Removes the group, killing what is left in it. Blocking, for a moment: the kernel empties groups on its own time.
+    /// Removes the group, killing what is left in it. Blocking for a short time, because the kernel removes processes
+    /// from groups asynchronously.
     pub(crate) fn remove(&self) -> io::Result<()> {
         let mut last = Ok(());
         for _ in 0..100 {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_version_2_lie_at_the_top() {
+    fn groups_of_version_2_are_at_the_top() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("cgroup.controllers"), "").unwrap();
         std::fs::write(root.path().join("cgroup.procs"), "").unwrap();
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_version_1_lie_in_a_controllers_tree() {
+    fn groups_of_version_1_are_in_the_tree_of_a_controller() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("freezer")).unwrap();
         std::fs::write(root.path().join("freezer/cgroup.procs"), "").unwrap();

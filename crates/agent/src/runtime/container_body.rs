@@ -1,4 +1,4 @@
-//! A container's description in the engine's own words. Pure.
+//! Builds the engine's description of a container. Pure.
 
 use std::collections::HashMap;
 
@@ -124,16 +124,16 @@ fn host_config(
     }
 }
 
-/// What differs from the engine's usual protection of a container.
+/// Differences from the engine's default protection of a container.
 fn security_options(spec: &ContainerSpec, has_rocm: bool) -> Option<Vec<String>> {
     let mut options = Vec::new();
     if has_rocm {
-        // AMD's run time needs system calls that the usual filter refuses.
+        // AMD's runtime needs system calls that the default filter refuses.
         options.push("seccomp=unconfined".to_owned());
     }
     if spec.user.uid != 0 {
-        // The user chose the image: a program in it that belongs to root and says so would make root of anybody, with
-        // root's rights on what is mounted.
+        // The user chose the image: a setuid-root program in it would give any user root's rights on what is
+        // mounted.
         options.push("no-new-privileges".to_owned());
     }
     (!options.is_empty()).then_some(options)

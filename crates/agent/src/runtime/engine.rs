@@ -1,7 +1,7 @@
 //! Tasks as containers of a Docker engine, or of Podman through its Docker-compatible service.
 //!
-//! A container is named and labelled after our container id, so that it is found again and never made twice. The engine
-//! does not remove it when it ends: the agent does, once the master has stored the end.
+//! A container is named and labelled after our container id, so that it is found again and never created twice. The
+//! engine does not remove it when it ends: the agent does, once the master has stored the end.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(super) const LABEL_INSTANCE: &str = "ai.determined.agent.instance";
 
 /// Pause before an engine that does not answer is asked again.
 const RETRY: Duration = Duration::from_secs(2);
-/// Longest wait for the answer to one request that is not a wait or a pull, in seconds.
+/// The longest wait for the response to one request that is not a wait or a pull, in seconds.
 const REQUEST_SECONDS: u64 = 120;
 
 /// A connection to an engine.
@@ -44,11 +44,11 @@ const REQUEST_SECONDS: u64 = 120;
 pub(crate) struct Engine {
     docker: Docker,
     kind: RuntimeKind,
-    /// As the engine tells it; empty when it did not.
+    /// The engine's version; empty if it did not report one.
     version: String,
 }
 
-/// An engine did not do what it was asked.
+/// Why a request to an engine failed.
 #[derive(Debug, Error)]
 pub(crate) enum EngineError {
     #[error(
@@ -73,14 +73,14 @@ pub(crate) enum EngineError {
     PodmanTooOld { version: String },
 }
 
-/// How a container of the engine stands.
+/// State of a container in the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EngineState {
-    /// The engine has none.
+    /// It does not exist.
     Absent,
-    /// Made, never started.
+    /// Created, never started.
     Created { id: String },
-    /// Runs.
+    /// It runs.
     Running { id: String },
     /// Has ended.
     Ended { id: String },
@@ -89,13 +89,13 @@ pub(crate) enum EngineState {
 /// How a container ended, as far as the engine can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EngineEnd {
-    /// It is not there any more.
+    /// It does not exist any more.
     Gone,
     /// Its first process ended with this code.
     Exited { code: i64, out_of_memory: bool },
 }
 
-/// What the engine needs to know of the agent to make a container.
+/// What the engine needs to know of the agent to create a container.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ContainerContext<'a> {
     pub(crate) dir: &'a ContainerDir,
@@ -111,7 +111,7 @@ pub(crate) struct ContainerContext<'a> {
 }
 
 impl Engine {
-    /// Connects, within `patience`.
+    /// Connects to an engine; fails if it does not answer within `patience`.
     pub(crate) async fn connect(
         kind: RuntimeKind,
         socket: Option<&Path>,
@@ -154,12 +154,12 @@ impl Engine {
         self.kind
     }
 
-    /// The engine's version, for people.
+    /// The engine's version, for messages.
     pub(crate) fn version(&self) -> &str {
         &self.version
     }
 
-    /// Whether the image is here.
+    /// Whether the engine has the image.
     pub(crate) async fn has_image(&self, image: &str) -> Result<bool, EngineError> {
         match self
             .docker
@@ -172,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// Pulls an image. `say` gets a line now and then. Stopping this future stops the pull.
+    /// Pulls an image. `say` receives a progress line from time to time. Dropping this future stops the pull.
     pub(crate) async fn pull(
         &self,
         image: &str,
@@ -198,7 +198,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the container, or finds the one made earlier; does not start it. Gives the engine's id.
+    /// Creates the container, or finds one created earlier; does not start it. Returns the engine's id.
     pub(crate) async fn create(
         &self,
         spec: &ContainerSpec,
@@ -238,11 +238,11 @@ impl Engine {
         }
     }
 
-    /// Starts a container that was made.
+    /// Starts a created container.
     pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
         match self.docker.start_container(id, None).await {
             Ok(()) => Ok(()),
-            // It runs already.
+            // It already runs.
             Err(EngineFault::DockerResponseServerError {
                 status_code: 304, ..
             }) => Ok(()),
@@ -260,7 +260,7 @@ impl Engine {
         Ok(published(&state))
     }
 
-    /// How the container of this id stands.
+    /// State of the container with this id.
     pub(crate) async fn find(
         &self,
         container_id: &ContainerId,
@@ -276,8 +276,7 @@ impl Engine {
         }
     }
 
-    /// Ends when the container has ended; an engine that restarts meanwhile is waited for. Losing this future loses
-    /// nothing.
+    /// Waits for the end of the container, also while the engine restarts. Dropping this future loses nothing.
     pub(crate) async fn wait(&self, id: &str) -> EngineEnd {
         let mut said = false;
         loop {
@@ -285,7 +284,7 @@ impl Engine {
                 .condition("not-running")
                 .build();
             let mut answer = Box::pin(self.docker.wait_container(id, Some(options)));
-            // Whatever the answer, the container itself is asked next.
+            // The state of the container decides, whatever the answer was.
             answer.next().await;
             match self.docker.inspect_container(id, None).await {
                 Err(fault) if is_absent(&fault) => return EngineEnd::Gone,
@@ -313,7 +312,7 @@ impl Engine {
         }
     }
 
-    /// Sends a signal to the container's first process. One that has ended does not mind.
+    /// Sends a signal to the container's first process; ignored if it has ended.
     pub(crate) async fn signal(&self, id: &str, signal: Signal) {
         let options = KillContainerOptionsBuilder::new()
             .signal(signal.as_str())
@@ -324,7 +323,7 @@ impl Engine {
                 status_code: 404 | 409,
                 ..
             }) => {}
-            // Podman says so with a general status.
+            // Podman reports this with a general status.
             Err(EngineFault::DockerResponseServerError { message, .. })
                 if message.contains("not running") || message.contains("can only kill running") => {
             }
@@ -334,7 +333,7 @@ impl Engine {
         }
     }
 
-    /// Removes the container, dead or alive. One that is gone does not mind.
+    /// Removes the container, running or not; succeeds if it does not exist.
     pub(crate) async fn remove(&self, container_id: &ContainerId) -> Result<(), EngineError> {
         self.remove_named(&name(container_id)).await
     }
@@ -355,7 +354,7 @@ impl Engine {
         }
     }
 
-    /// Removes containers of this agent that it has no directory for: what they are for is not known any more.
+    /// Removes containers of this agent that have no directory: their purpose is not known any more.
     pub(crate) async fn remove_strays(
         &self,
         instance_id: &str,
@@ -401,7 +400,7 @@ fn name(container_id: &ContainerId) -> String {
     format!("det-{container_id}")
 }
 
-/// Where an engine listens unless told otherwise.
+/// The default socket of an engine.
 fn usual_socket(kind: RuntimeKind) -> PathBuf {
     let from_environment = std::env::var("DOCKER_HOST")
         .ok()
@@ -460,7 +459,7 @@ fn published(found: &ContainerInspectResponse) -> Vec<(u16, u16)> {
     list
 }
 
-/// Whether a Podman of this version passes GPUs on.
+/// Whether Podman of this version supports GPUs by CDI name.
 fn podman_takes_cdi(version: &str) -> bool {
     let mut numbers = version
         .split(['.', '-'])
@@ -486,13 +485,13 @@ fn refused(action: &'static str) -> impl FnOnce(EngineFault) -> EngineError {
     }
 }
 
-/// What the engine itself says, without the client's wrapping.
+/// The engine's own message, without the client's prefix.
 fn sentence(fault: &EngineFault) -> String {
     match fault {
         EngineFault::DockerResponseServerError { message, .. } => message.clone(),
         EngineFault::DockerStreamError { error } => error.clone(),
         other => {
-            // The chain holds what matters: "connection refused" is two levels down.
+            // The cause is in the chain: "connection refused" is two levels down.
             let mut text = other.to_string();
             let mut cause = std::error::Error::source(other);
             while let Some(inner) = cause {
@@ -504,7 +503,7 @@ fn sentence(fault: &EngineFault) -> String {
     }
 }
 
-/// Keeps little of what a supervisor prints itself: the task's output is in its spool.
+/// Keeps little of the supervisor's own output: the task's output is in its spool.
 pub(super) fn log_config() -> HostConfigLogConfig {
     HostConfigLogConfig {
         typ: Some("json-file".to_owned()),
@@ -559,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engines_words_for_states_are_understood() {
+    fn the_engines_states_are_parsed() {
         let found = |status| ContainerInspectResponse {
             id: Some("x".into()),
             state: Some(ContainerState {
@@ -584,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn people_see_the_engines_own_sentence() {
+    fn messages_contain_the_engines_own_sentence() {
         let fault = EngineFault::DockerResponseServerError {
             status_code: 404,
             message: "pull access denied for x".into(),

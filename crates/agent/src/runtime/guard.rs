@@ -1,4 +1,4 @@
-//! What of this host tasks are kept from, and creating directories for them where they may have some.
+//! The paths of this host that tasks must not reach, and the creation of directories for tasks where that is allowed.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -13,10 +13,10 @@ use nix::unistd::{Gid, Uid, User, fchownat, geteuid};
 
 use crate::options::AgentOptions;
 
-/// What other parts of the cluster on this host may keep, wherever they run.
+/// Directories in which other parts of the cluster on this host may store data.
 const USUAL_PLACES: [&str; 2] = ["/etc/determined", "/var/lib/determined"];
 
-/// The guard of this host. `data_dir` is the agent's, without links. Blocking.
+/// The guard of this host. `data_dir` is the agent's, with links resolved. Blocking.
 pub(crate) fn of_host(options: &AgentOptions, data_dir: &Path) -> HostGuard {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     let usual = USUAL_PLACES.iter().map(Path::new);
@@ -44,7 +44,7 @@ pub(crate) fn of_host(options: &AgentOptions, data_dir: &Path) -> HostGuard {
     }
 }
 
-/// Those paths that lie below no other.
+/// Those paths that are not below another one.
 fn without_nested(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.sort();
     paths.dedup_by(|later, earlier| later.starts_with(&*earlier));

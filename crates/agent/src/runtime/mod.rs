@@ -18,14 +18,14 @@ use crate::options::RuntimeChoice;
 use engine::{Engine, EngineError};
 use process::ProcessRuntime;
 
-/// How long an engine may take to answer when it was asked for by name.
+/// How long an engine may take to answer if it is configured by name.
 const NAMED_PATIENCE: Duration = Duration::from_secs(10);
-/// How long an engine may take to answer when it is only looked for.
+/// How long an engine may take to answer if the runtime is chosen automatically.
 const AUTO_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause before an engine is asked again for containers that an earlier agent left in it.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The runtimes of this host: the one that new containers go to, and those that old ones may be in.
+/// The runtimes of this host: the one for new containers, and those in which older containers may run.
 #[derive(Debug)]
 pub(crate) struct Runtimes {
     pub(crate) kind: RuntimeKind,
@@ -36,7 +36,7 @@ pub(crate) struct Runtimes {
 }
 
 impl Runtimes {
-    /// Settles on a runtime.
+    /// Chooses the runtime.
     pub(crate) async fn choose(
         choice: RuntimeChoice,
         socket: Option<PathBuf>,

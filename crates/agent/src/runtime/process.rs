@@ -3,9 +3,10 @@
 //! The supervisor is started as `<container dir>/det-supervisor sandbox <container dir>` in a session of its own, so it
 //! outlives the agent, and it is found again by process number and start time.
 //!
-//! Between announcing a start and recording the process an agent may die. The next one then looks for the supervisor by
-//! its command line. That look is final, because the lock on the data directory is inherited over `fork` and released at
-//! `exec`: whoever holds the lock knows that no child of an earlier agent is still on its way to its command line.
+//! An agent may die between recording that it will start a process and recording the process. The next one then looks
+//! for the supervisor by its command line. The result is reliable, because the lock on the data directory is inherited
+//! over `fork` and released at `exec`: while an agent holds the lock, no child of an earlier agent can be between
+//! `fork` and `exec`.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -35,7 +36,7 @@ pub(crate) struct ProcessRuntime {
 }
 
 impl ProcessRuntime {
-    /// Looks at what this host allows.
+    /// Detects what this host allows.
     pub(crate) fn new() -> Self {
         Self {
             cgroups: CgroupRoot::detect(),
@@ -64,7 +65,7 @@ impl ProcessRuntime {
             .arg("sandbox")
             .arg(dir.path())
             .current_dir("/")
-            // The task's environment is in its script; the agent's own, with its secrets, is nobody's business.
+            // The task's environment is in its script; the agent's own contains secrets and is not passed on.
             .env_clear()
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -73,16 +74,16 @@ impl ProcessRuntime {
         let child = spawn_linked(&mut command)?;
         let pid = i32::try_from(child.id())
             .map_err(|_| io::Error::other("the kernel gave a process number out of range"))?;
-        // Not reaped here: see `wait`. Until then its number cannot be given to another process.
+        // Not reaped here: see `wait`. Until then the kernel does not reuse its process id.
         procfs::identify(pid)
     }
 
-    /// The supervisor of a container that may have been started by an agent which did not live to record it. Blocking.
+    /// Finds the supervisor of a container that an earlier agent may have started without recording it. Blocking.
     pub(crate) fn find(dir: &ContainerDir) -> Option<ProcessIdentity> {
         procfs::find_supervisor(dir.path())
     }
 
-    /// Ends when the process has ended. Losing this future loses nothing.
+    /// Waits for the end of the process. Dropping this future loses nothing.
     pub(crate) async fn wait(identity: &ProcessIdentity) {
         match open(identity) {
             Ok(Some(fd)) => {
@@ -98,7 +99,7 @@ impl ProcessRuntime {
         reap(identity);
     }
 
-    /// Sends a signal to this very process. One that has ended does not mind.
+    /// Sends a signal to exactly this process; ignored if it has ended.
     pub(crate) fn signal(identity: &ProcessIdentity, signal: Signal) {
         let sent = match open(identity) {
             Ok(None) => Ok(()),
@@ -122,13 +123,13 @@ impl ProcessRuntime {
         }
     }
 
-    /// Kills every process of a container, whatever became of its supervisor. Blocking.
+    /// Kills every process of a container, also if its supervisor has ended. Blocking.
     pub(crate) fn kill_all(&self, identity: Option<&ProcessIdentity>, container_id: &str) {
         if let Some(identity) = identity {
             Self::signal(identity, Signal::SIGKILL);
         }
         let group = self.cgroups.group(container_id);
-        // A session number means something only while its leader's number cannot have been given away.
+        // A session id is reliable only as long as the process id of its leader cannot have been reused.
         let session = identity
             .filter(|identity| identity.boot_id == procfs::boot_id())
             .filter(|identity| {
@@ -136,7 +137,7 @@ impl ProcessRuntime {
                     .is_none_or(|stat| stat.start_ticks == identity.start_ticks)
             })
             .map(|identity| identity.pid);
-        // Processes may be born while we look, so look until there are none.
+        // Processes may be created meanwhile, so repeat until there are none.
         for _ in 0..50 {
             let in_group = group.as_ref().map_or(0, Cgroup::kill_all);
             let members = procfs::members(session, container_id);
@@ -156,7 +157,7 @@ impl ProcessRuntime {
         );
     }
 
-    /// Removes what is outside of the container's directory. Blocking.
+    /// Removes what exists outside the container's directory. Blocking.
     pub(crate) fn remove(&self, container_id: &str) -> io::Result<()> {
         self.cgroups
             .group(container_id)
@@ -175,7 +176,7 @@ fn detach(command: &mut Command, group: Option<File>) {
     unsafe {
         command.pre_exec(move || {
             nix::unistd::setsid()?;
-            hear_signals()?;
+            reset_signals()?;
             if let Some(group) = &group {
                 // Outside of its group the task can still be ended by the process table.
                 let _ = nix::unistd::write(group, b"0");
@@ -185,21 +186,21 @@ fn detach(command: &mut Command, group: Option<File>) {
     }
 }
 
-/// Makes every signal to the child count from its first instruction on. An agent that a script has started in the
-/// background ignores some, and what is ignored when it comes, in the first moments of a supervisor, is gone. Until the
-/// supervisor takes them, such a signal ends it, and with it a task of which nothing runs yet.
+/// Resets all signals of the child to their default action. An agent that a script has started in the background
+/// ignores some, and the child would inherit that and lose signals before the supervisor handles them. With the default
+/// action such a signal ends the supervisor, of whose task nothing runs yet.
 #[expect(
     unsafe_code,
     reason = "there is no other way to set what a signal does"
 )]
-fn hear_signals() -> nix::Result<()> {
+fn reset_signals() -> nix::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     SigSet::empty().thread_set_mask()?;
     for signal in Signal::iterator() {
         if matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
             continue;
         }
-        // SAFETY: the default action is no function of ours.
+        // SAFETY: the default action runs no code of this program.
         unsafe { sigaction(signal, &default) }?;
     }
     Ok(())
@@ -219,13 +220,13 @@ fn spawn_linked(command: &mut Command) -> io::Result<std::process::Child> {
     command.spawn()
 }
 
-/// A descriptor of this very process; `Ok(None)` when it has ended, `Err` when the kernel has no such descriptors.
+/// A descriptor of exactly this process; `Ok(None)` if it has ended, `Err` if the kernel has no such descriptors.
 fn open(identity: &ProcessIdentity) -> Result<Option<OwnedFd>, rustix::io::Errno> {
     let Some(pid) = rustix::process::Pid::from_raw(identity.pid) else {
         return Ok(None);
     };
     match pidfd_open(pid, PidfdFlags::empty()) {
-        // Checked after opening: from here on the descriptor means the process that was checked.
+        // Checked after opening: the descriptor refers to the process that was checked.
         Ok(fd) => Ok(procfs::is_running(identity).then_some(fd)),
         Err(rustix::io::Errno::SRCH) => Ok(None),
         Err(error) => Err(error),
@@ -250,8 +251,7 @@ async fn poll_until_ended(identity: &ProcessIdentity) {
     }
 }
 
-/// Takes the end of a child of this process off the kernel's hands. A process that an earlier agent started is not our
-/// child, and there is nothing to take.
+/// Reaps a child of this process. A process that an earlier agent started is not a child, and needs no reaping.
 fn reap(identity: &ProcessIdentity) {
     let pid = identity.pid;
     let is_waiting = procfs::stat(pid)
@@ -265,8 +265,8 @@ fn reap(identity: &ProcessIdentity) {
     }
 }
 
-/// Puts the supervisor's executable at `to`: as a link where the file system allows, else a copy made once and linked
-/// from there.
+/// Puts the supervisor's executable at `to`: as a hard link if the file system allows it, else as a link to a copy that
+/// is created once.
 pub(crate) fn place_supervisor(supervisor: &Path, bin: &Path, to: &Path) -> io::Result<()> {
     match std::fs::remove_file(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -354,7 +354,7 @@ mod tests {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
         };
-        // Real-time signals, two of which the C library keeps for itself, are the supervisor's own business.
+        // Real-time signals, two of which the C library reserves, are not checked.
         let standard = (1 << 31) - 1;
         assert_eq!(set("SigIgn:") & standard, 0, "{text}");
         assert_eq!(set("SigBlk:"), 0, "{text}");

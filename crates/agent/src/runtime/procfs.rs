@@ -1,4 +1,4 @@
-//! The process table: telling processes apart over restarts of the agent, and finding what belongs to a container.
+//! The process table: identifies processes across restarts of the agent, and finds the processes of a container.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::containers::store::ProcessIdentity;
 
-/// What the agent reads of a line of `/proc/<pid>/stat` (proc(5)).
+/// The fields that the agent reads from a line of `/proc/<pid>/stat` (proc(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) state: char,
@@ -21,7 +21,7 @@ impl Stat {
     }
 }
 
-/// Reads a `stat` line. The second field is the program's name in brackets and may itself hold blanks and brackets.
+/// Reads a `stat` line. The second field is the program's name in brackets and may itself contain blanks and brackets.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -37,7 +37,7 @@ pub(crate) fn stat(pid: i32) -> Option<Stat> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Identity of this start of the host. Empty where the kernel does not say; then start times alone must do.
+/// Identity of this start of the host. Empty if the kernel does not report it; then only start times are compared.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|text| text.trim().to_owned())
@@ -59,14 +59,14 @@ pub(crate) fn identify(pid: i32) -> io::Result<ProcessIdentity> {
     })
 }
 
-/// Whether this very process, not another one with its number, is still running.
+/// Whether exactly this process is still running, not another one with its process id.
 pub(crate) fn is_running(identity: &ProcessIdentity) -> bool {
     identity.boot_id == boot_id()
         && stat(identity.pid)
             .is_some_and(|stat| stat.start_ticks == identity.start_ticks && !stat.has_ended())
 }
 
-/// All process numbers.
+/// All process ids.
 fn pids() -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Getting an image: whose credentials, and what people see meanwhile.
+//! Pulls of images: the credentials, and the progress lines for the task's log.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use bollard::auth::DockerCredentials;
 use bollard::models::CreateImageInfo;
 use det_taskspec::RegistryAuth;
 
-/// Most often that a line about a pull is written.
+/// The shortest time between two progress lines of a pull.
 const EVERY: Duration = Duration::from_secs(3);
 
 /// An image's name with a tag or digest: without one, an engine would pull every tag there is.
@@ -62,7 +62,8 @@ pub(super) fn login_file() -> Option<PathBuf> {
     std::env::var_os("HOME").map(|home| Path::new(&home).join(".docker/config.json"))
 }
 
-/// Reads the `auths` of a login file. Helper programs are not asked: what they hold belongs to a person's session.
+/// Reads the `auths` of a login file. Credential helpers are not called, because their credentials belong to a user's
+/// session.
 fn from_logins(image: &str, text: &str) -> Option<DockerCredentials> {
     #[derive(serde::Deserialize)]
     struct Logins {
@@ -108,7 +109,7 @@ fn from_logins(image: &str, text: &str) -> Option<DockerCredentials> {
     })
 }
 
-/// Adds up what an engine says about the layers of a pull.
+/// Sums up what an engine reports about the layers of a pull.
 #[derive(Debug, Default)]
 pub(super) struct PullProgress {
     layers: BTreeMap<String, Layer>,
@@ -123,7 +124,7 @@ struct Layer {
 }
 
 impl PullProgress {
-    /// Takes a message and gives the line that is due, if one is.
+    /// Processes a message and returns a progress line if one is due.
     pub(super) fn update(&mut self, message: &CreateImageInfo, now: Instant) -> Option<String> {
         let status = message.status.as_deref().unwrap_or_default();
         if let Some(id) = &message.id

@@ -1,4 +1,4 @@
-//! A master that says what the test tells it to say, and agents to talk to it.
+//! A fake master that sends what the test requests, and agents that connect to it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Longest wait for anything; generous, because the machine may be busy. No test depends on how long it takes.
+/// The longest wait for a condition; generous, because the machine may be busy. No test depends on its length.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Everything the master has heard.
+/// Everything that the master has received.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Heard {
+pub(crate) struct Received {
     pub(crate) hellos: Vec<Hello>,
     /// All states of each container in the order they came, those in greetings included.
     pub(crate) states: BTreeMap<ContainerId, Vec<ContainerState>>,
@@ -45,7 +45,7 @@ pub(crate) struct Heard {
     pub(crate) join_token: Option<String>,
 }
 
-impl Heard {
+impl Received {
     pub(crate) fn state(&self, id: &str) -> Option<&ContainerState> {
         self.states.get(&ContainerId::from(id))?.last()
     }
@@ -67,10 +67,10 @@ impl Heard {
 
 #[derive(Clone)]
 struct Shared {
-    heard: watch::Sender<Heard>,
-    /// The way to the connected agent.
+    received: watch::Sender<Received>,
+    /// Sends messages to the connected agent.
     agent: Arc<Mutex<Option<mpsc::UnboundedSender<ToAgent>>>>,
-    /// What the greeting is answered with.
+    /// The answer to a greeting.
     answer: Arc<Mutex<ToAgent>>,
     log_status: Arc<Mutex<StatusCode>>,
 }
@@ -98,7 +98,7 @@ impl FakeMaster {
 
     pub(crate) async fn start_with(answer: ToAgent) -> Self {
         let shared = Shared {
-            heard: watch::Sender::default(),
+            received: watch::Sender::default(),
             agent: Arc::default(),
             answer: Arc::new(Mutex::new(answer)),
             log_status: Arc::new(Mutex::new(StatusCode::OK)),
@@ -121,18 +121,18 @@ impl FakeMaster {
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() })
     }
 
-    /// Dies: every connection breaks and none is taken.
+    /// Stops: all connections break and no new ones are accepted.
     pub(crate) async fn stop(&mut self) {
         self.server.abort();
-        // Dropping the way to the agent ends the connection's task.
+        // Dropping the sender ends the connection's task.
         *self.shared.agent.lock().unwrap() = None;
-        self.wait("the connection to break", |heard| {
-            (!heard.connected).then_some(())
+        self.wait("the connection to break", |received| {
+            (!received.connected).then_some(())
         })
         .await;
     }
 
-    /// Comes back at the same address.
+    /// Starts again at the same address.
     pub(crate) async fn restart(&mut self) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let listener = loop {
@@ -163,7 +163,7 @@ impl FakeMaster {
             .expect("the connection lives");
     }
 
-    /// Says it if somebody listens.
+    /// Sends a message if an agent is connected.
     #[cfg(feature = "failpoints")]
     pub(crate) fn try_say(&self, message: ToAgent) -> bool {
         let agent = self.shared.agent.lock().unwrap();
@@ -177,45 +177,51 @@ impl FakeMaster {
         });
     }
 
-    pub(crate) fn heard(&self) -> Heard {
-        self.shared.heard.borrow().clone()
+    pub(crate) fn received(&self) -> Received {
+        self.shared.received.borrow().clone()
     }
 
-    /// Waits until `test` gives something.
-    pub(crate) async fn wait<T>(&self, what: &str, mut test: impl FnMut(&Heard) -> Option<T>) -> T {
-        let mut heard = self.shared.heard.subscribe();
+    /// Waits until `test` returns a value.
+    pub(crate) async fn wait<T>(
+        &self,
+        what: &str,
+        mut test: impl FnMut(&Received) -> Option<T>,
+    ) -> T {
+        let mut received = self.shared.received.subscribe();
         let mut found = None;
         let waited = tokio::time::timeout(
             PATIENCE,
-            heard.wait_for(|heard| {
-                found = test(heard);
+            received.wait_for(|received| {
+                found = test(received);
                 found.is_some()
             }),
         )
         .await
         .is_ok();
-        assert!(waited, "waited for {what}; heard {:#?}", self.heard());
+        assert!(waited, "waited for {what}; heard {:#?}", self.received());
         found.unwrap()
     }
 
     pub(crate) async fn connected(&self) {
-        self.wait("an agent", |heard| heard.connected.then_some(()))
+        self.wait("an agent", |received| received.connected.then_some(()))
             .await;
     }
 
     pub(crate) async fn running(&self, id: &str) -> String {
-        self.wait(&format!("{id} to run"), |heard| {
-            heard.runtime_id(id).map(str::to_owned)
+        self.wait(&format!("{id} to run"), |received| {
+            received.runtime_id(id).map(str::to_owned)
         })
         .await
     }
 
     pub(crate) async fn exit(&self, id: &str) -> ContainerExit {
-        self.wait(&format!("{id} to end"), |heard| heard.exit(id).cloned())
-            .await
+        self.wait(&format!("{id} to end"), |received| {
+            received.exit(id).cloned()
+        })
+        .await
     }
 
-    /// Forgets a container and waits until it is gone from the disk.
+    /// Lets the agent forget a container and waits until its directory is removed.
     pub(crate) async fn forget(&self, id: &str, data_dir: &Path) {
         self.say(ToAgent::Forget {
             container_id: id.into(),
@@ -236,9 +242,9 @@ async fn agents(
     };
     let (authorization, join_token) = (header("authorization"), header(JOIN_TOKEN_HEADER));
     upgrade.on_upgrade(|socket| async move {
-        shared.heard.send_modify(|heard| {
-            heard.authorization = authorization;
-            heard.join_token = join_token;
+        shared.received.send_modify(|received| {
+            received.authorization = authorization;
+            received.join_token = join_token;
         });
         serve_agent(shared, socket).await;
     })
@@ -269,28 +275,30 @@ async fn serve_agent(shared: Shared, mut socket: WebSocket) {
                             break;
                         }
                     }
-                    shared.heard.send_modify(|heard| note(heard, message));
+                    shared.received.send_modify(|received| note(received, message));
                 }
                 Some(Ok(_)) => {}
             },
         }
     }
-    shared.heard.send_modify(|heard| heard.connected = false);
+    shared
+        .received
+        .send_modify(|received| received.connected = false);
 }
 
-fn note(heard: &mut Heard, message: ToMaster) {
+fn note(received: &mut Received, message: ToMaster) {
     let mut reports = Vec::new();
     match message {
         ToMaster::Hello(hello) => {
-            heard.connected = true;
+            received.connected = true;
             reports.clone_from(&hello.containers);
-            heard.hellos.push(hello);
+            received.hellos.push(hello);
         }
         ToMaster::Container(report) => reports.push(report),
-        ToMaster::Log(log) => heard.agent_logs.push(log),
+        ToMaster::Log(log) => received.agent_logs.push(log),
     }
     for report in reports {
-        heard
+        received
             .states
             .entry(report.container_id)
             .or_default()
@@ -309,7 +317,9 @@ async fn logs(
             .get("grpc-metadata-x-allocation-token")
             .and_then(|value| value.to_str().ok())
             .into();
-        shared.heard.send_modify(|heard| heard.posts.push(body));
+        shared
+            .received
+            .send_modify(|received| received.posts.push(body));
     }
     status.into_response()
 }
@@ -329,8 +339,8 @@ impl Agent {
         }
     }
 
-    /// Stops it the way a kill would: nothing of it runs any further.
-    pub(crate) async fn drop_dead(self) {
+    /// Stops it as a kill would, at once and without cleanup.
+    pub(crate) async fn kill(self) {
         self.task.abort();
         let ended = self.task.await;
         assert!(

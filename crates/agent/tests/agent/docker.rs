@@ -42,7 +42,7 @@ async fn a_container_runs_reports_and_is_removed_when_forgotten() {
     let master = FakeMaster::start().await;
     let agent = Agent::start(docker_options(&master, root.path()));
     master.connected().await;
-    let runtime = master.heard().hellos[0].runtime.clone();
+    let runtime = master.received().hellos[0].runtime.clone();
     // An engine is taken for what it says it is.
     assert!(runtime == "docker" || runtime == "podman", "{runtime}");
     let id = fresh();
@@ -51,7 +51,7 @@ async fn a_container_runs_reports_and_is_removed_when_forgotten() {
         "echo in a container $DET_AGENT_ID; exit 4",
     )));
     assert_eq!(master.exit(&id).await, ContainerExit::Exited { code: 4 });
-    let posts = format!("{:?}", master.heard().posts);
+    let posts = format!("{:?}", master.received().posts);
     assert!(posts.contains("in a container agent-1"), "{posts}");
     assert_eq!(engine_state(&id), "exited");
     master.forget(&id, &root.path().join("data")).await;
@@ -69,11 +69,11 @@ async fn a_container_is_adopted_and_killed() {
     let id = fresh();
     master.say(start(spec(&id, "sleep 600")));
     let before = master.running(&id).await;
-    agent.drop_dead().await;
+    agent.kill().await;
     let agent = Agent::start(docker_options(&master, root.path()));
     master
-        .wait("the agent again", |heard| {
-            (heard.hellos.len() == 2).then_some(())
+        .wait("the agent again", |received| {
+            (received.hellos.len() == 2).then_some(())
         })
         .await;
     assert_eq!(master.running(&id).await, before);
@@ -94,7 +94,7 @@ async fn a_container_started_by_an_agent_that_died_before_it_recorded_that_is_fo
     let id = fresh();
     master.say(start(spec(&id, "sleep 600")));
     let before = master.running(&id).await;
-    agent.drop_dead().await;
+    agent.kill().await;
     let record = r#"{"runtime":"docker","phase":{"phase":"launching"},"kill":null}"#;
     let state = root
         .path()
@@ -104,8 +104,8 @@ async fn a_container_started_by_an_agent_that_died_before_it_recorded_that_is_fo
     std::fs::write(state, record).unwrap();
     let agent = Agent::start(docker_options(&master, root.path()));
     master
-        .wait("the agent again", |heard| {
-            (heard.hellos.len() == 2).then_some(())
+        .wait("the agent again", |received| {
+            (received.hellos.len() == 2).then_some(())
         })
         .await;
     assert_eq!(master.running(&id).await, before);
@@ -130,10 +130,10 @@ async fn an_image_that_cannot_be_pulled_is_the_infrastructures_fault() {
         matches!(&exit, ContainerExit::StartFailed { message } if message.contains("127.0.0.1:9/no/such:image")),
         "{exit:?}"
     );
-    let heard = master.heard();
-    let states = &heard.states[&id.as_str().into()];
+    let received = master.received();
+    let states = &received.states[&id.as_str().into()];
     assert!(states.contains(&ContainerState::Pulling), "{states:?}");
-    let said = format!("{:?}", heard.agent_logs);
+    let said = format!("{:?}", received.agent_logs);
     assert!(said.contains("pulling image"), "{said}");
     master.forget(&id, &root.path().join("data")).await;
     agent.shut_down().await.unwrap();

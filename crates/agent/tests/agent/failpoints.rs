@@ -14,18 +14,18 @@ use crate::common::{FakeMaster, options_for, spec, start, stub_supervisor, until
 
 const ROOT: &str = "DET_TEST_AGENT_ROOT";
 const MASTER: &str = "DET_TEST_AGENT_MASTER";
-/// How the task of the story ends.
+/// Exit code of the task.
 const CODE: i32 = 3;
 
-/// An agent that comes back.
-struct Phoenix {
+/// An agent process that is started again after it ended.
+struct RestartingAgent {
     root: PathBuf,
     master: String,
     child: Child,
     was_cut: bool,
 }
 
-impl Phoenix {
+impl RestartingAgent {
     fn start(root: &Path, master: &str, point: &str) -> Self {
         Self {
             root: root.to_owned(),
@@ -53,7 +53,7 @@ impl Phoenix {
     }
 
     /// Starts it again if it has ended.
-    fn rise(&mut self) {
+    fn restart_if_ended(&mut self) {
         use std::os::unix::process::ExitStatusExt as _;
         if let Some(status) = self.child.try_wait().unwrap() {
             assert!(
@@ -70,19 +70,22 @@ impl Phoenix {
 async fn a_task_runs_once_wherever_its_agent_is_cut() {
     let mut missed = Vec::new();
     for (point, _) in POINTS.iter().filter(|(_, part)| *part == Part::Agent) {
-        if !tell(point).await {
+        if !run_task(point).await {
             missed.push(*point);
         }
     }
-    assert!(missed.is_empty(), "the story does not come to {missed:?}");
+    assert!(
+        missed.is_empty(),
+        "the task's run does not reach {missed:?}"
+    );
 }
 
-/// The story; tells whether the agent was cut.
-async fn tell(point: &str) -> bool {
+/// Runs a task from start to removal; returns whether the agent ended at the failpoint.
+async fn run_task(point: &str) -> bool {
     let root = tempfile::tempdir().unwrap();
     stub_supervisor(root.path());
     let master = FakeMaster::start().await;
-    let mut agent = Phoenix::start(root.path(), &master.url, point);
+    let mut agent = RestartingAgent::start(root.path(), &master.url, point);
     let id = uuid::Uuid::new_v4().to_string();
     let starts = root.path().join("starts");
     let text = format!("echo once >> {}; exit {CODE}", starts.display());
@@ -91,46 +94,46 @@ async fn tell(point: &str) -> bool {
     let mut answered = 0;
     let mut forgotten = false;
     until(&format!("{point}: the task to be forgotten"), || {
-        agent.rise();
-        let heard = master.heard();
-        let known = heard.state(&id).is_some();
+        agent.restart_if_ended();
+        let received = master.received();
+        let known = received.state(&id).is_some();
         // What the real one does on every connection, and on every report.
-        if let Some(hello) = heard.hellos.last()
-            && heard.connected
-            && answered < heard.hellos.len()
+        if let Some(hello) = received.hellos.last()
+            && received.connected
+            && answered < received.hellos.len()
         {
             let holds = hello
                 .containers
                 .iter()
                 .any(|c| c.container_id.as_str() == id);
-            let over = heard.exit(&id).is_some();
+            let over = received.exit(&id).is_some();
             assert!(
                 holds || over || !known,
                 "{point}: the agent has lost a task that it had reported"
             );
             forgotten = false;
             if holds || over || master.try_say(start(task.clone())) {
-                answered = heard.hellos.len();
+                answered = received.hellos.len();
             }
         }
-        if heard.exit(&id).is_some() && heard.connected && !forgotten {
+        if received.exit(&id).is_some() && received.connected && !forgotten {
             forgotten = master.try_say(ToAgent::Forget {
                 container_id: id.as_str().into(),
             });
         }
-        forgotten && heard.connected && !directory.exists()
+        forgotten && received.connected && !directory.exists()
     })
     .await;
-    // A cut right after the removal is seen a moment later.
+    // An end right after the removal is noticed a little later.
     if point.ends_with("after_remove") {
         until("the agent to be cut", || {
-            agent.rise();
+            agent.restart_if_ended();
             agent.was_cut
         })
         .await;
     }
     assert_eq!(
-        master.heard().exit(&id),
+        master.received().exit(&id),
         Some(&ContainerExit::Exited { code: CODE }),
         "{point}"
     );

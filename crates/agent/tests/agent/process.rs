@@ -9,14 +9,14 @@ use det_agent_proto::{AfterRefusal, ContainerState, PROTOCOL_VERSION, ToAgent};
 use det_spool::{Record, Stdtype, Writer};
 use det_taskspec::{ContainerExit, SPOOL_DIR};
 
-/// A world with one agent.
-struct World {
+/// A fake master with one agent.
+struct Setup {
     root: tempfile::TempDir,
     master: FakeMaster,
     agent: Agent,
 }
 
-impl World {
+impl Setup {
     async fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let master = FakeMaster::start().await;
@@ -42,21 +42,21 @@ impl World {
     }
 
     /// The agent dies; `meanwhile` happens; another one takes its place.
-    async fn agent_dies(self, meanwhile: impl AsyncFnOnce(&Between)) -> Self {
+    async fn agent_dies(self, meanwhile: impl AsyncFnOnce(&BetweenAgents)) -> Self {
         let Self {
             root,
             master,
             agent,
         } = self;
-        agent.drop_dead().await;
+        agent.kill().await;
         master
-            .wait("the agent to be gone", |heard| {
-                (!heard.connected).then_some(())
+            .wait("the agent to be gone", |received| {
+                (!received.connected).then_some(())
             })
             .await;
-        let between = Between { root, master };
+        let between = BetweenAgents { root, master };
         meanwhile(&between).await;
-        let Between { root, master } = between;
+        let BetweenAgents { root, master } = between;
         let agent = Agent::start(options(
             &master,
             root.path(),
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// Ends the world; nothing of its tasks may be left.
+    /// Ends the agent; nothing of its tasks may be left.
     async fn end(self, ids: &[&str]) {
         for id in ids {
             self.master.kill(id, false);
@@ -82,13 +82,13 @@ impl World {
     }
 }
 
-/// A world between two agents.
-struct Between {
+/// The state between two agents.
+struct BetweenAgents {
     root: tempfile::TempDir,
     master: FakeMaster,
 }
 
-impl Between {
+impl BetweenAgents {
     fn container(&self, id: &str) -> std::path::PathBuf {
         self.root.path().join("data/containers").join(id)
     }
@@ -101,15 +101,15 @@ fn fresh() -> String {
 
 #[tokio::test]
 async fn a_task_is_started_reported_and_forgotten() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(&id, "exit 0")));
     assert_eq!(
         world.master.exit(&id).await,
         ContainerExit::Exited { code: 0 }
     );
-    let heard = world.master.heard();
-    let states = &heard.states[&id.as_str().into()];
+    let received = world.master.received();
+    let states = &received.states[&id.as_str().into()];
     assert_eq!(
         states[..2],
         [ContainerState::Assigned, ContainerState::Starting]
@@ -128,19 +128,19 @@ async fn a_task_is_started_reported_and_forgotten() {
     );
     assert_eq!(states.len(), 4, "{states:?}");
     // It joins with the token of the cluster, and is itself by its own.
-    assert_eq!(heard.join_token.as_deref(), Some("agent-token"));
+    assert_eq!(received.join_token.as_deref(), Some("agent-token"));
     let own = std::fs::read_to_string(world.options().data_dir.join(det_agent::TOKEN_FILE));
     assert_eq!(
-        heard.authorization,
+        received.authorization,
         Some(format!("Bearer {}", own.unwrap()))
     );
-    assert_eq!(heard.hellos[0].runtime, "process");
+    assert_eq!(received.hellos[0].runtime, "process");
     world.end(&[&id]).await;
 }
 
 #[tokio::test]
 async fn the_exit_code_of_a_failed_task_is_reported() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(&id, "exit 7")));
     assert_eq!(
@@ -152,7 +152,7 @@ async fn the_exit_code_of_a_failed_task_is_reported() {
 
 #[tokio::test]
 async fn a_task_that_is_asked_for_twice_runs_once() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     let spec = spec(&id, "echo x >> started; sleep 600");
     world.master.say(start(spec.clone()));
@@ -160,8 +160,8 @@ async fn a_task_that_is_asked_for_twice_runs_once() {
     world.master.say(start(spec));
     world
         .master
-        .wait("the state again", |heard| {
-            let states = &heard.states[&id.as_str().into()];
+        .wait("the state again", |received| {
+            let states = &received.states[&id.as_str().into()];
             (states.len() >= 4).then_some(())
         })
         .await;
@@ -175,7 +175,7 @@ async fn a_task_that_is_asked_for_twice_runs_once() {
 
 #[tokio::test]
 async fn a_task_is_killed_at_once_and_again() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(&id, "sleep 600")));
     world.master.running(&id).await;
@@ -187,7 +187,7 @@ async fn a_task_is_killed_at_once_and_again() {
 
 #[tokio::test]
 async fn a_task_that_is_asked_to_end_may_end_well() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let (well, badly) = (fresh(), fresh());
     world.master.say(start(spec(
         &well,
@@ -211,7 +211,7 @@ async fn a_task_that_is_asked_to_end_may_end_well() {
 
 #[tokio::test]
 async fn what_a_task_leaves_behind_dies_with_it() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world
         .master
@@ -226,14 +226,14 @@ async fn what_a_task_leaves_behind_dies_with_it() {
 
 #[tokio::test]
 async fn an_agent_that_returns_adopts_its_task() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(&id, "sleep 600")));
     let before = world.master.running(&id).await;
     let world = world.agent_dies(async |_| {}).await;
-    let heard = world.master.heard();
-    let hello = heard.hellos.last().unwrap();
-    assert_eq!(hello.instance_id, heard.hellos[0].instance_id);
+    let received = world.master.received();
+    let hello = received.hellos.last().unwrap();
+    assert_eq!(hello.instance_id, received.hellos[0].instance_id);
     assert_eq!(hello.containers.len(), 1);
     assert_eq!(world.master.running(&id).await, before);
     world.end(&[&id]).await;
@@ -241,7 +241,7 @@ async fn an_agent_that_returns_adopts_its_task() {
 
 #[tokio::test]
 async fn a_task_that_ended_while_the_agent_was_away_is_reported() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(
         &id,
@@ -264,7 +264,7 @@ async fn a_task_that_ended_while_the_agent_was_away_is_reported() {
 
 #[tokio::test]
 async fn an_agent_that_died_before_it_recorded_the_start_finds_the_task() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world
         .master
@@ -285,7 +285,7 @@ async fn an_agent_that_died_before_it_recorded_the_start_finds_the_task() {
 
 #[tokio::test]
 async fn a_start_that_was_announced_and_not_made_is_made() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     let world = world
         .agent_dies(async |between| {
@@ -306,7 +306,7 @@ async fn a_start_that_was_announced_and_not_made_is_made() {
 
 #[tokio::test]
 async fn a_task_whose_supervisor_is_gone_is_lost_and_not_started_again() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world
         .master
@@ -325,7 +325,7 @@ async fn a_task_whose_supervisor_is_gone_is_lost_and_not_started_again() {
 
 #[tokio::test]
 async fn the_rest_of_a_log_reaches_the_master_before_the_end_does() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(&id, "sleep 600")));
     let pid: i32 = world.master.running(&id).await.parse().unwrap();
@@ -357,12 +357,12 @@ async fn the_rest_of_a_log_reaches_the_master_before_the_end_does() {
     .unwrap();
     until("the task to be swept", || processes_of(&id).is_empty()).await;
     assert!(
-        world.master.heard().exit(&id).is_none(),
+        world.master.received().exit(&id).is_none(),
         "the end waits for the log"
     );
     world.master.answer_logs_with(StatusCode::OK);
     world.master.exit(&id).await;
-    let posts = world.master.heard().posts;
+    let posts = world.master.received().posts;
     assert_eq!(posts.len(), 1, "{posts:?}");
     assert_eq!(posts[0]["token"], "Bearer task-token");
     assert_eq!(posts[0]["logs"][1]["log"], "two\n");
@@ -372,7 +372,7 @@ async fn the_rest_of_a_log_reaches_the_master_before_the_end_does() {
 
 #[tokio::test]
 async fn a_log_that_the_master_does_not_take_is_given_up_with_a_line() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(&id, "sleep 600")));
     let pid: i32 = world.master.running(&id).await.parse().unwrap();
@@ -398,8 +398,8 @@ async fn a_log_that_the_master_does_not_take_is_given_up_with_a_line() {
     world.master.exit(&id).await;
     world
         .master
-        .wait("the line", |heard| {
-            heard
+        .wait("the line", |received| {
+            received
                 .agent_logs
                 .iter()
                 .flat_map(|log| &log.lines)
@@ -412,7 +412,7 @@ async fn a_log_that_the_master_does_not_take_is_given_up_with_a_line() {
 
 #[tokio::test]
 async fn tasks_go_on_while_the_master_is_away() {
-    let mut world = World::new().await;
+    let mut world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(
         &id,
@@ -428,13 +428,13 @@ async fn tasks_go_on_while_the_master_is_away() {
         world.master.exit(&id).await,
         ContainerExit::Exited { code: 5 }
     );
-    assert_eq!(world.master.heard().hellos.len(), 2);
+    assert_eq!(world.master.received().hellos.len(), 2);
     world.end(&[&id]).await;
 }
 
 #[tokio::test]
 async fn a_missing_mount_is_the_tasks_fault_and_named() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     let mut spec = spec(&id, "exit 0");
     spec.mounts.push(det_taskspec::Mount {
@@ -456,7 +456,7 @@ async fn a_missing_mount_is_the_tasks_fault_and_named() {
 
 #[tokio::test]
 async fn a_container_that_cannot_be_named_is_refused_and_forgotten() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     world.master.say(start(spec("../../etc", "exit 0")));
     let exit = world.master.exit("../../etc").await;
     assert!(
@@ -468,7 +468,7 @@ async fn a_container_that_cannot_be_named_is_refused_and_forgotten() {
 
 #[tokio::test]
 async fn a_live_task_that_is_to_be_forgotten_is_killed_first() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(&id, "sleep 600")));
     world.master.running(&id).await;
@@ -498,12 +498,12 @@ async fn an_agent_that_is_to_take_its_tasks_with_it_does() {
 
 #[tokio::test]
 async fn an_agent_that_ends_by_default_leaves_its_tasks() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = fresh();
     world.master.say(start(spec(&id, "sleep 600")));
     let before = world.master.running(&id).await;
     let options = world.options();
-    let World {
+    let Setup {
         root,
         master,
         agent,
@@ -512,12 +512,12 @@ async fn an_agent_that_ends_by_default_leaves_its_tasks() {
     assert!(std::path::Path::new("/proc").join(&before).exists());
     let agent = Agent::start(options);
     master
-        .wait("the agent again", |heard| {
-            (heard.hellos.len() == 2).then_some(())
+        .wait("the agent again", |received| {
+            (received.hellos.len() == 2).then_some(())
         })
         .await;
     assert_eq!(master.running(&id).await, before);
-    World {
+    Setup {
         root,
         master,
         agent,
@@ -528,7 +528,7 @@ async fn an_agent_that_ends_by_default_leaves_its_tasks() {
 
 #[tokio::test]
 async fn two_agents_cannot_share_a_data_directory() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let second = Agent::start(world.options());
     let error = second.ended().await.unwrap_err();
     assert!(matches!(error, AgentError::DataDir(_)), "{error:?}");
@@ -549,7 +549,7 @@ async fn an_agent_that_is_refused_for_good_ends_and_says_why() {
         matches!(&error, AgentError::Refused { reason, .. } if reason.contains("does not exist")),
         "{error:?}"
     );
-    assert_eq!(master.heard().hellos[0].protocol, PROTOCOL_VERSION);
+    assert_eq!(master.received().hellos[0].protocol, PROTOCOL_VERSION);
 }
 
 /// Options of an agent that runs a hook when it gives up, and the file that the hook makes.
@@ -624,13 +624,13 @@ async fn short_pauses_do_not_use_up_the_attempts() {
 
 #[tokio::test]
 async fn an_agent_that_has_changed_ends_its_tasks_and_joins_anew_at_its_next_start() {
-    let world = World::new().await;
+    let world = Setup::new().await;
     let id = "c1";
     world.master.say(start(spec(id, "sleep 600")));
     let running = world.master.running(id).await;
     let process = std::path::Path::new("/proc").join(&running);
     let options = world.options();
-    let World {
+    let Setup {
         root,
         master,
         agent,
@@ -650,11 +650,11 @@ async fn an_agent_that_has_changed_ends_its_tasks_and_joins_anew_at_its_next_sta
     master.answer(welcome());
     let agent = Agent::start(options);
     master
-        .wait("the agent again", |heard| {
-            (heard.hellos.len() == 3).then_some(())
+        .wait("the agent again", |received| {
+            (received.hellos.len() == 3).then_some(())
         })
         .await;
-    World {
+    Setup {
         root,
         master,
         agent,

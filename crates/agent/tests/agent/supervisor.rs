@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::common::{Agent, FakeMaster, Heard, options, processes_of, spec, start, until};
+use crate::common::{Agent, FakeMaster, Received, options, processes_of, spec, start, until};
 use det_taskspec::ContainerExit;
 
 fn supervisor() -> Option<PathBuf> {
@@ -18,8 +18,8 @@ fn fresh() -> String {
 }
 
 /// The lines that reached the master, each once.
-fn lines(heard: &Heard) -> Vec<String> {
-    let mut numbered: Vec<(u64, String)> = heard
+fn lines(received: &Received) -> Vec<String> {
+    let mut numbered: Vec<(u64, String)> = received
         .posts
         .iter()
         .flat_map(|post| {
@@ -56,7 +56,7 @@ async fn a_task_sees_its_environment_and_its_output_reaches_the_master() {
     master.say(start(spec(&id, text)));
     assert_eq!(master.exit(&id).await, ContainerExit::Exited { code: 3 });
     let expected = format!("agent=agent-1 slots=[] master={}", master.url);
-    let lines = lines(&master.heard());
+    let lines = lines(&master.received());
     assert!(lines.contains(&expected), "{lines:?}");
     // Nobody's task is root of the host. An agent that is not root shows its tasks its own account as root.
     let uid = if nix::unistd::geteuid().is_root() {
@@ -86,15 +86,15 @@ async fn a_real_task_is_adopted_killed_and_gone() {
     )));
     let before = master.running(&id).await;
     master
-        .wait("a line", |heard| {
-            lines(heard).contains(&"before".to_owned()).then_some(())
+        .wait("a line", |received| {
+            lines(received).contains(&"before".to_owned()).then_some(())
         })
         .await;
-    agent.drop_dead().await;
+    agent.kill().await;
     let agent = Agent::start(options(&master, root.path(), &supervisor));
     master
-        .wait("the agent again", |heard| {
-            (heard.hellos.len() == 2).then_some(())
+        .wait("the agent again", |received| {
+            (received.hellos.len() == 2).then_some(())
         })
         .await;
     assert_eq!(master.running(&id).await, before);
@@ -139,7 +139,7 @@ async fn a_task_whose_supervisor_is_killed_leaves_nothing_and_its_log_arrives() 
     let exit = master.exit(&id).await;
     assert!(matches!(exit, ContainerExit::Lost { .. }), "{exit:?}");
     assert_eq!(processes_of(&id), [] as [&str; 0]);
-    assert!(lines(&master.heard()).contains(&"last words".to_owned()));
+    assert!(lines(&master.received()).contains(&"last words".to_owned()));
     master.forget(&id, &root.path().join("data")).await;
     agent.shut_down().await.unwrap();
 }
