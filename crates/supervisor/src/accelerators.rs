@@ -1,4 +1,4 @@
-//! Which accelerators the container has.
+//! Detects the accelerators of the container.
 
 use std::io::{self, Read as _};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::environment::TaskEnv;
 use crate::report::Diagnostics;
 
-/// A driver in trouble answers late or never.
+/// Limit for the driver's tool: a faulty driver answers late or never.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
 const TOOL_POLL: Duration = Duration::from_millis(5);
 
@@ -51,8 +51,8 @@ impl Accelerators {
 
 /// Finds the accelerators that the task may use.
 ///
-/// A zero-slot task has none, whatever the host has. Where the agent has named them for the driver, nobody else needs to
-/// be asked: `nvidia-smi` takes a good part of a second.
+/// A zero-slot task has none, whatever the host has. If the agent has named them for the driver, no tool needs to run:
+/// `nvidia-smi` takes most of a second.
 pub(crate) fn inspect(env: &TaskEnv, diagnostics: &Diagnostics) -> Accelerators {
     if env
         .text(v::DET_SLOT_IDS)
@@ -99,7 +99,7 @@ fn listed_uuids(list: &str) -> Option<Vec<String>> {
     named.then_some(uuids)
 }
 
-/// Reads `index, uuid` lines, leaving out what the driver is told to hide.
+/// Reads `index, uuid` lines, without the devices that the driver is configured to hide.
 fn nvidia_uuids(output: &str, visible: Option<&str>) -> Vec<String> {
     let visible: Option<Vec<&str>> = visible.map(|list| list.split(',').map(str::trim).collect());
     let mut gpus: Vec<(u32, &str)> = output
@@ -132,7 +132,7 @@ fn rocm_uuids(output: &str) -> Vec<String> {
     gpus.into_iter().map(|(_, uuid)| uuid.to_owned()).collect()
 }
 
-/// What a tool prints; `None` when it is not there or does not work, which is noted.
+/// Output of a tool; `None` if it does not exist or fails, which is recorded in the diagnostics.
 fn ask(env: &TaskEnv, diagnostics: &Diagnostics, tool: &str, args: &[&str]) -> Option<String> {
     let path = env.find_program(tool)?;
     let mut command = Command::new(path);

@@ -1,19 +1,18 @@
-//! Control groups: bounds for a sandbox, and whether the kernel killed for memory.
+//! Control groups: limits for a sandbox, and whether the kernel killed a process for lack of memory.
 //!
-//! A sandbox's group is made below the group of the agent, never beside it: whatever bounds somebody has set for the
-//! agent hold for its tasks too. With version 2 the kernel allows that only where the agent's group is the root or holds
-//! no process itself.
+//! A sandbox's group is created below the group of the agent, so that limits of the agent apply to its tasks too. With
+//! version 2 the kernel allows that only if the agent's group is the root or contains no process itself.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// Parent of all our groups, in the group of the agent.
+/// Parent of all groups of sandboxes, in the group of the agent.
 const OURS: &str = "determined";
 
-/// Reads how many processes of the caller's control group the kernel has killed for lack of memory; `None` when nobody
-/// counts.
+/// Reads how many processes of the caller's control group the kernel has killed for lack of memory; `None` if the
+/// kernel does not count them.
 pub(crate) fn oom_kills() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let counters = oom_counter_files(&own, Path::new(ROOT));
@@ -48,17 +47,17 @@ fn parse_oom_kills(text: &str) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// The bounds of a sandbox. The process that makes it is in it, and so are its children.
+/// The limits of a sandbox. The process that creates the group is in it, and so are its children.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    /// Our groups, and for each where the process was before.
+    /// The created groups, each with the group in which the process was before.
     joined: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Limits {
-    /// Puts this process into a group of its own with these bounds.
+    /// Moves this process into a new group with these limits.
     ///
-    /// `Err` says what was not possible: unprivileged agents often may not, and the task then runs without bounds.
+    /// `Err` says what was not possible: unprivileged agents often may not, and the task then runs without limits.
     pub(crate) fn apply(
         name: &str,
         memory_bytes: Option<u64>,
@@ -115,13 +114,13 @@ impl Limits {
         let entered = enter(&origin, &parent, &group, settings, unified);
         match entered {
             Ok(()) => self.joined.push((group, origin)),
-            // What was made for nothing goes; the parent only if no other task is in it.
+            // Remove groups that cannot be used; the parent only if no other task is in it.
             Err(_) => drop(fs::remove_dir(&group).and_then(|()| fs::remove_dir(&parent))),
         }
         entered.map_err(|(path, error)| format!("could not use control group {path:?}: {error}"))
     }
 
-    /// Goes back to where the process came from and removes the groups. They must be empty by then; one that is not
+    /// Moves the process back to its former groups and removes the created ones. They must be empty; one that is not
     /// stays, and costs the host a little memory.
     pub(crate) fn leave(self) {
         for (group, origin) in self.joined.into_iter().rev() {
@@ -148,7 +147,7 @@ fn enter(
     for (file, value) in settings {
         set(group.join(file), value)?;
     }
-    // 0 stands for the writing process.
+    // 0 means the writing process.
     set(group.join("cgroup.procs"), "0")
 }
 
@@ -203,7 +202,7 @@ mod tests {
         assert_eq!(found("pids"), None);
     }
 
-    /// Plain files take what the kernel's would: which group, which bounds, who joins.
+    /// Plain files receive what the kernel's would: the group, the limits, the processes.
     #[test]
     fn a_group_is_made_below_the_agents_own() {
         let root = tempfile::tempdir().unwrap();
@@ -226,7 +225,7 @@ mod tests {
     fn a_group_that_cannot_be_used_is_not_left_behind() {
         let root = tempfile::tempdir().unwrap();
         let mut limits = Limits { joined: Vec::new() };
-        // The setting's file would lie in a directory that is not there.
+        // The file of the setting would be in a directory that does not exist.
         let settings = [("no/such", "1".to_owned())];
         let error = limits
             .join(root.path(), Some("agent".into()), "c1", &settings, false)

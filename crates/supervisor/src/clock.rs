@@ -1,4 +1,4 @@
-//! Time and chance.
+//! Time, random numbers and retry delays.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,14 +11,14 @@ pub(crate) fn now_micros() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// A number that nobody can guess.
+/// An unpredictable number.
 pub(crate) fn random() -> u64 {
     // The standard library seeds each of these from the kernel's random source.
     RandomState::new().build_hasher().finish()
 }
 
-/// Waiting times between attempts: doubling, with jitter, so that the tasks of a cluster do not call a master that comes
-/// back all at once.
+/// Waiting times between attempts: doubling, with jitter, so that the tasks of a cluster do not all call a restarted
+/// master at once.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -34,12 +34,12 @@ impl Backoff {
         }
     }
 
-    /// Lets no further wait be longer than this.
+    /// Limits all further waits to this.
     pub(crate) fn limit(&mut self, longest: Duration) {
         self.longest = self.longest.min(longest);
     }
 
-    /// How long to wait before the next attempt: between half and the whole of the step.
+    /// How long to wait before the next attempt: between half and all of the current step.
     pub(crate) fn delay(&mut self) -> Duration {
         let step = self.next.min(self.longest);
         self.next = step.saturating_mul(2);

@@ -1,4 +1,4 @@
-//! Reading what the task writes.
+//! Reads the task's output.
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read as _};
@@ -32,12 +32,12 @@ pub(crate) struct Source {
     splitter: Splitter,
 }
 
-/// How a source ends.
+/// When a source ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// When all its writers have closed it.
+    /// When all writers have closed it.
     Closed,
-    /// Never: it stands open for whoever wants to write.
+    /// Never: it stays open for workers that want to write.
     Never,
 }
 
@@ -52,7 +52,7 @@ impl Source {
         }
     }
 
-    /// A named pipe through which workers write past their launcher: `train/logs/stdout.log` and `stderr.log`.
+    /// A named pipe through which workers write without their launcher: `train/logs/stdout.log` and `stderr.log`.
     pub(crate) fn fifo(path: &Path, stdtype: Stdtype) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -75,7 +75,7 @@ impl Source {
 
 /// Starts a thread that puts all output into the log.
 ///
-/// `ended`: closed by its other side when the entrypoint has ended. The thread then takes what is left and ends.
+/// `ended`: closed by its other side when the entrypoint has ended. The thread then reads what is left and ends.
 pub(crate) fn start(
     sources: Vec<Source>,
     ended: PipeReader,
@@ -113,7 +113,7 @@ impl Collector {
             }
             self.take_ready(None, Some(left));
         }
-        // The named pipes have no end: take what is in them now.
+        // The named pipes have no end: read what is in them now.
         while self.take_ready(None, Some(Duration::ZERO)) && Instant::now() < deadline {}
         for mut source in std::mem::take(&mut self.sources) {
             self.finish(&mut source);
@@ -121,9 +121,9 @@ impl Collector {
         self.store();
     }
 
-    /// Waits for something to read, takes it, and stores the lines.
+    /// Waits for output, reads it, and stores the lines.
     ///
-    /// With `ended`: whether that was closed. Without: whether there was anything to read before the time was over.
+    /// With `ended`: returns whether that was closed. Without: whether there was output within `timeout`.
     fn take_ready(&mut self, ended: Option<&PipeReader>, timeout: Option<Duration>) -> bool {
         let mut fds: Vec<PollFd<'_>> = self
             .sources
@@ -193,7 +193,7 @@ impl Collector {
         }
     }
 
-    /// Takes a last line that has no end.
+    /// Stores a last line that has no line end.
     fn finish(&mut self, source: &mut Source) {
         let (stdtype, records) = (source.stdtype, &mut self.records);
         source

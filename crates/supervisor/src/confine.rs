@@ -1,8 +1,8 @@
-//! Giving up every right that a task does not need, for good: capabilities, new privileges, system calls.
+//! Permanently drops all rights that a task does not need: capabilities, new privileges, system calls.
 //!
-//! What is refused is what container engines refuse by default: ways to change mounts and namespaces, kernel modules,
-//! the kernel's keyrings, programs in the kernel, clocks, and the like. Everything else stays allowed, `ptrace` of the
-//! task's own processes too.
+//! The refused system calls are those that container engines refuse by default: for mounts and namespaces, kernel
+//! modules, keyrings, BPF programs, clocks, and the like. All others stay allowed, including `ptrace` of the task's own
+//! processes.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use seccompiler::{
 
 use crate::failure::SetupError;
 
-/// No more capabilities than this are asked about; today's kernels have 41.
+/// The most capabilities that are checked; current kernels have 41.
 const MOST_CAPABILITIES: u32 = 64;
 
 /// System calls that no task may make, refused with `EPERM`.
@@ -69,7 +69,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_vhangup,
 ];
 
-/// Those that only this processor family has.
+/// Refused system calls that only this processor family has.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[libc::c_long] = &[
     libc::SYS__sysctl,
@@ -82,7 +82,7 @@ const REFUSED_HERE: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[libc::c_long] = &[];
 
-/// Flags of `clone` that make namespaces.
+/// Flags of `clone` that create namespaces.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWCGROUP,
     libc::CLONE_NEWIPC,
@@ -93,11 +93,11 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUTS,
 ];
 
-/// Execution domains that programs ask for: Linux as it is, with 32-bit addresses or without random addresses, and the
-/// question which one is set.
+/// Execution domains that programs ask for: the default, with 32-bit addresses or without address randomisation, and
+/// the query which one is set.
 const USUAL_DOMAINS: [u64; 5] = [0, 0x0008, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// Takes from this process what only building the sandbox needed, before it changes its user.
+/// Drops the capabilities that were needed only to build the sandbox, before the process changes its user.
 pub(crate) fn drop_bounding_set() -> Result<(), SetupError> {
     let failed = |error: rustix::io::Errno| {
         SetupError::host(format!(
@@ -111,7 +111,7 @@ pub(crate) fn drop_bounding_set() -> Result<(), SetupError> {
                 rustix::thread::remove_capability_from_bounding_set(one).map_err(failed)?;
             }
             Ok(false) => {}
-            // There are no more.
+            // There are no further capabilities.
             Err(rustix::io::Errno::INVAL) => break,
             Err(error) => return Err(failed(error)),
         }
@@ -123,7 +123,7 @@ pub(crate) fn drop_bounding_set() -> Result<(), SetupError> {
     }
 }
 
-/// Gives up everything else. All processes that this one starts are confined as it is, and none can undo it.
+/// Drops everything else. Processes that this one starts inherit the restrictions, and cannot undo them.
 pub(crate) fn confine() -> Result<(), SetupError> {
     let none = CapabilitySet::empty();
     rustix::thread::set_capabilities(
@@ -163,7 +163,7 @@ fn filters() -> Result<[BpfProgram; 2], SetupError> {
     if cfg!(target_arch = "x86_64") {
         refusals.splice(0..0, no_other_numbers());
     }
-    // Its flags lie in memory, where no filter sees them. Told that there is none, C libraries use `clone`.
+    // Its flags are in memory, where filters cannot read them. If it fails with `ENOSYS`, C libraries use `clone`.
     let hidden_flags = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     Ok([refusals, compiled(hidden_flags, Errno::ENOSYS)?])
 }
@@ -182,13 +182,13 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError>
         when(0, Length::Dword, Is::MaskedEq(flag), flag)
     });
     rules.insert(libc::SYS_clone, namespaces.collect::<Result<_, _>>()?);
-    // Sockets to the hypervisor know no namespace.
+    // Sockets to the hypervisor are not separated by namespaces.
     let vsock = u64::from(libc::AF_VSOCK.cast_unsigned());
     rules.insert(
         libc::SYS_socket,
         vec![when(0, Length::Dword, Is::Eq, vsock)?],
     );
-    // Typing into a terminal that is not the task's.
+    // Input to a terminal that is not the task's.
     rules.insert(
         libc::SYS_ioctl,
         vec![
@@ -216,7 +216,7 @@ fn no_other_numbers() -> [sock_filter; 3] {
     const ERRNO: u32 = 0x0005_0000;
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     [
-        // The number is the first member of what a filter sees.
+        // The number is the first member of a filter's input.
         instruction(LOAD_NUMBER, 0, 0, 0),
         instruction(JUMP_IF_AT_LEAST, 0, 1, FIRST_OTHER),
         instruction(RETURN, 0, 0, ERRNO | Errno::EPERM as u32),

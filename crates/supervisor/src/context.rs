@@ -1,8 +1,8 @@
-//! Unpacking the context directory: the user's code.
+//! Unpacks the context directory: the user's code.
 //!
-//! The archive is looked at as a whole before anything of it is written: what leads out, what is no file, what unpacks
-//! to too much is refused and leaves nothing behind. Nothing is held in memory but the packed archive and a piece of the
-//! file that is being written.
+//! The whole archive is checked before anything of it is written: entries outside the directory, special files and
+//! archives that unpack to too much are refused and leave nothing behind. Only the packed archive and a piece of the
+//! file that is being written are in memory.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -16,27 +16,28 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::read::GzDecoder;
 use tar::{Archive, Entry, EntryType};
 
-/// Bytes that the archive unpacks to, headers included. The master takes at most 95 MiB of files and 100,000 entries.
+/// The most bytes that the archive may unpack to, headers included. The master takes at most 95 MiB of files and
+/// 100,000 entries.
 const MAX_TOTAL_BYTES: u64 = 256 << 20;
-/// Files and directories.
+/// The most files and directories.
 const MAX_ENTRIES: usize = 100_000;
-/// Bytes of a long name, or of the notes that an archiver makes about an entry; they are read into memory.
+/// The most bytes of a long name, or of an extended header; they are read into memory.
 const MAX_NOTE_BYTES: u64 = 64 << 10;
-/// Bytes of an entry without content.
+/// Size in bytes of an entry without content.
 const HEADER_BYTES: u64 = 512;
-/// Bytes written at once.
+/// Size in bytes of one write.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Why a context was not unpacked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ContextError {
-    /// It is no base64.
+    /// It is not valid base64.
     #[error("the context directory is not base64: {0}")]
     Base64(base64::DecodeError),
-    /// It is no archive.
+    /// It is not an archive.
     #[error("the context directory is not a readable tar.gz archive: {0}")]
     Archive(io::Error),
-    /// An entry leaves the directory.
+    /// An entry would be unpacked outside the directory.
     #[error("the context directory holds {path:?}, which would be unpacked outside of it")]
     Outside {
         /// Name of the entry.
@@ -49,7 +50,7 @@ pub(crate) enum ContextError {
     Kind {
         /// Name of the entry.
         path: PathBuf,
-        /// What it is.
+        /// The kind of the entry.
         what: &'static str,
     },
     /// It is too large.
@@ -57,12 +58,12 @@ pub(crate) enum ContextError {
         "the context directory unpacks to more than {MAX_TOTAL_BYTES} bytes or {MAX_ENTRIES} entries"
     )]
     Size,
-    /// A name or note that is read into memory.
+    /// A long name or extended header is too large.
     #[error(
         "the context directory holds an entry whose name or notes have {bytes} bytes; at most {MAX_NOTE_BYTES} are allowed"
     )]
     Note {
-        /// How many it says it has.
+        /// Its size in bytes, as the archive claims.
         bytes: u64,
     },
     /// A file or directory could not be written.
@@ -70,7 +71,7 @@ pub(crate) enum ContextError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -81,7 +82,7 @@ pub(crate) fn unpack(packed: &str, targets: &[&Path]) -> Result<(), ContextError
     let bytes = STANDARD.decode(packed).map_err(ContextError::Base64)?;
     check(&bytes)?;
     let mut archive = open(&bytes);
-    // Modes of directories are set when everything is in them: one may be read-only.
+    // Modes of directories are set last, because one may be read-only.
     let mut directory_modes = BTreeMap::new();
     for entry in archive.entries().map_err(ContextError::Archive)? {
         let mut entry = entry.map_err(ContextError::Archive)?;
@@ -116,7 +117,7 @@ pub(crate) fn unpack(packed: &str, targets: &[&Path]) -> Result<(), ContextError
             written(&path, finish_file(&file, mode, mtime))?;
         }
     }
-    // Deepest first: the mode of a parent may lock its children away.
+    // Deepest first: the mode of a parent may make its children inaccessible.
     for (path, mode) in directory_modes.into_iter().rev() {
         let set = fs::set_permissions(&path, Permissions::from_mode(mode));
         written(&path, set)?;
@@ -124,14 +125,14 @@ pub(crate) fn unpack(packed: &str, targets: &[&Path]) -> Result<(), ContextError
     Ok(())
 }
 
-/// The archive, which ends with an error where it would unpack to too much.
+/// The archive; reading fails where it would unpack to too much.
 fn open(bytes: &[u8]) -> Archive<impl Read> {
     Archive::new(GzDecoder::new(bytes).take(MAX_TOTAL_BYTES))
 }
 
-/// Looks at every entry, and refuses what must not be unpacked.
+/// Checks every entry, and refuses what must not be unpacked.
 fn check(bytes: &[u8]) -> Result<(), ContextError> {
-    // First as they stand: names and notes are entries of their own there, and are not read.
+    // First the raw entries: there, long names and extended headers are separate entries, and are not read.
     let mut archive = open(bytes);
     let mut total: u64 = 0;
     let entries = archive.entries().map_err(ContextError::Archive)?.raw(true);
@@ -142,7 +143,7 @@ fn check(bytes: &[u8]) -> Result<(), ContextError> {
             Err(error) => return Err(ContextError::Archive(error)),
         };
         total = total.saturating_add(entry.size().max(HEADER_BYTES));
-        // With its name and its notes an entry is three.
+        // With a long name and an extended header, an entry is three raw entries.
         if index >= 3 * MAX_ENTRIES || total > MAX_TOTAL_BYTES {
             return Err(ContextError::Size);
         }
@@ -153,7 +154,7 @@ fn check(bytes: &[u8]) -> Result<(), ContextError> {
         }
         check_kind(&entry)?;
     }
-    // Then as what they are.
+    // Then the entries with their names and sizes applied.
     let mut archive = open(bytes);
     let mut total: u64 = 0;
     for (index, entry) in archive
@@ -162,7 +163,7 @@ fn check(bytes: &[u8]) -> Result<(), ContextError> {
         .enumerate()
     {
         let entry = entry.map_err(ContextError::Archive)?;
-        // Notes may have given it another size.
+        // An extended header may have changed its size.
         total = total.saturating_add(entry.size());
         if index >= MAX_ENTRIES || total > MAX_TOTAL_BYTES {
             return Err(ContextError::Size);
@@ -179,12 +180,12 @@ fn written<T>(path: &Path, result: io::Result<T>) -> Result<T, ContextError> {
     })
 }
 
-/// Refuses what is neither a file nor a directory nor a note of the archiver.
+/// Refuses what is neither a file nor a directory nor an extended header.
 fn check_kind<R: Read>(entry: &Entry<'_, R>) -> Result<(), ContextError> {
     let what = match entry.header().entry_type() {
         EntryType::Regular | EntryType::Continuous | EntryType::Directory => return Ok(()),
         kind if is_note(kind) => return Ok(()),
-        // A few bytes that stand for gigabytes; the master writes none.
+        // A sparse file: a few bytes that unpack to gigabytes; the master writes none.
         EntryType::GNUSparse => "a sparse file",
         EntryType::Symlink => "a symbolic link",
         EntryType::Link => "a hard link",
@@ -196,7 +197,7 @@ fn check_kind<R: Read>(entry: &Entry<'_, R>) -> Result<(), ContextError> {
     Err(ContextError::Kind { path, what })
 }
 
-/// Names that are too long for a header, and what an archiver notes about the entry that follows.
+/// Whether an entry is a long name or an extended header of the entry that follows.
 fn is_note(kind: EntryType) -> bool {
     matches!(
         kind,
@@ -207,7 +208,7 @@ fn is_note(kind: EntryType) -> bool {
     )
 }
 
-/// The entry's place below the target; `None` for what has no place: the directory itself, and notes of the archiver.
+/// The entry's path below the target; `None` for the directory itself and for extended headers.
 fn relative_path<R: Read>(entry: &Entry<'_, R>) -> Result<Option<PathBuf>, ContextError> {
     if is_note(entry.header().entry_type()) {
         return Ok(None);
@@ -229,7 +230,7 @@ fn relative_path<R: Read>(entry: &Entry<'_, R>) -> Result<Option<PathBuf>, Conte
 
 fn make_directory(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
-    // Open until everything is in it.
+    // Writable until everything is in it.
     fs::set_permissions(path, Permissions::from_mode(0o700))
 }
 
@@ -237,7 +238,7 @@ fn make_file(path: &Path) -> io::Result<File> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    // Removed, not opened: what is there may be read-only, or a link to somewhere else.
+    // Removed, not opened: an existing file may be read-only, or a link.
     if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -277,7 +278,7 @@ mod tests {
             header.set_mode(mode);
             header.set_mtime(1_000_000);
             header.set_size(content.len() as u64);
-            // Set by hand: the library refuses to write what an attacker would.
+            // Set directly: the library refuses to write such names.
             header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
             if matches!(kind, EntryType::Symlink | EntryType::Link) {
                 header.set_link_name("/etc/passwd").unwrap();
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_has_left_nothing_behind() {
+    fn a_refused_archive_leaves_nothing_behind() {
         let packed = Context::new()
             .file("first.py", 0o644, "print(1)")
             .file("../evil", 0o644, "")
@@ -373,7 +374,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
-    /// An archive of one entry that says it has `size` bytes, followed by as many zeros.
+    /// An archive of one entry that claims to have `size` bytes, followed by as many zeros.
     fn zeros(kind: EntryType, size: u64) -> String {
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_little_that_unpacks_to_much_is_refused() {
+    fn a_small_archive_that_unpacks_to_too_much_is_refused() {
         let size = MAX_TOTAL_BYTES + 1;
         let packed = zeros(EntryType::Regular, size);
         assert!(packed.len() < 4 << 20, "{}", packed.len());
@@ -395,7 +396,7 @@ mod tests {
         let error = unpack(&packed, &[dir.path()]).unwrap_err().to_string();
         assert!(error.contains("more than 268435456 bytes"), "{error}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        // It need not have what it says it has.
+        // Its content need not have the claimed size.
         let mut header = Header::new_gnu();
         header.set_size(8 << 30);
         header.set_cksum();
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_archive_is_said_to_be_none() {
+    fn data_that_is_not_an_archive_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let error = unpack("%%%", &[dir.path()]).unwrap_err().to_string();
         assert!(error.contains("base64"), "{error}");

@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use det_taskspec::{PYTHON_USER_BASE, Script, variables as v};
 
-/// Where programs are looked for when neither image nor task says so.
+/// Default of `PATH`, if neither image nor task sets it.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The environment of the task's processes and where they start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TaskEnv {
-    /// Every variable, nothing inherited beside them.
+    /// All variables; no others are inherited.
     pub(crate) vars: BTreeMap<OsString, OsString>,
     /// The working directory.
     pub(crate) work_dir: PathBuf,
 }
 
-/// What the environment depends on beside the script.
+/// What the environment depends on in addition to the script.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
     /// That user's home directory, if it has one that is not `/`.
@@ -30,7 +30,7 @@ pub(crate) struct Facts {
 }
 
 impl TaskEnv {
-    /// Completes what image or agent (`base`) and script give, the script winning.
+    /// Combines the environment of image or agent (`base`) with the script's, which overrides it.
     pub(crate) fn new(base: BTreeMap<OsString, OsString>, script: &Script, facts: &Facts) -> Self {
         let mut vars = base;
         for (name, value) in &script.env {
@@ -61,12 +61,12 @@ impl TaskEnv {
         self.get(name)?.to_str()
     }
 
-    /// Where programs are looked for.
+    /// The value of `PATH`.
     pub(crate) fn path(&self) -> &OsStr {
         self.get(v::PATH).unwrap_or(OsStr::new(DEFAULT_PATH))
     }
 
-    /// The file that `program` names in this environment, by `PATH` unless it holds a `/`.
+    /// The file that `program` names in this environment, searched in `PATH` unless it contains a `/`.
     pub(crate) fn find_program(&self, program: &str) -> Option<PathBuf> {
         std::env::split_paths(self.path())
             .map(|dir| dir.join(program))

@@ -5,17 +5,17 @@ use std::fmt;
 
 use det_taskspec::ContainerExit;
 
-/// Why a task did not reach its entrypoint, and whose fault it is.
+/// Why a task did not reach its entrypoint, and whether task or host caused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SetupError {
-    /// The task's: it would go wrong again.
+    /// Caused by the task: it would fail again.
     Task {
-        /// Exit code for people and scripts.
+        /// Exit code of the task.
         code: i32,
         /// What was tried and what went wrong.
         message: String,
     },
-    /// The host's or the master's: it may go well elsewhere or later.
+    /// Caused by the host or the master: it may work elsewhere or later.
     Host {
         /// What was tried and what went wrong.
         message: String,
@@ -23,7 +23,7 @@ pub(crate) enum SetupError {
 }
 
 impl SetupError {
-    /// The task's fault, with the exit code of a failed preparation.
+    /// An error caused by the task, with the exit code of a failed preparation.
     pub(crate) fn task(message: impl Into<String>) -> Self {
         Self::Task {
             code: 1,
@@ -31,14 +31,14 @@ impl SetupError {
         }
     }
 
-    /// The host's fault.
+    /// An error caused by the host.
     pub(crate) fn host(message: impl Into<String>) -> Self {
         Self::Host {
             message: message.into(),
         }
     }
 
-    /// How the container ended.
+    /// The exit reason of the container.
     pub(crate) fn into_exit(self) -> ContainerExit {
         match self {
             Self::Task { code, message } => ContainerExit::SetupFailed { code, message },

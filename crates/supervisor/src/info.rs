@@ -123,7 +123,7 @@ fn number(env: &TaskEnv, name: &str) -> Result<Box<RawValue>, SetupError> {
     raw(name, &number)
 }
 
-/// JSON is passed on as it came: `1` must not become `1.0`.
+/// JSON is passed on unchanged: `1` must not become `1.0`.
 fn json(env: &TaskEnv, name: &str) -> Result<Box<RawValue>, SetupError> {
     let value = required(env, name)?;
     RawValue::from_string(value.to_owned()).map_err(|error| {

@@ -1,7 +1,7 @@
-//! `det-supervisor check`: asks from within a sandbox what a task in it can reach.
+//! `det-supervisor check`: checks from within a sandbox what a task in it can reach.
 //!
-//! The sandbox is built like a task's. What is asked about, files of the cluster and the namespaces of the host, is
-//! collected outside before; the questions are asked by a program that is started like an entrypoint.
+//! The sandbox is built like a task's. The facts to check, files of the cluster and namespaces of the host, are
+//! collected outside before; the checks are done by a program that is started like an entrypoint.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -18,21 +18,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::SetupError;
 
-/// What is known outside, relative to the run directory.
+/// File with the host's facts, relative to the run directory.
 const OUTSIDE_FILE: &str = "outside.json";
-/// Files that are looked for below each directory that tasks must not see.
+/// The most files that are checked below each directory that tasks must not see.
 const MOST_FILES: usize = 64;
 const NAMESPACES: [&str; 3] = ["ipc", "mnt", "pid"];
 const OWN_DIRECTORIES: [&str; 4] = ["/dev", "/dev/shm", "/tmp", "/var/tmp"];
 
-/// What the outside looks like.
+/// Facts of the host, collected outside the sandbox.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Outside {
-    /// Files that exist, and no task may open.
+struct HostFacts {
+    /// Existing files that no task may open.
     files: Vec<PathBuf>,
-    /// What the links of the namespaces say.
+    /// Targets of the links of the namespaces.
     namespaces: Vec<Option<PathBuf>>,
-    /// Device and number of the directories that a task has its own of.
+    /// Device and inode numbers of the directories of which a task has its own.
     directories: Vec<Option<(u64, u64)>>,
     /// Whether the task is root of the host.
     is_root: bool,
@@ -40,7 +40,7 @@ struct Outside {
     devices: Vec<String>,
 }
 
-/// Collects what is asked about. Called outside, before there is any namespace.
+/// Collects the host's facts. Called outside, before namespaces are created.
 pub(crate) fn prepare(run_dir: &Path, spec: &SandboxSpec) -> Result<(), SetupError> {
     let mut files = Vec::new();
     for path in spec.guard.protected.iter().chain(&spec.guard.homes) {
@@ -48,7 +48,7 @@ pub(crate) fn prepare(run_dir: &Path, spec: &SandboxSpec) -> Result<(), SetupErr
         collect(path, 2, &mut of_this);
         files.extend(of_this);
     }
-    // What is shown on purpose: the interpreter's files.
+    // Files that are visible on purpose: the interpreter's.
     let shown = [&spec.python_dir, &spec.python_path];
     let shown: Vec<&Path> = shown.into_iter().flatten().map(Path::new).collect();
     let shown = shown
@@ -56,7 +56,7 @@ pub(crate) fn prepare(run_dir: &Path, spec: &SandboxSpec) -> Result<(), SetupErr
         .chain(spec.exposed.iter().map(PathBuf::as_path));
     let shown: Vec<PathBuf> = shown.filter_map(|path| path.canonicalize().ok()).collect();
     files.retain(|file| !shown.iter().any(|path| file.starts_with(path)));
-    let outside = Outside {
+    let host = HostFacts {
         files,
         namespaces: NAMESPACES.map(namespace).to_vec(),
         directories: OWN_DIRECTORIES.map(number_of).to_vec(),
@@ -68,7 +68,7 @@ pub(crate) fn prepare(run_dir: &Path, spec: &SandboxSpec) -> Result<(), SetupErr
             .collect(),
     };
     let path = run_dir.join(OUTSIDE_FILE);
-    serde_json::to_vec(&outside)
+    serde_json::to_vec(&host)
         .map_err(io::Error::from)
         .and_then(|text| fs::write(&path, text))
         .map_err(|error| SetupError::host(format!("could not write {path:?}: {error}")))
@@ -102,8 +102,8 @@ fn number_of(path: &str) -> Option<(u64, u64)> {
     Some((found.dev(), found.ino()))
 }
 
-/// Starts the questions as a task's entrypoint is started; they answer on standard output.
-pub(crate) fn ask() -> ExitCode {
+/// Starts the checks as a task's entrypoint is started; they print the result to standard output.
+pub(crate) fn start_questions() -> ExitCode {
     let status = Command::new("/proc/self/exe")
         .arg("probes")
         .env_clear()
@@ -116,26 +116,26 @@ pub(crate) fn ask() -> ExitCode {
     }
 }
 
-/// Answers the questions.
-pub(crate) fn answer() -> ExitCode {
+/// Does the checks and prints the result.
+pub(crate) fn answer_questions() -> ExitCode {
     let text = fs::read(Path::new(RUN_DIR).join(OUTSIDE_FILE)).unwrap_or_default();
-    let Ok(outside) = serde_json::from_slice::<Outside>(&text) else {
+    let Ok(host) = serde_json::from_slice::<HostFacts>(&text) else {
         return ExitCode::FAILURE;
     };
-    let answers = serde_json::to_vec(&rows(&outside)).unwrap_or_default();
+    let answers = serde_json::to_vec(&rows(&host)).unwrap_or_default();
     match io::stdout().write_all(&answers) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn rows(outside: &Outside) -> Vec<IsolationRow> {
+fn rows(host: &HostFacts) -> Vec<IsolationRow> {
     let mut rows = vec![
-        row("identity", !outside.is_root, identity(outside)),
-        files(outside),
-        directories(outside),
-        devices(outside),
-        processes(outside),
+        row("identity", !host.is_root, identity(host)),
+        files(host),
+        directories(host),
+        devices(host),
+        processes(host),
     ];
     rows.extend(from_status());
     rows.push(refused("mounting file systems", || {
@@ -196,9 +196,9 @@ fn row(what: &str, is_isolated: bool, detail: impl Into<String>) -> IsolationRow
     }
 }
 
-fn identity(outside: &Outside) -> String {
+fn identity(host: &HostFacts) -> String {
     let uid = nix::unistd::geteuid();
-    if outside.is_root {
+    if host.is_root {
         "tasks of users without a mapping run as root of this host (root_tasks: root)".into()
     } else if uid.is_root() {
         "tasks run as the agent's own account, in a user namespace".into()
@@ -217,11 +217,11 @@ fn listed(paths: &[String]) -> String {
     }
 }
 
-fn files(outside: &Outside) -> IsolationRow {
+fn files(host: &HostFacts) -> IsolationRow {
     let open = |path: &&PathBuf| {
         File::open(path).is_ok() || File::options().append(true).open(path).is_ok()
     };
-    let reached: Vec<String> = outside
+    let reached: Vec<String> = host
         .files
         .iter()
         .filter(open)
@@ -230,7 +230,7 @@ fn files(outside: &Outside) -> IsolationRow {
     let detail = if reached.is_empty() {
         format!(
             "none of {} files of master, agent and the agent's account can be opened",
-            outside.files.len()
+            host.files.len()
         )
     } else {
         format!("can be opened: {}", listed(&reached))
@@ -238,8 +238,8 @@ fn files(outside: &Outside) -> IsolationRow {
     row("files of the cluster", reached.is_empty(), detail)
 }
 
-fn directories(outside: &Outside) -> IsolationRow {
-    let pairs = OWN_DIRECTORIES.iter().zip(&outside.directories);
+fn directories(host: &HostFacts) -> IsolationRow {
+    let pairs = OWN_DIRECTORIES.iter().zip(&host.directories);
     let shared: Vec<String> = pairs
         .filter(|(path, number)| number.is_some() && number_of(path) == **number)
         .map(|(path, _)| (*path).to_owned())
@@ -252,15 +252,14 @@ fn directories(outside: &Outside) -> IsolationRow {
     row("directories for scratch files", shared.is_empty(), detail)
 }
 
-fn devices(outside: &Outside) -> IsolationRow {
+fn devices(host: &HostFacts) -> IsolationRow {
     const USUAL: [&str; 14] = [
         "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin",
         "stdout", "tty", "urandom", "zero",
     ];
     let given = |name: &str| {
         let path = format!("/dev/{name}");
-        outside
-            .devices
+        host.devices
             .iter()
             .any(|device| *device == path || device.starts_with(&format!("{path}/")))
     };
@@ -279,8 +278,8 @@ fn devices(outside: &Outside) -> IsolationRow {
     row("devices", extra.is_empty(), detail)
 }
 
-fn processes(outside: &Outside) -> IsolationRow {
-    let pairs = NAMESPACES.iter().zip(&outside.namespaces);
+fn processes(host: &HostFacts) -> IsolationRow {
+    let pairs = NAMESPACES.iter().zip(&host.namespaces);
     let shared: Vec<String> = pairs
         .filter(|(name, before)| namespace(name) == **before)
         .map(|(name, _)| (*name).to_owned())
@@ -302,7 +301,7 @@ fn processes(outside: &Outside) -> IsolationRow {
     row("other processes", is_isolated, detail)
 }
 
-/// What the kernel says of this process.
+/// Rows from the kernel's status of this process.
 fn from_status() -> Vec<IsolationRow> {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let value = |name: &str| {
@@ -345,7 +344,7 @@ fn refused(what: &str, act: impl FnOnce() -> nix::Result<()>) -> IsolationRow {
     }
 }
 
-/// Files that cannot be opened for writing; `create`: nor made.
+/// Whether files cannot be opened for writing; with `create`: nor be created.
 fn unwritable(what: &str, paths: &[&str], create: bool) -> IsolationRow {
     let writable: Vec<String> = paths
         .iter()

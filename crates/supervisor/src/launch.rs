@@ -1,4 +1,4 @@
-//! How the entrypoint is started: with hooks sourced before it, by a shell that waits at a gate.
+//! Starts the entrypoint: a shell sources the hooks, waits at a gate, and then becomes the entrypoint.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -27,8 +27,8 @@ pub(crate) enum Launch {
         /// Program and arguments.
         argv: Vec<OsString>,
     },
-    /// A shell that sources the hooks, waits at the gate, and becomes the entrypoint. What hooks do to variables,
-    /// directory, limits and umask is thus there for the entrypoint.
+    /// A shell that sources the hooks, waits at the gate, and becomes the entrypoint. So the entrypoint gets the
+    /// variables, directory, limits and umask that the hooks set.
     Hooked {
         /// Program and arguments.
         argv: Vec<OsString>,
@@ -38,7 +38,8 @@ pub(crate) enum Launch {
 }
 
 impl Launch {
-    /// Decides and prepares. Expects the context in the working directory and the pool's hook in the run directory.
+    /// Chooses the form and prepares it. Expects the context in the working directory and the pool's hook in the run
+    /// directory.
     pub(crate) fn prepare(
         script: &Script,
         env: &TaskEnv,
@@ -47,7 +48,7 @@ impl Launch {
         let entrypoint = argv(&script.entrypoint)?;
         let user_hook = env.work_dir.join(USER_HOOK);
         let hooked = script.pool_startup_hook.is_some() || user_hook.is_file();
-        // The server's own clean-up runs as it is; hooks are for people's programs.
+        // The master's own clean-up runs without hooks, which are for users' programs.
         if !hooked || script.task_type == TaskKind::CheckpointGc {
             return Ok(Self::Direct { argv: entrypoint });
         }
@@ -78,7 +79,7 @@ impl Launch {
     }
 }
 
-/// Sources the hooks with errors fatal. The names of gate and pool hook are taken off first, so that hooks see the
+/// Sources the hooks; an error ends the shell. The names of gate and pool hook are removed first, so that hooks see the
 /// entrypoint's own arguments.
 const HOOKED_START: &str = r#"set -e
 __det_gate=$1 __det_pool_hook=$2
@@ -129,7 +130,7 @@ impl Gate {
         Ok(Self { path })
     }
 
-    /// Waits until the shell has come to the gate, that is, has run the hooks. Never returns if it does not come.
+    /// Waits until the shell has run the hooks and reached the gate. Never returns if it does not reach it.
     pub(crate) fn wait(&self) -> io::Result<GateKey> {
         let pipe = File::options().write(true).open(&self.path)?;
         Ok(GateKey {
@@ -149,7 +150,7 @@ pub(crate) struct GateKey {
 impl GateKey {
     /// Lets the shell become the entrypoint.
     pub(crate) fn open(mut self) -> io::Result<()> {
-        // The shell has it open: its name is not needed any more, and it will not be there for the task to stumble on.
+        // The shell has it open: its name is not needed any more and is removed, so that the task does not see it.
         fs::remove_file(&self.path)?;
         io::Write::write_all(&mut self.pipe, b"go\n")
     }
@@ -230,7 +231,7 @@ mod tests {
             .output()
             .unwrap();
         if !opener.is_finished() {
-            // The gate was not reached: let the thread go. It may also just have been opened and removed.
+            // The gate was not reached: end the thread. It may also just have been opened and removed.
             drop(File::options().read(true).write(true).open(&gate.path));
         }
         output

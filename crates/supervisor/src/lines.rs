@@ -1,11 +1,11 @@
-//! From bytes to lines of a log. Pure.
+//! Splits bytes into the lines of a log. Pure.
 
 use det_spool::Level;
 
-/// Bytes of a line; what is longer is cut into several.
+/// The most bytes of a line; longer ones are split.
 pub(crate) const MAX_LINE_BYTES: usize = 8191;
 
-/// Cuts a stream into lines.
+/// Splits a stream into lines.
 ///
 /// A line ends at `\n`, at `\r` (progress bars), at `\r\n`, or before the byte that would be its 8192nd.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct Splitter {
 }
 
 impl Splitter {
-    /// Takes the next bytes of the stream and hands each line that they complete, without its end, to `emit`.
+    /// Processes the next bytes of the stream; calls `emit` with each line that they complete, without its end.
     pub(crate) fn push(&mut self, bytes: &[u8], mut emit: impl FnMut(&[u8])) {
         let mut rest = bytes;
         if let Some((first, others)) = rest.split_first()
@@ -26,15 +26,15 @@ impl Splitter {
             rest = others;
         }
         while !rest.is_empty() {
-            let room = MAX_LINE_BYTES - self.partial.len();
-            // One byte further than there is room: a line end there is still this line's.
-            let window = rest.get(..=room).unwrap_or(rest);
+            let free = MAX_LINE_BYTES - self.partial.len();
+            // One byte more than is free: a line end there still belongs to this line.
+            let window = rest.get(..=free).unwrap_or(rest);
             let Some(end) = window.iter().position(|b| matches!(b, b'\n' | b'\r')) else {
-                let taken = window.len().min(room);
+                let taken = window.len().min(free);
                 self.partial.extend_from_slice(&window[..taken]);
                 rest = &rest[taken..];
-                if window.len() > room {
-                    self.cut(&mut emit);
+                if window.len() > free {
+                    self.emit_full_line(&mut emit);
                 }
                 continue;
             };
@@ -57,7 +57,7 @@ impl Splitter {
         }
     }
 
-    /// Hands a last line without an end to `emit`.
+    /// Calls `emit` with a last line that has no end.
     pub(crate) fn finish(&mut self, mut emit: impl FnMut(&[u8])) {
         if !self.partial.is_empty() {
             emit(&self.partial);
@@ -65,8 +65,8 @@ impl Splitter {
         }
     }
 
-    /// Emits a line that is full, and keeps back a character that would be cut in two.
-    fn cut(&mut self, emit: &mut impl FnMut(&[u8])) {
+    /// Emits a full line, without a character that would be split; that starts the next line.
+    fn emit_full_line(&mut self, emit: &mut impl FnMut(&[u8])) {
         let kept = incomplete_character(&self.partial);
         let end = self.partial.len() - kept;
         emit(&self.partial[..end]);
@@ -89,7 +89,7 @@ fn incomplete_character(bytes: &[u8]) -> usize {
     0
 }
 
-/// A line with the marks taken off that say something about it.
+/// A line of the log, split into its prefixes and the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Line {
     /// From a leading `[rank=N]`, which the launchers put before the lines of their workers.
@@ -100,7 +100,7 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// Reads the marks of a line.
+/// Parses the prefixes of a line.
 pub(crate) fn classify(line: &[u8]) -> Line {
     let whole = String::from_utf8_lossy(line);
     let (rank_id, rest) = take_rank(&whole).map_or((None, &*whole), |(r, s)| (Some(r), s));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_spares_characters() {
+    fn a_cut_does_not_split_characters() {
         let text = format!("{}é", "x".repeat(MAX_LINE_BYTES - 1));
         let lines = split(&[text.as_bytes(), b"z"]);
         assert_eq!(lines[0].len(), MAX_LINE_BYTES - 1);
@@ -230,9 +230,9 @@ mod tests {
     }
 
     proptest! {
-        /// However the kernel cuts a stream, the lines are the same, none is too long, and nothing but ends is lost.
+        /// However the kernel splits a stream, the lines are the same, none is too long, and only line ends are lost.
         #[test]
-        fn the_cuts_of_a_stream_do_not_show(
+        fn lines_do_not_depend_on_the_chunks_of_a_stream(
             text in proptest::collection::vec(prop_oneof![Just(b'\n'), Just(b'\r'), any::<u8>()], 0..300),
             long in 0_usize..3, cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
         ) {

@@ -1,8 +1,8 @@
-//! The task's log on its way through the spool: who writes waits for room, who ships waits for lines.
+//! The task's log, stored in the spool: the writer waits while the spool is full, the shipper waits for lines.
 //!
-//! A disk that takes nothing makes the task wait, too, and is tried again until it does. A line of the log then tells
-//! since when, and goes to the master with its particulars, which become an event of the task. After the task's end
-//! nobody waits: what comes then is held in memory, [`MAX_HELD`] of it, and shipped from there if need be.
+//! A full or failing disk makes the task wait too, and writes are tried again until they succeed. A line of the log
+//! then reports since when, and is sent to the master with details, which become an event of the task. After the task's
+//! end there is no wait: later lines are held in memory, up to [`MAX_HELD`] bytes, and shipped from there if necessary.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,9 +16,9 @@ use crate::clock::now_micros;
 use crate::failure::chain;
 use crate::report::Diagnostics;
 
-/// How long to wait before trying a disk again that took no line.
+/// Time until a failed write is tried again.
 const DISK_RETRY: Duration = Duration::from_millis(500);
-/// Bytes held in memory, after the task's end, for a disk that takes nothing. One batch.
+/// The most bytes held in memory, after the task's end, while the disk is full. One batch.
 const MAX_HELD: usize = MAX_BATCH_BYTES;
 
 /// The log of the task. Clones are the same log.
@@ -36,20 +36,20 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     writer: Writer,
-    /// Sequence number of the last record that a reader finds.
+    /// Sequence number of the last record that readers can see.
     flushed: u64,
-    phase: Phase,
-    /// Since when the disk takes nothing; its end is not known yet.
+    phase: LogPhase,
+    /// The current outage of the disk; `None` = the disk works.
     outage: Option<Outage>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum LogPhase {
     /// The task runs: a full spool or disk makes it wait.
     Running,
-    /// The task has ended: what is left in its pipes goes to the spool, full or not.
+    /// The task has ended: the rest of its output is stored even if the spool is full.
     Draining,
-    /// Nothing more comes; shipping goes on until the deadline at most.
+    /// No more records follow; shipping continues until the deadline at most.
     Closed { deadline: Instant },
 }
 
@@ -67,7 +67,7 @@ impl Log {
             state: Mutex::new(State {
                 writer,
                 flushed,
-                phase: Phase::Running,
+                phase: LogPhase::Running,
                 outage: None,
             }),
             changed: Condvar::new(),
@@ -75,11 +75,11 @@ impl Log {
         })))
     }
 
-    /// Stores records. While the task runs this waits for room, and so in the end does the task.
+    /// Stores records. While the task runs, this waits for free space, and with it the task.
     pub(crate) fn append(&self, records: &[Record]) {
         let mut state = self.lock();
         for record in records {
-            while state.phase == Phase::Running && state.writer.is_full() {
+            while state.phase == LogPhase::Running && state.writer.is_full() {
                 state = self.wait(state);
             }
             state = self.store(state, record);
@@ -88,7 +88,7 @@ impl Log {
         self.0.changed.notify_all();
     }
 
-    /// Tells people something in the task's log.
+    /// Adds a message for users to the task's log.
     pub(crate) fn say(&self, level: Level, text: &str) {
         let records: Vec<Record> = text
             .lines()
@@ -104,36 +104,36 @@ impl Log {
         self.append(&records);
     }
 
-    /// The task has ended: nobody waits for room any longer.
+    /// The task has ended: from now on no write waits for free space.
     pub(crate) fn begin_drain(&self) {
-        self.lock().phase = Phase::Draining;
+        self.lock().phase = LogPhase::Draining;
         self.0.changed.notify_all();
     }
 
-    /// Nothing more comes, and shipping may go on for `patience`.
+    /// No more records follow, and shipping may continue for `patience`.
     pub(crate) fn close(&self, patience: Duration) {
         let mut state = self.lock();
-        state.phase = Phase::Closed {
+        state.phase = LogPhase::Closed {
             deadline: Instant::now() + patience,
         };
         state = self.flush(state);
         if let Some(outage) = state.outage.take() {
-            // Its end is not waited for: what is held in memory now tells of it.
-            self.note(state.writer.hold(&telling(outage)).map(drop));
+            // There is no wait for its end: a record in memory reports it.
+            self.record_result(state.writer.hold(&outage_record(outage)).map(drop));
         }
-        self.note(state.writer.sync());
+        self.record_result(state.writer.sync());
         self.0.changed.notify_all();
     }
 
-    /// What the disk has not taken to the last, once nothing more comes.
+    /// The records that could not be written to disk, once no more follow.
     pub(crate) fn unwritten(&self) -> Option<Batch> {
         let state = self.lock();
-        // It may have room by now, and then the spool is as good as ever for whoever ships the rest.
+        // The disk may have space by now; then the spool is complete and the agent can ship the rest.
         let state = self.flush(state);
         state.writer.held()
     }
 
-    /// A reader of everything that the master does not have.
+    /// A reader of all records that the master does not have.
     pub(crate) fn reader(&self) -> Result<Reader, SpoolError> {
         Reader::open(&self.0.dir)
     }
@@ -143,12 +143,12 @@ impl Log {
         Reader::after(&self.0.dir, sequence)
     }
 
-    /// Waits until there are records after `sequence` and says up to which; `None` when there will be none, or when the
+    /// Waits until there are records after `sequence` and returns the last one; `None` if there will be none, or if the
     /// time for shipping is over.
     pub(crate) fn wait_for_records(&self, sequence: u64) -> Option<u64> {
         let mut state = self.lock();
         loop {
-            if let Phase::Closed { deadline } = state.phase
+            if let LogPhase::Closed { deadline } = state.phase
                 && (state.flushed <= sequence || Instant::now() >= deadline)
             {
                 return None;
@@ -160,7 +160,7 @@ impl Log {
         }
     }
 
-    /// Notes that the master has everything up to `sequence`, which makes room.
+    /// Records that the master has everything up to `sequence`, which frees space.
     pub(crate) fn acknowledge(&self, sequence: u64) {
         if let Err(error) = self.lock().writer.acknowledge(sequence) {
             self.0.diagnostics.note(chain(&error));
@@ -168,24 +168,26 @@ impl Log {
         self.0.changed.notify_all();
     }
 
-    /// Time left for shipping; `None` = without end, because the task runs.
+    /// Time left for shipping; `None` = no limit, because the task runs.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         match self.lock().phase {
-            Phase::Running | Phase::Draining => None,
-            Phase::Closed { deadline } => Some(deadline.saturating_duration_since(Instant::now())),
+            LogPhase::Running | LogPhase::Draining => None,
+            LogPhase::Closed { deadline } => {
+                Some(deadline.saturating_duration_since(Instant::now()))
+            }
         }
     }
 
-    /// Waits for `duration`, less if the log is closed meanwhile or its time runs out.
+    /// Waits for `duration`, or until the log is closed or its time for shipping is over.
     pub(crate) fn pause(&self, duration: Duration) {
         let until = Instant::now() + duration;
         let mut state = self.lock();
-        let was_closed = matches!(state.phase, Phase::Closed { .. });
+        let was_closed = matches!(state.phase, LogPhase::Closed { .. });
         loop {
             let until = match state.phase {
-                Phase::Closed { .. } if !was_closed => return,
-                Phase::Closed { deadline } => until.min(deadline),
-                Phase::Running | Phase::Draining => until,
+                LogPhase::Closed { .. } if !was_closed => return,
+                LogPhase::Closed { deadline } => until.min(deadline),
+                LogPhase::Running | LogPhase::Draining => until,
             };
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -195,7 +197,8 @@ impl Log {
         }
     }
 
-    /// Adds a record, however often that takes. After the task's end nobody waits: memory takes it, or it is lost.
+    /// Adds a record; retries until that succeeds. After the task's end it does not wait: the record is kept in memory,
+    /// or dropped if that is full.
     fn store<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -206,12 +209,12 @@ impl Log {
                 return state;
             };
             if let SpoolError::Encode { .. } = error {
-                // It will never be taken.
-                self.note(Err(error));
+                // It can never be stored.
+                self.record_result(Err(error));
                 return state;
             }
-            self.refused(&mut state, &error);
-            if state.phase != Phase::Running {
+            self.record_disk_error(&mut state, &error);
+            if state.phase != LogPhase::Running {
                 let is_held =
                     state.writer.held_bytes() < MAX_HELD && state.writer.hold(record).is_ok();
                 if let Some(outage) = &mut state.outage {
@@ -223,22 +226,23 @@ impl Log {
         }
     }
 
-    /// Puts everything where readers find it, however often that takes; after the task's end it is tried once. The end
-    /// of an outage is told then and there.
+    /// Flushes all records so that readers see them; retries until that succeeds, but after the task's end tries
+    /// only once.
+    /// Reports the end of an outage.
     fn flush<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         loop {
             match state.writer.flush() {
                 Ok(()) => match state.outage.take() {
                     None => break,
                     Some(outage) => {
-                        // Nothing else is in memory: this waits for nothing.
-                        self.note(state.writer.hold(&telling(outage)).map(drop));
+                        // Nothing else is in memory, so this does not wait.
+                        self.record_result(state.writer.hold(&outage_record(outage)).map(drop));
                         continue;
                     }
                 },
-                Err(error) => self.refused(&mut state, &error),
+                Err(error) => self.record_disk_error(&mut state, &error),
             }
-            if state.phase != Phase::Running {
+            if state.phase != LogPhase::Running {
                 return state;
             }
             state = self.wait_for(state, DISK_RETRY);
@@ -247,8 +251,8 @@ impl Log {
         state
     }
 
-    /// The disk takes nothing.
-    fn refused(&self, state: &mut State, error: &SpoolError) {
+    /// Records that a write failed.
+    fn record_disk_error(&self, state: &mut State, error: &SpoolError) {
         if state.outage.is_none() {
             self.0.diagnostics.note(chain(error));
             let now = now_micros();
@@ -261,7 +265,7 @@ impl Log {
         }
     }
 
-    fn note(&self, outcome: Result<(), SpoolError>) {
+    fn record_result(&self, outcome: Result<(), SpoolError>) {
         if let Err(error) = outcome {
             self.0.diagnostics.note(chain(&error));
         }
@@ -286,8 +290,8 @@ impl Log {
     }
 }
 
-/// The line that tells of an outage, which ends now.
-fn telling(outage: Outage) -> Record {
+/// The record that reports an outage, which ends now.
+fn outage_record(outage: Outage) -> Record {
     let outage = Outage {
         until_micros: now_micros(),
         ..outage
@@ -311,7 +315,7 @@ fn telling(outage: Outage) -> Record {
     }
 }
 
-/// What the operating system said.
+/// The error of the operating system.
 fn root_cause(error: &SpoolError) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
@@ -347,7 +351,7 @@ mod tests {
         options.append(true).open("/dev/full").unwrap()
     }
 
-    /// Waits until the disk has refused something.
+    /// Waits until a write has failed.
     fn refused_something(log: &Log) {
         while log.lock().outage.is_none() {
             std::thread::yield_now();
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_makes_the_task_wait_and_is_told_of_when_it_has_room() {
+    fn a_full_disk_makes_the_task_wait_and_is_logged_when_space_is_free() {
         let (_dir, log) = log(1 << 20);
         log.append(&[record("first")]);
         let disk = log.lock().writer.swap_file(full());
@@ -395,12 +399,12 @@ mod tests {
         assert_eq!(
             (log.wait_for_records(0), records.len()),
             (Some(3), 3),
-            "told once"
+            "logged once"
         );
     }
 
     #[test]
-    fn last_lines_beside_a_full_disk_are_held_and_told_of() {
+    fn last_lines_on_a_full_disk_are_held_in_memory_and_the_outage_is_logged() {
         let (_dir, log) = log(1 << 20);
         log.append(&[record("first")]);
         log.lock().writer.swap_file(full());
@@ -419,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_not_even_memory_takes_is_counted() {
+    fn lines_that_memory_cannot_hold_are_counted() {
         let (_dir, log) = log(1 << 20);
         log.lock().writer.swap_file(full());
         log.begin_drain();
@@ -437,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn last_lines_are_in_the_spool_when_the_disk_has_room_in_the_end() {
+    fn last_lines_are_in_the_spool_if_the_disk_has_space_in_the_end() {
         let (_dir, log) = log(1 << 20);
         let disk = log.lock().writer.swap_file(full());
         log.begin_drain();

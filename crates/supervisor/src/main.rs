@@ -1,12 +1,13 @@
 //! The first process of every task.
 //!
-//! `det-supervisor run` works inside a container; `det-supervisor sandbox <container directory>` first builds one out of
-//! namespaces. It does what the task's [`Script`](det_taskspec::Script) says: prepares the run directory, fetches the
-//! user's code, runs hooks, waits for the other containers, starts the entrypoint, passes signals on, ships the log and
-//! leaves an exit report. It must run in any image, so it is one static executable without an async runtime.
+//! `det-supervisor run` works inside a container; `det-supervisor sandbox <container directory>` first builds one from
+//! namespaces. It executes the task's [`Script`](det_taskspec::Script): prepares the run directory, fetches the user's
+//! code, runs hooks, waits for the other containers, starts the entrypoint, forwards signals, ships the log and writes
+//! an exit report. It must run in any image, so it is one static executable without an async runtime.
 //!
-//! Signals to it: SIGTERM ends the task gracefully (SIGKILL follows after the script's grace), SIGQUIT kills it at once;
-//! either way its output is shipped and the exit report written. INT, HUP, USR1, USR2 and WINCH go to the task.
+//! Signals to it: SIGTERM ends the task gracefully (SIGKILL follows after the script's grace period), SIGQUIT kills it
+//! at once; either way its output is shipped and the exit report written. INT, HUP, USR1, USR2 and WINCH go to the
+//! task.
 //!
 //! Read [`run`] first, then [`sandbox`].
 
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
         .map(|a| a.to_str().unwrap_or_default())
         .collect();
     match arguments.as_slice() {
-        ["run"] => run::run(run::Surroundings {
+        ["run"] => run::run(run::ProcessContext {
             env: std::env::vars_os().collect(),
             sandbox: None,
             control: None,
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
         ["check", dir] => sandbox::check(Path::new(dir), start),
         // Only `sandbox` and `check` call these.
         ["inside", arguments @ ..] => sandbox::inside(arguments),
-        ["probes"] => isolation::answer(),
+        ["probes"] => isolation::answer_questions(),
         ["--version"] => {
             let line = format!("det-supervisor {}\n", env!("CARGO_PKG_VERSION"));
             match std::io::stdout().write_all(line.as_bytes()) {
@@ -94,7 +95,7 @@ fn main() -> ExitCode {
 }
 
 fn complain(text: &str, status: u8) -> ExitCode {
-    // If standard error is closed there is nobody to tell.
+    // If standard error is closed, the message is lost.
     drop(std::io::stderr().write_all(text.as_bytes()));
     ExitCode::from(status)
 }

@@ -10,11 +10,11 @@ use ureq::{Agent, Body};
 
 use crate::tls::TlsConnector;
 
-/// Answers beyond this are cut: the greatest is a context directory.
+/// The most bytes of a response; the largest is a context directory.
 const MAX_ANSWER_BYTES: u64 = 512 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the master is and how to trust it, from a task's environment.
+/// The master's address and certificate settings, from a task's environment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Address {
     /// `DET_MASTER`.
@@ -33,40 +33,40 @@ pub(crate) struct Master {
     bearer: String,
 }
 
-/// A call that failed.
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MasterError {
-    /// There was no answer.
+    /// There was no response.
     #[error("could not reach the master at {url:?}: {cause}")]
     Unreachable {
         /// Address of the call.
         url: String,
-        /// Why.
+        /// The error of the network or of the parser.
         cause: String,
     },
-    /// The answer was a refusal or a failure.
+    /// The response has an error status.
     #[error("the master answered {status} to {url:?}: {message}")]
     Status {
         /// Address of the call.
         url: String,
         /// HTTP status.
         status: u16,
-        /// What the master said.
+        /// The master's message.
         message: String,
     },
-    /// The answer was not what it should be.
+    /// The response could not be parsed.
     #[error("could not read the master's answer to {url:?}: {cause}")]
     Answer {
         /// Address of the call.
         url: String,
-        /// Why.
+        /// The error of the network or of the parser.
         cause: String,
     },
 }
 
 impl MasterError {
-    /// Whether the same call may succeed later: the master is away, busy, or being restarted.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Whether the same call may succeed later: the master is unreachable, busy, or being restarted.
+    pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
             Self::Status { status, .. } => *status >= 500 || matches!(status, 408 | 429),
@@ -96,7 +96,7 @@ impl Master {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .timeout_connect(Some(CONNECT_TIMEOUT))
-            // Proxies in a task's environment are for the outside world.
+            // Proxies in a task's environment are not for the master.
             .proxy(None)
             .user_agent(concat!("det-supervisor/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -161,7 +161,7 @@ impl Master {
 
 const TOKEN_HEADER: &str = "Grpc-Metadata-x-allocation-token";
 
-/// The body of a success. It is read to its end in any case, so that the connection can be used again.
+/// The body of a successful response. It is always read to its end, so that the connection can be reused.
 fn read(url: &str, answer: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, MasterError> {
     let unreachable = |error: ureq::Error| MasterError::Unreachable {
         url: url.to_owned(),
@@ -177,12 +177,12 @@ fn read(url: &str, answer: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8
     Err(MasterError::Status {
         url: url.to_owned(),
         status,
-        message: message_in(&body),
+        message: error_text(&body),
     })
 }
 
-/// The text for people in an error body, in any of its shapes.
-fn message_in(body: &[u8]) -> String {
+/// The message in an error body, in any of its formats.
+fn error_text(body: &[u8]) -> String {
     let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     let places = ["/message", "/error/message", "/error/error"];
     let text = places
@@ -234,12 +234,12 @@ mod tests {
             (r#"{"error": {"message": "c"}}"#, "c"),
             ("plain", "plain"),
         ] {
-            assert_eq!(message_in(body.as_bytes()), text);
+            assert_eq!(error_text(body.as_bytes()), text);
         }
     }
 
     #[test]
-    fn what_may_pass_is_tried_again() {
+    fn temporary_errors_are_retried() {
         let status = |status| MasterError::Status {
             url: String::new(),
             status,
@@ -253,7 +253,7 @@ mod tests {
             (404, false),
             (401, false),
         ] {
-            assert_eq!(status(code).may_pass(), passes, "{code}");
+            assert_eq!(status(code).is_temporary(), passes, "{code}");
         }
     }
 }

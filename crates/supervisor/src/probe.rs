@@ -1,4 +1,4 @@
-//! Trying checkpoint storage before the entrypoint starts, so that a trial does not train for hours for nothing.
+//! Checks checkpoint storage before the entrypoint starts, so that a trial does not train for hours in vain.
 
 use std::fs;
 use std::io;
@@ -10,9 +10,10 @@ use serde_json::Value;
 use crate::clock::random;
 use crate::failure::SetupError;
 
-/// Writes, reads and deletes a file where checkpoints will go.
+/// Writes, reads and deletes a file in the checkpoint storage.
 ///
-/// Only for storage that is a directory: cloud storage is tried by the training library, which has the means.
+/// Only for storage that is a directory: cloud storage is checked by the training library, which has the client
+/// libraries.
 pub(crate) fn check(storage: &Value) -> Result<(), SetupError> {
     let Some(base) = directory(storage, Path::new(SHARED_FS_DIR))? else {
         return Ok(());
@@ -20,12 +21,12 @@ pub(crate) fn check(storage: &Value) -> Result<(), SetupError> {
     try_out(&base)
 }
 
-/// Where checkpoints go; `None` for storage that is no directory.
+/// Directory of the checkpoints; `None` for storage that is not a directory.
 fn directory(storage: &Value, shared_fs: &Path) -> Result<Option<PathBuf>, SetupError> {
     let text = |name: &str| storage.get(name).and_then(Value::as_str);
     match text("type") {
         Some("shared_fs") => {
-            // Older configurations name the directory by what goes there.
+            // Older configurations have other keys for the directory.
             let names = ["storage_path", "tensorboard_path", "checkpoint_path"];
             let Some(path) = names.into_iter().find_map(text) else {
                 return Ok(Some(shared_fs.to_owned()));
@@ -48,7 +49,7 @@ fn directory(storage: &Value, shared_fs: &Path) -> Result<Option<PathBuf>, Setup
     }
 }
 
-/// `path` relative to `base`, both taken literally; `None` when it leads elsewhere.
+/// `path` relative to `base`, both taken literally; `None` if it is outside `base`.
 fn below(base: &Path, path: &Path) -> Option<PathBuf> {
     let mut full = PathBuf::new();
     for component in base.join(path).components() {

@@ -1,4 +1,4 @@
-//! Files that tell the agent how the task fares.
+//! Files that report the task's state to the agent.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::clock::now_micros;
 
-/// Writes the exit report; it is there whole or not at all, also after a power cut.
+/// Writes the exit report atomically, also with respect to a power failure.
 pub(crate) fn write_exit(run_dir: &Path, exit: &ContainerExit) -> io::Result<()> {
     let report = ExitReport {
         exit: exit.clone(),
@@ -23,12 +23,12 @@ pub(crate) fn write_exit(run_dir: &Path, exit: &ContainerExit) -> io::Result<()>
     File::open(run_dir)?.sync_all()
 }
 
-/// Writes the note that the entrypoint runs.
+/// Writes the report that the entrypoint runs.
 pub(crate) fn write_started(run_dir: &Path, started: &Started) -> io::Result<()> {
     replace(run_dir, STARTED_FILE, started).map(drop)
 }
 
-/// Writes beside the file and renames. Follows no link that the task may have put there.
+/// Writes a temporary file and renames it. Does not follow a link that the task may have created.
 fn replace(run_dir: &Path, name: &str, content: &impl Serialize) -> io::Result<File> {
     let temporary = run_dir.join(format!(".{name}.tmp"));
     if let Err(error) = fs::remove_file(&temporary)
@@ -60,14 +60,14 @@ pub(crate) fn exit_status(exit: &ContainerExit) -> u8 {
     u8::try_from(status).unwrap_or(1)
 }
 
-/// The supervisor's own messages, for operators; people read the task's log.
+/// The supervisor's own messages, for operators; users read the task's log.
 #[derive(Debug, Clone)]
 pub(crate) struct Diagnostics(Arc<Mutex<Sink>>);
 
 #[derive(Debug)]
 struct Sink {
     file: Option<File>,
-    /// Bytes that may still be written: a task may run for months beside a broken network.
+    /// Bytes that may still be written; limited because a task may run for months with a broken network.
     left: usize,
 }
 
@@ -87,7 +87,7 @@ impl Diagnostics {
         })))
     }
 
-    /// Writes one line. That it cannot be written is not worth ending a task.
+    /// Writes one line. A failure is ignored: it must not end a task.
     pub(crate) fn note(&self, message: impl std::fmt::Display) {
         let now = now_micros();
         let line = format!("{}.{:06} {message}\n", now / 1_000_000, now % 1_000_000);

@@ -1,9 +1,9 @@
-//! The file system of a sandbox: the host's, with some places changed.
+//! The file system of a sandbox: the host's, with some directories replaced.
 //!
 //! A fresh root, a small tmpfs, gets every entry of the host's root bound into it, so that mount points can be made in
 //! `/` without leaving traces on the host, and without being root there. `/dev`, `/run`, `/tmp` and `/var/tmp` are the
-//! task's own ([`host`]). All is put together beside the old root, which then goes away: sources are always paths of the
-//! host, targets always below the stage.
+//! task's own ([`host`]). The new root is built next to the old one, which is then detached: sources are always paths
+//! of the host, targets always below the stage.
 
 mod host;
 mod points;
@@ -33,28 +33,28 @@ use points::{
 
 const TMP: &str = "/tmp";
 const VAR_TMP: &str = "/var/tmp";
-/// Where the old root stands for a moment.
+/// Temporary mount point of the old root.
 const OLD_ROOT: &str = ".host";
-/// Entries of a directory of the host that are shown one by one, so that a mount point can be added beside them.
+/// The most entries of a host directory that are bound one by one, so that a mount point can be added to the directory.
 const MOST_ENTRIES: usize = 2000;
 
-/// Whether the sandbox places this file, because the task's user could not, or would write to the host.
+/// Whether the sandbox must create this file, because the task's user may not, or would write to the host.
 pub(crate) fn places(file: &TaskFile) -> bool {
     let path = Path::new(&file.path);
     !path.starts_with(RUN_DIR) && !path.starts_with(TMP)
 }
 
-/// What the file system is to be like.
+/// Description of the file system to build.
 pub(crate) struct RootFs<'a> {
     /// The container directory, canonical.
     pub(crate) dir: &'a Path,
     pub(crate) spec: &'a SandboxSpec,
     pub(crate) files: &'a [TaskFile],
-    /// Where relative container paths begin.
+    /// Base of relative container paths.
     pub(crate) work_dir: &'a Path,
-    /// User and group of the task; `None` when everything belongs to the caller anyway.
+    /// User and group of the task; `None` if everything belongs to the caller anyway.
     pub(crate) owner: Option<(u32, u32)>,
-    /// Where to say what hinders nothing.
+    /// Receives messages about problems that do not prevent the task.
     pub(crate) notes: &'a Diagnostics,
 }
 
@@ -62,7 +62,7 @@ impl RootFs<'_> {
     /// Builds it and makes it the root of this process and the processes it starts.
     pub(crate) fn enter(&self) -> Result<(), SetupError> {
         let stage = self.dir.join("root");
-        self.make_run_dir_the_tasks()?;
+        self.give_run_dir_to_task()?;
         attempt("make mounts private", &stage, || {
             set_mount("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)
         })?;
@@ -82,8 +82,8 @@ impl RootFs<'_> {
         attempt("change to the new root", &stage, || change_root(&stage))
     }
 
-    /// Gives the run directory to the task. Done before anything is mounted in it.
-    fn make_run_dir_the_tasks(&self) -> Result<(), SetupError> {
+    /// Makes the task the owner of the run directory. Done before anything is mounted in it.
+    fn give_run_dir_to_task(&self) -> Result<(), SetupError> {
         let run_dir = self.dir.join(RUN_SUBDIR);
         attempt("give the run directory to the task", &run_dir, || {
             fs::set_permissions(&run_dir, fs::Permissions::from_mode(0o700))?;
@@ -124,18 +124,18 @@ impl RootFs<'_> {
         })
     }
 
-    /// Opens what is to be mounted. What a user's configuration names is reached with the rights of the task, and
-    /// judged by where it really is: its path may hold links, which may change at any moment.
+    /// Opens what is to be mounted. Paths of a user's configuration are opened with the rights of the task, and checked
+    /// after opening: a path may contain links, which may change at any moment.
     fn source(&self, wanted: &Mount) -> Result<OwnedFd, SetupError> {
         let path = Path::new(&wanted.host_path);
-        // The task's configuration names it: on this host it would go wrong every time.
+        // The task's configuration names it: it would fail every time on this host.
         let failed = |error: io::Error| unusable(path, &wanted.container_path, &error);
         let opened = || open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
         if wanted.trusted {
             return opened().map_err(|error| failed(error.into()));
         }
         let source = self
-            .as_the_task(opened)
+            .with_task_identity(opened)
             .map_err(|error| failed(error.into()))?;
         let real = fs::read_link(of_descriptor(source.as_fd())).map_err(failed)?;
         let is_device = fs::metadata(of_descriptor(source.as_fd())).is_ok_and(|found| {
@@ -155,8 +155,8 @@ impl RootFs<'_> {
         }
     }
 
-    /// Does something on the file system with the identity of the task.
-    fn as_the_task<T>(&self, act: impl FnOnce() -> T) -> T {
+    /// Runs `act` with the task's user and group for file system access.
+    fn with_task_identity<T>(&self, act: impl FnOnce() -> T) -> T {
         let Some((uid, gid)) = self.owner else {
             return act();
         };
@@ -167,9 +167,9 @@ impl RootFs<'_> {
         result
     }
 
-    /// Writes one of the task's files to the container directory and shows it in its place.
+    /// Writes one of the task's files to the container directory and mounts it at its path.
     ///
-    /// Only in place of a file that the host has: nothing is created on the host. Where there is no `ssh_config`, there is
+    /// Only if the host has a file at that path, because nothing is created on the host. Without `ssh_config`, there is
     /// no ssh that would read one.
     fn place(&self, stage: &Path, index: usize, file: &TaskFile) -> Result<(), SetupError> {
         let point = inside(stage, &follow_links(&without_dots(Path::new(&file.path))));
@@ -194,8 +194,9 @@ impl RootFs<'_> {
         })
     }
 
-    /// The path below the stage for a path of the sandbox, made to exist in the task's own tree. Nothing is made on the
-    /// host.
+    /// The path below the stage for a path of the sandbox, created if it is in the task's own tree. Nothing is
+    /// created on
+    /// the host.
     fn mount_point(&self, stage: &Path, target: &Path, kind: FileType) -> io::Result<PathBuf> {
         let tasks =
             target.starts_with(RUN_DIR) || target.starts_with(TMP) || target.starts_with(VAR_TMP);
@@ -216,7 +217,7 @@ impl RootFs<'_> {
         if point.exists() {
             return Ok(point);
         }
-        self.make_room(stage, &point)?;
+        self.make_parent_writable(stage, &point)?;
         let directory = if kind.is_dir() {
             Some(point.as_path())
         } else {
@@ -230,9 +231,10 @@ impl RootFs<'_> {
         Ok(point)
     }
 
-    /// Makes sure that the first missing part of `point` is made in the sandbox: a directory of the host gives way to a
+    /// Ensures that the first missing part of `point` can be created in the sandbox: replaces a directory of the
+    /// host by a
     /// new one with the same entries.
-    fn make_room(&self, stage: &Path, point: &Path) -> io::Result<()> {
+    fn make_parent_writable(&self, stage: &Path, point: &Path) -> io::Result<()> {
         let Some(existing) = point.ancestors().skip(1).find(|above| above.exists()) else {
             return Ok(());
         };
@@ -263,11 +265,11 @@ impl RootFs<'_> {
             &options,
         )?;
         lchown(existing, Some(found.uid()), Some(found.gid())).or_else(|error| {
-            // In a user namespace most owners cannot be named; the task's own can.
+            // In a user namespace most owners are not mapped; the task's own is.
             self.owner.map_or(Ok(()), |_| Err(error))
         })?;
         for name in names {
-            // As in the root: an entry that cannot be shown is left out.
+            // As in the root: an entry that cannot be bound is left out.
             drop(show(
                 &of_descriptor(before.as_fd()).join(&name),
                 &existing.join(&name),
@@ -304,11 +306,11 @@ fn make_stage(stage: &Path) -> io::Result<()> {
         MsFlags::empty(),
         Some("size=64m,mode=755"),
     )?;
-    // Not copied when the directory that it lies in is bound into it.
+    // Not included when its parent directory is bound into it.
     set_mount(stage, MsFlags::MS_UNBINDABLE)
 }
 
-/// Gives a tree to its owner; follows no link.
+/// Changes the owner of a tree; follows no link.
 fn give(path: &Path, owner: (u32, u32)) -> io::Result<()> {
     lchown(path, Some(owner.0), Some(owner.1))?;
     if fs::symlink_metadata(path)?.is_dir() {
@@ -354,7 +356,7 @@ fn change_root(stage: &Path) -> io::Result<()> {
             umount2(&old, MntFlags::MNT_DETACH)?;
             fs::remove_dir(&old)?;
         }
-        // The root of a system that runs from its initial ramdisk cannot be exchanged, only covered.
+        // The root of a system that runs from its initial ramdisk cannot be replaced, only covered.
         Err(Errno::EINVAL) => {
             fs::remove_dir(OLD_ROOT)?;
             mount(Some("."), "/", None::<&str>, MsFlags::MS_MOVE, None::<&str>)?;

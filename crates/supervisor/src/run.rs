@@ -1,7 +1,7 @@
-//! `det-supervisor run`: the life of one task, from its script to its exit report.
+//! `det-supervisor run`: runs one task, from its script to its exit report.
 //!
-//! One thread decides, over a channel of [`Event`]s; others wait for what takes time: signals, the set-up, the gate
-//! behind the hooks, the rendezvous, the task's output, the master.
+//! One thread decides and receives [`Event`]s from a channel; other threads wait: for signals, the set-up, the gate
+//! after the hooks, the rendezvous, the task's output, the master.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -32,22 +32,22 @@ use crate::launch::{GateKey, Launch};
 use crate::log::Log;
 use crate::master::{Address, Master};
 use crate::report::{self, Diagnostics};
-use crate::setup::{self, Prepared, Setup};
+use crate::setup::{self, PreparedTask, Setup};
 use crate::ship::{Route, Shipper};
 
-/// After this long people are told that a task waits for its other containers.
+/// Time after which the task's log says that the task waits for its other containers.
 const RENDEZVOUS_WARNING: Duration = Duration::from_mins(10);
-/// How long shipping may go on after the task's end, unless `DET_LOG_WAIT_TIME` says otherwise.
+/// How long shipping may continue after the task's end, unless `DET_LOG_WAIT_TIME` says otherwise.
 const LOG_WAIT: Duration = Duration::from_secs(30);
-/// Pause before a disk that took no exit report is tried again.
+/// Pause before a failed write of the exit report is tried again.
 const REPORT_AGAIN: Duration = Duration::from_millis(200);
 /// Reading what is left of the output takes a second at most; this is for a disk that is slower than that.
 const SHIP_SLACK: Duration = Duration::from_millis(200);
 
-/// What code ends by when it is told to end and does not see to it itself.
+/// Signals that end a program that is asked to end and does not handle that.
 const ENDING: [i32; 2] = [Signal::SIGTERM as i32, Signal::SIGKILL as i32];
 
-/// Signals that go on to the task's process group as they are.
+/// Signals that are forwarded to the task's process group unchanged.
 const FORWARDED: [Signal; 5] = [
     Signal::SIGINT,
     Signal::SIGHUP,
@@ -56,7 +56,8 @@ const FORWARDED: [Signal; 5] = [
     Signal::SIGWINCH,
 ];
 
-/// The signals that the supervisor handles. Blocked in all threads from the start, and taken by one that waits for them.
+/// The signals that the supervisor handles. Blocked in all threads from the start, and received by a thread that waits
+/// for them.
 pub(crate) fn handled_signals() -> SigSet {
     let mut signals = SigSet::empty();
     for signal in FORWARDED {
@@ -69,23 +70,23 @@ pub(crate) fn handled_signals() -> SigSet {
     signals
 }
 
-/// Where the supervisor finds itself.
-pub(crate) struct Surroundings {
-    /// The environment of the image, or what stands for it.
+/// What the supervisor process gets when it starts.
+pub(crate) struct ProcessContext {
+    /// The environment of the image, or what replaces it.
     pub(crate) env: BTreeMap<OsString, OsString>,
     /// The sandbox around it, if it has built one.
     pub(crate) sandbox: Option<SandboxSpec>,
-    /// Where the process outside the sandbox sends signal numbers; its end is ours.
+    /// Pipe on which the process outside the sandbox sends signal numbers; if it closes, this process ends.
     pub(crate) control: Option<Stdin>,
-    /// What has happened before.
+    /// Times of the stages before this process started.
     pub(crate) stages: Stages,
 }
 
-/// Runs the task to its end, reports, ships the log, and gives the exit status.
-pub(crate) fn run(surroundings: Surroundings) -> ExitCode {
+/// Runs the task to its end, reports, ships the log, and returns the exit status.
+pub(crate) fn run(context: ProcessContext) -> ExitCode {
     let run_dir = PathBuf::from(RUN_DIR);
     let diagnostics = Diagnostics::to_file(&run_dir.join(DIAGNOSTICS_FILE));
-    let task = match Task::begin(surroundings, &run_dir, &diagnostics) {
+    let task = match Task::begin(context, &run_dir, &diagnostics) {
         Ok(task) => task,
         Err(error) => {
             diagnostics.note(&error);
@@ -93,7 +94,7 @@ pub(crate) fn run(surroundings: Surroundings) -> ExitCode {
         }
     };
     let (log, shipper, patience) = (task.log.clone(), task.shipper.take(), task.log_wait());
-    let exit = task.live();
+    let exit = task.run_to_end();
     let status = finish(&run_dir, &exit, patience, &diagnostics);
     log.close(patience);
     if let Some(shipper) = shipper {
@@ -102,8 +103,8 @@ pub(crate) fn run(surroundings: Surroundings) -> ExitCode {
     status
 }
 
-/// Writes the exit report. A disk that is full is tried again for `patience`: without a report nobody knows how the task
-/// ended, and it would be started again.
+/// Writes the exit report. On a full disk it is tried again for `patience`: without a report the task's end is unknown,
+/// and it would be started again.
 fn finish(
     run_dir: &Path,
     exit: &ContainerExit,
@@ -130,56 +131,56 @@ fn finish(
     ExitCode::from(status)
 }
 
-/// What happens to a task.
+/// An event of the task.
 #[derive(Debug)]
 enum Event {
-    /// A signal has come for the supervisor.
+    /// The supervisor received a signal.
     Signal(Signal),
-    /// Everything is in place for the hooks or the entrypoint, or is not.
-    Prepared(Result<Prepared, SetupError>),
+    /// The set-up has ended: the hooks or the entrypoint can start, or not.
+    Prepared(Result<PreparedTask, SetupError>),
     /// The hooks have run, and their shell waits.
     HooksDone(GateKey),
-    /// The containers of the allocation have met, or cannot.
-    Met(Result<Rendezvous, SetupError>),
+    /// The rendezvous of the allocation's containers has ended.
+    RendezvousDone(Result<Rendezvous, SetupError>),
 }
 
-/// Where a task stands on the way to its entrypoint and beyond.
+/// The stage of a task.
 enum Stage {
     /// Files, context and checks.
     Preparing,
     /// The shell sources the hooks.
     Hooks { pid: Pid },
     /// Waiting for the other containers.
-    Meeting {
-        then: Next,
+    WaitingForRendezvous {
+        then: NextStart,
         warn_at: Option<Instant>,
     },
     /// The entrypoint runs.
     Running { pid: Pid },
 }
 
-/// What is to be done once the containers have met.
-enum Next {
+/// What to start after the rendezvous.
+enum NextStart {
     /// Start this.
     Start(Vec<OsString>),
     /// Open the gate for the shell.
     Open { pid: Pid, key: GateKey },
 }
 
-/// Whether somebody wants the task to end.
-enum Ending {
+/// Whether the task was asked to end.
+enum EndRequest {
     NotAsked,
-    /// Asked to; killed when the time is over.
+    /// It was asked to end, and is killed at the deadline.
     Asked {
         kill_at: Instant,
     },
     Killed,
 }
 
-/// What goes on beside a running child.
+/// What runs concurrently with a child process.
 struct Output {
     collector: JoinHandle<()>,
-    /// Dropped to tell the collector that the child has ended.
+    /// Dropped to notify the collector that the child has ended.
     ended: PipeWriter,
 }
 
@@ -191,27 +192,23 @@ struct Task {
     sender: Sender<Event>,
     events: Receiver<Event>,
     stage: Stage,
-    ending: Ending,
+    ending: EndRequest,
     output: Option<Output>,
-    /// Named pipes for workers, until the collector takes them.
+    /// Named pipes for workers, until they are passed to the collector.
     fifos: Vec<Source>,
     stages: Stages,
     oom_kills_before: Option<u64>,
 }
 
 impl Task {
-    /// Reads the script and starts everything that runs beside the task.
+    /// Reads the script and starts the threads that run concurrently with the task.
     fn begin(
-        surroundings: Surroundings,
+        context: ProcessContext,
         run_dir: &Path,
         diagnostics: &Diagnostics,
     ) -> Result<Self, SetupError> {
         let script = read_script(run_dir)?;
-        let env = TaskEnv::new(
-            surroundings.env,
-            &script,
-            &facts(surroundings.sandbox.as_ref()),
-        );
+        let env = TaskEnv::new(context.env, &script, &facts(context.sandbox.as_ref()));
         setup::make_directories(run_dir)?;
         let log = Log::open(
             &run_dir.join(SPOOL_DIR),
@@ -219,7 +216,7 @@ impl Task {
             diagnostics.clone(),
         )
         .map_err(|error| SetupError::host(chain(&error)))?;
-        let notice = surroundings.sandbox.as_ref();
+        let notice = context.sandbox.as_ref();
         if let Some(notice) = notice.and_then(|spec| spec.notice.as_deref()) {
             log.say(Level::Warning, notice);
         }
@@ -243,8 +240,8 @@ impl Task {
         let shipper = Shipper::start(log.clone(), route).map_err(thread_failed)?;
         let (sender, events) = mpsc::channel();
         forward_signals(&sender)?;
-        if let Some(control) = surroundings.control {
-            obey(control, &sender)?;
+        if let Some(control) = context.control {
+            forward_control(control, &sender)?;
         }
         Ok(Self {
             fifos: worker_pipes(run_dir, diagnostics),
@@ -254,7 +251,7 @@ impl Task {
                 run_dir: run_dir.to_owned(),
                 master,
                 diagnostics: diagnostics.clone(),
-                in_sandbox: surroundings.sandbox.is_some(),
+                in_sandbox: context.sandbox.is_some(),
             }),
             log,
             shipper: std::cell::Cell::new(Some(shipper)),
@@ -262,9 +259,9 @@ impl Task {
             sender,
             events,
             stage: Stage::Preparing,
-            ending: Ending::NotAsked,
+            ending: EndRequest::NotAsked,
             output: None,
-            stages: surroundings.stages,
+            stages: context.stages,
             oom_kills_before: cgroup::oom_kills(),
         })
     }
@@ -276,17 +273,17 @@ impl Task {
             .unwrap_or(LOG_WAIT)
     }
 
-    /// Lives through the events until the task has ended and all its output is in the spool.
-    fn live(mut self) -> ContainerExit {
+    /// Handles events until the task has ended and all its output is in the spool.
+    fn run_to_end(mut self) -> ContainerExit {
         let exit = match self.until_ended() {
             Ok(exit) => exit,
             Err(error) => {
-                // People find the reason where they look: in the log of the task.
+                // Users look for the reason in the task's log.
                 self.log.say(Level::Error, &error.to_string());
                 error.into_exit()
             }
         };
-        self.take_rest();
+        self.drain_output();
         if let Some(text) = self.oom_text() {
             self.log.say(Level::Error, &text);
         }
@@ -315,7 +312,7 @@ impl Task {
                 }
                 Ok(Event::Prepared(prepared)) => self.on_prepared(prepared?)?,
                 Ok(Event::HooksDone(key)) => self.on_hooks_done(key)?,
-                Ok(Event::Met(rendezvous)) => self.on_met(&rendezvous?)?,
+                Ok(Event::RendezvousDone(rendezvous)) => self.on_rendezvous(&rendezvous?)?,
                 Err(RecvTimeoutError::Timeout) => self.on_deadline(),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(SetupError::host(
@@ -330,20 +327,20 @@ impl Task {
         match &self.stage {
             Stage::Preparing => None,
             Stage::Hooks { pid } | Stage::Running { pid } => Some(*pid),
-            Stage::Meeting { then, .. } => match then {
-                Next::Start(_) => None,
-                Next::Open { pid, .. } => Some(*pid),
+            Stage::WaitingForRendezvous { then, .. } => match then {
+                NextStart::Start(_) => None,
+                NextStart::Open { pid, .. } => Some(*pid),
             },
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let kill_at = match self.ending {
-            Ending::Asked { kill_at } => Some(kill_at),
-            Ending::NotAsked | Ending::Killed => None,
+            EndRequest::Asked { kill_at } => Some(kill_at),
+            EndRequest::NotAsked | EndRequest::Killed => None,
         };
         let warn_at = match &self.stage {
-            Stage::Meeting { warn_at, .. } => *warn_at,
+            Stage::WaitingForRendezvous { warn_at, .. } => *warn_at,
             Stage::Preparing | Stage::Hooks { .. } | Stage::Running { .. } => None,
         };
         kill_at.into_iter().chain(warn_at).min()
@@ -351,12 +348,12 @@ impl Task {
 
     fn on_deadline(&mut self) {
         let now = Instant::now();
-        if let Ending::Asked { kill_at } = self.ending
+        if let EndRequest::Asked { kill_at } = self.ending
             && kill_at <= now
         {
             self.kill_child();
         }
-        if let Stage::Meeting { warn_at, .. } = &mut self.stage
+        if let Stage::WaitingForRendezvous { warn_at, .. } = &mut self.stage
             && warn_at.is_some_and(|at| at <= now)
         {
             *warn_at = None;
@@ -367,7 +364,7 @@ impl Task {
         }
     }
 
-    /// `Some` when the task has thereby ended.
+    /// Handles a signal; `Some` if the task has ended.
     fn on_signal(&mut self, signal: Signal) -> Result<Option<ContainerExit>, SetupError> {
         let Some(pid) = self.child() else {
             let asked_to_end = matches!(signal, Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGINT);
@@ -378,9 +375,9 @@ impl Task {
             Signal::SIGQUIT => self.kill_child(),
             Signal::SIGTERM => {
                 self.signal_child(pid, Signal::SIGTERM);
-                if matches!(self.ending, Ending::NotAsked) {
+                if matches!(self.ending, EndRequest::NotAsked) {
                     let grace = Duration::from_secs(self.setup.script.grace_seconds.into());
-                    self.ending = Ending::Asked {
+                    self.ending = EndRequest::Asked {
                         kill_at: Instant::now() + grace,
                     };
                 }
@@ -401,15 +398,15 @@ impl Task {
     }
 
     fn kill_child(&mut self) {
-        self.ending = Ending::Killed;
+        self.ending = EndRequest::Killed;
         if let Some(pid) = self.child() {
             self.signal_child(pid, Signal::SIGKILL);
         }
-        // A full spool must not keep anybody waiting now.
+        // A full spool must not block the output now.
         self.log.begin_drain();
     }
 
-    /// Takes the status of every process that has ended: as first process of a container we inherit all orphans.
+    /// Reaps every process that has ended: the first process of a container inherits all orphans.
     fn reap(&mut self, child: Pid) -> Result<Option<ContainerExit>, SetupError> {
         let mut exit = None;
         loop {
@@ -422,7 +419,7 @@ impl Task {
                     exit = Some(ContainerExit::Signaled {
                         signal: signal as i32,
                         out_of_memory: signal == Signal::SIGKILL
-                            && matches!(self.ending, Ending::NotAsked)
+                            && matches!(self.ending, EndRequest::NotAsked)
                             && self.oom_text().is_some(),
                     });
                 }
@@ -438,26 +435,27 @@ impl Task {
             Some(ContainerExit::Signaled {
                 signal,
                 out_of_memory: false,
-            }) if self.was_told_to_end() && ENDING.contains(&signal) => {
+            }) if self.was_asked_to_end() && ENDING.contains(&signal) => {
                 let how = format!("its code ended by signal {signal}");
                 Ok(Some(ended_from_outside(&how)))
             }
-            Some(exit) => self.judge(exit).map(Some),
+            Some(exit) => self.attribute_end(exit).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Whether somebody told this process to end the task. The agent knows whether that was the master's wish.
-    fn was_told_to_end(&self) -> bool {
+    /// Whether this process was asked to end the task. The agent knows whether the master wanted that.
+    fn was_asked_to_end(&self) -> bool {
         match self.ending {
-            Ending::NotAsked => false,
-            Ending::Asked { .. } | Ending::Killed => true,
+            EndRequest::NotAsked => false,
+            EndRequest::Asked { .. } | EndRequest::Killed => true,
         }
     }
 
-    /// An end before the gate is the hooks' doing, unless somebody asked for it or the hooks wanted it.
-    fn judge(&self, exit: ContainerExit) -> Result<ContainerExit, SetupError> {
-        let (Stage::Hooks { .. }, Ending::NotAsked) = (&self.stage, &self.ending) else {
+    /// Attributes an end before the gate to the hooks, unless the task was asked to end or the hooks exited by
+    /// themselves.
+    fn attribute_end(&self, exit: ContainerExit) -> Result<ContainerExit, SetupError> {
+        let (Stage::Hooks { .. }, EndRequest::NotAsked) = (&self.stage, &self.ending) else {
             return Ok(exit);
         };
         match exit {
@@ -473,13 +471,13 @@ impl Task {
         }
     }
 
-    fn on_prepared(&mut self, prepared: Prepared) -> Result<(), SetupError> {
+    fn on_prepared(&mut self, prepared: PreparedTask) -> Result<(), SetupError> {
         for warning in &prepared.warnings {
             self.log.say(Level::Warning, warning);
         }
         self.stages.context_unpacked = prepared.context_unpacked;
         match prepared.launch {
-            Launch::Direct { argv } => self.meet_or(Next::Start(argv)),
+            Launch::Direct { argv } => self.rendezvous_then(NextStart::Start(argv)),
             Launch::Hooked { argv, gate } => {
                 let pid = self.start(&argv)?;
                 self.stage = Stage::Hooks { pid };
@@ -487,7 +485,7 @@ impl Task {
                 let diagnostics = self.diagnostics.clone();
                 let waiting = thread::Builder::new().name("gate".into()).spawn(move || {
                     match gate.wait() {
-                        // Nobody listens any more: the task has ended.
+                        // The receiver is gone: the task has ended.
                         Ok(key) => drop(sender.send(Event::HooksDone(key))),
                         Err(error) => {
                             diagnostics.note(format!("could not open the start gate: {error}"));
@@ -502,30 +500,32 @@ impl Task {
     fn on_hooks_done(&mut self, key: GateKey) -> Result<(), SetupError> {
         self.stages.hooks_done = Some(now_micros());
         match self.stage {
-            Stage::Hooks { pid } => self.meet_or(Next::Open { pid, key }),
-            // The hooks are over only once.
-            Stage::Preparing | Stage::Meeting { .. } | Stage::Running { .. } => Ok(()),
+            Stage::Hooks { pid } => self.rendezvous_then(NextStart::Open { pid, key }),
+            // The hooks end only once.
+            Stage::Preparing | Stage::WaitingForRendezvous { .. } | Stage::Running { .. } => Ok(()),
         }
     }
 
-    /// Waits for the other containers where the script says so, and goes on.
-    fn meet_or(&mut self, next: Next) -> Result<(), SetupError> {
+    /// Waits for the other containers if the script says so, then starts `next`.
+    fn rendezvous_then(&mut self, next: NextStart) -> Result<(), SetupError> {
         if !self.setup.script.rendezvous {
-            return self.go(next);
+            return self.start_next(next);
         }
-        self.stage = Stage::Meeting {
+        self.stage = Stage::WaitingForRendezvous {
             then: next,
             warn_at: Some(Instant::now() + RENDEZVOUS_WARNING),
         };
         let setup = Arc::clone(&self.setup);
-        self.spawn("rendezvous", move || Event::Met(setup.rendezvous()))
+        self.spawn("rendezvous", move || {
+            Event::RendezvousDone(setup.rendezvous())
+        })
     }
 
-    fn on_met(&mut self, rendezvous: &Rendezvous) -> Result<(), SetupError> {
+    fn on_rendezvous(&mut self, rendezvous: &Rendezvous) -> Result<(), SetupError> {
         info::write_rendezvous(&self.setup.run_dir.join("info"), rendezvous)?;
         self.stages.rendezvous_done = Some(now_micros());
         match std::mem::replace(&mut self.stage, Stage::Preparing) {
-            Stage::Meeting { then, .. } => self.go(then),
+            Stage::WaitingForRendezvous { then, .. } => self.start_next(then),
             other => {
                 self.stage = other;
                 Ok(())
@@ -533,11 +533,11 @@ impl Task {
         }
     }
 
-    fn go(&mut self, next: Next) -> Result<(), SetupError> {
+    fn start_next(&mut self, next: NextStart) -> Result<(), SetupError> {
         let pid = match next {
-            Next::Start(argv) => self.start(&argv)?,
-            Next::Open { pid, key } => {
-                // A shell that has just been killed does not mind; its end is the next event.
+            NextStart::Start(argv) => self.start(&argv)?,
+            NextStart::Open { pid, key } => {
+                // This fails if the shell was just killed; its end is the next event.
                 if let Err(error) = key.open() {
                     self.diagnostics
                         .note(format!("could not open the start gate: {error}"));
@@ -606,8 +606,8 @@ impl Task {
         Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)))
     }
 
-    /// Takes the rest of the output, and ends what the entrypoint left behind.
-    fn take_rest(&mut self) {
+    /// Reads the rest of the output, and kills processes that the entrypoint left behind.
+    fn drain_output(&mut self) {
         self.log.begin_drain();
         let child = self.child();
         if let Some(Output { collector, ended }) = self.output.take() {
@@ -619,7 +619,7 @@ impl Task {
         }
         let Some(child) = child else { return };
         self.signal_child(child, Signal::SIGKILL);
-        // As first process of a process namespace, -1 means the whole container and nothing else.
+        // For the first process of a process namespace, -1 means all processes of the container.
         if getpid() == Pid::from_raw(1) {
             match kill(Pid::from_raw(-1), Signal::SIGKILL) {
                 Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
@@ -630,7 +630,7 @@ impl Task {
         }
     }
 
-    /// What to tell people when the kernel has killed for lack of memory since the start.
+    /// The message for the log if the kernel has killed a process for lack of memory since the start.
     fn oom_text(&self) -> Option<String> {
         let kills = cgroup::oom_kills()?.checked_sub(self.oom_kills_before?)?;
         (kills > 0).then(|| {
@@ -645,7 +645,7 @@ impl Task {
     ) -> Result<(), SetupError> {
         let sender = self.sender.clone();
         let spawned = thread::Builder::new().name(name.into()).spawn(move || {
-            // Nobody listens any more when the task has ended before.
+            // The receiver is gone if the task has ended before.
             drop(sender.send(work()));
         });
         spawned.map(drop).map_err(thread_failed)
@@ -700,8 +700,8 @@ fn facts(sandbox: Option<&SandboxSpec>) -> Facts {
     }
 }
 
-/// The named pipes through which workers write past their launchers. A file system without named pipes costs their
-/// ranks in the log, nothing else.
+/// The named pipes through which workers write without their launchers. Without named pipes only their ranks in the log
+/// are missing.
 fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
     let logs = run_dir.join("train/logs");
     let pipes = [
@@ -720,8 +720,8 @@ fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
     })
 }
 
-/// The signals that we block would stay blocked in the child, and in all it starts, and so would those stay ignored that
-/// whoever started the agent ignores (`nohup`): nobody could ask it to end.
+/// Without this, the signals that the supervisor blocks would stay blocked in the child and its children, and signals
+/// that are ignored since the agent's start (`nohup`) would stay ignored: the task could not be asked to end.
 fn reset_signals(command: &mut Command) {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     #[expect(
@@ -740,12 +740,12 @@ fn reset_signals(command: &mut Command) {
     }
 }
 
-/// The end of a task whose supervisor was told to end it. Unless the agent did so, which then calls it killed, it was
-/// the engine, the service or the host that stopped: nothing that the task's code can be charged with.
+/// The end of a task whose supervisor was asked to end it. If the agent asked, it reports the task as killed; otherwise
+/// the engine, the service or the host stopped, which is not an error of the task.
 fn ended_from_outside(how: &str) -> ContainerExit {
     ContainerExit::Lost {
         message: format!(
-            "the task was told to end by its engine, its service or its host, and {how}"
+            "the task was asked to end by its engine, its service or its host, and {how}"
         ),
     }
 }
@@ -765,8 +765,8 @@ fn forward_signals(sender: &Sender<Event>) -> Result<(), SetupError> {
     spawned.map(drop).map_err(thread_failed)
 }
 
-/// Takes signal numbers from the process outside the sandbox; when that has ended, so does everything here.
-fn obey(mut control: Stdin, sender: &Sender<Event>) -> Result<(), SetupError> {
+/// Reads signal numbers from the process outside the sandbox; when that ends, this process ends.
+fn forward_control(mut control: Stdin, sender: &Sender<Event>) -> Result<(), SetupError> {
     let sender = sender.clone();
     let spawned = thread::Builder::new()
         .name("control".into())

@@ -1,8 +1,8 @@
-//! `det-supervisor sandbox`: a container out of namespaces.
+//! `det-supervisor sandbox`: a container made of namespaces.
 //!
-//! Two processes. The one *outside* is the agent's: it makes the namespaces, starts the other, hands signals in, and
-//! waits. The one *inside* is the first process of the process namespace: it builds the file system, becomes the task's
-//! user and goes on as `det-supervisor run` does. When either dies, so does everything inside.
+//! Two processes. The one *outside* is a child of the agent: it creates the namespaces, starts the other, forwards
+//! signals, and waits. The one *inside* is the first process of the process namespace: it builds the file system,
+//! changes to the task's user and continues like `det-supervisor run`. If either dies, everything inside ends.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
@@ -33,14 +33,14 @@ use crate::failure::SetupError;
 use crate::isolation;
 use crate::report::{self, Diagnostics};
 use crate::rootfs::RootFs;
-use crate::run::{self, Surroundings, handled_signals};
+use crate::run::{self, ProcessContext, handled_signals};
 
-/// With which right the namespaces were made.
+/// The rights with which the namespaces were created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rights {
-    /// As root: the task can run as anybody.
+    /// As root: the task can run as any user.
     Root,
-    /// In a user namespace, where the agent's user, and nobody else, appears as root.
+    /// In a user namespace, in which only the agent's user is mapped, as root.
     UserNamespace,
 }
 
@@ -57,14 +57,14 @@ impl Rights {
 
 /// The process outside. Ends with the status of the task.
 pub(crate) fn outside(dir: &Path, start: i64) -> ExitCode {
-    // Away from the agent's session and terminal; refused when the agent has done it.
+    // Leave the agent's session and terminal; fails if the agent has already done it.
     match setsid() {
         Ok(_) | Err(_) => {}
     }
     let notes = Diagnostics::to_file(&dir.join(SANDBOX_LOG_FILE));
     let exit = match host(dir, start, &notes) {
         Ok(Some(exit)) => exit,
-        // The report is there, and says more than this process knows.
+        // The report exists, and contains more than this process knows.
         Ok(None) => return reported_status(dir),
         Err(error) => error.into_exit(),
     };
@@ -94,7 +94,7 @@ fn host(dir: &Path, start: i64, notes: &Diagnostics) -> Result<Option<ContainerE
     let oom_before = oom_kills();
     let ended = make_namespaces(&spec.user).and_then(|rights| {
         let mut child = start_inside(&dir, start, rights, TASK)?;
-        let status = attend(&mut child)?;
+        let status = forward_signals_until_end(&mut child)?;
         Ok((status, last_words(&mut child)))
     });
     let oom_after = oom_kills();
@@ -118,7 +118,7 @@ fn host(dir: &Path, start: i64, notes: &Diagnostics) -> Result<Option<ContainerE
     })))
 }
 
-/// Longest file that is read: a task's script with all that its configuration may hold.
+/// The most bytes of a file that is read: a task's script with everything that its configuration may contain.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Reads a plain file. The task may have put something else in its place.
@@ -145,9 +145,9 @@ fn limit(dir: &Path, spec: &SandboxSpec, notes: &Diagnostics) -> Option<Limits> 
     }
 }
 
-/// Makes the namespaces that the next child will live in.
+/// Creates the namespaces in which the next child will run.
 fn make_namespaces(user: &TaskUser) -> Result<Rights, SetupError> {
-    // The mount namespace is made inside: this process goes on seeing the host's file system.
+    // The mount namespace is created inside: this process keeps the host's file system.
     let namespaces = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
     let refused = match unshare(namespaces) {
         Ok(()) => return Ok(Rights::Root),
@@ -213,8 +213,8 @@ fn start_inside(
         .map_err(failed)
 }
 
-/// Hands signals in until the process inside has ended.
-fn attend(child: &mut Child) -> Result<ExitStatus, SetupError> {
+/// Forwards signals until the process inside has ended.
+fn forward_signals_until_end(child: &mut Child) -> Result<ExitStatus, SetupError> {
     let failed =
         |error: io::Error| SetupError::host(format!("could not wait for the sandbox: {error}"));
     let mut control = child.stdin.take();
@@ -225,25 +225,25 @@ fn attend(child: &mut Child) -> Result<ExitStatus, SetupError> {
         match handled_signals().wait() {
             Ok(Signal::SIGCHLD) | Err(_) => {}
             Ok(signal) => {
-                // Signals would not do: the process inside may not be ready for them, and to the first process of a
-                // namespace such ones do not come. A pipe waits.
+                // Signals would be lost: the process inside may not handle them yet, and the kernel does not deliver
+                // unhandled signals to the first process of a namespace. A pipe keeps them.
                 let number = u8::try_from(signal as i32).unwrap_or_default();
                 let written = control.as_mut().map(|pipe| pipe.write_all(&[number]));
-                // It has just ended: the next round sees it.
+                // It has just ended: the next iteration notices it.
                 drop(written);
             }
         }
     }
 }
 
-/// Why the process inside could not run the task, if it says so.
+/// Why the process inside could not run the task, if it reported that.
 fn last_words(child: &mut Child) -> Option<ContainerExit> {
     let mut text = Vec::new();
     child.stdout.take()?.read_to_end(&mut text).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-/// What the process inside is for.
+/// Purposes of the process inside.
 const TASK: &str = "task";
 const CHECK: &str = "check";
 
@@ -264,7 +264,7 @@ pub(crate) fn check(dir: &Path, start: i64) -> ExitCode {
             1,
         ),
     };
-    // If nobody reads it, nobody is left to care.
+    // A failure is ignored: the reader has ended.
     drop(io::stdout().write_all(&words));
     ExitCode::from(status)
 }
@@ -278,20 +278,20 @@ pub(crate) fn inside(arguments: &[&str]) -> ExitCode {
         [] => build(arguments).map(|surroundings| (false, surroundings)),
     };
     match built {
-        Ok((true, _)) => isolation::ask(),
+        Ok((true, _)) => isolation::start_questions(),
         Ok((false, surroundings)) => run::run(surroundings),
         Err(error) => {
             let exit = error.into_exit();
             let status = report::exit_status(&exit);
             let words = serde_json::to_vec(&exit).unwrap_or_default();
-            // If nobody reads it, nobody is left to care.
+            // A failure is ignored: the reader has ended.
             drop(io::stdout().write_all(&words));
             ExitCode::from(status)
         }
     }
 }
 
-fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
+fn build(arguments: &[&str]) -> Result<ProcessContext, SetupError> {
     let &[rights, start, dir] = arguments else {
         return Err(SetupError::host("`inside` is for the supervisor's own use"));
     };
@@ -334,9 +334,9 @@ fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
         become_user(&spec.user)?;
     }
     confine::confine()?;
-    // Changing the user has cleared it.
+    // The change of the user has cleared it.
     die_with_parent()?;
-    Ok(Surroundings {
+    Ok(ProcessContext {
         env,
         sandbox: Some(spec),
         control: Some(io::stdin()),
@@ -348,14 +348,14 @@ fn build(arguments: &[&str]) -> Result<Surroundings, SetupError> {
     })
 }
 
-/// Whoever kills the process outside kills this one, and with it everything inside.
+/// Makes the kernel kill this process, and with it everything inside, when the process outside ends.
 fn die_with_parent() -> Result<(), SetupError> {
     set_pdeathsig(Signal::SIGKILL).map_err(|error| {
         SetupError::host(format!("could not tie the sandbox to its parent: {error}"))
     })
 }
 
-/// Takes on the groups of the task's user, and with them those that own the devices it was given.
+/// Sets the groups of the task's user, and those that own the devices it was given.
 fn take_groups(spec: &SandboxSpec) -> Result<(), SetupError> {
     let user = &spec.user;
     let known = User::from_uid(Uid::from_raw(user.uid)).ok().flatten();
@@ -364,14 +364,14 @@ fn take_groups(spec: &SandboxSpec) -> Result<(), SetupError> {
         .and_then(|known| CString::new(known.name).ok());
     let gid = Gid::from_raw(user.gid);
     let groups = match name {
-        // A user of this host has the groups that this host gives.
+        // A user of this host has the groups that this host defines.
         Some(name) => initgroups(&name, gid),
         None => setgroups(&[gid]),
     };
     let with_devices = || {
         let mut groups: Vec<Gid> = getgroups()?;
         for device in &spec.devices {
-            // One that is missing is named when it is to be shown.
+            // A missing device is reported when it is to be mounted.
             let Ok(found) = fs::metadata(&device.host_path) else {
                 continue;
             };
@@ -388,7 +388,7 @@ fn take_groups(spec: &SandboxSpec) -> Result<(), SetupError> {
         .map_err(|error| not_the_user(user, error))
 }
 
-/// Takes on the identity of the task for good.
+/// Changes to the task's user permanently.
 fn become_user(user: &TaskUser) -> Result<(), SetupError> {
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
     setresgid(gid, gid, gid)

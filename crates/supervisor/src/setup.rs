@@ -1,4 +1,4 @@
-//! From a bare run directory to a task that can start.
+//! Prepares the run directory so that the task can start.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
@@ -22,14 +22,14 @@ use crate::probe;
 use crate::report::Diagnostics;
 use crate::rootfs;
 
-/// A context directory may be large and the network slow.
+/// Limit for the download of the context directory, which may be large.
 const CONTEXT_TIMEOUT: Duration = Duration::from_mins(10);
 const REPORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The rendezvous call blocks until all containers are there. Asked anew now and then: nobody says when a master's host
-/// has gone.
+/// Limit for one rendezvous call, which blocks until all containers have started. It is repeated, because a dead master
+/// host is noticed only by a timeout.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What setting up needs to know.
+/// Input of the set-up.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) script: Script,
@@ -43,11 +43,11 @@ pub(crate) struct Setup {
 
 /// A task that can start.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedTask {
     pub(crate) launch: Launch,
-    /// When the context was unpacked; `None` without one.
+    /// When the context was unpacked, in microseconds since 1970 UTC; `None` = there is none.
     pub(crate) context_unpacked: Option<i64>,
-    /// What people should know though it hinders nothing.
+    /// Warnings for the task's log.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ const DIRECTORIES: [(&str, u32); 6] = [
     ("pythonuserbase", 0o700),
 ];
 
-/// Makes the directories that everything else counts on.
+/// Creates the directories that everything else needs.
 pub(crate) fn make_directories(run_dir: &Path) -> Result<(), SetupError> {
     for (name, mode) in DIRECTORIES {
         make_directory(&run_dir.join(name), mode).map_err(|error| {
@@ -83,11 +83,11 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 
 impl Setup {
     /// Does everything that comes before hooks, rendezvous and entrypoint.
-    pub(crate) fn prepare(&self) -> Result<Prepared, SetupError> {
+    pub(crate) fn prepare(&self) -> Result<PreparedTask, SetupError> {
         let warnings = self.place_files();
         self.make_work_dir()?;
         let mut context_unpacked = None;
-        // Each of the three waits for something else: the network, a file server, a driver.
+        // In parallel, because each of the three waits for something else: the network, a file server, a driver.
         let accelerators = thread::scope(|scope| {
             let accelerators = scope.spawn(|| accelerators::inspect(&self.env, &self.diagnostics));
             let probe = self.script.storage_probe.as_ref();
@@ -112,14 +112,14 @@ impl Setup {
         if self.script.task_type == TaskKind::Trial {
             self.link_tensorboard();
         }
-        Ok(Prepared {
+        Ok(PreparedTask {
             launch: Launch::prepare(&self.script, &self.env, &self.run_dir)?,
             context_unpacked,
             warnings,
         })
     }
 
-    /// Places the task's files; says which ones could not be placed.
+    /// Writes the task's files; returns messages about those that could not be written.
     fn place_files(&self) -> Vec<String> {
         let hook = self.script.pool_startup_hook.as_ref().map(|text| TaskFile {
             path: self.run_dir.join(POOL_HOOK).to_string_lossy().into_owned(),
@@ -156,7 +156,7 @@ impl Setup {
             b64_tgz: Option<String>,
         }
         let path = format!("/api/v1/tasks/{}/context_directory", self.script.task_id);
-        let answer: Answer = self.insist("fetch the context directory", || {
+        let answer: Answer = self.retry("fetch the context directory", || {
             self.master.get(&path, CONTEXT_TIMEOUT)
         })?;
         let packed = answer.b64_tgz.unwrap_or_default();
@@ -183,14 +183,14 @@ impl Setup {
             "/api/v1/allocations/{}/resources/{}/rendezvous",
             self.script.allocation_id, self.script.container_id
         );
-        let answer: Answer = self.insist("meet the other containers of the allocation", || {
+        let answer: Answer = self.retry("meet the other containers of the allocation", || {
             self.master.get(&path, RENDEZVOUS_TIMEOUT)
         })?;
         Ok(answer.rendezvous_info)
     }
 
-    /// Calls until the master answers: it may be restarted at any time.
-    fn insist<T>(
+    /// Repeats a call until the master answers: it may be restarted at any time.
+    fn retry<T>(
         &self,
         what: &str,
         mut call: impl FnMut() -> Result<T, MasterError>,
@@ -200,7 +200,7 @@ impl Setup {
         loop {
             match call() {
                 Ok(answer) => return Ok(answer),
-                Err(error) if error.may_pass() => {
+                Err(error) if error.is_temporary() => {
                     if !std::mem::replace(&mut failing, true) {
                         self.diagnostics
                             .note(format!("could not {what} yet, trying on: {error}"));
@@ -210,7 +210,7 @@ impl Setup {
                 Err(error) => {
                     let message = format!("could not {what}: {error}");
                     return Err(match error {
-                        // The allocation is over, or its master is another: nothing about the task itself.
+                        // The allocation has ended, or the master is another one: not an error of the task.
                         MasterError::Status {
                             status: 401 | 403, ..
                         } => SetupError::host(message),
@@ -221,7 +221,7 @@ impl Setup {
         }
     }
 
-    /// Tells the master which accelerators there are. Nothing waits for it.
+    /// Reports the accelerators to the master in the background.
     fn report_accelerators(&self, accelerators: &Accelerators) {
         if !matches!(
             self.script.task_type,
@@ -240,7 +240,7 @@ impl Setup {
             loop {
                 match master.post(&path, &body, REPORT_TIMEOUT) {
                     Ok(()) => return,
-                    Err(error) if error.may_pass() => thread::sleep(backoff.delay()),
+                    Err(error) if error.is_temporary() => thread::sleep(backoff.delay()),
                     Err(error) => {
                         diagnostics.note(format!("the accelerator report was refused: {error}"));
                         return;
@@ -255,7 +255,7 @@ impl Setup {
     }
 
     /// Old training code writes to `/tmp/tensorboard`, which leads to this allocation's own directory. On a shared
-    /// `/tmp` the link may be another user's, which hinders only such code.
+    /// `/tmp` the link may be another user's, which affects only such code.
     fn link_tensorboard(&self) {
         let dir = format!("/tmp/tensorboard-{}-0", self.script.allocation_id);
         let link = Path::new("/tmp/tensorboard");
@@ -280,8 +280,8 @@ fn joined<T>(result: thread::Result<T>) -> Result<T, SetupError> {
     })
 }
 
-/// Writes a file with its parents, mode and content. A file that is there already as it should be is left alone, so
-/// that an agent may have placed what the task's user cannot.
+/// Writes a file with its parents, mode and content. An existing file with the right content is kept, because the agent
+/// may have written what the task's user may not.
 fn place_file(file: &TaskFile) -> io::Result<()> {
     let path = Path::new(&file.path);
     if fs::read(path).is_ok_and(|content| content == file.content.as_bytes())

@@ -1,4 +1,4 @@
-//! From the spool to the master.
+//! Ships the log from the spool to the master.
 
 use std::sync::mpsc;
 use std::thread;
@@ -24,7 +24,7 @@ pub(crate) struct Shipper {
     done: mpsc::Receiver<()>,
 }
 
-/// What shipping needs beside the log.
+/// What shipping needs in addition to the log.
 pub(crate) struct Route {
     pub(crate) master: Master,
     pub(crate) ids: BatchIds,
@@ -32,22 +32,22 @@ pub(crate) struct Route {
 }
 
 impl Shipper {
-    /// Starts it. It ends by itself after the log is closed.
+    /// Starts the thread. It ends by itself after the log is closed.
     pub(crate) fn start(log: Log, route: Route) -> std::io::Result<Self> {
         let (finished, done) = mpsc::channel();
         thread::Builder::new()
             .name("ship".into())
             .spawn(move || {
                 ship(&log, &route);
-                // Nobody listens any more when the time was over before.
+                // The receiver is gone if the time was over before.
                 drop(finished);
             })
             .map(|_| Self { done })
     }
 
-    /// Waits until everything is shipped, `patience` at most. What is left then is the agent's.
+    /// Waits until everything is shipped, `patience` at most. The agent ships what is left then.
     pub(crate) fn wait(&self, patience: Duration) {
-        // Nothing is ever sent: the end of the thread shows as a closed channel.
+        // Nothing is ever sent: the channel closes when the thread ends.
         match self.done.recv_timeout(patience) {
             Ok(())
             | Err(mpsc::RecvTimeoutError::Disconnected | mpsc::RecvTimeoutError::Timeout) => {}
@@ -57,7 +57,7 @@ impl Shipper {
 
 /// Ships until the log is closed and empty, or its time is over.
 ///
-/// The first line goes at once; what is written while a request is under way gathers for the next.
+/// The first line goes at once; lines written during a request are sent with the next.
 fn ship(log: &Log, route: &Route) {
     let mut reader = match log.reader() {
         Ok(reader) => reader,
@@ -76,7 +76,7 @@ fn ship(log: &Log, route: &Route) {
                 sent = batch.last();
             }
             Ok(None) => {
-                // Records were flushed and cannot be read: somebody else wrote into the spool.
+                // Records were flushed and cannot be read: another process wrote into the spool.
                 if sent < available {
                     note_loss(&reader, available, route);
                     reader = log.reader_after(available);
@@ -89,7 +89,7 @@ fn ship(log: &Log, route: &Route) {
             }
         }
     }
-    // Past a disk that took no more. Whatever is before it has been delivered, or there is no time left.
+    // Records that could not be written to disk. All before them were delivered, or there is no time left.
     if let Some(batch) = log.unwritten() {
         deliver(&batch, log, route);
     }
@@ -102,7 +102,7 @@ fn note_loss(reader: &Reader, available: u64, route: &Route) {
     ));
 }
 
-/// Posts a batch until the master takes or refuses it. `false` when the time was over first.
+/// Posts a batch until the master accepts or refuses it. `false` if the time was over first.
 fn deliver(batch: &Batch, log: &Log, route: &Route) -> bool {
     let body = match batch_body(batch, &route.ids) {
         Ok(body) => body,
@@ -153,8 +153,8 @@ fn deliver(batch: &Batch, log: &Log, route: &Route) -> bool {
     true
 }
 
-/// Whether the master will never take this batch. A refused token is another matter: a master that is being restored
-/// may not know it yet.
+/// Whether the master will never accept this batch. A refused token does not count: a master that is being restored may
+/// not know it yet.
 fn is_refusal(error: &MasterError) -> bool {
     match error {
         MasterError::Status { status, .. } => {

@@ -1,8 +1,8 @@
-//! TLS to the master, with the ways of trust that people use for it.
+//! TLS to the master, with the certificates that clusters use.
 //!
-//! Two things that the HTTP library's own TLS cannot do: check the certificate under another name than the address has,
-//! and trust a self-signed certificate that says of itself that it is an authority, which is what `openssl req -x509`
-//! makes and what most masters therefore have.
+//! Two things that the HTTP library's own TLS cannot do: check the certificate for another name than that in the
+//! address, and trust a self-signed certificate that is marked as an authority, which is what `openssl req -x509`
+//! creates and most masters therefore have.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -19,7 +19,7 @@ use ureq::unversioned::transport::{
     TransportAdapter,
 };
 
-/// Puts TLS on connections to `https` addresses.
+/// Adds TLS to connections to `https` addresses.
 #[derive(Debug)]
 pub(crate) struct TlsConnector {
     config: Arc<ClientConfig>,
@@ -28,7 +28,7 @@ pub(crate) struct TlsConnector {
 }
 
 impl TlsConnector {
-    /// Trusts the certificates in a PEM file, or with `noverify` whoever answers. `Err` says what is wrong.
+    /// Trusts the certificates in a PEM file, or with `noverify` any certificate. `Err` says what is wrong.
     pub(crate) fn new(cert_file: Option<&str>, cert_name: Option<&str>) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let file = cert_file.filter(|file| !file.is_empty()).ok_or(
@@ -94,7 +94,9 @@ impl<In: Transport> Connector<In> for TlsConnector {
             details.current_time.clone(),
         );
         socket.set_timeout(details.timeout);
-        connection.complete_io(&mut socket).map_err(explained)?;
+        connection
+            .complete_io(&mut socket)
+            .map_err(with_explanation)?;
         Ok(Some(Either::B(TlsTransport {
             buffers: LazyBuffers::new(
                 details.config.input_buffer_size(),
@@ -105,8 +107,8 @@ impl<In: Transport> Connector<In> for TlsConnector {
     }
 }
 
-/// The error of a handshake, in words where it is about the certificate.
-fn explained(error: io::Error) -> io::Error {
+/// The error of a handshake, with an explanation if it is about the certificate.
+fn with_explanation(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(rustls::Error::InvalidCertificate(problem)) = inner else {
         return error;
@@ -216,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Calls a master with this identity; gives what came of it.
+    /// Calls a master with this identity; returns the result.
     fn call(
         identity: &Identity,
         trust: Option<&str>,
@@ -237,7 +239,7 @@ mod tests {
             let connection = ServerConnection::new(Arc::new(config)).unwrap();
             let mut stream = StreamOwned::new(connection, socket);
             let mut request = [0; 4096];
-            // A client that does not trust hangs up here.
+            // A client that does not trust the certificate closes the connection here.
             if stream.read(&mut request).is_ok_and(|count| count > 0) {
                 let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n7";
                 stream.write_all(answer).unwrap();
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_not_trusted_unless_somebody_says_so() {
+    fn an_unknown_certificate_is_trusted_only_with_noverify() {
         let stranger = self_signed(&parameters("127.0.0.1", AUTHORITY));
         let known = self_signed(&parameters("127.0.0.1", AUTHORITY));
         assert!(call(&stranger, Some(&known.trusted_pem), None).is_err());
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_trusted_is_named() {
+    fn unusable_certificate_files_are_named() {
         let error = TlsConnector::new(None, None).unwrap_err();
         assert!(error.contains("DET_MASTER_CERT_FILE"), "{error}");
         let error = TlsConnector::new(Some("/no/such/file"), None).unwrap_err();

@@ -20,7 +20,7 @@ fn exited(code: i32) -> ContainerExit {
     ContainerExit::Exited { code }
 }
 
-/// It is lost and says why: nobody but the agent can tell that the master wished it so.
+/// The task is lost and the report says why: only the agent knows that the master wanted it to end.
 fn assert_ended_from_outside(exit: &ContainerExit, how: &str) {
     match exit {
         ContainerExit::Lost { message } => assert!(message.contains(how), "{message}"),
@@ -107,7 +107,7 @@ fn lost_answers_repeat_lines_for_the_master_to_drop() {
 #[test]
 fn a_task_runs_on_while_the_master_is_away_and_its_lines_arrive_when_it_is_back() {
     need_sandbox!();
-    let master = Master::absent();
+    let master = Master::unreachable();
     let task = Task::shell(
         &master,
         "i=0; while [ $i -lt 500 ]; do echo line $i; i=$((i+1)); done; : > done; while [ ! -e go ]; do sleep 0.01; done; echo end",
@@ -117,7 +117,7 @@ fn a_task_runs_on_while_the_master_is_away_and_its_lines_arrive_when_it_is_back(
         task.file("workdir/done").exists().then_some(())
     });
     assert!(master.requests().is_empty());
-    master.appear();
+    master.become_reachable();
     master.wait_for_line("line 499");
     fs::write(task.file("workdir/go"), "").unwrap();
     assert_eq!(task.wait().exit(), exited(0));
@@ -127,7 +127,8 @@ fn a_task_runs_on_while_the_master_is_away_and_its_lines_arrive_when_it_is_back(
 #[test]
 fn what_no_master_took_is_in_the_spool_for_the_agent() {
     need_sandbox!();
-    let task = Task::shell(&Master::absent(), "echo kept; echo too").env("DET_LOG_WAIT_TIME", "0");
+    let task =
+        Task::shell(&Master::unreachable(), "echo kept; echo too").env("DET_LOG_WAIT_TIME", "0");
     let ended = task.run();
     assert_eq!(ended.exit(), exited(0));
     let mut reader = Reader::open(&ended.dir.path().join("run/spool")).unwrap();
@@ -173,7 +174,7 @@ fn sigterm_lets_the_task_end_by_itself() {
     master.wait_for_line("ready");
     task.signal(Signal::SIGTERM);
     assert_eq!(task.wait().exit(), exited(3));
-    // Its shell also tells, on standard error, that a child of it was ended.
+    // Its shell also reports, on standard error, that its child was killed.
     assert!(
         master.lines().contains(&"saving".to_owned()),
         "{:?}",
@@ -231,10 +232,11 @@ fn other_signals_go_to_the_task() {
 #[test]
 fn a_signal_before_the_entrypoint_ends_the_task() {
     need_sandbox!();
-    let mut task = Task::shell(&Master::absent(), "echo not reached").env("DET_LOG_WAIT_TIME", "0");
+    let mut task =
+        Task::shell(&Master::unreachable(), "echo not reached").env("DET_LOG_WAIT_TIME", "0");
     task.script.context = true;
     let task = task.start();
-    // It waits for the context, and so for a master.
+    // It waits for the context, which the master does not send.
     wait_for("the run directory", || {
         task.file("workdir").exists().then_some(())
     });
@@ -246,7 +248,7 @@ fn a_signal_before_the_entrypoint_ends_the_task() {
 fn no_signal_is_blocked_in_the_code() {
     need_sandbox!();
     let master = Master::start();
-    // Without a shell between, which might unblock them by itself.
+    // Without a shell in between, which might unblock them by itself.
     let mut task = Task::shell(&master, "");
     let argv = ["grep", "SigBlk", "/proc/self/status"].map(str::to_owned);
     task.script.entrypoint = Entrypoint::Argv(argv.to_vec());
@@ -257,8 +259,8 @@ fn no_signal_is_blocked_in_the_code() {
 #[test]
 fn signals_that_the_agent_ignores_are_not_ignored_in_the_code() {
     need_sandbox!();
-    // As after `nohup det agent`: what a shell finds ignored it cannot even trap.
-    // SAFETY: no handler is set, and no other test waits for this signal in this process.
+    // As after `nohup det agent`: a shell cannot even trap a signal that is ignored at its start. SAFETY: no handler is
+    // set, and no other test waits for this signal in this process.
     #[expect(unsafe_code, reason = "there is no other way to ignore a signal")]
     unsafe {
         nix::sys::signal::signal(Signal::SIGHUP, nix::sys::signal::SigHandler::SigIgn).unwrap();
@@ -490,7 +492,7 @@ fn the_sandbox_shows_the_host_with_the_tasks_own_places() {
     .mount(host.path(), "data", false);
     task.spec.shm_size_bytes = 3 << 20;
     task.spec.env = vec![("LANG".into(), "C.UTF-8".into())];
-    // Where the agent's directory lies below /tmp, it is hidden from the task and still there for the supervisor.
+    // If the agent's directory is below /tmp, it is hidden from the task but visible for the supervisor.
     let ended = task.run();
     assert_eq!(ended.exit(), exited(0), "{:?}", master.lines());
     let lines = master.lines();
@@ -655,7 +657,7 @@ fn accelerators_of_a_trial_are_reported() {
     .env("DET_STEPS_COMPLETED", "0")
     .env("DET_TRIAL_RUN_ID", "1");
     task.script.task_type = det_taskspec::TaskKind::Trial;
-    // Trials link /tmp/tensorboard, which is not this machine's to have.
+    // Trials link /tmp/tensorboard, which must not be created on this machine.
     let task = task.start();
     let path = "/api/v1/allocations/task.1/acceleratorData";
     let report = wait_for("the report", || master.request(path));

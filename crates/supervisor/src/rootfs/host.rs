@@ -1,4 +1,4 @@
-//! What a sandbox shows of its host: less than there is, and most of it read-only.
+//! The part of the host's file system that a sandbox shows, most of it read-only.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -16,11 +16,11 @@ use super::points::{
 use super::{RootFs, TMP, VAR_TMP, attempt};
 use crate::failure::SetupError;
 
-/// Entries of the host's root that a sandbox has its own of.
+/// Entries of the host's root that are replaced in a sandbox.
 const OWN_ENTRIES: [&str; 5] = ["dev", "proc", "run", "sys", "tmp"];
-/// Directories of the system that no task writes to, beside those with programs.
+/// Directories of the system that no task writes to, in addition to those with programs.
 const READ_ONLY: [&str; 2] = ["/boot", "/etc"];
-/// What of `/run` programs look for: name resolution, the driver's daemon, the programs of one distribution.
+/// Entries of `/run` that programs need: name resolution, the driver's daemon, the programs of one distribution.
 const OF_RUN: [&str; 8] = [
     "/run/NetworkManager/resolv.conf",
     "/run/current-system",
@@ -40,7 +40,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"),
 ];
-/// What the kernel tells about itself and its other processes, and nobody but an administrator needs.
+/// Information of the kernel about itself and other processes that only administrators need.
 const MASKED: [&str; 20] = [
     "/proc/acpi",
     "/proc/asound",
@@ -63,7 +63,7 @@ const MASKED: [&str; 20] = [
     "/sys/kernel/security",
     "/sys/kernel/tracing",
 ];
-/// Where the kernel takes orders.
+/// Files through which the kernel is configured.
 const PROC_READ_ONLY: [&str; 5] = [
     "/proc/bus",
     "/proc/fs",
@@ -72,13 +72,13 @@ const PROC_READ_ONLY: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
-/// Flags of file systems that hold data only.
+/// Flags of file systems that contain data only.
 fn data_only() -> MsFlags {
     MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC
 }
 
 impl RootFs<'_> {
-    /// Puts everything in place that does not depend on the task's own mounts.
+    /// Mounts everything that does not depend on the task's own mounts.
     pub(super) fn show_host(&self, stage: &Path) -> Result<(), SetupError> {
         bind_entries(Path::new("/"), stage, &OWN_ENTRIES)?;
         self.make_system_read_only(stage)?;
@@ -105,13 +105,13 @@ impl RootFs<'_> {
     }
 
     /// A task that has the rights of the agent's own account, or of root, could write wherever these can: for it the
-    /// host is read-only as a whole. Others are kept out by the owners and modes of files.
+    /// whole host is read-only. Other tasks are restricted by the owners and modes of files.
     fn make_system_read_only(&self, stage: &Path) -> Result<(), SetupError> {
         let whole = self.owner.is_none_or(|(uid, _)| uid == 0);
         attempt("make the host read-only", stage, || {
             let mounts = Mounts::read()?;
             if whole {
-                // All but the stage itself, in which mount points are still made.
+                // All but the stage itself, in which mount points are still created.
                 for entry in fs::read_dir(stage)? {
                     mounts.make_read_only(&entry?.path())?;
                 }
@@ -184,14 +184,13 @@ impl RootFs<'_> {
         Ok(())
     }
 
-    /// Takes the home directory of the agent's account away, and what belongs to the cluster, but shows what
-    /// interpreters need of them.
+    /// Hides the home directory of the agent's account and the cluster's files, except what interpreters need of them.
     fn hide_homes(&self, stage: &Path) -> Result<(), SetupError> {
         let guard = &self.spec.guard;
         for (index, home) in guard.homes.iter().enumerate() {
             let source = self.dir.join(format!("home-{index}"));
             let point = inside(stage, home);
-            // One below `/tmp` is gone with the host's.
+            // One below `/tmp` is hidden with the host's `/tmp`.
             if point.is_dir() {
                 attempt("mount a home directory", home, || {
                     make_directory(&source)?;
@@ -226,7 +225,7 @@ impl RootFs<'_> {
         Ok(())
     }
 
-    /// Shows a directory read-only where something of the sandbox's own has taken its place.
+    /// Mounts a directory read-only at a path that the sandbox has covered.
     fn expose(&self, stage: &Path, path: &Path) -> Result<(), SetupError> {
         let guard = &self.spec.guard;
         let scratch = [Path::new(TMP), Path::new(VAR_TMP), Path::new("/run")];
@@ -242,7 +241,7 @@ impl RootFs<'_> {
         };
         for place in [path, real.as_path()] {
             let is_below = |above: &&&Path| place.starts_with(above) && place != **above;
-            // What contains a hidden directory would show it again.
+            // A directory that contains a hidden one would show it again.
             let contains = taken.iter().any(|own| own.starts_with(&real));
             if contains || taken.iter().find(is_below).is_none() {
                 continue;
@@ -260,7 +259,7 @@ impl RootFs<'_> {
 
 /// Shows the entries of a host directory in `target`, except those to `skip`.
 ///
-/// An entry that cannot be shown is left out: it may be another user's FUSE mount, or have gone a moment ago.
+/// An entry that cannot be bound is left out: it may be another user's FUSE mount, or have been removed meanwhile.
 fn bind_entries(source: &Path, target: &Path, skip: &[&str]) -> Result<(), SetupError> {
     attempt("list", source, || {
         for entry in fs::read_dir(source)? {
@@ -268,7 +267,7 @@ fn bind_entries(source: &Path, target: &Path, skip: &[&str]) -> Result<(), Setup
             if skip.iter().any(|skipped| name == *skipped) {
                 continue;
             }
-            // An absence says enough; the task will meet it by name.
+            // No message: the task will get an error when it opens the path.
             drop(show(&source.join(&name), &target.join(&name)));
         }
         Ok(())
@@ -287,11 +286,11 @@ fn show_sys(stage: &Path) -> Result<(), SetupError> {
     })
 }
 
-/// A `/run` with little of the host's: most of what lies there are the sockets of its services.
+/// A `/run` with few entries of the host's: most of them are sockets of its services.
 fn show_run(stage: &Path) -> Result<(), SetupError> {
     let run = inside(stage, Path::new("/run"));
     attempt("make /run", &run, || make_directory(&run))?;
-    // Where name resolution is configured by a file that lies in none of the usual places.
+    // If name resolution is configured by a file outside the usual directories.
     let resolver = Path::new("/etc/resolv.conf").canonicalize().ok();
     let resolver = resolver.filter(|path| path.starts_with("/run"));
     for path in OF_RUN.into_iter().map(Path::new).chain(resolver.as_deref()) {
@@ -348,7 +347,7 @@ fn show_device(stage: &Path, device: &DeviceMapping) -> Result<(), SetupError> {
     place().map_err(|error: io::Error| failed(error.to_string()))
 }
 
-/// Covers what the kernel tells: a directory by an empty one, a file by one that is always empty.
+/// Covers information of the kernel: a directory by an empty one, a file by one that is always empty.
 fn mask(stage: &Path, path: &Path) -> Result<(), SetupError> {
     let point = inside(stage, path);
     let Ok(found) = fs::symlink_metadata(&point) else {

@@ -1,4 +1,4 @@
-//! Mounts and directories of a file system that is being put together.
+//! Mounts and directories of a file system that is being built.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ pub(super) fn inside(stage: &Path, path: &Path) -> PathBuf {
     }
 }
 
-/// What a descriptor means, as a path for mounting; it keeps its meaning when files are renamed.
+/// A path for mounting the file of a descriptor; it stays valid if files are renamed.
 pub(super) fn of_descriptor(descriptor: BorrowedFd<'_>) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))
 }
@@ -56,7 +56,7 @@ pub(super) fn mount_new(
     Ok(mount(Some(kind), target, Some(kind), flags, Some(options))?)
 }
 
-/// Shows an entry of a host directory, a link as a link.
+/// Binds an entry of a host directory; a link stays a link.
 pub(super) fn show(from: &Path, to: &Path) -> io::Result<()> {
     let kind = fs::symlink_metadata(from)?.file_type();
     if kind.is_symlink() {
@@ -97,12 +97,12 @@ pub(super) fn make_directories(
     Ok(())
 }
 
-/// The mounts of this process with the flags that a change must name again: an unprivileged process may not take them
-/// away. Those about access times stay as they are when none is named.
+/// The mounts of this process, with the flags that a remount must repeat, because an unprivileged process may not clear
+/// them. Flags of access times stay unchanged if none is given.
 pub(super) struct Mounts(BTreeMap<PathBuf, MsFlags>);
 
 impl Mounts {
-    /// As they are now.
+    /// Reads the current mounts.
     pub(super) fn read() -> io::Result<Self> {
         Ok(Self::parse(&fs::read("/proc/self/mountinfo")?))
     }

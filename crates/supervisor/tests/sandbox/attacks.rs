@@ -1,4 +1,4 @@
-//! What a task tries that must not succeed.
+//! Attacks from within a task, all of which must fail.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use det_taskspec::sandbox::Isolation;
 use crate::exited;
 use crate::support::{self, Master, Task, need_sandbox};
 
-/// Runs what an attacker would, as `task`'s user; the lines of its output.
+/// Runs an attacker's program as `task`'s user; returns the lines of its output.
 fn attack(spec: impl FnOnce(Task) -> Task, program: &str) -> Vec<String> {
     let master = Master::start();
     let task = spec(Task::shell(&master, program));
@@ -27,7 +27,7 @@ fn attack(spec: impl FnOnce(Task) -> Task, program: &str) -> Vec<String> {
 const STATUS: &str = "grep -E '^(NoNewPrivs|Seccomp|CapInh|CapPrm|CapEff|CapBnd|CapAmb):' /proc/self/status | tr -d '\\t'";
 
 #[test]
-fn no_task_has_rights_or_gains_them_whoever_starts_it() {
+fn no_task_has_or_gains_rights_under_any_user() {
     need_sandbox!();
     for (uid, agent) in [(0, None), (54321, None), (0, Some(65534))] {
         let lines = attack(

@@ -1,4 +1,4 @@
-//! A master that only remembers, and tasks to run against it.
+//! A fake master that records requests, and tasks to run against it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +18,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// Far more than anything here takes; a test that waits this long has failed.
+/// The longest wait for a condition; a test that waits this long has failed.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Waits until `condition` gives something.
+/// Waits until `condition` returns a value.
 pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -33,7 +33,7 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
     }
 }
 
-/// One request that the master got.
+/// A request that the master received.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -45,11 +45,11 @@ pub(crate) struct Request {
 #[derive(Debug, Default)]
 struct State {
     requests: Vec<Request>,
-    /// Log records by sequence number: what comes twice counts once, as the real master has it.
+    /// Log records by sequence number: duplicates count once, as in the real master.
     log: BTreeMap<u64, Value>,
     repeated: usize,
     answers: BTreeMap<String, (u16, Value)>,
-    /// So many of the next log requests are stored and then left without an answer.
+    /// Number of the next log requests that are stored but not answered.
     lose_answers: usize,
 }
 
@@ -61,15 +61,15 @@ pub(crate) struct Master {
 }
 
 impl Master {
-    /// A master that answers.
+    /// Starts a master that answers.
     pub(crate) fn start() -> Self {
-        let master = Self::absent();
-        master.appear();
+        let master = Self::unreachable();
+        master.become_reachable();
         master
     }
 
-    /// A master that refuses connections until it appears.
-    pub(crate) fn absent() -> Self {
+    /// A master that refuses connections until [`Self::become_reachable`].
+    pub(crate) fn unreachable() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         Self {
             port: listener.local_addr().unwrap().port(),
@@ -77,8 +77,8 @@ impl Master {
         }
     }
 
-    /// Begins to answer.
-    pub(crate) fn appear(&self) {
+    /// Starts to accept connections.
+    pub(crate) fn become_reachable(&self) {
         let listener = TcpListener::bind(("127.0.0.1", self.port)).unwrap();
         let master = self.clone();
         thread::spawn(move || {
@@ -93,7 +93,7 @@ impl Master {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Gives `path` this answer.
+    /// Sets the response for `path`.
     pub(crate) fn answer(&self, path: &str, status: u16, body: Value) {
         let mut state = self.state.0.lock().unwrap();
         state.answers.insert(path.to_owned(), (status, body));
@@ -103,7 +103,7 @@ impl Master {
         self.state.0.lock().unwrap().lose_answers = count;
     }
 
-    /// How many records came more than once.
+    /// Number of records that were received more than once.
     pub(crate) fn repeated(&self) -> usize {
         self.state.0.lock().unwrap().repeated
     }
@@ -159,7 +159,7 @@ impl Master {
         }
     }
 
-    /// `None`: hang up without an answer.
+    /// Handles a request; `None` = close the connection without a response.
     fn handle(&self, request: Request) -> Option<(u16, Value)> {
         let mut state = self.state.0.lock().unwrap();
         let path = request.path.clone();
@@ -315,7 +315,7 @@ impl Task {
         self
     }
 
-    /// What `det-supervisor check` says of this task's sandbox.
+    /// The result of `det-supervisor check` for this task's sandbox.
     pub(crate) fn check(&self, dir: &Path) -> Vec<IsolationRow> {
         fs::create_dir(dir.join("run")).unwrap();
         fs::write(
@@ -336,7 +336,7 @@ impl Task {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
-    pub(crate) fn start(self) -> Running {
+    pub(crate) fn start(self) -> RunningTask {
         let run_dir = self.dir.path().join("run");
         fs::create_dir(&run_dir).unwrap();
         let files = [
@@ -363,30 +363,30 @@ impl Task {
         let child = command
             .arg("sandbox")
             .arg(self.dir.path())
-            // Nothing of it may reach the task.
+            // It must not reach the task.
             .env("AGENT_SECRET", "do-not-tell")
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        Running {
+        RunningTask {
             dir: self.dir,
             child,
         }
     }
 
     /// Runs the task to its end.
-    pub(crate) fn run(self) -> Ended {
+    pub(crate) fn run(self) -> EndedTask {
         self.start().wait()
     }
 }
 
 /// A task that runs.
-pub(crate) struct Running {
+pub(crate) struct RunningTask {
     pub(crate) dir: tempfile::TempDir,
     child: Child,
 }
 
-impl Running {
+impl RunningTask {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap());
         kill(pid, signal).unwrap();
@@ -396,11 +396,11 @@ impl Running {
         self.dir.path().join("run").join(name)
     }
 
-    pub(crate) fn wait(mut self) -> Ended {
+    pub(crate) fn wait(mut self) -> EndedTask {
         let status = wait_for("the end of the supervisor", || {
             self.child.try_wait().unwrap()
         });
-        Ended {
+        EndedTask {
             dir: self.dir,
             status,
         }
@@ -408,12 +408,12 @@ impl Running {
 }
 
 /// A task that has ended.
-pub(crate) struct Ended {
+pub(crate) struct EndedTask {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) status: ExitStatus,
 }
 
-impl Ended {
+impl EndedTask {
     /// The exit report; checks that the supervisor's own status says the same.
     pub(crate) fn exit(&self) -> ContainerExit {
         let report: ExitReport = self
@@ -437,7 +437,7 @@ impl Ended {
         self.json("started.json").unwrap()
     }
 
-    /// What the supervisor had to say for operators.
+    /// The supervisor's messages for operators.
     pub(crate) fn notes(&self) -> String {
         ["sandbox.log", "run/supervisor.log"]
             .map(|name| fs::read_to_string(self.dir.path().join(name)).unwrap_or_default())
@@ -450,7 +450,7 @@ impl Ended {
     }
 }
 
-/// Whether this machine lets the tests build sandboxes. Says so, loudly, when it does not.
+/// Whether this machine allows the tests to build sandboxes; prints a message if it does not.
 pub(crate) fn sandbox_is_possible() -> bool {
     static POSSIBLE: OnceLock<bool> = OnceLock::new();
     *POSSIBLE.get_or_init(|| {
@@ -472,7 +472,7 @@ pub(crate) fn skip(reason: &str) {
     eprintln!("SKIPPED: {reason}");
 }
 
-/// Leaves the test when there can be no sandbox.
+/// Ends the test if no sandbox can be built.
 macro_rules! need_sandbox {
     () => {
         if !support::sandbox_is_possible() {
