@@ -1,4 +1,4 @@
-//! How far the master has the records.
+//! The file with the highest sequence number that the master has acknowledged.
 
 use std::fs;
 use std::io;
@@ -8,12 +8,12 @@ use crate::SpoolError;
 use crate::plain::read_plain;
 
 const ACK_FILE: &str = "ack";
-/// More than any number has digits.
+/// The most bytes of the file; a number has fewer digits.
 const MOST_BYTES: u64 = 64;
 
 /// The highest sequence number that the master has, 0 for none.
 ///
-/// An unreadable note counts as none: sending again is harmless, losing lines is not.
+/// An unreadable file counts as 0: sending again is harmless, losing lines is not.
 pub fn acknowledged(dir: &Path) -> Result<u64, SpoolError> {
     let path = dir.join(ACK_FILE);
     let bytes = match read_plain(&path, MOST_BYTES) {
@@ -21,22 +21,22 @@ pub fn acknowledged(dir: &Path) -> Result<u64, SpoolError> {
         Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
             return Err(SpoolError::Read { path, source });
         }
-        // The task may have put anything there.
+        // The task may have written anything there.
         Err(_) => return Ok(0),
     };
     let number = std::str::from_utf8(&bytes).ok().map(str::trim_ascii);
     Ok(number.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-/// Notes that the master has all records up to `sequence`.
+/// Records that the master has all records up to `sequence`.
 ///
-/// Not synced to disk: after a power cut an older note makes the next reader send again, which is harmless.
+/// Not synced to disk: after a power failure an older number makes the next reader send again, which is harmless.
 pub fn acknowledge(dir: &Path, sequence: u64) -> Result<(), SpoolError> {
     let path = dir.join(ACK_FILE);
     let temporary = dir.join("ack.tmp");
     let written = match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        // Created anew, never opened: a link left there by the task must not be followed.
+        // Always created, never opened: a link that the task left there must not be followed.
         _ => fs::File::create_new(&temporary)
             .and_then(|mut file| io::Write::write_all(&mut file, sequence.to_string().as_bytes())),
     };

@@ -1,34 +1,34 @@
-//! Records on their way to the master.
+//! Batches of records, as they are sent to the master.
 
 use serde::Serialize;
 
 use crate::record::rfc3339;
 use crate::{Level, Record};
 
-/// Path of the route that takes batches, below the master's address.
+/// Path of the route that receives batches, below the master's address.
 pub const LOGS_PATH: &str = "/api/v1/task/logs";
-/// Records per request.
+/// The most records per request.
 pub const MAX_BATCH_RECORDS: usize = 4000;
-/// Stored bytes per request, roughly.
+/// The most bytes of stored records per request, approximately.
 pub const MAX_BATCH_BYTES: usize = 4 << 20;
 
-/// Records with unbroken sequence numbers.
+/// Records with consecutive sequence numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Sequence number of the first.
+    /// Sequence number of the first record.
     pub first: u64,
-    /// At least one.
+    /// The records; at least one.
     pub records: Vec<Record>,
 }
 
 impl Batch {
-    /// Sequence number of the last record: what to acknowledge once the master took the batch.
+    /// Sequence number of the last record: the number to acknowledge once the master accepted the batch.
     pub fn last(&self) -> u64 {
         (self.first + self.records.len() as u64).saturating_sub(1)
     }
 }
 
-/// Whose records they are.
+/// Ids of the task, allocation, agent and container that wrote the records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchIds {
     /// The task.
@@ -43,11 +43,12 @@ pub struct BatchIds {
 
 /// The request body for `POST` [`LOGS_PATH`], as JSON.
 ///
-/// Besides the log records (`docs/contract/http-api.md`, "Log lines") it contains with `spool` which records of which spool
-/// they are, so that the master can drop what it has, and which of them report an [`Outage`](crate::Outage).
+/// In addition to the log records (`docs/contract/http-api.md`, "Log lines"), `spool` identifies the spool and the
+/// sequence numbers, so that the master can drop records that it already has, and the records that report an
+/// [`Outage`](crate::Outage).
 ///
 /// # Errors
-/// None is known: texts and numbers can always be written.
+/// None in practice: strings and numbers can always be serialised.
 pub fn batch_body(batch: &Batch, ids: &BatchIds) -> serde_json::Result<Vec<u8>> {
     let outages = (batch.first..)
         .zip(&batch.records)
@@ -113,7 +114,7 @@ struct OutageEntry<'a> {
     cause: &'a str,
 }
 
-/// A line, written with its end.
+/// A line, serialised with its line end.
 struct Line<'a>(&'a str);
 
 impl Serialize for Line<'_> {

@@ -1,9 +1,9 @@
-//! What can go wrong with a spool.
+//! Errors of the spool.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A file operation on a spool that failed.
+/// Why an operation on a spool failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SpoolError {
     /// The directory could not be created.
@@ -41,9 +41,9 @@ pub enum SpoolError {
     /// A record could not be expressed as a frame.
     #[error("could not encode record {sequence}, which has {bytes} bytes")]
     Encode {
-        /// Its sequence number.
+        /// Sequence number of the record.
         sequence: u64,
-        /// Its size.
+        /// Size of the encoded record in bytes.
         bytes: usize,
     },
 }

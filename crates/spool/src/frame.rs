@@ -1,17 +1,17 @@
-//! One record as bytes.
+//! Encodes a record as bytes and back.
 
 use crate::SpoolError;
 
-/// Length, checksum, sequence number.
+/// Bytes of the header: length, checksum, sequence number.
 pub(crate) const HEADER_BYTES: usize = 16;
-/// No line of a task comes near it; a greater length is damage.
+/// The most bytes of a payload, far above any line of a task; a greater length is damage.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 
-/// The last sequence number. The master counts in signed numbers, and nobody writes so many lines; the directory belongs
-/// to the task's user, who may write any number there.
+/// The last sequence number. The master uses signed numbers, and no task writes so many lines; but the directory
+/// belongs to the task's user, who may write any number there.
 pub(crate) const MAX_SEQUENCE: u64 = i64::MAX as u64;
 
-/// What stands at the start of some bytes.
+/// What was found at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decoded<'a> {
     /// A whole frame.
@@ -21,9 +21,9 @@ pub(crate) enum Decoded<'a> {
         /// Bytes to the next frame.
         bytes: usize,
     },
-    /// The beginning of a frame; the rest is not there (yet).
+    /// The start of a frame; the rest is missing (yet).
     Incomplete,
-    /// No frame.
+    /// The bytes are not a frame.
     Damaged,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Decoded<'_> {
         (header >> 32) as u32,
         (header >> 64) as u64,
     );
-    // A record is a JSON object and never empty: zero is what a file system leaves where it lost a write.
+    // A record is a JSON object and never empty: a file system leaves zeros where it lost a write.
     if length == 0 || length > MAX_PAYLOAD_BYTES {
         return Decoded::Damaged;
     }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_nobody_counts_to_are_damage() {
+    fn impossible_sequence_numbers_are_damage() {
         for (sequence, good) in [
             (0, false),
             (1, true),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_and_giants_are_damage() {
+    fn zeros_and_impossible_lengths_are_damage() {
         assert_eq!(decode(&[0; 64]), Decoded::Damaged);
         assert_eq!(decode(&[0xff; 64]), Decoded::Damaged);
         assert!(encode(1, &vec![b'x'; MAX_PAYLOAD_BYTES + 1], &mut Vec::new()).is_err());

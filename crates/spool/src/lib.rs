@@ -1,17 +1,16 @@
 //! The on-disk log spool between a task and the master.
 //!
 //! Every line that a task writes is a [`Record`] with a sequence number, counted from 1 within one container. The
-//! supervisor appends records with a [`Writer`] and ships them; whoever ships, now the supervisor and after its end the
-//! agent, reads them back with a [`Reader`], posts a [`Batch`] as [`batch_body`] says and notes what the master took
-//! with an [`acknowledge`]. The master drops sequence numbers that it has, so a batch may be posted any number of times.
+//! supervisor appends records with a [`Writer`]. The shipper, which is the supervisor and after its end the agent,
+//! reads them with a [`Reader`], posts each [`Batch`] with [`batch_body`] and records with [`acknowledge`] what the
+//! master accepted. The master drops sequence numbers that it has, so a batch may be posted any number of times.
 //!
-//! The crate knows files and nothing else: no network, no clock, no threads. Read [`Record`], [`Writer`] and [`Reader`]
-//! first.
+//! The crate uses files only: no network, no clock, no threads. Read [`Record`], [`Writer`] and [`Reader`] first.
 //!
 //! # On disk
 //!
-//! A spool is a directory of segments, `<sequence number of the first record, 20 digits>.seg`, and a file `ack` with the
-//! highest acknowledged sequence number. A segment is a row of frames:
+//! A spool is a directory of segments, `<sequence number of the first record, 20 digits>.seg`, and a file `ack` with
+//! the highest acknowledged sequence number. A segment is a sequence of frames:
 //!
 //! | bytes | meaning |
 //! | --- | --- |
@@ -20,8 +19,8 @@
 //! | 8 | sequence number |
 //! | length | the record as JSON |
 //!
-//! A frame cut short or damaged at the end of the last segment is where a writer died: it never counted. Damage in an
-//! earlier segment costs the rest of that segment; the gap shows in the sequence numbers.
+//! An incomplete or damaged frame at the end of the last segment is where a writer died: its record was never stored.
+//! Damage in an earlier segment loses the rest of that segment; the gap is visible in the sequence numbers.
 
 mod ack;
 mod batch;

@@ -1,4 +1,4 @@
-//! Reading files of a directory that others write to.
+//! Safely reads files in a directory that other users can write to.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use nix::libc;
 
-/// Opens a plain file for reading. A link at its end is not followed, and nothing else is opened for long: a pipe would
-/// keep the reader waiting for ever, a device has no end.
+/// Opens a plain file for reading. A link at its end is not followed, and other kinds of files are refused: a pipe
+/// would block the reader for ever, a device has no end.
 ///
 /// # Errors
 /// When there is no such file, when it cannot be read, and when it is not a plain one.
@@ -26,7 +26,7 @@ pub fn open_plain(path: &Path) -> io::Result<File> {
     ))
 }
 
-/// The content of a plain file of at most `most` bytes; no more is ever read of it.
+/// The content of a plain file of at most `most` bytes; never reads more than that.
 ///
 /// # Errors
 /// As [`open_plain`], and when the file is longer.

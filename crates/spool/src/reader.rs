@@ -1,4 +1,4 @@
-//! Getting records out.
+//! Reads records from a spool.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use crate::frame::{self, Decoded, HEADER_BYTES, MAX_PAYLOAD_BYTES};
 use crate::plain::open_plain;
 use crate::{Batch, Record, SpoolError, ack, segment};
 
-/// Bytes read at once. Holds the largest frame.
+/// Bytes read at once; at least the size of the largest frame.
 const CHUNK_BYTES: usize = 2 << 20;
 const _: () = assert!(CHUNK_BYTES >= HEADER_BYTES + MAX_PAYLOAD_BYTES);
 /// Bytes read at first: most batches are a few lines.
@@ -21,13 +21,13 @@ pub struct Reader {
     dir: PathBuf,
     /// The sequence number of the record before the next.
     position: u64,
-    current: Option<Open>,
+    current: Option<OpenSegment>,
     chunk: Vec<u8>,
     damaged: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenSegment {
     first: u64,
     path: PathBuf,
     file: File,
@@ -35,12 +35,12 @@ struct Open {
 }
 
 /// Why reading of a segment stopped.
-enum Stop {
+enum StopReason {
     /// The batch is full, or the next record does not follow its last.
     BatchDone,
     /// There are no more whole frames.
     End,
-    /// There is something that is no frame.
+    /// The bytes are not a frame.
     Damaged,
 }
 
@@ -61,7 +61,7 @@ impl Reader {
         }
     }
 
-    /// How often damage made the reader leave records out, up to now.
+    /// How often the reader has skipped records because of damage.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
@@ -73,16 +73,16 @@ impl Reader {
         max_bytes: usize,
     ) -> Result<Option<Batch>, SpoolError> {
         let position = self.position;
-        let result = self.gather(max_records, max_bytes);
+        let result = self.collect_records(max_records, max_bytes);
         if result.is_err() {
-            // What was gathered before the error is gathered again by the next call.
+            // The next call collects again what was collected before the error.
             self.position = position;
             self.current = None;
         }
         result
     }
 
-    fn gather(
+    fn collect_records(
         &mut self,
         max_records: usize,
         max_bytes: usize,
@@ -99,13 +99,13 @@ impl Reader {
             let first = open.first;
             self.current = Some(open);
             match stop {
-                Stop::BatchDone => break,
-                Stop::End | Stop::Damaged => {
-                    // Ends count only when a later segment proves that nothing more comes here.
+                StopReason::BatchDone => break,
+                StopReason::End | StopReason::Damaged => {
+                    // The end of a segment is final only if a later segment exists.
                     let Some(next) = self.segment_after(first)? else {
                         break;
                     };
-                    self.damaged += u64::from(matches!(stop, Stop::Damaged));
+                    self.damaged += u64::from(matches!(stop, StopReason::Damaged));
                     self.current = self.open_segment(next)?;
                     if self.current.is_none() {
                         break;
@@ -116,8 +116,8 @@ impl Reader {
         Ok((!batch.records.is_empty()).then_some(batch))
     }
 
-    /// The segment to go on with: the open one, or the last that begins at or before the next record, or the first.
-    fn take_segment(&mut self) -> Result<Option<Open>, SpoolError> {
+    /// The segment to read next: the open one, or the last that begins at or before the next record, or the first.
+    fn take_segment(&mut self) -> Result<Option<OpenSegment>, SpoolError> {
         if let Some(open) = self.current.take() {
             return Ok(Some(open));
         }
@@ -136,10 +136,10 @@ impl Reader {
     }
 
     /// `None` when the segment has been removed, that is, acknowledged by another reader.
-    fn open_segment(&self, first: u64) -> Result<Option<Open>, SpoolError> {
+    fn open_segment(&self, first: u64) -> Result<Option<OpenSegment>, SpoolError> {
         let path = segment::path(&self.dir, first);
         match open_plain(&path) {
-            Ok(file) => Ok(Some(Open {
+            Ok(file) => Ok(Some(OpenSegment {
                 first,
                 path,
                 file,
@@ -152,11 +152,11 @@ impl Reader {
 
     fn read_segment(
         &mut self,
-        open: &mut Open,
+        open: &mut OpenSegment,
         batch: &mut Batch,
         max_records: usize,
         max_bytes: usize,
-    ) -> Result<Stop, SpoolError> {
+    ) -> Result<StopReason, SpoolError> {
         let mut bytes_taken = 0;
         let mut want = FIRST_CHUNK_BYTES;
         loop {
@@ -177,7 +177,7 @@ impl Reader {
                         bytes,
                     } => (sequence, payload, bytes),
                     Decoded::Incomplete => break,
-                    Decoded::Damaged => return Ok(Stop::Damaged),
+                    Decoded::Damaged => return Ok(StopReason::Damaged),
                 };
                 let follows = match batch.records.last() {
                     Some(_) => sequence == batch.last() + 1,
@@ -185,7 +185,7 @@ impl Reader {
                 };
                 let full = batch.records.len() >= max_records || bytes_taken >= max_bytes;
                 if sequence > self.position && (full || !follows) {
-                    return Ok(Stop::BatchDone);
+                    return Ok(StopReason::BatchDone);
                 }
                 used += bytes;
                 open.offset += bytes as u64;
@@ -193,7 +193,7 @@ impl Reader {
                     continue;
                 }
                 self.position = sequence;
-                // The sum is right, so it was written like this: by another version, or to do harm.
+                // The checksum is right, so it was written like this: by another version, or by an attacker.
                 let Ok(record) = serde_json::from_slice::<Record>(payload) else {
                     self.damaged += 1;
                     continue;
@@ -205,14 +205,14 @@ impl Reader {
                 batch.records.push(record);
             }
             if filled < want {
-                return Ok(Stop::End);
+                return Ok(StopReason::End);
             }
             want = CHUNK_BYTES;
         }
     }
 }
 
-/// Fills as much of `buffer` as the file has.
+/// Reads as much of `buffer` as the file has.
 fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = buffer.get_mut(filled..)

@@ -1,4 +1,4 @@
-//! A line of a task's log.
+//! Records: the lines of a task's log.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ pub struct Record {
     /// When the line was read, in microseconds since 1970 UTC.
     #[serde(rename = "t")]
     pub timestamp_micros: i64,
-    /// Where the task wrote it.
+    /// The stream on which the task wrote it.
     #[serde(rename = "s")]
     pub stdtype: Stdtype,
     /// Rank of the worker that wrote it, when the line said so.
@@ -20,24 +20,24 @@ pub struct Record {
     /// The text without its line end.
     #[serde(rename = "l")]
     pub log: String,
-    /// What this line tells people, for the master: the disk had not taken what the task wrote.
+    /// The outage that this line reports, as data for the master; `None` for other lines.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
     pub outage: Option<Outage>,
 }
 
-/// A time in which the spool's disk took no records.
+/// A period in which records could not be written to the spool's disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outage {
     /// When the first record was refused, in microseconds since 1970 UTC.
     #[serde(rename = "f")]
     pub since_micros: i64,
-    /// When it was over, or when the task's end did not wait for that any longer.
+    /// When it ended, or when the task's end stopped waiting for that; in microseconds since 1970 UTC.
     #[serde(rename = "t")]
     pub until_micros: i64,
-    /// Lines that are missing.
+    /// Number of lines that were lost.
     #[serde(rename = "n")]
     pub lost: u64,
-    /// What the disk said.
+    /// The error of the operating system.
     #[serde(rename = "c")]
     pub cause: String,
 }
@@ -48,7 +48,7 @@ pub struct Outage {
 pub enum Stdtype {
     /// Standard output.
     Stdout,
-    /// Standard error, and what the supervisor itself has to say to people.
+    /// Standard error, and messages of the supervisor to users.
     Stderr,
 }
 
@@ -70,11 +70,11 @@ pub enum Level {
     Debug,
     /// Ordinary progress.
     Info,
-    /// Something degraded.
+    /// Degraded operation.
     Warning,
-    /// Something failed.
+    /// An operation failed.
     Error,
-    /// The program cannot go on.
+    /// The program cannot continue.
     Critical,
 }
 
@@ -106,13 +106,13 @@ pub(crate) fn rfc3339(micros: i64) -> String {
 /// Counts in years that begin in March, so that the leap day is the last of a year, and in eras of 400 years, which all
 /// have 146,097 days.
 fn civil_date(day: i64) -> (i64, i64, i64) {
-    // 719,468 days lie between 0000-03-01 and 1970-01-01.
+    // There are 719,468 days between 0000-03-01 and 1970-01-01.
     let day = day + 719_468;
     let era = day.div_euclid(146_097);
     let of_era = day.rem_euclid(146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March on have 31, 30, 31, 30, 31 days, twice and a bit: 153 days each five.
+    // Months from March on have 31, 30, 31, 30, 31 days, which repeats: 153 days for five months.
     let from_march = (5 * of_year + 2) / 153;
     let month = if from_march < 10 {
         from_march + 3

@@ -1,4 +1,4 @@
-//! Names of segments.
+//! Paths of segments.
 
 use std::fs;
 use std::io;
@@ -33,7 +33,7 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<(u64, u64)>, SpoolError> {
             .and_then(|name| name.strip_suffix(".seg"))
             .and_then(|digits| digits.parse().ok());
         let Some(first) = first else { continue };
-        // A segment acknowledged and removed since the listing is no error.
+        // It is not an error if a segment was acknowledged and removed since the listing.
         match entry.metadata() {
             Ok(metadata) if metadata.is_file() => segments.push((first, metadata.len())),
             Ok(_) => {}

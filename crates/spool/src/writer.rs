@@ -1,4 +1,4 @@
-//! Putting records in.
+//! Writes records to a spool.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -11,16 +11,16 @@ use crate::frame::{self, Decoded};
 use crate::plain::read_plain;
 use crate::{Batch, Record, SpoolError, ack, segment};
 
-/// Bytes on disk at which [`Writer::is_full`] says so, unless told otherwise: 1 GiB.
+/// Default capacity in bytes on disk (see [`Writer::is_full`]): 1 GiB.
 pub const DEFAULT_CAPACITY_BYTES: u64 = 1 << 30;
-/// Bytes of a segment at which the next one is begun. Small against the capacity, so that acknowledging frees space.
+/// Size in bytes at which a new segment is started. Much smaller than the capacity, so that acknowledging frees space.
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// A longer one was not written by a writer.
+/// The most bytes of a segment; a longer one was not written by a writer.
 const MAX_SEGMENT_BYTES: u64 = 8 * SEGMENT_BYTES;
-/// Bytes gathered in memory before they are written unasked.
+/// Bytes in memory at which they are written without a flush.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Appends records. One at a time may write to a spool.
+/// Appends records. Only one writer may be open for a spool.
 #[derive(Debug)]
 pub struct Writer {
     dir: PathBuf,
@@ -45,14 +45,14 @@ struct Segment {
 }
 
 impl Writer {
-    /// Opens the spool in `dir`, which is created when missing, to go on after its last whole record.
+    /// Opens the spool in `dir`, which is created if it is missing, and continues after its last complete record.
     ///
-    /// `capacity_bytes`: what [`Writer::is_full`] compares with.
+    /// `capacity_bytes` is the limit of [`Writer::is_full`].
     pub fn open(dir: &Path, capacity_bytes: u64) -> Result<Self, SpoolError> {
         Self::with_segment_bytes(dir, capacity_bytes, SEGMENT_BYTES)
     }
 
-    /// [`Writer::open`] with segments of another size: for tests, which want many.
+    /// [`Writer::open`] with another segment size: for tests, which need many segments.
     #[doc(hidden)]
     pub fn with_segment_bytes(
         dir: &Path,
@@ -76,8 +76,8 @@ impl Writer {
                 acknowledged.saturating_add(1),
             ),
         };
-        // A torn tail that had been acknowledged must not have its numbers given out again: the master would take the
-        // new records for the old ones.
+        // The numbers of a truncated tail that had been acknowledged must not be used again: the master would drop the
+        // new records as duplicates.
         let next = next.max(acknowledged.saturating_add(1));
         Ok(Self {
             dir: dir.to_owned(),
@@ -91,13 +91,13 @@ impl Writer {
         })
     }
 
-    /// Writes to another file from now on, and gives back the one before: for tests, which want a disk that is full.
+    /// Replaces the current file and returns it: for tests, which need a full disk.
     #[doc(hidden)]
     pub fn swap_file(&mut self, file: File) -> File {
         std::mem::replace(&mut self.current.file, file)
     }
 
-    /// Adds a record and gives its sequence number. It is in the file after the next [`Writer::flush`] at the latest.
+    /// Adds a record and returns its sequence number. It is in the file after the next [`Writer::flush`] at the latest.
     ///
     /// On an error the record has not been added and may be tried again; earlier ones that could not be written wait in
     /// memory for the next call that succeeds.
@@ -110,8 +110,9 @@ impl Writer {
         self.hold(record)
     }
 
-    /// [`Writer::append`] without a look at the disk: the record stays in memory, however much there is, until the next
-    /// call that writes succeeds. For last words beside a disk that takes nothing.
+    /// [`Writer::append`] without a write: the record stays in memory, without a limit, until a later write
+    /// succeeds. For
+    /// the last records while the disk is full.
     pub fn hold(&mut self, record: &Record) -> Result<u64, SpoolError> {
         let sequence = self.next;
         self.payload.clear();
@@ -124,15 +125,16 @@ impl Writer {
         Ok(sequence)
     }
 
-    /// Puts everything appended so far where a [`Reader`](crate::Reader) finds it, safe from the end of this process.
+    /// Writes everything appended so far to the file, so that a [`Reader`](crate::Reader) sees it and it survives the
+    /// end of this process.
     pub fn flush(&mut self) -> Result<(), SpoolError> {
         if self.buffer.is_empty() {
             return Ok(());
         }
         let current = &mut self.current;
         if let Err(source) = current.file.write_all(&self.buffer) {
-            // Part of it may be there, and whatever followed could not be read: cut it off. If even that fails, the
-            // reader meets a damaged frame, which it survives.
+            // A part may have been written, and records after it could not be read: truncate the file. If that fails
+            // too, the reader finds a damaged frame and skips it.
             let _ = current.file.set_len(current.bytes);
             return Err(SpoolError::Write {
                 path: current.path.clone(),
@@ -144,7 +146,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Flushes and makes it safe from the end of the machine.
+    /// Flushes and syncs to disk, so that the records survive a power failure.
     pub fn sync(&mut self) -> Result<(), SpoolError> {
         self.flush()?;
         self.current
@@ -166,7 +168,7 @@ impl Writer {
         self.buffer.len()
     }
 
-    /// The records that are in memory only, for who can do without the disk; `None` when there are none.
+    /// The records that are in memory only, to ship them without the disk; `None` if there are none.
     pub fn held(&self) -> Option<Batch> {
         let mut records = Vec::new();
         let (mut first, mut used) = (0, 0);
@@ -176,7 +178,7 @@ impl Writer {
             bytes,
         } = frame::decode(self.buffer.get(used..)?)
         {
-            // The frames are our own, and so are the records in them.
+            // The frames were encoded by this writer, so they can be decoded.
             records.push(serde_json::from_slice(payload).ok()?);
             if used == 0 {
                 first = sequence;
@@ -186,15 +188,17 @@ impl Writer {
         (!records.is_empty()).then_some(Batch { first, records })
     }
 
-    /// Whether the spool holds its capacity. Whoever feeds it should wait for an acknowledgement, and may go on: the
-    /// bound is a request, not a refusal.
+    /// Whether the spool has reached its capacity. The caller should wait for an acknowledgement, but may still
+    /// append: the
+    /// limit is not enforced.
     pub fn is_full(&self) -> bool {
         let closed: u64 = self.closed.iter().map(|(_, bytes)| bytes).sum();
         closed + self.current.bytes + self.buffer.len() as u64 >= self.capacity_bytes
     }
 
-    /// Notes that the master has all records up to `sequence` and removes the segments that hold nothing else, also where
-    /// a full disk does not take the note: that makes room.
+    /// Records that the master has all records up to `sequence` and removes the segments that contain no others. On
+    /// a full
+    /// disk the segments are removed even if the acknowledgement cannot be written, because that frees space.
     pub fn acknowledge(&mut self, sequence: u64) -> Result<(), SpoolError> {
         let noted = ack::acknowledge(&self.dir, sequence);
         self.remove_up_to(sequence).and(noted)
@@ -203,8 +207,8 @@ impl Writer {
     fn remove_up_to(&mut self, sequence: u64) -> Result<(), SpoolError> {
         let large = self.current.bytes > self.segment_bytes / 2;
         if sequence >= self.last() && self.current.bytes > 0 && (large || self.is_full()) {
-            // Everything is acknowledged: begin anew rather than keep a large segment of old lines, or a small one that
-            // fills a small spool and would have its writer wait for ever.
+            // Everything is acknowledged: start a new segment rather than keep a large one of old lines, or a small one
+            // that fills a small spool and would block its writer for ever.
             self.rotate()?;
         }
         while let Some((first, _)) = self.closed.front().copied() {
@@ -253,7 +257,7 @@ fn create(dir: &Path, first: u64) -> Result<Segment, SpoolError> {
     }
 }
 
-/// Opens an existing segment, cuts a torn tail off, and gives the next sequence number.
+/// Opens an existing segment, truncates an incomplete tail, and returns the next sequence number.
 fn resume(dir: &Path, first: u64) -> Result<(Segment, u64), SpoolError> {
     let path = segment::path(dir, first);
     let bytes = read_plain(&path, MAX_SEGMENT_BYTES).map_err(|source| SpoolError::Read {
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_does_not_take_is_held_and_written_when_it_does() {
+    fn records_that_a_full_disk_refuses_are_held_and_written_later() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = Writer::open(dir.path(), 1 << 20).unwrap();
         writer.append(&line("one")).unwrap();
@@ -335,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_held_where_no_line_is_taken_any_more() {
+    fn last_records_are_held_while_the_disk_is_full() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = Writer::open(dir.path(), 1 << 20).unwrap();
         writer.swap_file(full());

@@ -1,4 +1,4 @@
-//! A spool loses nothing that was flushed and repeats nothing that was acknowledged, whatever happens to its writer.
+//! A spool loses nothing that was flushed and repeats nothing that was acknowledged, in whatever way its writer ends.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -66,7 +66,7 @@ fn a_reader_follows_a_writer() {
 }
 
 #[test]
-fn batches_keep_to_their_bounds() {
+fn batches_respect_their_limits() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::open(dir.path(), CAPACITY).unwrap();
     for n in 1..=10 {
@@ -75,13 +75,13 @@ fn batches_keep_to_their_bounds() {
     writer.flush().unwrap();
     let mut reader = Reader::open(dir.path()).unwrap();
     assert_eq!(reader.next_batch(4, 1 << 20).unwrap().unwrap().last(), 4);
-    // One byte is room for one record: a batch is never empty.
+    // A limit of one byte still gives one record: a batch is never empty.
     let batch = reader.next_batch(4, 1).unwrap().unwrap();
     assert_eq!((batch.first, batch.last()), (5, 5));
 }
 
 #[test]
-fn acknowledged_segments_are_removed_and_make_room() {
+fn acknowledged_segments_are_removed_and_free_space() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::with_segment_bytes(dir.path(), 400, 100).unwrap();
     let mut n = 0;
@@ -101,7 +101,7 @@ fn acknowledged_segments_are_removed_and_make_room() {
 }
 
 #[test]
-fn a_spool_smaller_than_a_segment_has_room_again_when_all_is_acknowledged() {
+fn a_spool_smaller_than_a_segment_is_not_full_when_all_is_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = Writer::open(dir.path(), 1).unwrap();
     writer.append(&numbered(1)).unwrap();
@@ -158,7 +158,7 @@ fn an_unreadable_acknowledgement_counts_as_none() {
 }
 
 proptest! {
-    /// Wherever the last write was cut, the records before the cut come back once each, and the writer goes on.
+    /// Wherever the last write was cut off, the records before that are read once each, and the writer continues.
     #[test]
     fn a_torn_tail_costs_only_itself(count in 1_u64..40, segment_bytes in 50_u64..500, cut in 0_usize..60) {
         let dir = tempfile::tempdir().unwrap();
@@ -186,7 +186,7 @@ proptest! {
         prop_assert_eq!(all, expected(1..=kept_count + 1));
     }
 
-    /// From any acknowledgement on, each record comes once and in order.
+    /// After any acknowledgement, each later record is read once and in order.
     #[test]
     fn replay_from_any_acknowledgement(
         count in 0_u64..80, segment_bytes in 50_u64..500, flush_every in 1_u64..10, ack in 0_u64..90,
@@ -212,7 +212,7 @@ proptest! {
         prop_assert_eq!(reader.damaged(), 0);
     }
 
-    /// Any text comes back as it was.
+    /// Any text is read as it was written.
     #[test]
     fn any_text_survives(texts in proptest::collection::vec(any::<String>(), 1..20)) {
         let dir = tempfile::tempdir().unwrap();
