@@ -4,10 +4,10 @@
 //! accepted if it presents one of these certificates, or one issued by one of these, or, where the caller passes
 //! authorities of the host, one issued by them. In all cases the certificate must be valid now and carry the name.
 //!
-//! The usual verifier of rustls refuses a self-signed certificate that says of itself that it is an authority
-//! (`CA:TRUE`), which is what `openssl req -x509` makes and what many masters therefore have; it also refuses a
-//! certificate that is given without the one that issued it. [`MasterVerifier`] accepts both where exactly this
-//! certificate was given. The crate reads no files and no environment. Read [`MasterVerifier`] first.
+//! The default verifier of rustls refuses a self-signed certificate that is marked as an authority (`CA:TRUE`), which
+//! is what `openssl req -x509` creates and what many masters therefore have; it also refuses a certificate that is
+//! given without the one that issued it. [`MasterVerifier`] accepts both where exactly this certificate was given. The
+//! crate reads no files and no environment. Read [`MasterVerifier`] first.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// Most names of a certificate that [`explain`] lists.
+/// The most names of a certificate that [`explain`] lists.
 const NAMES_SHOWN: usize = 4;
 
 /// Accepts a master by the certificates that a user gave, and by the authorities of the host.
@@ -28,7 +28,7 @@ pub struct MasterVerifier {
     certificates: Vec<CertificateDer<'static>>,
     /// Verifies what one of `certificates` issued; `None` if there are none.
     issued: Option<Arc<WebPkiServerVerifier>>,
-    /// Verifies what the host's own authorities issued; `None` if they do not count.
+    /// Verifies what the host's own authorities issued; `None` if they are not trusted.
     authorities: Option<Arc<dyn ServerCertVerifier>>,
     /// The name that the certificate must carry; `None` = the host in the master's address.
     name: Option<ServerName<'static>>,
@@ -72,15 +72,15 @@ impl MasterVerifier {
     }
 }
 
-/// Judges a certificate that the user gave as it is: only its validity period and its name count.
+/// Verifies a certificate that the user gave directly: only its validity period and its name are checked.
 fn verify_given(
     judged: Result<ServerCertVerified, Error>,
     end_entity: &CertificateDer<'_>,
     name: &ServerName<'_>,
 ) -> Result<ServerCertVerified, Error> {
     use CertificateError as Problem;
-    // The validity period is the first thing that is verified of a certificate, before who issued it and what it may
-    // be used for; the tests of this crate hold that for each kind of certificate.
+    // The validity period is the first thing that is verified of a certificate, before who issued it and what it may be
+    // used for; the tests of this crate check that for each kind of certificate.
     if let Err(Error::InvalidCertificate(
         Problem::Expired
         | Problem::ExpiredContext { .. }
@@ -123,7 +123,7 @@ impl ServerCertVerifier for MasterVerifier {
         authorities
             .verify_server_cert(end_entity, intermediates, name, ocsp_response, now)
             .map_err(|error| match &error {
-                // Then the certificates that were given say more.
+                // The error about the given certificates explains more.
                 Error::InvalidCertificate(CertificateError::UnknownIssuer) => refused,
                 _ => error,
             })
@@ -311,8 +311,8 @@ mod tests {
         UnixTime::since_unix_epoch(Duration::from_secs((year - 1970) * 31_557_600 + 15_000_000))
     }
 
-    /// What the verifier says of a certificate presented by the host "master" in the middle of `year`.
-    fn judge(
+    /// The verifier's result for a certificate presented by the host "master" in the middle of `year`.
+    fn verify(
         verifier: &dyn ServerCertVerifier,
         shown: &CertificateDer<'_>,
         year: u64,
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn what_was_given_is_accepted_in_its_time_and_under_its_name_only() {
         for (name, given, shown) in accepted() {
-            let judged = |expected, year| judge(&verifier(&[&given], expected), &shown, year);
+            let judged = |expected, year| verify(&verifier(&[&given], expected), &shown, year);
             assert_eq!(judged(None, 2020), Ok(()), "{name}");
             assert_eq!(judged(Some("master"), 2020), Ok(()), "{name}");
             assert_eq!(judged(None, 2022), Err("it has expired".into()), "{name}");
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_with_the_right_name_is_refused() {
+    fn an_unknown_certificate_with_the_right_name_is_refused() {
         let (other_root, _) = issued();
         for (name, given, _) in accepted() {
             for stranger in [
@@ -394,7 +394,7 @@ mod tests {
                 issued().1,
             ] {
                 for given in [vec![&given], vec![&given, &other_root], vec![]] {
-                    let judged = judge(&verifier(&given, None), &stranger, 2020);
+                    let judged = verify(&verifier(&given, None), &stranger, 2020);
                     assert!(judged.is_err(), "{name}");
                 }
             }
@@ -402,15 +402,15 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_authorities_count_where_they_are_passed() {
+    fn the_hosts_authorities_are_trusted_if_they_are_passed() {
         let (given, _) = issued();
         let (root, leaf) = issued();
         let host: Arc<dyn ServerCertVerifier> = Arc::new(verifier(&[&root], None));
         for given in [vec![], vec![given]] {
             let with =
                 MasterVerifier::new(provider(), given, Some(Arc::clone(&host)), None).unwrap();
-            assert_eq!(judge(&with, &leaf, 2020), Ok(()));
-            assert_eq!(judge(&with, &leaf, 2022), Err("it has expired".into()));
+            assert_eq!(verify(&with, &leaf, 2020), Ok(()));
+            assert_eq!(verify(&with, &leaf, 2022), Err("it has expired".into()));
         }
     }
 
@@ -419,14 +419,14 @@ mod tests {
         let mut nameless = parameters(AUTHORITY);
         nameless.subject_alt_names.clear();
         let nameless = self_signed(&nameless);
-        let said = judge(&verifier(&[&nameless], None), &nameless, 2020).unwrap_err();
+        let said = verify(&verifier(&[&nameless], None), &nameless, 2020).unwrap_err();
         assert!(said.contains("subjectAltName"), "{said}");
         let unverified = Unverified::new(provider());
-        assert_eq!(judge(&unverified, &nameless, 2030), Ok(()));
+        assert_eq!(verify(&unverified, &nameless, 2030), Ok(()));
     }
 
     #[test]
-    fn what_is_no_certificate_cannot_be_given() {
+    fn data_that_is_not_a_certificate_is_refused() {
         let garbage = CertificateDer::from(b"garbage".to_vec());
         assert!(MasterVerifier::new(provider(), vec![garbage], None, None).is_err());
     }
