@@ -1,4 +1,4 @@
-//! Where a master is.
+//! The address of a master.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ pub struct MasterUrl {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("master address \"{text}\" {problem}; write it as host, host:port or http(s)://host:port")]
 pub struct InvalidMasterUrl {
-    /// What was given.
+    /// The text that was given.
     pub text: String,
     /// What is wrong with it, as the rest of a sentence.
     pub problem: &'static str,
@@ -31,12 +31,12 @@ impl MasterUrl {
         &self.text
     }
 
-    /// The host in lower case; an IPv6 address stands in its brackets.
+    /// The host in lower case; an IPv6 address has brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Whether the master is spoken to over TLS.
+    /// Whether the connection uses TLS.
     pub fn is_https(&self) -> bool {
         self.https
     }

@@ -1,4 +1,4 @@
-//! One connection pool to one master, and the requests it carries.
+//! The HTTP client: a connection pool to one master, and its requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::secret::Secret;
 use crate::stream::LineStream;
 use crate::trust::Trust;
 
-/// How often a request is tried again once the master has been reached before.
+/// How often a failed request is repeated after the master has been reached once.
 const RETRIES: u32 = 5;
 /// The pause before the first repetition; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -25,7 +25,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 pub struct ClientOptions {
     /// How long to wait for a connection, including the look-up of the name and the TLS handshake.
     pub connect_timeout: Duration,
-    /// Whom to trust as the master.
+    /// Which certificates of the master are trusted.
     pub trust: Trust,
 }
 
@@ -40,9 +40,9 @@ impl Default for ClientOptions {
 
 /// A client of one master. Cheap to clone; clones share the connections.
 ///
-/// The first request fails at once when the master cannot be reached, so that a wrong address is told quickly. After
-/// a first answer, a request that found no connection is tried again for some seconds, and so is a reading one that
-/// a proxy answered with 502, 503 or 504: a master that restarts does not disturb what is under way.
+/// The first request fails at once when the master cannot be reached, so that a wrong address is reported quickly.
+/// After a first response, a request without a connection is repeated for some seconds, and so is a reading one that a
+/// proxy answered with 502, 503 or 504: a restart of the master does not interrupt a running command.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -52,7 +52,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client without credentials. Fails when the settings of trust cannot be used.
+    /// A client without credentials. Fails if the certificate settings cannot be used.
     pub fn new(master: MasterUrl, options: &ClientOptions) -> Result<Self, ClientError> {
         let tls = options
             .trust
@@ -81,7 +81,7 @@ impl Client {
         self.token.clone()
     }
 
-    /// The master this client speaks to.
+    /// The address of this client's master.
     pub fn master(&self) -> &MasterUrl {
         &self.master
     }
@@ -167,7 +167,7 @@ impl Client {
             let may_retry = retries_left > 0 && self.reached.load(Ordering::Relaxed);
             let again = match &outcome {
                 Ok(response) => repeatable && is_passing(response.status()),
-                // Nothing was sent when no connection came about, so any method may be repeated.
+                // Without a connection nothing was sent, so any method may be repeated.
                 Err(error) => error.is_connect(),
             };
             if again && may_retry {
@@ -233,7 +233,7 @@ impl Client {
     }
 }
 
-/// Whether a status says "try again" rather than "no". The master itself never uses these for a refusal.
+/// Whether a status is temporary. The master itself never uses these statuses for a refusal.
 fn is_passing(status: StatusCode) -> bool {
     matches!(
         status,
@@ -263,7 +263,7 @@ pub(crate) fn build_http(
     })
 }
 
-/// A body that is read piece by piece.
+/// A response body that is read piece by piece.
 #[derive(Debug)]
 pub struct Download {
     master: MasterUrl,
@@ -281,8 +281,8 @@ impl Download {
     }
 }
 
-/// A path of the API made of segments, each encoded so that whatever a person typed stays one segment:
-/// `["agents", "a/b"]` is `/api/v1/agents/a%2Fb`.
+/// A path of the API made of segments, each encoded so that any user input stays one segment: `["agents", "a/b"]` is
+/// `/api/v1/agents/a%2Fb`.
 pub fn api_path<S: AsRef<str>>(segments: impl IntoIterator<Item = S>) -> String {
     let mut path = String::from("/api/v1");
     for segment in segments {

@@ -1,4 +1,4 @@
-//! Where a person's settings live.
+//! The directory of a user's settings.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use std::path::PathBuf;
 pub struct NoConfigDir;
 
 /// The directory that holds `auth.json` and `certs.json`, the same that the `PyPI` client uses: `DET_DEBUG_CONFIG_PATH`
-/// as it stands, else `determined` under `XDG_CONFIG_HOME` (Linux) or the platform's place for settings under the
-/// home directory.
+/// unchanged, else `determined` under `XDG_CONFIG_HOME` (Linux) or the platform's directory for settings in the home
+/// directory.
 pub fn config_dir() -> Result<PathBuf, NoConfigDir> {
     resolve(cfg!(target_os = "macos"), |name| {
         env::var_os(name)

@@ -1,4 +1,4 @@
-//! What can go wrong between here and the master.
+//! Errors of requests to the master.
 
 use std::error::Error;
 use std::io;
@@ -7,91 +7,91 @@ use serde_json::Value;
 
 use crate::address::MasterUrl;
 
-/// Why a request has no result. Each message is a sentence for the person who made the request.
+/// Why a request has no result. Each message is a sentence for the user who made the request.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No connection came about: nothing listens there, the name is unknown, or the network does not lead there.
+    /// No connection: nothing listens at the address, the name is unknown, or the network does not reach it.
     #[error("could not reach a master at {master}: {reason}")]
     Unreachable {
         /// The address that was tried.
         master: MasterUrl,
-        /// Why, in a few words.
+        /// The cause, in a few words.
         reason: String,
     },
-    /// A master answered, but its certificate is not one we trust.
+    /// A master answered, but its certificate is not trusted.
     #[error("the certificate of the master at {master} is not trusted: {reason}")]
     Untrusted {
         /// The address that was tried.
         master: MasterUrl,
-        /// Why, in a few words.
+        /// The cause, in a few words.
         reason: String,
     },
     /// The settings for the connection cannot be used.
     #[error("could not prepare the connection to {master}: {reason}")]
     Setup {
-        /// The address that was meant.
+        /// The address of the master.
         master: MasterUrl,
-        /// Why, in a few words.
+        /// The cause, in a few words.
         reason: String,
     },
-    /// The master does not know who asks (401).
+    /// The master did not accept the credentials, or there were none (401).
     #[error("the master did not accept the log-in: {message}")]
     Unauthenticated {
-        /// The master's own words.
+        /// The master's message.
         message: String,
     },
-    /// The master knows who asks, and refuses (403).
+    /// The user may not do this (403).
     #[error("{message}")]
     Forbidden {
-        /// The master's own words.
+        /// The master's message.
         message: String,
     },
-    /// The object is absent, or the asker may not know of it (404).
+    /// The object does not exist, or the user may not know of it (404).
     #[error("{message}")]
     NotFound {
-        /// The master's own words.
+        /// The master's message.
         message: String,
-        /// What to do, where the master says so.
+        /// What to do; `None` if the master gave no hint.
         hint: Option<String>,
     },
-    /// The master refused the request or failed at it.
+    /// The master refused the request, or failed to handle it.
     #[error("{message}")]
     Failed {
         /// The HTTP status.
         status: u16,
-        /// The master's own words.
+        /// The master's message.
         message: String,
-        /// What to do, where the master says so.
+        /// What to do; `None` if the master gave no hint.
         hint: Option<String>,
-        /// The mistakes of a document one by one, where there are several: path, message, line and so on.
-        mistakes: Vec<Value>,
+        /// The errors of a submitted document, each with path, message, line and so on; empty if there are none.
+        document_errors: Vec<Value>,
     },
     /// A stream ended with an error line.
     #[error("the master ended the stream: {message}")]
     StreamFailed {
-        /// The master's own words.
+        /// The master's message.
         message: String,
     },
-    /// The connection was lost before the answer was complete.
+    /// The connection was lost before the response was complete.
     #[error("the connection to {master} was lost in the middle of an answer: {reason}")]
     Interrupted {
-        /// The master spoken to.
+        /// The address of the master.
         master: MasterUrl,
-        /// Why, in a few words.
+        /// The cause, in a few words.
         reason: String,
     },
-    /// Something answered that does not speak the master's language.
+    /// The response is not one of a master.
     #[error("{url} gave an answer that is not a master's: {reason}")]
     BadAnswer {
-        /// The full address that was asked.
+        /// The full URL of the request.
         url: String,
-        /// What was odd about the answer.
+        /// What is wrong with the response.
         reason: String,
     },
 }
 
 impl ClientError {
-    /// Whether the master could not be reached or not be trusted, so that the request itself was never judged.
+    /// Whether the master could not be reached or not be trusted, so that the request itself was never handled.
     pub fn is_connection(&self) -> bool {
         match self {
             Self::Unreachable { .. }
@@ -107,7 +107,7 @@ impl ClientError {
         }
     }
 
-    /// The error for an answer with a status of 300 or above.
+    /// The error for a response with a status of 300 or above.
     pub(crate) fn from_status(status: u16, body: &str) -> Self {
         let (message, hint) = explain(status, body);
         match status {
@@ -118,12 +118,12 @@ impl ClientError {
                 status,
                 message,
                 hint,
-                mistakes: mistakes(body),
+                document_errors: document_errors(body),
             },
         }
     }
 
-    /// The error for a request that got no answer.
+    /// The error for a request without a response.
     pub(crate) fn from_transport(master: &MasterUrl, url: &str, error: &reqwest::Error) -> Self {
         let master = master.clone();
         match find_tls_error(error) {
@@ -189,7 +189,7 @@ fn explain(status: u16, body: &str) -> (String, Option<String>) {
 }
 
 /// The structured list of an error body.
-fn mistakes(body: &str) -> Vec<Value> {
+fn document_errors(body: &str) -> Vec<Value> {
     let mut parsed: Value = serde_json::from_str(body).unwrap_or(Value::Null);
     match parsed["error"]["errors"].take() {
         Value::Array(items) => items,

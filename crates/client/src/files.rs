@@ -1,4 +1,4 @@
-//! Small JSON files that several programs change: locked, and replaced whole.
+//! Small JSON files that several programs change: locked, and replaced atomically.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,14 +13,14 @@ pub enum StoreError {
     /// The file or its directory could not be used.
     #[error("could not {action} \"{}\": {source}", path.display())]
     File {
-        /// What was tried: `read`, `lock` or `write`.
+        /// The action that failed: `read`, `lock` or `write`.
         action: &'static str,
         /// The file concerned.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file holds something else than expected.
+    /// The file has unexpected content.
     #[error("\"{}\" is damaged ({reason}); remove it and log in again", path.display())]
     Damaged {
         /// The file concerned.
@@ -31,7 +31,7 @@ pub enum StoreError {
     /// There is no entry to make active.
     #[error("user \"{user}\" is not logged in on this machine")]
     NoSuchUser {
-        /// The user asked for.
+        /// The user without an entry.
         user: String,
     },
 }
@@ -54,14 +54,14 @@ pub(crate) fn locked<T>(
     path: &Path,
     change: impl FnOnce() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    let lock_path = beside(path, ".lock");
+    let lock_path = with_suffix(path, ".lock");
     let lock = open_lock(&lock_path).map_err(|source| StoreError::File {
         action: "lock",
         path: lock_path.clone(),
         source,
     })?;
     let result = change();
-    // Closing the file gives the lock back.
+    // Closing the file releases the lock.
     drop(lock);
     result
 }
@@ -97,7 +97,7 @@ pub(crate) fn replace(path: &Path, value: &impl Serialize) -> Result<(), StoreEr
             &mut text, format,
         ))
         .map_err(|error| failed(error.into()))?;
-    let temporary = beside(path, ".temp");
+    let temporary = with_suffix(path, ".temp");
     let write = || {
         let mut file = OpenOptions::new()
             .create(true)
@@ -105,7 +105,7 @@ pub(crate) fn replace(path: &Path, value: &impl Serialize) -> Result<(), StoreEr
             .write(true)
             .mode(0o600)
             .open(&temporary)?;
-        // One that was left behind keeps the mode it was made with.
+        // A temporary file left by an earlier attempt keeps its mode.
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
         file.write_all(&text)?;
         file.sync_all()?;
@@ -114,7 +114,7 @@ pub(crate) fn replace(path: &Path, value: &impl Serialize) -> Result<(), StoreEr
     write().map_err(failed)
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)

@@ -1,9 +1,9 @@
 //! Access to the master's HTTP API, for the command line and for tests.
 //!
-//! The crate knows the wire: where a master is ([`MasterUrl`]), whom it trusts ([`Trust`]), who asks ([`Session`],
-//! [`TokenStore`]), and how answers, pages and streams look ([`Client`], [`Query`], [`LineStream`]). It knows nothing
-//! of what an experiment is: answers are JSON values, and callers take out of them what they show. It asks nobody
-//! anything: where a password must be typed, the caller hands in the question.
+//! The crate knows the protocol: the address of a master ([`MasterUrl`]), trusted certificates ([`Trust`]), the user
+//! and the token ([`Session`], [`TokenStore`]), and the format of responses, pages and streams ([`Client`], [`Query`],
+//! [`LineStream`]). It does not know what an experiment is: responses are JSON values, from which callers take what
+//! they show. It never prompts: if a password must be typed, it calls a function of the caller.
 //!
 //! Read [`Client`] first, then [`Session::open`], then [`ClientError`].
 
@@ -35,8 +35,8 @@ pub use stream::LineStream;
 pub use token_store::{MasterEntry, TokenStore};
 pub use trust::{CertificateStore, Trust, TrustError, fingerprint, presented_chain};
 
-/// Names `ring` as the cryptography of this process. Must run before the first [`Client`] is made; further calls do
-/// nothing.
+/// Installs `ring` as the cryptography provider of this process. Must be called before the first [`Client`] is created;
+/// further calls do nothing.
 pub fn install_crypto_provider() {
     // The only error is that a provider is installed already, which is what the caller wants.
     drop(rustls::crypto::ring::default_provider().install_default());

@@ -1,4 +1,4 @@
-//! Lists that come in pages.
+//! Lists that are read in pages.
 
 use serde_json::Value;
 
@@ -20,9 +20,9 @@ pub enum Pages {
 pub struct Paging {
     /// How many items to skip.
     pub offset: i64,
-    /// How many items a page holds at most; `None` leaves it to the master.
+    /// The most items of a page; `None` = the master's default.
     pub limit: Option<i64>,
-    /// How many pages.
+    /// Which pages to read.
     pub pages: Pages,
 }
 

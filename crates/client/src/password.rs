@@ -1,12 +1,12 @@
-//! Passwords as they go over the wire.
+//! The form of passwords in requests, and rules for passwords.
 
 use sha2::{Digest, Sha512};
 
 /// The salt that every client puts before a password. It is part of the wire format, not a secret.
 const WIRE_SALT: &str = "GubPEmmotfiK9TMD6Zdw";
 
-/// The form in which a password goes over the wire: the hex SHA-512 of a fixed salt and the password. A blank
-/// password stays blank.
+/// The form in which a password is sent: the hex SHA-512 of a fixed salt and the password. A blank password stays
+/// blank.
 pub fn salted_hash(password: &str) -> String {
     if password.is_empty() {
         return String::new();

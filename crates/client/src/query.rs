@@ -1,7 +1,7 @@
-//! The query part of a request.
+//! The query parameters of a request.
 
-/// The parameters of a request in the order they were added. A parameter that is not set is left out, as the API
-/// takes absence and null for the same.
+/// The parameters of a request in the order they were added. A parameter that is not set is left out, because the API
+/// treats a missing one and null alike.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
 

@@ -1,4 +1,4 @@
-//! Who asks: from the flags, the environment and the token store to a client with a token.
+//! Determines the user from the flags, the environment and the token store, and logs in.
 
 use std::env;
 use std::io;
@@ -14,10 +14,10 @@ use crate::query::Query;
 use crate::secret::Secret;
 use crate::token_store::TokenStore;
 
-/// The user that everybody is who names nobody and is not logged in.
+/// The default user, if none is named and none is logged in.
 const DEFAULT_USER: &str = "determined";
 
-/// What the process environment says about the asker.
+/// The user's settings in the process environment.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     /// `DET_USER`.
@@ -29,7 +29,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads this process's environment. A variable that is set but blank counts: a blank password is a password.
+    /// Reads this process's environment. A variable that is set but empty counts: an empty password is a password.
     pub fn from_process() -> Self {
         let read = |name| env::var(name).ok();
         Self {
@@ -40,21 +40,21 @@ impl Environment {
     }
 }
 
-/// Who the asker wants to be.
+/// The user to log in as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// The name.
     pub user: String,
-    /// The password, where one is known without asking.
+    /// The password, if it is known without a prompt.
     pub password: Option<Secret>,
-    /// Whether nobody was named, so that the default user is tried.
+    /// Whether no user was named, so that the default user is tried.
     pub fallback: bool,
 }
 
 impl Candidate {
-    /// The order: the user asked for, then `DET_USER` with `DET_PASS`, then the active user of the token store, then
-    /// `determined` with a blank password. `DET_USER` alone does not count: tasks always carry it, and logging in
-    /// inside a task must win over it.
+    /// The order of precedence: the named user, then `DET_USER` with `DET_PASS`, then the active user of the token
+    /// store, then `determined` with a blank password. `DET_USER` alone does not count: tasks always have it, and a
+    /// log-in inside a task must override it.
     pub fn choose(
         requested: Option<&str>,
         environment: &Environment,
@@ -92,11 +92,11 @@ pub struct Session {
     pub client: Client,
     /// The user's name.
     pub user: String,
-    /// What the password lacks, when a password was used just now and lacks something.
+    /// What the password lacks, if a weak password was just used; else empty.
     pub weak_password: Vec<&'static str>,
 }
 
-/// Why nobody is logged in.
+/// Why the log-in failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The request itself failed.
@@ -105,13 +105,13 @@ pub enum SessionError {
     /// The token store could not be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Nobody was named, nobody is logged in, and the default user needs a password.
+    /// No user was named, none is logged in, and the default user needs a password.
     #[error("you are not logged in to {master}; log in with `det user login USERNAME`")]
     NotLoggedIn {
         /// The master concerned.
         master: MasterUrl,
     },
-    /// The name and the password do not belong together.
+    /// The user name or the password is wrong.
     #[error("user \"{user}\" could not log in to {master}: wrong user name or password")]
     WrongCredentials {
         /// The user who tried.
@@ -119,19 +119,19 @@ pub enum SessionError {
         /// The master concerned.
         master: MasterUrl,
     },
-    /// The password could not be asked for.
+    /// The prompt for the password failed.
     #[error("could not read the password of user \"{user}\": {source}")]
     Prompt {
         /// The user who tried.
         user: String,
-        /// What the terminal said.
+        /// The error of the terminal.
         source: io::Error,
     },
 }
 
 impl Session {
-    /// Logs in, preferring a token that is kept already. A kept token is checked with the master and forgotten when
-    /// it is no longer good. A password is asked for through `ask` (which gets the user's name) when none is known.
+    /// Logs in, preferably with a stored token. A stored token is checked with the master and removed if it is not
+    /// valid any more. If no password is known, `ask` (which gets the user's name) prompts for it.
     pub async fn open(
         client: Client,
         store: &TokenStore,
@@ -179,7 +179,7 @@ impl Session {
         }
     }
 
-    /// Logs in with a password, without looking at or changing the token store.
+    /// Logs in with a password, without reading or changing the token store.
     pub async fn log_in(
         client: Client,
         user: &str,
@@ -226,7 +226,7 @@ impl Session {
         Ok(answer["user"].take())
     }
 
-    /// The token that stands for this session.
+    /// The token of this session.
     pub fn token(&self) -> Secret {
         self.client
             .token()

@@ -1,4 +1,4 @@
-//! Streams of JSON messages, one to a line.
+//! Streams of JSON messages, one per line.
 
 use reqwest::Response;
 use serde_json::Value;
@@ -6,11 +6,11 @@ use serde_json::Value;
 use crate::address::MasterUrl;
 use crate::error::ClientError;
 
-/// The longest line that is read. A message of the API is far below it; without a bound a broken server could fill
-/// the memory.
+/// The longest line that is read. A message of the API is far below it; without a limit a faulty server could fill the
+/// memory.
 const MAX_LINE: usize = 64 << 20;
 
-/// A stream of messages: each line is `{"result": …}`, and a last line `{"error": …}` says that the master gave up.
+/// A stream of messages: each line is `{"result": …}`, and a last line `{"error": …}` says that the master failed.
 #[derive(Debug)]
 pub struct LineStream {
     master: MasterUrl,
@@ -29,7 +29,7 @@ impl LineStream {
         }
     }
 
-    /// The next message (what stood under `result`); `None` when the stream ended well.
+    /// The next message (the value of `result`); `None` if the stream ended without an error.
     pub async fn next(&mut self) -> Result<Option<Value>, ClientError> {
         loop {
             while let Some(line) = self.lines.take() {
@@ -95,11 +95,11 @@ impl LineStream {
     }
 }
 
-/// Puts lines together from pieces cut anywhere.
+/// Assembles lines from pieces of any length.
 #[derive(Debug, Default)]
 struct LineBuffer {
     bytes: Vec<u8>,
-    /// How much of `bytes` is known to hold no line end.
+    /// How many bytes at the start of `bytes` contain no line end.
     searched: usize,
     ended: bool,
 }
@@ -109,7 +109,7 @@ impl LineBuffer {
         self.bytes.extend_from_slice(piece);
     }
 
-    /// Says that no piece follows: what is left is the last line.
+    /// Marks the end of the input: the rest is the last line.
     fn end(&mut self) {
         self.ended = true;
     }

@@ -1,8 +1,8 @@
-//! The tokens that a person holds, one file for all masters.
+//! The tokens of a user, one file for all masters.
 //!
 //! The file is the `PyPI` client's `auth.json`, version 2: `{"version": 2, "masters": {"<canonical master address>":
 //! {"active_user": "<name>", "tokens": {"<name>": "<token>"}}}}`. Older versions are read: version 1 is the same with
-//! addresses as they were typed, version 0 is one master's entry without an envelope.
+//! addresses as the user typed them, version 0 is the entry of one master without the outer object.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ pub struct TokenStore {
     path: PathBuf,
 }
 
-/// What the store knows about one master.
+/// The stored entry of one master.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterEntry {
-    /// Whose token is used when nobody is named; set by logging in.
+    /// The active user, whose token is used if no user is named; set by logging in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     active_user: Option<String>,
-    /// The token of each user.
+    /// Tokens by user name.
     #[serde(default)]
     tokens: BTreeMap<String, String>,
 }
@@ -39,7 +39,7 @@ struct Envelope {
 }
 
 impl MasterEntry {
-    /// Whose token is used when nobody is named; `None` when nobody logged in explicitly.
+    /// The active user, whose token is used if no user is named; `None` = no user logged in explicitly.
     pub fn active_user(&self) -> Option<&str> {
         self.active_user.as_deref()
     }
@@ -69,7 +69,7 @@ impl TokenStore {
         Ok(envelope.masters.remove(master.as_str()).unwrap_or_default())
     }
 
-    /// Keeps the token of `user`, in place of an older one.
+    /// Stores the token of `user`; replaces an older one.
     pub fn set_token(
         &self,
         master: &MasterUrl,
@@ -84,7 +84,7 @@ impl TokenStore {
         })
     }
 
-    /// Forgets the token of `user`. Who is active stays.
+    /// Removes the token of `user`. The active user does not change.
     pub fn drop_user(&self, master: &MasterUrl, user: &str) -> Result<(), StoreError> {
         self.change(master, |entry| {
             entry.tokens.remove(user);
@@ -92,7 +92,7 @@ impl TokenStore {
         })
     }
 
-    /// Makes `user` the one whose token is used when nobody is named. The user must have a token.
+    /// Makes `user` the active user, whose token is used if no user is named. The user must have a token.
     pub fn set_active(&self, master: &MasterUrl, user: &str) -> Result<(), StoreError> {
         self.change(master, |entry| {
             if !entry.tokens.contains_key(user) {
@@ -105,7 +105,7 @@ impl TokenStore {
         })
     }
 
-    /// Makes nobody active.
+    /// Clears the active user.
     pub fn clear_active(&self, master: &MasterUrl) -> Result<(), StoreError> {
         self.change(master, |entry| {
             entry.active_user = None;
@@ -140,7 +140,7 @@ impl TokenStore {
     }
 }
 
-/// Reads any version of the file into the newest one.
+/// Converts any version of the file to the newest one.
 fn parse(text: &str, master: &MasterUrl) -> Result<Envelope, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let Value::Object(mut members) = value else {
@@ -173,12 +173,12 @@ fn parse(text: &str, master: &MasterUrl) -> Result<Envelope, String> {
     })
 }
 
-/// Gathers entries under the canonical form of their address. An address that cannot be read is left out: the
-/// person logs in again.
+/// Merges entries by the canonical form of their address. An address that cannot be parsed is left out: the user logs
+/// in again.
 fn canonicalise(masters: BTreeMap<String, MasterEntry>) -> BTreeMap<String, MasterEntry> {
     let mut canonical: BTreeMap<String, MasterEntry> = BTreeMap::new();
     for (address, entry) in masters {
-        // Old files kept what was typed, with parts that a canonical address does not have.
+        // Old files contain addresses as typed, with parts that a canonical address does not have.
         let typed = address.split(['?', '#']).next().unwrap_or_default();
         let Ok(url) = typed.parse::<MasterUrl>() else {
             continue;

@@ -20,24 +20,24 @@ use crate::client::ClientOptions;
 use crate::error::ClientError;
 use crate::files::{self, StoreError};
 
-/// Whom to trust as the master, beside what the operating system trusts.
+/// Which certificates of a master to trust, in addition to those that the operating system trusts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trust {
-    /// Trust anybody: `DET_MASTER_CERT_FILE=noverify`.
-    pub anybody: bool,
+    /// Whether to trust any certificate: `DET_MASTER_CERT_FILE=noverify`.
+    pub any_certificate: bool,
     /// Certificates in PEM form that are trusted in addition; `None` adds nothing.
     pub certificates: Option<String>,
-    /// The name that the certificate must carry; `None` means the host's own.
+    /// The name that the certificate must contain; `None` = the host in the address.
     pub name: Option<String>,
 }
 
-/// Why the settings of trust cannot be used.
+/// Why the certificate settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// The file that `DET_MASTER_CERT_FILE` names is not there.
+    /// The file that `DET_MASTER_CERT_FILE` names does not exist.
     #[error("DET_MASTER_CERT_FILE names \"{}\", which is not there; name a PEM file or \"noverify\"", path.display())]
     NoSuchFile {
-        /// The file named.
+        /// The path in the variable.
         path: PathBuf,
     },
     /// The file could not be read.
@@ -46,9 +46,9 @@ pub enum TrustError {
 }
 
 impl Trust {
-    /// The settings of this process for `master`: `DET_MASTER_CERT_FILE` (`noverify` in any case trusts anybody), else
-    /// the certificate accepted earlier and kept under `directory`; and `DET_MASTER_CERT_NAME`. A master without TLS
-    /// needs none of it and is not asked for any.
+    /// The settings of this process for `master`: `DET_MASTER_CERT_FILE` (`noverify`, in upper or lower case, trusts
+    /// any certificate), else the certificate accepted earlier and stored in `directory`; and `DET_MASTER_CERT_NAME`.
+    /// For a master without TLS none of this is read.
     pub fn from_environment(master: &MasterUrl, directory: &Path) -> Result<Self, TrustError> {
         if !master.is_https() {
             return Ok(Self::default());
@@ -58,7 +58,7 @@ impl Trust {
             ..Self::default()
         };
         match variable("DET_MASTER_CERT_FILE") {
-            Some(value) if value.eq_ignore_ascii_case("noverify") => trust.anybody = true,
+            Some(value) if value.eq_ignore_ascii_case("noverify") => trust.any_certificate = true,
             Some(path) => {
                 let path = PathBuf::from(path);
                 let text = files::read(&path)?.ok_or(TrustError::NoSuchFile { path })?;
@@ -72,12 +72,13 @@ impl Trust {
         Ok(trust)
     }
 
-    /// The TLS settings that this trust means for `master`.
+    /// The TLS configuration for `master`.
     pub(crate) fn tls_config(&self, master: &MasterUrl) -> Result<ClientConfig, String> {
         let provider = provider();
         if !master.is_https() {
-            // Never used: no request leaves for another address. Reading the system's certificates would cost
-            // milliseconds at every command.
+            // Never used: no request goes to another address. Reading the system's certificates would cost
+            // milliseconds at
+            // every command.
             return Ok(plain_config(RootCertStore::empty()));
         }
         let name = self
@@ -86,7 +87,7 @@ impl Trust {
             .map(ServerName::try_from)
             .transpose()
             .map_err(|error| format!("DET_MASTER_CERT_NAME is not a host name ({error})"))?;
-        let verifier: Arc<dyn ServerCertVerifier> = if self.anybody {
+        let verifier: Arc<dyn ServerCertVerifier> = if self.any_certificate {
             Arc::new(Unverified::new(provider))
         } else {
             let pinned = parse_pem(self.certificates.as_deref().unwrap_or_default())?;
@@ -141,7 +142,7 @@ fn parse_pem(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(certificates)
 }
 
-/// Accepts any certificate and remembers the chain it was shown.
+/// Accepts any certificate and records the chain that was presented.
 #[derive(Debug)]
 struct Recorder {
     provider: Arc<CryptoProvider>,
@@ -216,7 +217,7 @@ impl ServerCertVerifier for Recorder {
     }
 }
 
-/// The chain of certificates that `master` shows, in PEM form, the master's own first; empty if it shows none.
+/// The chain of certificates that `master` presents, in PEM form, the master's own first; empty if it presents none.
 /// Nothing is sent but `GET /info`, without credentials.
 pub async fn presented_chain(master: &MasterUrl) -> Result<String, ClientError> {
     let recorder = Arc::new(Recorder::new(provider()));
@@ -245,7 +246,7 @@ fn to_pem(der: &[u8]) -> String {
     pem
 }
 
-/// The SHA-256 fingerprint of the first certificate in `pem`, as `openssl x509 -fingerprint -sha256` shows it but in
+/// The SHA-256 fingerprint of the first certificate in `pem`, as `openssl x509 -fingerprint -sha256` prints it but in
 /// lower case; `None` if there is no certificate.
 pub fn fingerprint(pem: &str) -> Option<String> {
     let certificates = parse_pem(pem).ok()?;
@@ -259,7 +260,7 @@ pub fn fingerprint(pem: &str) -> Option<String> {
     Some(text)
 }
 
-/// The certificates that a person accepted, one file for all masters: the `PyPI` client's `certs.json`, a map from
+/// The certificates that a user accepted, one file for all masters: the `PyPI` client's `certs.json`, a map from
 /// canonical master address to PEM text.
 #[derive(Debug, Clone)]
 pub struct CertificateStore {
@@ -279,7 +280,7 @@ impl CertificateStore {
         Ok(self.load()?.remove(master.as_str()))
     }
 
-    /// Accepts `pem` for `master`, in place of what was accepted before.
+    /// Accepts `pem` for `master`; replaces what was accepted before.
     pub fn accept(&self, master: &MasterUrl, pem: &str) -> Result<(), StoreError> {
         files::locked(&self.path, || {
             let mut all = self.load()?;

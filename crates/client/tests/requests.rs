@@ -1,4 +1,4 @@
-//! The client against a stand-in for the master.
+//! The client against a fake master.
 
 #![allow(
     clippy::unwrap_used,
@@ -53,7 +53,7 @@ async fn a_request_carries_query_and_token() {
 }
 
 #[tokio::test]
-async fn refusals_are_told_apart() {
+async fn refusals_are_distinguished() {
     let stub = StubMaster::start();
     for status in [401, 403, 404, 409] {
         stub.on(
@@ -174,7 +174,7 @@ async fn a_stream_gives_its_messages_and_ends() {
     let stub = StubMaster::start();
     let mut answer = stream(&[json!({"n": 1}), json!({"n": 2})]);
     if let Answer::Chunks { pieces, .. } = &mut answer {
-        // The same bytes, cut elsewhere.
+        // The same bytes, split elsewhere.
         let whole = pieces.concat();
         *pieces = whole
             .as_bytes()
@@ -236,7 +236,7 @@ async fn nobody_named_is_the_default_user_with_a_blank_password() {
         json!({"username": "determined", "password": "", "isHashed": true})
     );
 
-    // The second time the token is there, and only checked.
+    // The second time the token is stored, and only checked.
     let session = Session::open(client(&stub), &store, &environment, None, &mut nobody_asks)
         .await
         .unwrap();
@@ -428,7 +428,7 @@ async fn a_certificate_for_another_name_needs_that_name() {
 async fn noverify_trusts_anybody() {
     let (master, _) = tls_master("elsewhere.example.org").await;
     let trust = Trust {
-        anybody: true,
+        any_certificate: true,
         ..Trust::default()
     };
     let client = Client::new(master, &trusting(trust)).unwrap();
@@ -441,7 +441,7 @@ async fn tls_to_a_master_without_it_is_explained() {
     det_client::install_crypto_provider();
     let master: MasterUrl = format!("https://{}", stub.address()).parse().unwrap();
     let trust = Trust {
-        anybody: true,
+        any_certificate: true,
         ..Trust::default()
     };
     let client = Client::new(master, &trusting(trust)).unwrap();

@@ -191,7 +191,10 @@ impl SettingArgs {
     /// A refusal by the master in words of the command line.
     fn as_given(&self, error: ClientError, name: &str) -> CliError {
         match &error {
-            ClientError::Failed { mistakes, .. } if !mistakes.is_empty() => {
+            ClientError::Failed {
+                document_errors: mistakes,
+                ..
+            } if !mistakes.is_empty() => {
                 let storage = self.checkpoint_storage_config_file.as_deref();
                 let storage = storage.map(shown_name);
                 let mistakes = mistakes.iter().map(ConfigError::from_json);

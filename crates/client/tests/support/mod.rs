@@ -1,4 +1,4 @@
-//! A stand-in for the master: answers from a table, and remembers what it was asked.
+//! A fake master: answers from a table, and records the requests.
 
 #![allow(
     dead_code,
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// One request as it came in.
+/// One request as it was received.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
     /// `METHOD /path?query`.
@@ -34,16 +34,16 @@ impl Asked {
     }
 }
 
-/// What to answer.
+/// How to answer a request.
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// A status and a JSON body.
     Json(u16, Value),
-    /// A status and a body as it stands.
+    /// A status, a content type and a body.
     Raw(u16, &'static str, Vec<u8>),
     /// Pieces of a chunked body with status 200, then the end; `cut` closes the connection before the end.
     Chunks { pieces: Vec<String>, cut: bool },
-    /// The answers to the first, second … request; the last one stays.
+    /// The answers to the first, second … request; the last one is repeated.
     InTurn(Vec<Answer>),
 }
 
@@ -52,7 +52,7 @@ pub fn ok(value: Value) -> Answer {
     Answer::Json(200, value)
 }
 
-/// A stream of messages that ends well.
+/// A stream of messages that ends without an error.
 pub fn stream(messages: &[Value]) -> Answer {
     Answer::Chunks {
         pieces: messages
@@ -70,7 +70,7 @@ struct Shared {
     asked: Vec<Asked>,
 }
 
-/// The stand-in. Listens on a free loopback port until the process ends.
+/// The fake master. Listens on a free loopback port until the process ends.
 #[derive(Clone)]
 pub struct StubMaster {
     address: String,
@@ -78,7 +78,7 @@ pub struct StubMaster {
 }
 
 impl StubMaster {
-    /// Starts one that knows how to log in and who is asking.
+    /// Starts one that answers the log-in and the request for the current user.
     pub fn start() -> Self {
         let stub = Self::bare();
         stub.on(
@@ -92,7 +92,7 @@ impl StubMaster {
         stub
     }
 
-    /// Starts one that answers nothing but 501.
+    /// Starts one that answers every request with 501.
     pub fn bare() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free loopback port");
         let address = listener.local_addr().expect("a bound socket").to_string();
@@ -107,22 +107,22 @@ impl StubMaster {
         Self { address, shared }
     }
 
-    /// Where it listens, as `host:port`.
+    /// Its address, as `host:port`.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Sets the answer to `METHOD /path`, whatever the query.
+    /// Sets the answer to `METHOD /path` with any query.
     pub fn on(&self, route: &str, answer: Answer) {
         self.lock().answers.insert(route.to_owned(), answer);
     }
 
-    /// Everything asked so far, in order.
+    /// All requests so far, in order.
     pub fn asked(&self) -> Vec<Asked> {
         self.lock().asked.clone()
     }
 
-    /// The request lines so far without logging in and asking who one is.
+    /// The request lines so far, without log-ins and requests for the current user.
     pub fn lines(&self) -> Vec<String> {
         self.asked()
             .into_iter()
@@ -225,7 +225,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
     })
 }
 
-/// Writes an answer; false when the connection is to be closed.
+/// Writes an answer; false if the connection is to be closed.
 fn write_answer(writer: &mut TcpStream, answer: Answer) -> bool {
     match answer {
         Answer::Json(status, value) => write_whole(

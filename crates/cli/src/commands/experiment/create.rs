@@ -196,7 +196,10 @@ pub(in crate::commands) fn in_file(
     overrides: &[String],
 ) -> CliError {
     match &error {
-        ClientError::Failed { mistakes, .. } if !mistakes.is_empty() => {
+        ClientError::Failed {
+            document_errors: mistakes,
+            ..
+        } if !mistakes.is_empty() => {
             let mistakes = mistakes.iter().map(ConfigError::from_json).collect();
             let told = document::told_in_file(&shown_name(path), text, overrides, mistakes);
             CliError::document("the experiment's configuration", &told)
