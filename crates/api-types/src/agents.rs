@@ -35,9 +35,9 @@ wire_enum! {
         Pulling = 2 => "PULLING",
         /// Being started.
         Starting = 3 => "STARTING",
-        /// Running.
+        /// The container runs.
         Running = 4 => "RUNNING",
-        /// Ended.
+        /// The container has ended.
         Terminated = 5 => "TERMINATED",
     }
 }
@@ -161,7 +161,7 @@ wire_enum! {
 pub struct GetAgentsQuery {
     /// Sort key.
     pub sort_by: AgentSortBy,
-    /// Direction.
+    /// Direction of the sort order.
     pub order_by: OrderBy,
     /// Elements to skip; negative counts from the end.
     pub offset: i64,
@@ -179,7 +179,7 @@ pub struct GetAgentsQuery {
 pub struct GetAgentsResponse {
     /// The page's agents.
     pub agents: Vec<Agent>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 

@@ -1,4 +1,4 @@
-//! Allocations: one attempt's claim on slots, and what its containers tell and ask.
+//! Allocations: one attempt's claim on slots, and the reports and requests of its containers.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -24,7 +24,7 @@ pub struct Allocation {
     pub end_time: Option<Timestamp>,
     /// Slots it has.
     pub slots: i64,
-    /// How it ended, for people.
+    /// How it ended, as a sentence for users.
     pub exit_reason: Option<String>,
     /// Exit code.
     pub status_code: Option<i64>,
@@ -52,9 +52,9 @@ pub struct AcceleratorData {
     pub task_id: String,
     /// Product name.
     pub accelerator_type: String,
-    /// Identities.
+    /// Stable identities of the accelerators, as the driver reports them.
     pub accelerator_uuids: Vec<String>,
-    /// Pool.
+    /// Resource pool of the allocation.
     pub resource_pool: String,
 }
 
@@ -98,11 +98,11 @@ pub struct MarkAllocationResourcesDaemonRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RendezvousInfo {
-    /// Addresses.
+    /// Addresses of the containers, by rank.
     pub addresses: Vec<String>,
     /// The asking container's rank.
     pub rank: i64,
-    /// Slots.
+    /// Numbers of slots of the containers, by rank.
     pub slots: Vec<i64>,
 }
 
@@ -119,7 +119,7 @@ pub struct AllocationRendezvousInfoResponse {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct AllocationPreemptionSignalQuery {
-    /// Seconds to hold the answer back while it is no; `None` and 0 = none.
+    /// Seconds to wait before the answer "no"; `None` and 0 = none.
     pub timeout_seconds: Option<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! Checkpoints.
+//! Checkpoints and their files.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ wire_enum! {
         Unspecified = 0 => "UNSPECIFIED",
         /// Being written.
         Active = 1 => "ACTIVE",
-        /// Stored.
+        /// It is stored completely.
         Completed = 2 => "COMPLETED",
         /// Could not be stored.
         Error = 3 => "ERROR",
@@ -69,7 +69,7 @@ pub struct Checkpoint {
     pub state: CheckpointState,
     /// The training it comes from.
     pub training: CheckpointTrainingMetadata,
-    /// Storage that holds it, as given at the start of the run.
+    /// Storage that contains it, as configured at the start of the run.
     pub storage_id: Option<i64>,
 }
 
@@ -110,7 +110,7 @@ pub struct GetCheckpointsQuery {
     pub sort_by_attr: CheckpointSortBy,
     /// Sort by a validation metric of this name.
     pub sort_by_metric: String,
-    /// Direction.
+    /// Direction of the sort order.
     pub order_by: OrderBy,
     /// Elements to skip; negative counts from the end.
     pub offset: i64,
@@ -126,7 +126,7 @@ pub struct GetCheckpointsQuery {
 pub struct GetExperimentCheckpointsResponse {
     /// The page's checkpoints.
     pub checkpoints: Vec<Checkpoint>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 
@@ -136,7 +136,7 @@ pub struct GetExperimentCheckpointsResponse {
 pub struct GetTrialCheckpointsResponse {
     /// The page's checkpoints.
     pub checkpoints: Vec<Checkpoint>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 

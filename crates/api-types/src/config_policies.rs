@@ -5,7 +5,8 @@ use utoipa::ToSchema;
 
 use crate::wire::Object;
 
-/// Body of `PutGlobalConfigPolicies` and `PutWorkspaceConfigPolicies`. The address says whose and for what.
+/// Body of `PutGlobalConfigPolicies` and `PutWorkspaceConfigPolicies`. The URL contains the scope and the kind of
+/// workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PutConfigPoliciesRequest {

@@ -1,7 +1,7 @@
 //! How a refusal looks on the wire.
 //!
-//! Clients search an error body for `message`, then `error.message`, then `error.error`, and print what they find word
-//! for word. [`ErrorBody`] answers API calls, [`StreamErrorBody`] the streaming ones (before or amid the stream),
+//! Clients search an error body for `message`, then `error.message`, then `error.error`, and print it unchanged.
+//! [`ErrorBody`] answers API calls, [`StreamErrorBody`] the streaming ones (before or amid the stream),
 //! [`PlainErrorBody`] routes outside `/api/v1`.
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::wire::{Bytes, WireError};
 pub enum Code {
     /// The caller gave up.
     Canceled,
-    /// Our mistake, kind not known.
+    /// An error of the master of unknown kind.
     #[default]
     Unknown,
     /// The request is wrong in itself.
@@ -31,13 +31,13 @@ pub enum Code {
     ResourceExhausted,
     /// The thing is in the wrong state.
     FailedPrecondition,
-    /// Somebody else changed it meanwhile.
+    /// Another request changed it meanwhile.
     Aborted,
     /// Beyond the end.
     OutOfRange,
     /// Not built.
     Unimplemented,
-    /// Our mistake.
+    /// An error of the master.
     Internal,
     /// Something we depend on is down.
     Unavailable,
@@ -172,17 +172,17 @@ pub struct ErrorDetail {
     pub error: String,
     /// What to do about it (an addition of ours).
     pub hint: Option<String>,
-    /// Every mistake by itself, when there are several (an addition of ours).
+    /// Each error separately, if there are several (an addition to the original API).
     pub errors: Vec<ErrorItem>,
 }
 
-/// One mistake of several.
+/// One error of several.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ErrorItem {
     /// Where: a field of the request or a path in the configuration; empty = the whole.
     pub path: String,
-    /// What.
+    /// What is wrong and what is allowed.
     pub message: String,
     /// Line of the configuration's text, from 1; `None` = it does not come from the text.
     pub line: Option<u32>,
@@ -192,7 +192,7 @@ pub struct ErrorItem {
     pub hint: Option<String>,
     /// The template or other layer that it comes from; `None` = the configuration that was sent.
     pub source: Option<String>,
-    /// For a configuration that is broken in a well-known way: its parts in their right form, as YAML. One mistake of
+    /// For a configuration that is broken in a well-known way: its parts in the correct form, as YAML. One error of
     /// several carries it for all.
     pub repaired: Option<String>,
 }
@@ -243,7 +243,7 @@ pub struct PlainErrorBody {
 }
 
 impl ErrorBody {
-    /// The body of a refusal; `error` is shown to people.
+    /// The body of a refusal; `error` is shown to users.
     pub fn new(code: Code, error: impl Into<String>) -> Self {
         Self {
             error: ErrorDetail {
@@ -266,7 +266,7 @@ impl ErrorBody {
         self
     }
 
-    /// The same refusal with the mistakes it consists of.
+    /// Adds the individual errors.
     #[must_use]
     pub fn with_errors(mut self, errors: Vec<ErrorItem>) -> Self {
         self.error.errors = errors;
@@ -289,7 +289,7 @@ impl From<&WireError> for ErrorBody {
 }
 
 impl StreamErrorBody {
-    /// The body of a refusal; `message` is shown to people.
+    /// The body of a refusal; `message` is shown to users.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = message.into();
         Self {
@@ -307,7 +307,7 @@ impl StreamErrorBody {
     /// The last line of a stream that ends in this error, with its line feed.
     ///
     /// # Errors
-    /// None in practice: the body holds text and numbers only.
+    /// None in practice: the body contains text and numbers only.
     pub fn to_line(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');

@@ -1,4 +1,4 @@
-//! Experiments.
+//! Experiments: configuration, state and files.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -27,9 +27,9 @@ wire_enum! {
         Completed = 6 => "COMPLETED",
         /// Ended before its time, by request.
         Canceled = 7 => "CANCELED",
-        /// Failed.
+        /// It failed.
         Error = 8 => "ERROR",
-        /// Gone.
+        /// It is deleted.
         Deleted = 9 => "DELETED",
         /// Being deleted.
         Deleting = 10 => "DELETING",
@@ -51,7 +51,7 @@ wire_enum! {
 wire_enum! {
     /// What the user should know about an accepted launch.
     pub enum LaunchWarning("LAUNCH_WARNING_") {
-        /// Nothing.
+        /// No warning.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// The pool has fewer slots at present than one trial needs.
@@ -83,7 +83,7 @@ pub struct Experiment {
     pub trial_ids: Vec<i64>,
     /// Display name of the owner; empty = the user name.
     pub display_name: String,
-    /// Owner.
+    /// Id of the user who owns it.
     pub user_id: i64,
     /// User name of the owner.
     pub username: String,
@@ -96,7 +96,7 @@ pub struct Experiment {
     /// Hyperparameters of the configuration.
     #[schema(value_type = Option<Object>)]
     pub hyperparameters: Option<RawObject>,
-    /// Name.
+    /// Name of the experiment.
     pub name: String,
     /// Notes of the user, Markdown.
     pub notes: String,
@@ -201,7 +201,7 @@ pub struct CreateExperimentResponse {
     pub config: Object,
     /// What the user should know.
     pub warnings: Vec<LaunchWarning>,
-    /// What else the user should know of the configuration, in words (an addition of ours).
+    /// Warnings about the configuration, as sentences (an addition to the original API).
     pub messages: Vec<String>,
 }
 
@@ -282,7 +282,7 @@ pub struct Int32FieldFilter {
 pub struct GetExperimentsQuery {
     /// Sort key.
     pub sort_by: ExperimentSortBy,
-    /// Direction.
+    /// Direction of the sort order.
     pub order_by: OrderBy,
     /// Elements to skip.
     pub offset: i64,
@@ -318,7 +318,7 @@ pub struct GetExperimentsQuery {
 pub struct GetExperimentsResponse {
     /// The page's experiments.
     pub experiments: Vec<Experiment>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 
@@ -353,7 +353,7 @@ pub struct GetBestSearcherValidationMetricResponse {
 pub struct ValidationHistoryEntry {
     /// Trial that set the record.
     pub trial_id: i64,
-    /// When.
+    /// When the value was reached.
     pub end_time: Timestamp,
     /// The record.
     pub searcher_metric: Float,
@@ -400,8 +400,8 @@ pub struct PatchExperimentResources {
 }
 
 impl PatchExperimentResources {
-    /// The cap to set; `None` = it stays. A null that is written cannot be told from a field that is not, but clients write
-    /// this object only to change something: where nothing else is set, it is the cap that goes.
+    /// The cap to set; `None` = it stays. An explicit null cannot be distinguished from a missing field, but clients
+    /// write this object only to change something: where nothing else is set, it is the cap that goes.
     pub fn cap(&self) -> Option<Option<i64>> {
         let alone = self.priority.is_none() && self.weight.is_none();
         (self.max_slots.is_some() || alone).then_some(self.max_slots)
@@ -466,13 +466,13 @@ pub struct FileNode {
     pub name: String,
     /// Time of modification.
     pub modified_time: Option<Timestamp>,
-    /// Bytes.
+    /// Size in bytes.
     pub content_length: i64,
     /// Whether it is a directory.
     pub is_dir: bool,
     /// Media type.
     pub content_type: String,
-    /// What a directory holds.
+    /// The entries of a directory.
     #[schema(no_recursion)]
     pub files: Vec<FileNode>,
 }
@@ -481,7 +481,7 @@ pub struct FileNode {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetModelDefTreeResponse {
-    /// What the top holds.
+    /// The entries of the top directory.
     pub files: Vec<FileNode>,
 }
 

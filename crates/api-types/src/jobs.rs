@@ -47,7 +47,7 @@ wire_enum! {
     }
 }
 
-/// Where a job stands in the queue.
+/// State and position of a job in the queue.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JobSummary {
@@ -61,22 +61,22 @@ pub struct JobSummary {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Job {
-    /// Where it stands.
+    /// State and position in the queue.
     pub summary: JobSummary,
-    /// Kind.
+    /// Kind of the job.
     #[serde(rename = "type")]
     pub kind: JobType,
     /// When it was submitted.
     pub submission_time: Timestamp,
     /// User name of the owner.
     pub username: String,
-    /// Owner.
+    /// Id of the user who owns it.
     pub user_id: i64,
     /// Pool it is in.
     pub resource_pool: String,
     /// Whether it can be stopped and resumed.
     pub is_preemptible: bool,
-    /// Place among the queue's priorities; `None` = the pool knows none.
+    /// Position in the queue's priorities; `None` = the pool does not use priorities.
     pub priority: Option<i64>,
     /// Share in a fair-share pool.
     pub weight: Float,
@@ -88,7 +88,7 @@ pub struct Job {
     pub requested_slots: i64,
     /// Slots it has.
     pub allocated_slots: i64,
-    /// Name for people.
+    /// Display name.
     pub name: String,
     /// How far it is, from 0 to 1.
     pub progress: Float,
@@ -102,9 +102,9 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LimitedJob {
-    /// Where it stands.
+    /// State and position in the queue.
     pub summary: Option<JobSummary>,
-    /// Kind.
+    /// Kind of the job.
     #[serde(rename = "type")]
     pub kind: JobType,
     /// Pool it is in.
@@ -158,7 +158,7 @@ pub struct GetJobsQuery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetJobsResponse {
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
     /// The page's jobs.
     pub jobs: Vec<Job>,
@@ -168,7 +168,7 @@ pub struct GetJobsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetJobsV2Response {
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
     /// The page's jobs.
     pub jobs: Vec<RbacJob>,
@@ -207,7 +207,7 @@ pub struct AggregateQueueStats {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RpQueueStat {
-    /// Counts.
+    /// Numbers of jobs in the queue, by state.
     pub stats: QueueStats,
     /// The pool.
     pub resource_pool: String,
@@ -265,7 +265,7 @@ pub struct PoolSituation {
     pub agents_out_of_service: i64,
     /// Slots of the agents that take work.
     pub slots: i64,
-    /// Slots of these that nobody has.
+    /// Those of them that are free.
     pub free_slots: i64,
 }
 
@@ -277,7 +277,7 @@ pub struct JobAhead {
     pub job_id: String,
     /// Experiment number or task id.
     pub entity_id: String,
-    /// Name for people.
+    /// Display name.
     pub name: String,
     /// User name of the owner.
     pub username: String,
@@ -297,11 +297,11 @@ pub struct JobAhead {
 pub struct SlotHolder {
     /// The attempt.
     pub allocation_id: String,
-    /// What people call it, `trial 7 of experiment 3`; empty = nothing better than its id.
+    /// Label for users, `trial 7 of experiment 3`; empty = only its id is known.
     pub called: String,
     /// Its job.
     pub job_id: String,
-    /// Name for people.
+    /// Display name.
     pub name: String,
     /// User name of the owner.
     pub username: String,
@@ -315,7 +315,7 @@ pub struct SlotHolder {
     pub resource_pool: String,
     /// Agents it runs on, where that is the pool of the question.
     pub agents: Vec<String>,
-    /// Whether it can be asked to make room.
+    /// Whether it can be preempted.
     pub is_preemptible: bool,
     /// Whether it has been asked to stop.
     pub is_stopping: bool,
@@ -329,7 +329,7 @@ pub struct SlotHolder {
 pub struct WaitingTask {
     /// The attempt.
     pub allocation_id: String,
-    /// What people call it, `trial 7 of experiment 3`; empty = nothing better than its id.
+    /// Label for users, `trial 7 of experiment 3`; empty = only its id is known.
     pub called: String,
     /// Slots it asks for; 0 = a place for a task without slots.
     pub slots: i64,
@@ -339,19 +339,20 @@ pub struct WaitingTask {
     pub resource_pool: String,
     /// Why; `None` = the scheduler has not looked at it yet.
     pub wait_reason: Option<WaitReason>,
-    /// When it may start if what runs ends as its progress lets expect, and nothing else comes; `None` = nobody can tell.
+    /// When it may start if what runs ends as its progress lets expect, and nothing else is submitted; `None` =
+    /// unknown.
     pub estimated_start: Option<Timestamp>,
     /// What the estimate rests on, or why there is none.
     pub estimate_basis: String,
-    /// What the other pools that its configuration names say of it, a sentence for each.
+    /// For each of the other pools that its configuration names, a sentence why it does not run there.
     pub elsewhere: Vec<String>,
 }
 
-/// Answer of `ExplainJob`: the whole story of why a job runs or waits.
+/// Answer of `ExplainJob`: the complete explanation of why a job runs or waits.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExplainJobResponse {
-    /// How the job stands, in a sentence.
+    /// State of the job, in a sentence.
     pub situation: String,
     /// The job.
     pub job: JobAhead,

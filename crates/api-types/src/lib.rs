@@ -1,9 +1,9 @@
 //! Request and response types of the HTTP API, with the wire dialect.
 //!
-//! The crate holds what crosses the wire between clients and master and nothing else: no routes, no rows, no decisions.
-//! Types are named as the operations name them and grouped by resource. Read [`wire`] first (how messages are read and
-//! written), then [`error`] (how a refusal looks), then the file of the resource at hand. [`operation::OPERATIONS`]
-//! lists every operation that clients know, built or not.
+//! The crate contains only the messages between clients and master: no routes, no rows, no decisions. Types are named
+//! as the operations name them and grouped by resource. Read [`wire`] first (how messages are read and written), then
+//! [`error`] (how a refusal looks), then the file of the resource at hand. [`operation::OPERATIONS`] lists every
+//! operation that clients know, built or not.
 //!
 //! Conventions:
 //! - Every message has a `Default` in which all is zero, empty or unset, and reads itself from a body that names any

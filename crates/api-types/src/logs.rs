@@ -22,11 +22,11 @@ wire_enum! {
         Trace = 1 => "TRACE",
         /// For developers.
         Debug = 2 => "DEBUG",
-        /// Ordinary.
+        /// Normal operation.
         Info = 3 => "INFO",
-        /// Degraded.
+        /// Degraded operation.
         Warning = 4 => "WARNING",
-        /// Failed.
+        /// An operation failed.
         Error = 5 => "ERROR",
         /// Failed for good.
         Critical = 6 => "CRITICAL",
@@ -51,7 +51,7 @@ pub struct TaskLog {
     pub rank_id: Option<i64>,
     /// When it was printed; `None` = when it arrives.
     pub timestamp: Option<Timestamp>,
-    /// Severity, if the line tells.
+    /// Severity, if the line contains one.
     pub level: Option<LogLevel>,
     /// The text.
     pub log: String,
@@ -69,7 +69,7 @@ pub struct SpoolPosition {
     pub id: String,
     /// Sequence number of the batch's first record in that spool; the others follow without gaps.
     pub first: u64,
-    /// What some of the records tell people: times in which the spool's disk took none.
+    /// Periods in which the spool's disk was full, reported by some of the records.
     pub outages: Vec<SpoolOutage>,
 }
 
@@ -77,7 +77,7 @@ pub struct SpoolPosition {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SpoolOutage {
-    /// Sequence number of the record that tells of it.
+    /// Sequence number of the record that reports it.
     pub sequence: u64,
     /// When the first record was refused.
     pub since: Timestamp,
@@ -96,7 +96,7 @@ pub struct PostTaskLogsRequest {
     /// The records, all of one task. Broken ones are dropped, not refused.
     #[schema(value_type = Vec<TaskLog>)]
     pub logs: Vec<Salvaged<TaskLog>>,
-    /// Where these records stand in the sender's spool; `None` = the sender cannot tell repeats.
+    /// Position of these records in the sender's spool; `None` = repeated records cannot be recognised.
     pub spool: Option<SpoolPosition>,
 }
 
@@ -119,7 +119,7 @@ pub struct UnmanagedLog {
     pub rank: Option<i64>,
     /// The client sends one start-up time for all records of a run.
     pub timestamp: Option<Timestamp>,
-    /// Severity.
+    /// Severity of the line.
     pub level: Option<LogLevel>,
     /// The text.
     pub log: String,
@@ -176,7 +176,7 @@ pub struct TaskLogsResponse {
     pub timestamp: Timestamp,
     /// The line as clients print it, line feed included.
     pub message: String,
-    /// Severity.
+    /// Severity of the line.
     pub level: LogLevel,
     /// The text alone.
     pub log: String,
@@ -206,7 +206,7 @@ pub struct TrialLogsResponse {
     pub timestamp: Timestamp,
     /// The line as clients print it, line feed included.
     pub message: String,
-    /// Severity.
+    /// Severity of the line.
     pub level: LogLevel,
     /// Where it ran.
     pub agent_id: Option<String>,
@@ -235,17 +235,17 @@ pub struct LogFieldsQuery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskLogsFieldsResponse {
-    /// Attempts.
+    /// Allocations that occur in the log.
     pub allocation_ids: Vec<String>,
-    /// Agents.
+    /// Agents that occur in the log.
     pub agent_ids: Vec<String>,
-    /// Containers.
+    /// Containers that occur in the log.
     pub container_ids: Vec<String>,
-    /// Ranks.
+    /// Ranks that occur in the log.
     pub rank_ids: Vec<i64>,
-    /// Streams.
+    /// Streams that occur in the log.
     pub stdtypes: Vec<String>,
-    /// Programs.
+    /// Programs that occur in the log.
     pub sources: Vec<String>,
 }
 
@@ -253,15 +253,15 @@ pub struct TaskLogsFieldsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialLogsFieldsResponse {
-    /// Agents.
+    /// Agents that occur in the log.
     pub agent_ids: Vec<String>,
-    /// Containers.
+    /// Containers that occur in the log.
     pub container_ids: Vec<String>,
-    /// Ranks.
+    /// Ranks that occur in the log.
     pub rank_ids: Vec<i64>,
-    /// Streams.
+    /// Streams that occur in the log.
     pub stdtypes: Vec<String>,
-    /// Programs.
+    /// Programs that occur in the log.
     pub sources: Vec<String>,
 }
 
@@ -288,9 +288,9 @@ pub struct LogEntry {
     pub id: i64,
     /// The text.
     pub message: String,
-    /// When.
+    /// When the line was written.
     pub timestamp: Timestamp,
-    /// Severity.
+    /// Severity of the line.
     pub level: LogLevel,
 }
 

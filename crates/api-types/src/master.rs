@@ -40,7 +40,7 @@ pub struct GetMasterResponse {
     pub master_id: String,
     /// Identity of the cluster, as old as its store.
     pub cluster_id: String,
-    /// Name of the cluster for people.
+    /// Name of the cluster.
     pub cluster_name: String,
     /// Whether usage is reported to anyone.
     pub telemetry_enabled: bool,
@@ -86,7 +86,7 @@ pub struct ClusterMessage {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SsoProvider {
-    /// Name for people.
+    /// Display name.
     pub name: String,
     /// Where its login begins.
     pub sso_url: String,
@@ -177,13 +177,13 @@ pub struct ConfigOrigin {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetMasterMemoryResponse {
-    /// Bytes of the process that are in memory now; 0 = the system does not say.
+    /// Bytes of the process that are in memory now; 0 = unknown.
     pub resident_bytes: i64,
-    /// Most bytes of the process that were in memory since it started; 0 = the system does not say.
+    /// Most bytes of the process that were in memory since it started; 0 = unknown.
     pub peak_resident_bytes: i64,
     /// Threads of the process.
     pub threads: i64,
-    /// What requests, answers and streams may hold, and hold now.
+    /// Memory limits and use of requests, responses and streams.
     pub budgets: Vec<MemoryBudget>,
 }
 
@@ -211,7 +211,7 @@ pub struct MemoryBudget {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReloadMasterConfigRequest {
-    /// Whether only to tell what would change.
+    /// Whether only to report what would change.
     pub validate_only: bool,
 }
 
@@ -221,7 +221,7 @@ pub struct ReloadMasterConfigRequest {
 pub struct ReloadMasterConfigResponse {
     /// Every key whose value differs, in the order of the paths.
     pub changes: Vec<ConfigChange>,
-    /// What to know about the new configuration although it is no mistake.
+    /// Warnings about the new configuration, which are not errors.
     pub warnings: Vec<String>,
 }
 
@@ -229,7 +229,7 @@ pub struct ReloadMasterConfigResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigChange {
-    /// The key; pools stand by their names: `resource_pools[gpu].description`.
+    /// The key; pools are identified by name: `resource_pools[gpu].description`.
     pub path: String,
     /// What was in force; null = nothing.
     pub from: Value,
@@ -249,7 +249,7 @@ pub struct Info {
     pub master_id: String,
     /// Identity of the cluster.
     pub cluster_id: String,
-    /// Name of the cluster for people.
+    /// Name of the cluster.
     pub cluster_name: String,
     /// Whether usage is reported.
     pub telemetry: InfoTelemetry,
@@ -269,7 +269,7 @@ pub struct InfoTelemetry {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct InfoSsoProvider {
-    /// Name for people.
+    /// Display name.
     pub name: String,
     /// Where its login begins.
     pub sso_url: String,

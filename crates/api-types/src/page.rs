@@ -8,10 +8,10 @@ use crate::wire::{Object, Timestamp, wire_enum};
 wire_enum! {
     /// Direction of a listing.
     pub enum OrderBy("ORDER_BY_") {
-        /// Ascending.
+        /// Not specified: ascending.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Ascending.
+        /// Ascending order.
         Asc = 1 => "ASC",
         /// Descending; rows without a value come last all the same.
         Desc = 2 => "DESC",
@@ -40,7 +40,7 @@ pub struct Pagination {
 pub struct WaitReason {
     /// Stable code for programs: `not_enough_slots`, `pool_disabled`.
     pub kind: String,
-    /// One sentence for people.
+    /// One sentence for users.
     pub message: String,
     /// Since when this has been the reason.
     pub since: Option<Timestamp>,
@@ -48,7 +48,7 @@ pub struct WaitReason {
     pub details: Object,
 }
 
-/// The answer of an operation that has nothing to tell.
+/// The empty response.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Empty {}

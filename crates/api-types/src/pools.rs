@@ -20,9 +20,9 @@ wire_enum! {
         Aws = 1 => "AWS",
         /// Google Compute Engine.
         Gcp = 2 => "GCP",
-        /// Whoever connects.
+        /// Agents that connect by themselves.
         Static = 3 => "STATIC",
-        /// Kubernetes.
+        /// Pods of a Kubernetes cluster.
         K8s = 4 => "K8S",
     }
 }
@@ -86,9 +86,9 @@ pub struct ResourcePool {
     pub slots_used: i64,
     /// Kind of its slots.
     pub slot_type: DeviceType,
-    /// Containers without slots it can hold.
+    /// The most containers without slots.
     pub aux_container_capacity: i64,
-    /// Containers without slots it holds.
+    /// Containers without slots that run now.
     pub aux_containers_running: i64,
     /// Whether tasks with slots go here by default; exactly one pool must have it.
     pub default_compute_pool: bool,
@@ -108,7 +108,7 @@ pub struct ResourcePool {
     pub scheduler_type: SchedulerType,
     /// Which agent is taken.
     pub scheduler_fitting_policy: FittingPolicy,
-    /// Where its machines stand.
+    /// Location of its machines.
     pub location: String,
     /// Image of its cloud machines.
     pub image_id: String,
@@ -134,7 +134,7 @@ pub struct ResourcePool {
     pub max_idle_agent_period: Float,
     /// Seconds a cloud machine has to connect.
     pub max_agent_starting_period: Float,
-    /// Particulars.
+    /// Settings of its provider and scheduler.
     pub details: ResourcePoolDetail,
     /// Product name of its accelerators.
     pub accelerator: String,
@@ -162,9 +162,9 @@ pub struct ResourcePoolDetail {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsCustomTag {
-    /// Key.
+    /// Key of the tag.
     pub key: String,
-    /// Value.
+    /// Value of the tag.
     pub value: String,
 }
 
@@ -172,11 +172,11 @@ pub struct AwsCustomTag {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcePoolAwsDetail {
-    /// Region.
+    /// AWS region.
     pub region: String,
     /// Size of the root volume in GB.
     pub root_volume_size: i64,
-    /// Image.
+    /// Id of the machine image.
     pub image_id: String,
     /// Key of the tag that marks our machines.
     pub tag_key: String,
@@ -188,7 +188,7 @@ pub struct ResourcePoolAwsDetail {
     pub ssh_key_name: String,
     /// Whether machines get a public address.
     pub public_ip: bool,
-    /// Subnet.
+    /// Id of the subnet; `None` = the default.
     pub subnet_id: Option<String>,
     /// Security group.
     pub security_group_id: String,
@@ -212,9 +212,9 @@ pub struct ResourcePoolAwsDetail {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcePoolGcpDetail {
-    /// Project.
+    /// Google Cloud project.
     pub project: String,
-    /// Zone.
+    /// Google Cloud zone.
     pub zone: String,
     /// Size of the boot disk in GB.
     pub boot_disk_size: i64,
@@ -226,9 +226,9 @@ pub struct ResourcePoolGcpDetail {
     pub label_value: String,
     /// Prefix of machine names.
     pub name_prefix: String,
-    /// Network.
+    /// Name of the network.
     pub network: String,
-    /// Subnetwork.
+    /// Name of the subnetwork; `None` = the default.
     pub subnetwork: Option<String>,
     /// Whether machines get a public address.
     pub external_ip: bool,
@@ -291,6 +291,6 @@ pub struct GetResourcePoolsQuery {
 pub struct GetResourcePoolsResponse {
     /// The page's pools.
     pub resource_pools: Vec<ResourcePool>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }

@@ -43,11 +43,11 @@ wire_enum! {
         Pulling = 1 => "PULLING",
         /// Containers are being started.
         Starting = 2 => "STARTING",
-        /// Running.
+        /// Its containers run.
         Running = 3 => "RUNNING",
-        /// Ended.
+        /// It has ended.
         Terminated = 4 => "TERMINATED",
-        /// Ends.
+        /// It is ending.
         Terminating = 5 => "TERMINATING",
         /// Its service is not up yet.
         Waiting = 6 => "WAITING",
@@ -68,7 +68,7 @@ wire_enum! {
         Canceled = 2 => "CANCELED",
         /// Ended well.
         Completed = 3 => "COMPLETED",
-        /// Failed.
+        /// It failed.
         Error = 4 => "ERROR",
         /// Wants no slots.
         Paused = 5 => "PAUSED",
@@ -89,7 +89,7 @@ wire_enum! {
 pub struct Task {
     /// Its id.
     pub task_id: String,
-    /// Kind.
+    /// Kind of the task.
     pub task_type: TaskType,
     /// Its attempts, running ones first, then the newest first: clients look at the first one.
     pub allocations: Vec<Allocation>,
@@ -145,7 +145,7 @@ pub struct AllocationSummary {
     pub task_id: String,
     /// The attempt.
     pub allocation_id: String,
-    /// Name for people.
+    /// Display name.
     pub name: String,
     /// When it entered the queue.
     pub registered_time: Option<Timestamp>,
@@ -159,7 +159,7 @@ pub struct AllocationSummary {
     pub resources: Vec<ResourcesSummary>,
     /// Scheduler of the pool.
     pub scheduler_type: String,
-    /// Place among the queue's priorities; `None` = the pool knows none.
+    /// Position in the queue's priorities; `None` = the pool does not use priorities.
     pub priority: Option<i64>,
     /// Ports that are reached through the master.
     pub proxy_ports: Vec<ProxyPortConfig>,
@@ -258,9 +258,9 @@ wire_enum! {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcesFailure {
-    /// Kind.
+    /// Kind of the failure.
     pub failure_type: FailureType,
-    /// Words for people.
+    /// Message for users.
     pub err_msg: String,
     /// Exit code, if it ran.
     pub exit_code: Option<i64>,

@@ -36,7 +36,7 @@ pub struct Template {
 pub struct GetTemplatesQuery {
     /// What to sort by.
     pub sort_by: TemplateSortBy,
-    /// Direction.
+    /// Direction of the sort order.
     pub order_by: OrderBy,
     /// Elements to skip; negative counts from the end.
     pub offset: i64,
@@ -54,7 +54,7 @@ pub struct GetTemplatesQuery {
 pub struct GetTemplatesResponse {
     /// The page's templates.
     pub templates: Vec<Template>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 

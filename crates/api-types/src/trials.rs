@@ -33,7 +33,7 @@ wire_enum! {
         Canceled = 7 => "CANCELED",
         /// Ended well.
         Completed = 8 => "COMPLETED",
-        /// Failed.
+        /// It failed.
         Error = 9 => "ERROR",
         /// Active, waiting for slots.
         Queued = 10 => "QUEUED",
@@ -62,7 +62,7 @@ pub struct Trial {
     pub state: TrialState,
     /// Restarts after failures, at most the configured number.
     pub restarts: i64,
-    /// Hyperparameters.
+    /// Hyperparameters of the trial.
     pub hparams: Object,
     /// Highest step reported by its current run.
     pub total_batches_processed: i64,
@@ -72,7 +72,7 @@ pub struct Trial {
     pub latest_validation: Option<MetricsWorkload>,
     /// Checkpoint of the best validation.
     pub best_checkpoint: Option<CheckpointWorkload>,
-    /// What the training program says it does: `training`, `validating`, `checkpointing`, or nothing.
+    /// What the training program reports that it does: `training`, `validating`, `checkpointing`, or nothing.
     pub runner_state: String,
     /// Seconds from start to end or now.
     pub wall_clock_time: Float,
@@ -90,7 +90,7 @@ pub struct Trial {
     pub task_ids: Vec<String>,
     /// The searcher's metric of its best validation.
     pub searcher_metric_value: Option<Float>,
-    /// Days its logs are kept after the end of a task; −1 = for ever, `None` = as the cluster says.
+    /// Days its logs are kept after the end of a task; −1 = for ever, `None` = the cluster's default.
     pub log_retention_days: Option<i64>,
     /// Metadata of the user.
     pub metadata: Option<Object>,
@@ -200,7 +200,7 @@ wire_enum! {
 pub struct GetExperimentTrialsQuery {
     /// Sort key.
     pub sort_by: TrialSortBy,
-    /// Direction.
+    /// Direction of the sort order.
     pub order_by: OrderBy,
     /// Elements to skip.
     pub offset: i64,
@@ -216,7 +216,7 @@ pub struct GetExperimentTrialsQuery {
 pub struct GetExperimentTrialsResponse {
     /// The page's trials.
     pub trials: Vec<Trial>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 
@@ -231,14 +231,14 @@ pub struct GetTrialResponse {
 wire_enum! {
     /// Which entries of a trial's history to give.
     pub enum WorkloadFilter("FILTER_OPTION_") {
-        /// All.
+        /// All workloads.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Checkpoints.
+        /// Only checkpoints.
         Checkpoint = 1 => "CHECKPOINT",
-        /// Validations.
+        /// Only validations.
         Validation = 2 => "VALIDATION",
-        /// Both.
+        /// Checkpoints and validations.
         CheckpointOrValidation = 3 => "CHECKPOINT_OR_VALIDATION",
     }
 }
@@ -246,14 +246,14 @@ wire_enum! {
 wire_enum! {
     /// Kind of metrics.
     pub enum MetricType("METRIC_TYPE_") {
-        /// Any.
+        /// Metrics of any type.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Training.
+        /// Training metrics.
         Training = 1 => "TRAINING",
-        /// Validation.
+        /// Validation metrics.
         Validation = 2 => "VALIDATION",
-        /// Profiler.
+        /// Metrics of the profiler.
         Profiling = 3 => "PROFILING",
     }
 }
@@ -263,7 +263,7 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct GetTrialWorkloadsQuery {
-    /// Direction, by step unless `sort_key` says otherwise.
+    /// Direction of the sort order; sorted by step unless `sort_key` is given.
     pub order_by: OrderBy,
     /// Entries to skip.
     pub offset: i64,
@@ -289,7 +289,7 @@ pub struct GetTrialWorkloadsQuery {
 pub struct GetTrialWorkloadsResponse {
     /// The page's entries.
     pub workloads: Vec<WorkloadContainer>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 
@@ -312,7 +312,7 @@ pub struct CompareTrialsQuery {
     pub metric_type: MetricType,
     /// Group of metrics.
     pub group: String,
-    /// Metrics as `group.name`, beside or instead of `metric_names`.
+    /// Metrics as `group.name`, in addition to or instead of `metric_names`.
     pub metric_ids: Vec<String>,
 }
 
@@ -392,7 +392,7 @@ wire_enum! {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialEarlyExit {
-    /// Why.
+    /// Why the trial exited early.
     pub reason: ExitedReason,
 }
 

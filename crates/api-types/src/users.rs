@@ -1,4 +1,4 @@
-//! Users.
+//! Users and their settings.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -20,7 +20,7 @@ pub struct User {
     pub active: bool,
     /// Unix identity of the user's tasks; `None` = the cluster's default.
     pub agent_user_group: Option<AgentUserGroup>,
-    /// Name for people; empty = the user name.
+    /// Display name; empty = the user name.
     pub display_name: String,
     /// Last change of this record.
     pub modified_at: Option<Timestamp>,
@@ -76,7 +76,7 @@ wire_enum! {
 pub struct GetUsersQuery {
     /// Sort key.
     pub sort_by: UserSortBy,
-    /// Direction.
+    /// Direction of the sort order.
     pub order_by: OrderBy,
     /// Elements to skip; negative counts from the end.
     pub offset: i64,
@@ -98,7 +98,7 @@ pub struct GetUsersQuery {
 pub struct GetUsersResponse {
     /// The page's users.
     pub users: Vec<User>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 

@@ -17,9 +17,9 @@ wire_enum! {
         Unspecified = 0 => "UNSPECIFIED",
         /// Going on.
         Deleting = 1 => "DELETING",
-        /// Failed.
+        /// The deletion failed.
         DeleteFailed = 2 => "DELETE_FAILED",
-        /// Done.
+        /// It is deleted.
         Deleted = 3 => "DELETED",
     }
 }
@@ -42,7 +42,7 @@ pub struct Workspace {
     pub num_projects: i64,
     /// Whether the caller has pinned it.
     pub pinned: bool,
-    /// Owner.
+    /// Id of the user who owns it.
     pub user_id: i64,
     /// Experiments in it.
     pub num_experiments: i64,
@@ -70,7 +70,7 @@ pub struct Workspace {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Note {
-    /// Title.
+    /// Title of the note.
     pub name: String,
     /// Text, Markdown.
     pub contents: String,
@@ -102,7 +102,7 @@ pub struct Project {
     pub username: String,
     /// Whether it cannot be changed.
     pub immutable: bool,
-    /// Owner.
+    /// Id of the user who owns it.
     pub user_id: i64,
     /// Name of its workspace.
     pub workspace_name: String,
@@ -155,7 +155,7 @@ wire_enum! {
 pub struct GetWorkspacesQuery {
     /// Sort key.
     pub sort_by: WorkspaceSortBy,
-    /// Direction.
+    /// Direction of the sort order.
     pub order_by: OrderBy,
     /// Elements to skip; negative counts from the end.
     pub offset: i64,
@@ -181,7 +181,7 @@ pub struct GetWorkspacesQuery {
 pub struct GetWorkspacesResponse {
     /// The page's workspaces.
     pub workspaces: Vec<Workspace>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 
@@ -200,7 +200,7 @@ pub struct GetWorkspaceResponse {
 pub struct GetWorkspaceProjectsQuery {
     /// Sort key.
     pub sort_by: ProjectSortBy,
-    /// Direction.
+    /// Direction of the sort order.
     pub order_by: OrderBy,
     /// Elements to skip; negative counts from the end.
     pub offset: i64,
@@ -222,7 +222,7 @@ pub struct GetWorkspaceProjectsQuery {
 pub struct GetWorkspaceProjectsResponse {
     /// The page's projects.
     pub projects: Vec<Project>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 
@@ -363,7 +363,7 @@ pub struct ListRPsBoundToWorkspaceQuery {
 pub struct ListRPsBoundToWorkspaceResponse {
     /// Pools that work in the workspace may use.
     pub resource_pools: Vec<String>,
-    /// Where the page lies.
+    /// Position of the page in the whole list.
     pub pagination: Pagination,
 }
 

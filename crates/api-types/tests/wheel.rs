@@ -28,7 +28,7 @@ struct Shape {
     full: Value,
 }
 
-/// What a type writes, having checked that it reads its own writing, in both spellings, and that its schema tells the
+/// The JSON that a type writes; checks that it reads what it writes, in both spellings, and that its schema contains the
 /// fields it writes.
 fn shape<T>() -> Shape
 where

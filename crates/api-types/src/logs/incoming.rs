@@ -1,8 +1,8 @@
 //! Reading a batch of log records without copying their texts.
 //!
 //! Batches are long. Written as our own shippers and the client from `PyPI` write them they are read straight into what
-//! borrows from the request. Anything else (another spelling, a broken record, a mistake) goes the general way,
-//! [`wire::decode`], which drops broken records or says what is wrong.
+//! borrows from the request. Anything else (another spelling, a broken record, an error) is parsed by the general
+//! decoder, [`wire::decode`], which drops broken records or says what is wrong.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -58,7 +58,7 @@ pub struct PlainLog<'a> {
     /// When it was printed.
     #[serde(default)]
     pub timestamp: Option<PlainTime>,
-    /// Severity.
+    /// Severity of the line.
     #[serde(default)]
     pub level: Option<PlainLevel>,
     /// The text.
@@ -83,7 +83,7 @@ pub fn read_task_logs(body: &[u8]) -> Result<IncomingLogs<'_>, WireError> {
     }
 }
 
-/// Text, borrowed from the request where it stands there as it is.
+/// Text, borrowed from the request if it contains no escapes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text<'a>(pub Cow<'a, str>);
 

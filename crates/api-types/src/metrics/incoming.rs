@@ -2,7 +2,8 @@
 //!
 //! Reports are the most frequent requests, and single batches make them long. Written as our own clients write them
 //! they are read straight into their types, the batches checked and kept as text. Anything else (another spelling, a
-//! quoted number, a mistake) goes the general way, [`wire::decode`], which gives the same or says what is wrong.
+//! quoted number, an error) is parsed by the general decoder, [`wire::decode`], which gives the same or says what is
+//! wrong.
 
 use std::fmt;
 
@@ -148,7 +149,7 @@ impl PlainRequest<'_> {
     }
 }
 
-/// A list of objects that [`Value`] could hold; nothing of it is kept.
+/// A list of objects that [`Value`] could represent; it is checked and dropped.
 struct Batches;
 
 impl<'de> Deserialize<'de> for Batches {

@@ -72,7 +72,7 @@ impl Node {
     }
 }
 
-/// A whole number; two forms because neither 64-bit type holds the other.
+/// A whole number; two forms because neither 64-bit type contains the other.
 pub(super) enum Integer {
     Signed(i64),
     Unsigned(u64),
@@ -107,7 +107,7 @@ pub(super) fn integer(value: &Value) -> Result<Integer, WireError> {
     }
 }
 
-/// A float as a whole number, if it is one that a float holds exactly.
+/// A float as a whole number, if a float represents it exactly.
 fn whole(number: f64) -> Option<i64> {
     /// Above 2^53 not every whole number has a float of its own.
     const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -200,7 +200,7 @@ fn spells(field: &str, key: &str) -> bool {
     letters.next().is_none()
 }
 
-/// Keeps the known, non-null fields of a message under the names its type knows.
+/// Keeps the known, non-null fields of a message under the names of its type.
 fn known_fields(
     entries: Map<String, Value>,
     fields: &'static [&'static str],

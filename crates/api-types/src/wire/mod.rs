@@ -28,7 +28,7 @@ pub use time::Timestamp;
 
 use de::{Node, Origin};
 
-/// Why a request could not be read. The caller's mistake: answered with status 400.
+/// Why a request could not be read. It is an error of the caller: answered with status 400.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 pub struct WireError {
@@ -47,7 +47,7 @@ impl WireError {
         }
     }
 
-    /// The same error, seen from the message that holds `field`.
+    /// The same error, with the path from the message that contains `field`.
     pub(crate) fn under_field(mut self, field: &str) -> Self {
         if self.path.is_empty() || self.path.starts_with('[') {
             self.path.insert_str(0, field);
@@ -57,7 +57,7 @@ impl WireError {
         self
     }
 
-    /// The same error, seen from the list that holds element `index` (from 0).
+    /// The same error, with the path from the list that contains element `index` (from 0).
     pub(crate) fn under_index(mut self, index: usize) -> Self {
         let separator = if self.path.is_empty() || self.path.starts_with('[') {
             ""
@@ -112,8 +112,8 @@ const MAP_BYTES: usize = 640;
 
 /// Reads a request body.
 ///
-/// An empty body and a top-level `null` are the empty message; only the first JSON value counts. Whoever calls this
-/// never looks at the content type. Nesting is bounded (128 levels); no input makes it panic.
+/// An empty body and a top-level `null` are the empty message; only the first JSON value counts. Callers
+/// ignore the content type. Nesting is bounded (128 levels); no input makes it panic.
 ///
 /// # Errors
 /// The body is not JSON, or a known field holds something that its type cannot be read from. The error names the field.
@@ -140,12 +140,12 @@ pub fn decode_value<T: DeserializeOwned + Default>(value: Value) -> Result<T, Wi
 /// Writes an answer: every field, in one line.
 ///
 /// # Errors
-/// Only for types that JSON cannot hold (maps whose keys are not text); none of this crate is one.
+/// Only for types that JSON cannot represent (maps whose keys are not text); this crate has none.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, serde_json::Error> {
     serde_json::to_vec(message)
 }
 
-/// Writes an answer for people: four spaces of indentation, asked for by `?pretty`.
+/// Writes an indented response (four spaces), which is requested with `?pretty`.
 ///
 /// # Errors
 /// As [`encode`].

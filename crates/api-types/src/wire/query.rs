@@ -32,7 +32,7 @@ pub fn decode_query<T: DeserializeOwned + Default>(query: &str) -> Result<T, Wir
 /// Writes a query string that [`decode_query`] reads back: unset options, empty texts and empty lists are left out.
 ///
 /// # Errors
-/// Only for types that JSON cannot hold; none of this crate is one.
+/// Only for types that JSON cannot represent; this crate has none.
 pub fn encode_query<T: Serialize>(query: &T) -> Result<String, serde_json::Error> {
     let mut text = String::new();
     write(&mut text, "", &serde_json::to_value(query)?);
@@ -78,7 +78,7 @@ fn camel_case(name: &str) -> String {
     spelled
 }
 
-/// Undoes the coding of `application/x-www-form-urlencoded`. A percent sign that introduces nothing stands for itself.
+/// Decodes `application/x-www-form-urlencoded`. A percent sign without two hexadecimal digits is kept.
 fn unescape(text: &str) -> Result<String, WireError> {
     let hex = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
     let coded = text.as_bytes();

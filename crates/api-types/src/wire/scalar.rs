@@ -216,7 +216,7 @@ impl Serialize for Bytes {
 }
 
 /// Deserializes a named scalar: `deserialize_newtype_struct` carries the name, so that deserializers which invent
-/// values (tests, schema examples) can tell the scalars apart; the content may come as any JSON scalar.
+/// values (tests, schema examples) can distinguish the scalars; the content may come as any JSON scalar.
 macro_rules! named_scalar {
     ($type:ident, $expecting:literal, $read:expr) => {
         impl<'de> Deserialize<'de> for $type {

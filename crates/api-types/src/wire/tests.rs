@@ -370,7 +370,7 @@ fn an_experiment_of_the_client_is_read() {
 }
 
 #[test]
-fn a_patch_tells_unset_from_empty() {
+fn a_patch_distinguishes_unset_and_empty() {
     let patch: PatchUser =
         decode(br#"{"displayName": "", "username": null, "active": false}"#).unwrap();
     assert_eq!(patch.display_name.as_deref(), Some(""));
