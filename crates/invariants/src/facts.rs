@@ -1,4 +1,4 @@
-//! What is known of a cluster at one moment, as plain values.
+//! The facts of a cluster at one moment, as plain values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,13 @@ use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
 
-/// A cluster at one moment: the rows, and what else could be seen.
+/// A cluster at one moment: the rows, and everything else that the observer can see.
 ///
-/// A list may leave out what has ended long ago; what a checker is not shown it does not judge. Facts that only some
-/// observers have are `Option`s: `None` = not looked at.
+/// A list may omit what has ended long ago; the checks ignore what is not in the snapshot. Facts that only some
+/// observers have are `Option`s: `None` = not known.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// Experiments.
+    /// Rows of experiments: all live ones, and any number of ended ones.
     pub experiments: Vec<Experiment>,
     /// Trials. Those of every shown experiment, or only the live ones.
     pub trials: Vec<Trial>,
@@ -22,55 +22,55 @@ pub struct Snapshot {
     pub containers: Vec<Container>,
     /// Agents as rows.
     pub agents: Vec<Agent>,
-    /// Checkpoints.
+    /// Rows of checkpoints, with their files.
     pub checkpoints: Vec<Checkpoint>,
     /// Searches of live experiments.
     pub searches: Vec<Search>,
     /// Changes of state as recorded, oldest first. Of each shown subject at least the newest one.
     pub events: Option<Vec<Event>>,
-    /// What somebody was told to be stored, in the order of the answers.
+    /// Reports that the master has acknowledged as stored, in the order of the responses.
     pub acknowledged: Vec<Report>,
-    /// What is stored, in order.
+    /// Reports that are stored, in order.
     pub stored: Vec<Report>,
-    /// What runs on the agents' hosts.
+    /// Processes on the agents' hosts.
     pub processes: Vec<Process>,
     /// Requests that were refused or failed.
     pub refusals: Vec<Refusal>,
-    /// Whether nothing is under way: no wake is pending, no message on its way. Then database, memory and agents agree.
-    pub settled: bool,
+    /// Whether no wake is pending and no message is in transit. Then database, memory and agents agree.
+    pub quiescent: bool,
 }
 
 /// An experiment's row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Number.
+    /// Number of the experiment.
     pub id: i64,
     /// Its life cycle's state.
     pub state: ExperimentState,
-    /// Whether its end is noted.
+    /// Whether the row has an end time.
     pub ended: bool,
-    /// Trials it counts.
+    /// Number of trials in the row.
     pub trial_count: i64,
 }
 
 /// A trial's row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trial {
-    /// Number.
+    /// Number of the trial.
     pub id: i64,
     /// Its experiment.
     pub experiment_id: i64,
-    /// The search's name for it.
+    /// Its id in the search.
     pub request_id: String,
-    /// Its present task; another one after each continuation.
+    /// Its current task; a new one after each continuation.
     pub task_id: String,
     /// Its newest run.
     pub run_id: i64,
-    /// Failures charged.
+    /// Number of failures that count towards the limit of restarts.
     pub restarts: i64,
     /// Its life cycle's state.
     pub state: TrialState,
-    /// Whether its end is noted.
+    /// Whether the row has an end time.
     pub ended: bool,
     /// The newest complete checkpoint that the row names.
     pub latest_checkpoint: Option<String>,
@@ -85,7 +85,7 @@ pub struct Allocation {
     pub task_id: String,
     /// Its trial.
     pub trial_id: Option<i64>,
-    /// The run that it is.
+    /// Its run number.
     pub run_id: i64,
     /// Slots asked for.
     pub slots: i64,
@@ -93,11 +93,11 @@ pub struct Allocation {
     pub state: AllocationState,
     /// Whether it was given slots.
     pub placed: bool,
-    /// Whether its end is noted.
+    /// Whether the row has an end time.
     pub ended: bool,
     /// Why it waits, as stored.
     pub wait_reason: Option<String>,
-    /// Why it waits according to the scheduler asked just now; `None` = not asked.
+    /// Why it waits according to a new run of the scheduler; `None` = not computed.
     pub true_reason: Option<String>,
 }
 
@@ -108,26 +108,26 @@ pub struct Container {
     pub id: String,
     /// Its allocation.
     pub allocation_id: String,
-    /// Where.
+    /// Agent on which it runs.
     pub agent_id: String,
-    /// Its slots there.
+    /// Its slots on that agent.
     pub slots: BTreeSet<u32>,
     /// Whether it has ended; its slots are free then.
     pub ended: bool,
 }
 
-/// An agent's row, what the master remembers of it, and what it says itself.
+/// An agent's row, its state in the master's memory, and its own state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
     /// Its id.
     pub id: String,
     /// Its slots.
     pub slots: BTreeSet<u32>,
-    /// Whether its row says that it is connected.
+    /// Whether it is connected according to its row.
     pub connected: bool,
-    /// Whether the master holds a connection; `None` = not looked at.
+    /// Whether the master has a connection to it; `None` = not known.
     pub connection: Option<bool>,
-    /// The containers it has and has not forgotten; `None` = not looked at.
+    /// The containers that it still has; `None` = not known.
     pub holds: Option<BTreeSet<String>>,
 }
 
@@ -140,9 +140,9 @@ pub struct Checkpoint {
     pub trial_id: Option<i64>,
     /// Whether it is `COMPLETED`.
     pub complete: bool,
-    /// Path to bytes, as reported.
+    /// Size in bytes by path, as reported.
     pub manifest: BTreeMap<String, i64>,
-    /// Path to bytes, as they lie in the storage; `None` = not looked at.
+    /// Size in bytes by path, as stored; `None` = not known.
     pub files: Option<BTreeMap<String, i64>>,
 }
 
@@ -153,9 +153,9 @@ pub struct Search {
     pub experiment_id: i64,
     /// The state in the master's memory, as its snapshot; `None` = not loaded.
     pub remembered: Option<String>,
-    /// The state that the stored snapshot and events lead to, as a snapshot.
+    /// The state computed from the stored snapshot and events, as a snapshot.
     pub replayed: String,
-    /// Names of the trials that it has asked for, and whether it knows that they ended; by the replayed state.
+    /// Ids of the trials that it has created, and whether it has received their end, in the replayed state.
     pub asked_for: BTreeMap<String, bool>,
 }
 
@@ -164,35 +164,35 @@ pub struct Search {
 pub struct Event {
     /// `experiment`, `trial`, `allocation`.
     pub subject_kind: String,
-    /// Which.
+    /// Id of the experiment, trial or allocation.
     pub subject_id: String,
     /// `created`, `state`, `placed`, `ended`, …
     pub kind: String,
-    /// State after, where there is one.
+    /// The state after the change; `None` = the event has none.
     pub to: Option<String>,
 }
 
-/// Something that a task reports.
+/// A report of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     /// Its trial.
     pub trial_id: i64,
-    /// The run that reports.
+    /// The run that sent it.
     pub run_id: i64,
-    /// The trial's newest run when it was taken.
+    /// The trial's newest run when the report was accepted.
     pub newest_run: i64,
-    /// What.
-    pub what: Reported,
+    /// Content of the report.
+    pub what: ReportContent,
 }
 
-/// What a task reports.
+/// Content of a report.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reported {
+pub enum ReportContent {
     /// A metric at a step.
     Metric {
-        /// Step.
+        /// Training step, in batches.
         step: i64,
-        /// Value.
+        /// Value of the metric.
         value: f64,
     },
     /// A checkpoint.
@@ -200,36 +200,37 @@ pub enum Reported {
         /// Its UUID.
         uuid: String,
     },
-    /// Something that steers the trial and is no row of its own: fenced like the others, and not looked for.
-    Said {
-        /// For people.
+    /// A report that controls the trial and has no row of its own: refused from older runs like the others, but not
+    /// expected in `stored`.
+    Control {
+        /// Description for messages.
         what: String,
     },
     /// A line of its log.
     Line {
-        /// The spool that numbered it.
+        /// The spool that contains it.
         spool: String,
-        /// Its number.
+        /// Its sequence number.
         sequence: i64,
     },
 }
 
-/// Something that runs.
+/// A running process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Where.
+    /// Agent on whose host it runs.
     pub agent_id: String,
     /// The container it belongs to.
     pub container_id: String,
-    /// How long nobody has wanted it, while its agent was there and connected, in microseconds.
+    /// How long it has run although no row wants it and its agent was connected, in microseconds.
     pub unwanted_micros: i64,
 }
 
 /// A request that was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What was asked.
+    /// Description of the request.
     pub what: String,
-    /// Whether the rows were others afterwards.
+    /// Whether the rows have changed nevertheless.
     pub left_something: bool,
 }

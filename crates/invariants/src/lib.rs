@@ -1,7 +1,7 @@
-//! What must hold in a cluster at any moment, as checks over a plain snapshot.
+//! Invariants of a cluster, as checks of a plain snapshot.
 //!
-//! The invariants are numbered, and used by the simulator and by the server's tests; the chaos runner, which sees databases and
-//! machines from outside, has them again in `chaos/invariants.py` under the same numbers:
+//! The invariants are numbered, and used by the simulator and by the server's tests; the chaos runner, which sees
+//! databases and machines from outside, implements them again in `chaos/invariants.py` with the same numbers:
 //!
 //! 1. Each slot is held by at most one live allocation, and sums are right.
 //! 2. A trial has at most one live allocation, and exactly when its state says so; an older run is fenced off.
@@ -10,12 +10,13 @@
 //! 5. A checkpoint is complete only with all files of its manifest.
 //! 6. Nothing outlives its owner by more than two minutes.
 //! 7. A search is the replay of its events; no trial is created twice.
-//! 8. Database, master memory and agents agree once nothing is under way.
+//! 8. Database, master memory and agents agree once nothing is in transit.
 //! 9. A refused or failed request left nothing behind.
 //! 10. Every waiting allocation has a reason that is true; every change has an event.
 //!
-//! That everything live makes progress once faults stop (the second half of 4) is a demand over time and lies with whoever
-//! drives the cluster. Read [`Snapshot`], then [`check`] for one moment and [`Watch`] for one moment after another.
+//! That everything live makes progress once faults stop (the second half of 4) can only be checked over time, by the
+//! test that runs the cluster. Read [`Snapshot`], then [`check`] for one moment and [`Watch`] for one moment after
+//! another.
 
 mod facts;
 mod moment;
@@ -23,17 +24,17 @@ mod watch;
 
 pub use facts::{
     Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Refusal, Report,
-    Reported, Search, Snapshot, Trial,
+    ReportContent, Search, Snapshot, Trial,
 };
 pub use moment::{MAX_UNWANTED_MICROS, check};
 pub use watch::Watch;
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Its number, 1 to 10; see the crate.
+    /// Number of the invariant, 1 to 10; see the crate.
     pub number: u8,
-    /// What was seen.
+    /// What was found.
     pub what: String,
 }
 

@@ -1,16 +1,16 @@
-//! What must hold at any one moment.
+//! Checks of the invariants that hold at every moment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::trial::TrialState;
 
-use crate::{Allocation, Reported, Snapshot, Violation};
+use crate::{Allocation, ReportContent, Snapshot, Violation};
 
-/// Invariant 6: nothing runs longer than this without somebody who wants it.
+/// Invariant 6: no process runs longer than this, in microseconds, if no row wants it.
 pub const MAX_UNWANTED_MICROS: i64 = 120 * 1_000_000;
 
-/// Everything that does not hold, in the order of the invariants. Empty = all is well.
+/// All violations, in the order of the invariants; empty = there are none.
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     let mut found = Vec::new();
     slots(snapshot, &mut found);
@@ -152,8 +152,8 @@ fn one_allocation(snapshot: &Snapshot, found: &mut Vec<Violation>) {
         }
     }
     for report in &snapshot.acknowledged {
-        // Lines of an ended run still belong into the log; nothing else of it is taken.
-        let fenced = !matches!(report.what, Reported::Line { .. });
+        // Lines of an ended run are still accepted; nothing else of it is.
+        let fenced = !matches!(report.what, ReportContent::Line { .. });
         if fenced && report.run_id != report.newest_run {
             found.push(Violation::new(
                 2,
@@ -168,9 +168,9 @@ fn one_allocation(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 
 /// 3: acknowledged is present, once, in order.
 fn acknowledged(snapshot: &Snapshot, found: &mut Vec<Violation>) {
-    let mut places: HashMap<Key<'_>, (usize, &Reported)> = HashMap::new();
+    let mut places: HashMap<Key<'_>, (usize, &ReportContent)> = HashMap::new();
     for (place, report) in snapshot.stored.iter().enumerate() {
-        if matches!(report.what, Reported::Said { .. }) {
+        if matches!(report.what, ReportContent::Control { .. }) {
             continue;
         }
         let key = key(report.trial_id, report.run_id, &report.what);
@@ -186,7 +186,7 @@ fn acknowledged(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
     let mut newest: HashMap<(i64, i64, u8, &str), (usize, i64)> = HashMap::new();
     for report in &snapshot.acknowledged {
-        if matches!(report.what, Reported::Said { .. }) {
+        if matches!(report.what, ReportContent::Control { .. }) {
             continue;
         }
         let known = key(report.trial_id, report.run_id, &report.what);
@@ -210,9 +210,9 @@ fn acknowledged(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             ));
         }
         let number = match &report.what {
-            Reported::Metric { step, .. } => *step,
-            Reported::Line { sequence, .. } => *sequence,
-            Reported::Checkpoint { .. } | Reported::Said { .. } => continue,
+            ReportContent::Metric { step, .. } => *step,
+            ReportContent::Line { sequence, .. } => *sequence,
+            ReportContent::Checkpoint { .. } | ReportContent::Control { .. } => continue,
         };
         let stream = (known.0, known.1, known.2, known.3);
         if let Some((earlier, below)) = newest.insert(stream, (*place, number))
@@ -229,19 +229,19 @@ fn acknowledged(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
 }
 
-/// Trial, run, kind, stream, number: what makes a report the same report.
+/// Trial, run, kind, stream, number: identifies a report.
 type Key<'a> = (i64, i64, u8, &'a str, i64);
 
-fn key(trial_id: i64, run_id: i64, what: &Reported) -> Key<'_> {
+fn key(trial_id: i64, run_id: i64, what: &ReportContent) -> Key<'_> {
     match what {
-        Reported::Metric { step, .. } => (trial_id, run_id, 0, "", *step),
-        Reported::Checkpoint { uuid } => (0, 0, 1, uuid, 0),
-        Reported::Line { spool, sequence } => (trial_id, run_id, 2, spool, *sequence),
-        Reported::Said { what } => (trial_id, run_id, 3, what, 0),
+        ReportContent::Metric { step, .. } => (trial_id, run_id, 0, "", *step),
+        ReportContent::Checkpoint { uuid } => (0, 0, 1, uuid, 0),
+        ReportContent::Line { spool, sequence } => (trial_id, run_id, 2, spool, *sequence),
+        ReportContent::Control { what } => (trial_id, run_id, 3, what, 0),
     }
 }
 
-/// 4: an end is noted exactly when there is one.
+/// 4: a row has an end time exactly if its state is an ended one.
 fn ends(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let mut wrong = |what: String| found.push(Violation::new(4, what));
     for experiment in &snapshot.experiments {
@@ -333,7 +333,7 @@ fn checkpoints(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
 }
 
-/// 6: nothing runs that nobody wants.
+/// 6: no process runs that no row wants.
 fn processes(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     for process in &snapshot.processes {
         if process.unwanted_micros > MAX_UNWANTED_MICROS {
@@ -409,7 +409,7 @@ fn searches(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                 Some(ended) if *ended != trial.ended => found.push(Violation::new(
                     7,
                     format!(
-                        "trial {} is {:?}; its search was {}told of an end",
+                        "trial {} is {:?}; its search was {}notified of an end",
                         trial.id,
                         trial.state,
                         if *ended { "" } else { "not " }
@@ -423,7 +423,7 @@ fn searches(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 
 /// 8: database, memory and agents.
 fn agreement(snapshot: &Snapshot, found: &mut Vec<Violation>) {
-    if !snapshot.settled {
+    if !snapshot.quiescent {
         return;
     }
     for agent in &snapshot.agents {
@@ -496,13 +496,13 @@ fn reasons(snapshot: &Snapshot, found: &mut Vec<Violation>) {
                 ),
             ));
         }
-        if snapshot.settled && !allocation.placed && allocation.wait_reason.is_none() {
+        if snapshot.quiescent && !allocation.placed && allocation.wait_reason.is_none() {
             found.push(Violation::new(
                 10,
                 format!("allocation {} waits without a reason", allocation.id),
             ));
         }
-        if snapshot.settled
+        if snapshot.quiescent
             && allocation.true_reason.is_some()
             && allocation.true_reason != allocation.wait_reason
         {
@@ -517,26 +517,26 @@ fn reasons(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
 }
 
-/// 10: every effect has an event: the newest one tells the state.
+/// 10: every change has an event: the newest one contains the state.
 fn events(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let Some(events) = &snapshot.events else {
         return;
     };
-    let mut told: HashMap<(&str, &str), &str> = HashMap::new();
+    let mut latest_states: HashMap<(&str, &str), &str> = HashMap::new();
     let mut happened: HashSet<(&str, &str)> = HashSet::new();
     for event in events {
         let subject = (event.subject_kind.as_str(), event.subject_id.as_str());
-        // An allocation that goes on to another pool says from which to which.
+        // An allocation that moves to another pool has an event with both pools.
         let is_state = event.kind != "resource_pool";
         if let Some(to) = event.to.as_ref().filter(|_| is_state) {
-            told.insert(subject, to);
+            latest_states.insert(subject, to);
         }
         if event.subject_kind == "allocation" {
             happened.insert((&event.subject_id, &event.kind));
         }
     }
     let mut compare = |kind: &str, id: String, state: &str| {
-        let newest = told.get(&(kind, id.as_str())).copied();
+        let newest = latest_states.get(&(kind, id.as_str())).copied();
         if newest != Some(state) {
             found.push(Violation::new(
                 10,

@@ -1,4 +1,4 @@
-//! What may change from one moment to the next.
+//! Checks of what may change from one moment to the next.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use det_lifecycle::trial::TrialState;
 
 use crate::{Snapshot, Violation};
 
-/// Remembers what it was shown, and compares (invariant 4).
+/// Compares each snapshot with the ones before (invariant 4).
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
     experiments: BTreeMap<i64, ExperimentState>,
     trials: BTreeMap<i64, (TrialState, String, i64, i64)>,
-    /// Ended allocations only: what is live may become anything.
+    /// Only ended allocations: a live one may change to any state.
     allocations: BTreeMap<String, AllocationState>,
 }
 
@@ -57,7 +57,7 @@ impl Watch {
                     ),
                 ));
             }
-            // Restarts count anew when a trial is continued.
+            // A continued trial counts restarts from 0.
             if trial.run_id < before.2 || (trial.restarts < before.3 && !continued) {
                 found.push(Violation::new(
                     4,
@@ -100,7 +100,7 @@ fn may_become(before: ExperimentState, after: ExperimentState) -> bool {
         State::Deleting | State::DeleteFailed => {
             matches!(after, State::Deleting | State::DeleteFailed)
         }
-        // Stopping is not taken back; it ends.
+        // A stopping experiment only ends.
         State::Stopping(_) => !matches!(after, State::Active | State::Paused),
         State::StoppingToDelete(_) => matches!(
             after,

@@ -1,10 +1,10 @@
-//! A sound cluster passes; each spoiled in one way is caught by the invariant concerned.
+//! A sound cluster passes; each damage is found by the check of its invariant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_invariants::{
     Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Refusal, Report,
-    Reported, Search, Snapshot, Trial, check,
+    ReportContent, Search, Snapshot, Trial, check,
 };
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
@@ -19,7 +19,7 @@ fn event(subject_kind: &str, subject_id: &str, kind: &str, to: Option<&str>) -> 
     }
 }
 
-fn report(what: Reported) -> Report {
+fn report(what: ReportContent) -> Report {
     Report {
         trial_id: 1,
         run_id: 2,
@@ -38,8 +38,8 @@ fn sound() -> Snapshot {
         slots: 2,
         placed: state != AllocationState::Pending,
         ended: state.is_terminal(),
-        wait_reason: (state == AllocationState::Pending).then(|| "no room".into()),
-        true_reason: (state == AllocationState::Pending).then(|| "no room".into()),
+        wait_reason: (state == AllocationState::Pending).then(|| "no free slots".into()),
+        true_reason: (state == AllocationState::Pending).then(|| "no free slots".into()),
         state,
     };
     let trial = |id, run_id| Trial {
@@ -53,7 +53,7 @@ fn sound() -> Snapshot {
         ended: false,
         latest_checkpoint: (id == 1).then(|| "c".into()),
     };
-    let metric = |step| report(Reported::Metric { step, value: 0.5 });
+    let metric = |step| report(ReportContent::Metric { step, value: 0.5 });
     let files = BTreeMap::from([("model.pt".to_owned(), 7)]);
     let exit = AllocationExit::Released;
     Snapshot {
@@ -111,7 +111,7 @@ fn sound() -> Snapshot {
         stored: vec![
             metric(1),
             metric(2),
-            report(Reported::Checkpoint { uuid: "c".into() }),
+            report(ReportContent::Checkpoint { uuid: "c".into() }),
         ],
         processes: vec![Process {
             agent_id: "agent".into(),
@@ -122,7 +122,7 @@ fn sound() -> Snapshot {
             what: "delete".into(),
             left_something: false,
         }],
-        settled: true,
+        quiescent: true,
     }
 }
 
@@ -171,7 +171,7 @@ fn every_damage_is_seen() {
         }),
         (3, "a metric twice", |s| s.stored.push(s.stored[0].clone())),
         (3, "another value", |s| {
-            s.stored[0].what = Reported::Metric {
+            s.stored[0].what = ReportContent::Metric {
                 step: 1,
                 value: 0.7,
             };
@@ -202,7 +202,7 @@ fn every_damage_is_seen() {
         (7, "a trial that no search asked for", |s| {
             s.searches[0].asked_for.remove("request-2");
         }),
-        (7, "a search that was told of an end too early", |s| {
+        (7, "a search that was notified of an end too early", |s| {
             s.searches[0].asked_for.insert("request-2".into(), true);
         }),
         (7, "a trial that was never created", |s| {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_invariants::{
-    Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Report, Reported, Search,
-    Snapshot, Trial, Violation, check,
+    Agent, Allocation, Checkpoint, Container, Event, Experiment, Process, Report, ReportContent,
+    Search, Snapshot, Trial, Violation, check,
 };
 use det_searcher::TrialState as SearchTrial;
 
@@ -184,7 +184,7 @@ impl World {
                 Vec::new()
             },
             refusals: self.refusals.clone(),
-            settled: planned.is_some(),
+            quiescent: planned.is_some(),
         }
     }
 
@@ -223,20 +223,20 @@ impl World {
             .collect()
     }
 
-    fn is_stored(&self, what: &Reported, trial_id: i64, run_id: i64) -> bool {
+    fn is_stored(&self, what: &ReportContent, trial_id: i64, run_id: i64) -> bool {
         // An experiment may be deleted between the change and its answer.
         if !self.rows.trials.contains_key(&trial_id) {
             return true;
         }
         match what {
-            Reported::Metric { step, .. } => self
+            ReportContent::Metric { step, .. } => self
                 .rows
                 .steps
                 .get(&(trial_id, run_id))
                 .is_some_and(|steps| steps.contains(step)),
-            Reported::Checkpoint { uuid } => self.rows.checkpoints.contains_key(uuid),
-            Reported::Said { .. } => true,
-            Reported::Line { spool, sequence } => self
+            ReportContent::Checkpoint { uuid } => self.rows.checkpoints.contains_key(uuid),
+            ReportContent::Control { .. } => true,
+            ReportContent::Line { spool, sequence } => self
                 .rows
                 .spools
                 .get(spool)
@@ -252,7 +252,7 @@ impl World {
             what,
         };
         let metrics = self.rows.metrics.iter().map(|m| {
-            let what = Reported::Metric {
+            let what = ReportContent::Metric {
                 step: m.step,
                 value: m.value,
             };
@@ -260,10 +260,10 @@ impl World {
         });
         let checkpoints = self.rows.checkpoints.values().map(|c| {
             let uuid = c.uuid.clone();
-            report(c.trial_id, c.run_id, Reported::Checkpoint { uuid })
+            report(c.trial_id, c.run_id, ReportContent::Checkpoint { uuid })
         });
         let lines = self.rows.lines.iter().map(|l| {
-            let what = Reported::Line {
+            let what = ReportContent::Line {
                 spool: l.spool.clone(),
                 sequence: l.sequence,
             };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use det_invariants::{Report, Reported};
+use det_invariants::{Report, ReportContent};
 use det_lifecycle::trial::EarlyExit;
 use det_taskspec::ContainerExit;
 
@@ -151,16 +151,16 @@ impl World {
     /// What an answer to this call would acknowledge.
     fn report_of(&self, spec: &Spec, call: &Call) -> Option<Report> {
         let what = match call {
-            Call::Metric { step, value } => Reported::Metric {
+            Call::Metric { step, value } => ReportContent::Metric {
                 step: *step,
                 value: *value,
             },
-            Call::Checkpoint { uuid, .. } => Reported::Checkpoint { uuid: uuid.clone() },
-            Call::Line { sequence } => Reported::Line {
+            Call::Checkpoint { uuid, .. } => ReportContent::Checkpoint { uuid: uuid.clone() },
+            Call::Line { sequence } => ReportContent::Line {
                 spool: spec.container.clone(),
                 sequence: *sequence,
             },
-            Call::EarlyExit(reason) => Reported::Said {
+            Call::EarlyExit(reason) => ReportContent::Control {
                 what: format!("it ends early: {reason:?}"),
             },
             Call::Meet | Call::Poll | Call::Acknowledge => return None,
