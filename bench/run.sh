@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the product: bench/run.sh [--profile release|dev] [--quick] [FIGURE...]   (bench/run.sh --help tells all)
-# Builds what is to be measured first, unless DET_BIN names an executable with det-supervisor beside it.
+# Measures the product: bench/run.sh [--profile release|dev] [--quick] [FIGURE...]   (bench/run.sh --help lists all options)
+# Builds what is to be measured first, unless DET_BIN names an executable with det-supervisor in the same directory.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 

@@ -19,7 +19,7 @@ from measure.figures import Figure, Plan, all_figures
 from measure.results import Outcome, Skipped, regressions, table
 
 RESULTS = facts.ROOT / "bench" / "results"
-# Cores that others may use before a figure is told to be disturbed.
+# Cores that other processes may use before a figure is reported as disturbed.
 QUIET_CORES = 0.2
 
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _generator(det: pathlib.Path) -> pathlib.Path | None:
-    """The load generator: named by DET_BENCH_BIN, or beside what is measured."""
+    """The load generator: named by DET_BENCH_BIN, or in the directory of the measured executable."""
     path = pathlib.Path(os.environ.get("DET_BENCH_BIN") or det.parent / "det-bench")
     return path.resolve() if path.is_file() else None
 

@@ -36,7 +36,7 @@ class Failed(Exception):
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on."""
+    """A TCP port of the loopback address that no process listens on."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

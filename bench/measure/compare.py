@@ -126,7 +126,7 @@ def _report(cluster: Cluster, count: int) -> float:
 
 
 def _validations(cluster: Cluster, seconds: float) -> float:
-    """Validations per second that one trial reports one after another; the search hears of each."""
+    """Validations per second that one trial reports one after another; the search receives each."""
     experiment, reporters = start_reporters(cluster, 1)
     window = closed_loop(cluster.port, [_validation_requests(reporters[0])], seconds)
     cluster.kill(experiment)

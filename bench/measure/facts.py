@@ -143,7 +143,7 @@ class Watch:
     """Who uses the processors between two moments: the parts measured, the tasks that they started and that have ended,
     the load generator, everybody else.
 
-    On a machine that does something else meanwhile the figures are of what was left; `other` tells how much was taken.
+    On a machine with other load the figures are those of the remaining capacity; `other` says how much was used.
     """
 
     parts: dict[str, Sequence[int]]

@@ -34,7 +34,7 @@ class Value:
     samples: list[float]
     # What exactly was measured, where the name alone leaves that open.
     definition: str = ""
-    # The same of the old product, as its figures were told; empty where there is none.
+    # The reported figure of the old product; empty if there is none.
     old: str = ""
 
     @property
@@ -112,7 +112,7 @@ def regressions(outcome: Outcome, directory: pathlib.Path, machine: dict[str, An
     same = ("cores", "processor", "memory_mb")
     if any(earlier.get("machine", {}).get(fact) != machine.get(fact) for fact in same) or earlier.get("quick"):
         return []
-    # A name may stand for several values, each of the one above it: they are told apart by their places.
+    # A name may occur several times, each below another one: they are distinguished by position.
     before = {(number, value["name"]): value["median"] for number, value in enumerate(earlier.get("values", []))}
     found = []
     for number, value in enumerate(outcome.values):

@@ -16,7 +16,7 @@ VARIABLE = "DET_TEST_POSTGRES_URL"
 
 @dataclass(frozen=True)
 class Store:
-    """A database for one cluster; `url` None is the embedded one, which lies in the master's directory."""
+    """A database for one cluster; `url` None is the embedded one, which is in the master's directory."""
 
     label: str
     url: str | None = None

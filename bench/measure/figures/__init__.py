@@ -26,7 +26,7 @@ class Plan:
     load: pathlib.Path | None
     # How long the soak loads a master.
     soak_seconds: float
-    # Told what is going on.
+    # Receives progress messages.
     say: Callable[[str], None]
 
     def repeats(self, full: int, quick: int = 3) -> int:

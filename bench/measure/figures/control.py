@@ -74,7 +74,7 @@ class Fleet:
         return json.loads(self.process.stdout.read())
 
     def close(self) -> dict[str, Any]:
-        """Ends agents that run until they are told, and gives their figures."""
+        """Ends agents that run until they are asked to stop, and returns their figures."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         return self.result(60)

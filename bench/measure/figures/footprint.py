@@ -18,7 +18,7 @@ REST_SECONDS = 10
 
 
 def idle(plan: Plan, store_kind: str) -> Outcome:
-    """Memory of a master that nobody asks anything."""
+    """Memory of a master without requests."""
     rest = 2 if plan.quick else REST_SECONDS
     anonymous, resident, with_agent = [], [], []
     for _ in range(plan.repeats(3, 1)):

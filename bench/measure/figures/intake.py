@@ -41,7 +41,7 @@ class Reporter:
 
 
 def start_reporters(cluster: Cluster, count: int) -> tuple[int, list[Reporter]]:
-    """Starts an experiment of so many trials that sleep; gives its id, and what its trials were told."""
+    """Starts an experiment of this many trials that sleep; returns its id, and what its trials got from the master."""
     short = ("TRIAL_ID", "TRIAL_RUN_ID", "TASK_ID", "ALLOCATION_ID", "CONTAINER_ID", "SESSION_TOKEN")
     names = [f"DET_{name}" for name in short]
     for old in cluster.shared.iterdir():
@@ -53,13 +53,13 @@ def start_reporters(cluster: Cluster, count: int) -> tuple[int, list[Reporter]]:
     searcher = {"name": "random", "metric": "loss", "max_trials": count, "max_concurrent_trials": count}
     hparams = {"x": {"type": "double", "minval": 0, "maxval": 1}}
     experiment = cluster.submit(cluster.config(entrypoint, searcher=searcher, hyperparameters=hparams)).id
-    told = wait_for(
+    notes_of_trials = wait_for(
         f"{count} trials to run",
         lambda: [notes for notes in [sorted(cluster.shared.glob("*.told"))] if len(notes) == count],
         within=120,
     )[0]
     reporters = []
-    for path in told:
+    for path in notes_of_trials:
         trial, run, task, allocation, container, token = path.read_text().splitlines()
         reporters.append(Reporter(int(trial), int(run), task, allocation, container, token))
     return experiment, reporters
@@ -71,12 +71,12 @@ def drive(plan: Plan, cluster: Cluster, reporters: Sequence[Reporter], what: Seq
     if plan.load is None:
         raise Skipped("there is no det-bench to make load with; build it, or name it with DET_BENCH_BIN")
     command = [str(plan.load), "load", "--port", str(cluster.port), "--seconds", str(seconds), *what]
-    # A file and not a pipe: the processes that read beside the load are forked from this one and would keep a pipe's
+    # A file and not a pipe: the processes that read during the load are forked from this one and would keep a pipe's
     # writing end open, so that the load waited for its input until they were done.
-    with tempfile.TemporaryFile("w+") as told:
-        json.dump([dataclasses.asdict(reporter) for reporter in reporters], told)
-        told.seek(0)
-        done = subprocess.run(command, stdin=told, capture_output=True, text=True, timeout=seconds + 120)
+    with tempfile.TemporaryFile("w+") as plan_file:
+        json.dump([dataclasses.asdict(reporter) for reporter in reporters], plan_file)
+        plan_file.seek(0)
+        done = subprocess.run(command, stdin=plan_file, capture_output=True, text=True, timeout=seconds + 120)
     if done.returncode != 0:
         raise Failed(done.stderr.strip())
     window = json.loads(done.stdout)
@@ -163,7 +163,7 @@ def _rates(name: str, what: str, windows: Sequence[Window], factor: int = 1, old
 
 
 def _lone_reports(plan: Plan, cluster: Cluster) -> list[Value]:
-    """One connection, nobody else: what a report takes by itself."""
+    """One connection and no other load: the time of a single report."""
     experiment, reporters = start_reporters(cluster, 1)
     windows = []
     for number in range(plan.repeats(5)):
@@ -177,7 +177,7 @@ def _lone_reports(plan: Plan, cluster: Cluster) -> list[Value]:
 
 
 def _steady_reports(plan: Plan, cluster: Cluster) -> list[Value]:
-    """Reports at fixed moments, whether answers come or not: what a call takes when nobody is at the limit."""
+    """Reports at fixed times, independent of responses: the time of a call below the limit."""
     experiment, reporters = start_reporters(cluster, STEADY_TRIALS)
     windows = []
     for number in range(plan.repeats(5)):

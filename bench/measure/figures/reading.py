@@ -65,7 +65,7 @@ PASSWORD = "correct horse 1 Battery"
 
 
 def _tool(plan: Plan) -> pathlib.Path:
-    """`det-bench`, beside the executable that is measured unless DET_BENCH_BIN names it."""
+    """`det-bench`, in the directory of the measured executable unless DET_BENCH_BIN names it."""
     tool = pathlib.Path(os.environ.get("DET_BENCH_BIN") or plan.det.with_name("det-bench"))
     if not tool.is_file():
         raise Skipped(f"there is no {tool} to fill a store with: cargo build --release -p det-bench")
@@ -268,16 +268,16 @@ def _logins(plan: Plan, cluster: Cluster) -> list[Value]:
     body = json.dumps({"username": "reader", "password": hashed, "isHashed": True}).encode()
     login = request("POST", "/api/v1/auth/login", {}, body)
     me = _get(cluster, "/api/v1/me")
-    rates, beside = [], []
+    rates, others = [], []
     with ThreadPoolExecutor(1) as pool:
         for _ in range(plan.repeats(3)):
             logins = pool.submit(closed_loop, cluster.port, [lambda: login] * 4, plan.seconds(4.0))
-            beside.append(closed_loop(cluster.port, [lambda: _paced(me)], plan.seconds(4.0)).p99_ms)
+            others.append(closed_loop(cluster.port, [lambda: _paced(me)], plan.seconds(4.0)).p99_ms)
             rates.append(logins.result().per_second)
-    plan.say(f"{rates[-1]:.0f} logins/s, others' p99 {beside[-1]:.1f} ms")
+    plan.say(f"{rates[-1]:.0f} logins/s, others' p99 {others[-1]:.1f} ms")
     return [
         Value("logins with a password", "1/s", rates, "over four connections, Argon2id", "0.6 1/s"),
-        Value("  others meanwhile, 99th percentile", "ms", beside, "GET /api/v1/me each 5 ms, over one connection"),
+        Value("  others meanwhile, 99th percentile", "ms", others, "GET /api/v1/me each 5 ms, over one connection"),
     ]
 
 

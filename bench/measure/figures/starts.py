@@ -26,9 +26,9 @@ STAGES = (
     ("placed", "placed", "the allocation's event `placed`"),
     ("told", "agent told", "the agent's file spec.json (times of files are exact to some 4 ms)"),
     ("supervisor", "started", "the supervisor's first instruction, before the sandbox is built"),
-    ("sandbox", "sandbox", "the sandbox stands; not in containers, where the engine built it before"),
+    ("sandbox", "sandbox", "the sandbox is set up; not in containers, where the engine built it before"),
     ("context", "context", "the files of the experiment are fetched and unpacked"),
-    ("met", "rendezvous", "the master has heard of all containers, and told them of each other"),
+    ("met", "rendezvous", "the master has received the start of all containers, and sent them each other's addresses"),
     ("exec", "execution", "the entrypoint is executed"),
     ("line", "user code", "the supervisor has read the first line: interpreter and user code"),
     ("seen", "seen", "a client that follows the log has the line"),
@@ -56,7 +56,7 @@ def submit_to_first_line(plan: Plan, store_kind: str) -> Outcome:
 
 
 def submit_in_docker(plan: Plan, store_kind: str) -> Outcome:
-    """The same in a container, beside what `docker run` of the same image costs."""
+    """The same in a container, compared with `docker run` of the same image."""
     image = _image(plan)
     with (
         own(store_kind) as store,
@@ -146,7 +146,7 @@ class _Way:
             Value(f"{prefix}submit to seen by a follower", "ms", between("sent", "seen"), "with the log's way"),
         ]
         if not stages:
-            values.append(Value("  POST answered", "ms", between("sent", "answered"), "beside the way: the answer"))
+            values.append(Value("  POST answered", "ms", between("sent", "answered"), "not in the sum: the response"))
         before = "sent"
         for moment, name, known in STAGES:
             if any(moment not in way for way in self.ways):
@@ -168,7 +168,7 @@ def _agent_side(cluster: Cluster, container: str) -> dict[str, float]:
     """What the agent and the supervisor left in the container's directory."""
     directory = cluster.root / "agent" / "containers" / container
     try:
-        told = (directory / "spec.json").stat().st_mtime_ns / 1e9
+        notified = (directory / "spec.json").stat().st_mtime_ns / 1e9
         stages = json.loads((directory / "run" / "started.json").read_text())["stages"]
     except OSError as error:
         raise Failed(f"the agent's files of container {container} cannot be read: {error}") from error
@@ -179,7 +179,7 @@ def _agent_side(cluster: Cluster, container: str) -> dict[str, float]:
         "met": stages["rendezvous_done"],
         "exec": stages["entrypoint_exec"],
     }
-    return {"told": told, **{name: micros / 1e6 for name, micros in found.items() if micros is not None}}
+    return {"told": notified, **{name: micros / 1e6 for name, micros in found.items() if micros is not None}}
 
 
 def _log(cluster: Cluster, trial: int) -> str:
