@@ -1,13 +1,15 @@
 //! House rules as checks: `cargo run -p xtask -- check`. The tests of this crate run them too.
 //!
 //! [`graph`] holds the rules on which crate may depend on which, [`files`] the rules on the files of the repository,
-//! [`citations`] those on what comments and documents cite, [`handlers`] those on the handlers of requests. All are
+//! [`citations`] those on what comments and documents cite, [`words`] those on the words in comments and names,
+//! [`handlers`] those on the handlers of requests. All are
 //! functions of data; only [`workspace`] asks `cargo` and `git`.
 
 mod citations;
 mod files;
 mod graph;
 mod handlers;
+mod words;
 mod workspace;
 
 use std::io::Write as _;
@@ -48,6 +50,7 @@ fn check() -> anyhow::Result<Findings> {
         handlers::check(path, text, &mut findings);
         findings.errors.extend(graph::impure(path, text));
         pages.check(path, text, &mut findings);
+        words::check(path, text, &mut findings);
     }
     Ok(findings)
 }

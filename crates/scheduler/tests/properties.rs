@@ -269,7 +269,7 @@ fn shuffled(world: &World, by: usize) -> World {
     other
 }
 
-/// Tells a planner what is different.
+/// Updates a planner with the differences.
 fn update(planner: &mut Planner, before: &World, after: &World) {
     if before.pool.settings != after.pool.settings {
         planner.set_settings(after.pool.settings.clone());
@@ -386,7 +386,7 @@ fn probe(planner: &mut Planner, world: &World, number: usize) -> Result<(), Test
 proptest! {
     /// A planner that is updated with every change decides what a plan of everything decides, and reports every reason.
     #[test]
-    fn a_planner_that_is_told_changes_knows_everything(
+    fn a_planner_updated_with_changes_decides_as_one_of_everything(
         start in starts(),
         history in prop::collection::vec(events(), 1..80),
         refreshed in prop_oneof![Just(usize::MAX), 0_usize..4],

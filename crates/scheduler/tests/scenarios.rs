@@ -106,7 +106,7 @@ fn best_fit_puts_zero_slot_work_beside_slot_work() {
 }
 
 #[test]
-fn row_1_without_preemption_room_is_kept_empty_for_the_more_important() {
+fn row_1_without_preemption_slots_are_kept_free_for_the_more_important() {
     let waits_b = wait("b", "not_enough_free_slots");
     let waits_a = wait("A7", "behind_higher_priority");
     pool()
@@ -169,7 +169,7 @@ fn row_3_preemptible_work_backfills_behind_a_blocked_one() {
 }
 
 #[test]
-fn row_4_backfill_makes_room_when_the_blocked_one_can_start() {
+fn row_4_backfill_is_preempted_when_the_blocked_one_can_start() {
     row_3(&prio(50))
         .expect(&[wait("x", "not_enough_free_slots"), start("y")])
         .then(|w| {
@@ -615,7 +615,7 @@ fn excluded_agents_are_passed_over() {
 }
 
 #[test]
-fn room_that_stops_for_other_reasons_is_counted_on() {
+fn slots_of_work_that_stops_for_other_reasons_are_counted() {
     let mut world = pool()
         .agent("a", 4)
         .preemption()

@@ -66,7 +66,7 @@ pub(crate) enum Phase {
     Assigned,
     /// About to be started, or started: after a restart the agent must look for it.
     Launching,
-    /// Started.
+    /// It was started.
     Started(Started),
     /// Ended; the rest of its logs is still to be shipped. The end is reported to the master after that; until then
     /// the

@@ -86,7 +86,7 @@ pub(crate) enum EngineState {
     Ended { id: String },
 }
 
-/// How a container ended, as far as the engine can tell.
+/// How a container ended, as far as the engine knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EngineEnd {
     /// It does not exist any more.

@@ -54,7 +54,7 @@ fn from_environment(name: &str, default: u64) -> u64 {
 thread_local! {
     /// Whether panics of this thread are caught and reported by this test.
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
-    static TOLD: RefCell<String> = const { RefCell::new(String::new()) };
+    static PANIC_MESSAGE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// What a closure panicked with, if it did.
@@ -64,7 +64,7 @@ fn panic_message_of(act: impl FnOnce()) -> Option<String> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if CAUGHT.get() {
-                TOLD.set(info.to_string());
+                PANIC_MESSAGE.set(info.to_string());
             } else {
                 before(info);
             }
@@ -73,7 +73,7 @@ fn panic_message_of(act: impl FnOnce()) -> Option<String> {
     CAUGHT.set(true);
     let outcome = catch_unwind(AssertUnwindSafe(act));
     CAUGHT.set(false);
-    outcome.err().map(|_| TOLD.take())
+    outcome.err().map(|_| PANIC_MESSAGE.take())
 }
 
 fn state_of(observation: &Observation<'_>) -> judge::State {
