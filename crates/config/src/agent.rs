@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::container::schema::NOT_EMPTY;
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode};
 use crate::explain::{ExplainedKey, rows};
 use crate::layers::{Sources, env_names, load};
 use crate::master::Log;
@@ -431,12 +431,12 @@ fn tls(checker: &mut Checker, node: &Node) {
         checker.error_in(
             "master_cert",
             cert.at.as_ref(),
-            "cannot be combined with \"skip_verify\"",
+            ErrorCode::Conflict.message("cannot be combined with \"skip_verify\""),
         );
     }
     for (one, other) in [("client_cert", "client_key"), ("client_key", "client_cert")] {
         if let (Some(file), None) = (given(node, one), given(node, other)) {
-            let message = format!("is required beside \"{one}\"");
+            let message = ErrorCode::Missing.message(format!("is required beside \"{one}\""));
             checker.error_in(other, file.at.as_ref(), message);
         }
     }
@@ -450,7 +450,11 @@ fn check_document(checker: &mut Checker, root: &Node) {
         for key in ["tls_cert", "tls_key"] {
             if given(root, key).is_none() {
                 let at = root.get("tls").and_then(|node| node.at.clone());
-                checker.error_in(key, at.as_ref(), "is required for TLS on the debug server");
+                checker.error_in(
+                    key,
+                    at.as_ref(),
+                    ErrorCode::Missing.message("is required for TLS on the debug server"),
+                );
             }
         }
     }
@@ -473,7 +477,7 @@ fn check_document(checker: &mut Checker, root: &Node) {
         checker.error_in(
             "agent_token_file",
             file.at.as_ref(),
-            "cannot be combined with \"agent_token\"",
+            ErrorCode::Conflict.message("cannot be combined with \"agent_token\""),
         );
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::origin::Source;
@@ -27,6 +28,57 @@ pub struct Position {
     pub column: u32,
 }
 
+/// Kinds of errors, by which code tells them apart. Messages are for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The text is neither YAML nor JSON, or not one document.
+    Syntax,
+    /// The text, or what it holds, is larger or deeper than a configuration may be.
+    TooLarge,
+    /// A key is given twice in one map.
+    DuplicateKey,
+    /// A value is required and not given.
+    Missing,
+    /// There is no such key, or it belongs to another kind of document or section.
+    UnknownKey,
+    /// The value has another type than the key.
+    WrongType,
+    /// A number, or the number of characters or elements, is below or above what is allowed.
+    OutOfRange,
+    /// The value is none of the allowed words.
+    NotOneOf,
+    /// Two keys exclude each other.
+    Conflict,
+    /// The key or the value was allowed in earlier versions.
+    Removed,
+    /// Anything else that is wrong with a value.
+    Invalid,
+}
+
+impl ErrorCode {
+    /// The text of an error of this kind.
+    pub fn message(self, text: impl Into<String>) -> Message {
+        Message {
+            code: self,
+            text: text.into(),
+        }
+    }
+}
+
+/// The text of an error with its kind. A text alone is of the kind [`ErrorCode::Invalid`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    code: ErrorCode,
+    text: String,
+}
+
+impl<T: Into<String>> From<T> for Message {
+    fn from(text: T) -> Self {
+        ErrorCode::Invalid.message(text)
+    }
+}
+
 /// One mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
@@ -38,6 +90,8 @@ pub struct ConfigError {
     pub column: Option<u32>,
     /// The file, variable, flag or template that gave the value. `None` = the one document at hand.
     pub source: Option<Arc<str>>,
+    /// The kind of error.
+    pub code: ErrorCode,
     /// What is wrong, what was found and what is allowed: lower case, no full stop.
     pub message: String,
     /// What to do instead, when there is a good guess.
@@ -52,24 +106,26 @@ impl ConfigError {
     pub fn new(
         path: impl Into<String>,
         position: Option<&Position>,
-        message: impl Into<String>,
+        message: impl Into<Message>,
     ) -> Self {
+        let Message { code, text } = message.into();
         let lined = position.filter(|position| position.line > 0);
         Self {
             path: shortened(path.into()),
             line: lined.map(|position| position.line),
             column: lined.map(|position| position.column),
             source: position.and_then(named),
-            message: shortened(message.into()),
+            code,
+            message: shortened(text),
             hint: None,
             repaired: None,
         }
     }
 
-    /// The mistake as JSON: `{"path", "message", "source", "line", "column", "hint", "repaired"}`, null what there is not.
+    /// The mistake as JSON: `{"path", "code", "message", "source", "line", "column", "hint", "repaired"}`, null what there is not.
     pub fn to_json(&self) -> Value {
         json!({
-            "path": self.path, "message": self.message, "source": self.source.as_deref(),
+            "path": self.path, "code": self.code, "message": self.message, "source": self.source.as_deref(),
             "line": self.line, "column": self.column,
             "hint": self.hint, "repaired": self.repaired.as_deref(),
         })
@@ -81,6 +137,7 @@ impl ConfigError {
         let number = |key: &str| value[key].as_u64().and_then(|n| u32::try_from(n).ok());
         Self {
             path: text("path").unwrap_or_default(),
+            code: ErrorCode::deserialize(&value["code"]).unwrap_or(ErrorCode::Invalid),
             message: text("message").unwrap_or_default(),
             source: text("source").map(Into::into),
             line: number("line"),
@@ -188,7 +245,7 @@ impl fmt::Display for ConfigError {
 /// Forgets of the mistakes of one document that something is missing of which another one tells: it is there, and
 /// could not be read.
 pub(crate) fn forget_missing_of_given(errors: &mut Vec<ConfigError>) {
-    let is_missing = |error: &ConfigError| error.message.starts_with("is required");
+    let is_missing = |error: &ConfigError| error.code == ErrorCode::Missing;
     if !errors.iter().any(is_missing) {
         return;
     }

@@ -304,7 +304,7 @@ fn parsed(kind: Kind, path: &str, text: &str, place: &Position) -> Result<Node, 
             failed
                 .0
                 .into_iter()
-                .map(|error| ConfigError::new(path, Some(place), error.message))
+                .map(|error| ConfigError::new(path, Some(place), error.code.message(error.message)))
                 .collect()
         })?
     };

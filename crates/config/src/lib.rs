@@ -40,7 +40,7 @@ pub mod yaml;
 pub use agent::AgentConfig;
 pub use container::TaskContainerDefaults;
 pub use document::DocumentKind;
-pub use errors::{ConfigError, ConfigErrors, ConfigWarning};
+pub use errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode};
 pub use experiment::{CompletionDefaults, ExperimentConfig, Submitted, apply_overrides};
 pub use layers::Sources;
 pub use master::MasterConfig;

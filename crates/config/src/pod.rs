@@ -8,6 +8,7 @@ mod merge;
 
 use serde_json::{Value, json};
 
+use crate::errors::ErrorCode;
 use crate::schema::{Checker, Kind, Segment, Special, special};
 use crate::yaml::{Node, Tree};
 
@@ -266,7 +267,7 @@ fn pod_keys(checker: &mut Checker, node: &Node) {
         if known {
             continue;
         }
-        let message = "is not a known key of a pod; known are \"apiVersion\", \"kind\", \"metadata\", \"spec\"";
+        let message = ErrorCode::UnknownKey.message("is not a known key of a pod; known are \"apiVersion\", \"kind\", \"metadata\", \"spec\"");
         let hint = if SPEC_KEYS.contains(&key.as_str()) && !is_ours(checker, key, member) {
             checker.belongs_below(
                 key,
@@ -322,7 +323,7 @@ fn check_spec(checker: &mut Checker, spec: &Node) {
             checker.error_hint_in(
                 "nodeSelectorTerms",
                 terms.at.as_ref(),
-                "is not a key of an affinity",
+                ErrorCode::UnknownKey.message("is not a key of an affinity"),
                 "use \"nodeSelector\", or \"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms\"",
             );
         });
@@ -353,7 +354,11 @@ fn each(checker: &mut Checker, node: &Node, list: &str, look: impl Fn(&mut Check
                     .members()
                     .is_some_and(|members| members.keys().all(|key| key.starts_with('$')));
                 if item.get("name").is_none() && !is_directive {
-                    checker.error_in("name", item.at.as_ref(), "is required");
+                    checker.error_in(
+                        "name",
+                        item.at.as_ref(),
+                        ErrorCode::Missing.message("is required"),
+                    );
                 }
                 look(checker, item);
             });
@@ -379,7 +384,7 @@ fn spec_keys(checker: &mut Checker, spec: &Node) {
             checker.error_hint_in(
                 name,
                 member.at.as_ref(),
-                "is a key of a container, not of a pod's spec",
+                ErrorCode::UnknownKey.message("is a key of a container, not of a pod's spec"),
                 format!(
                     "put it into an element of \"containers\" with the name \"{TASK_CONTAINER}\""
                 ),
@@ -417,7 +422,7 @@ fn container_keys(checker: &mut Checker, node: &Node) {
             checker.error_hint_in(
                 name,
                 member.at.as_ref(),
-                "is a key of a pod's spec, not of a container",
+                ErrorCode::UnknownKey.message("is a key of a pod's spec, not of a container"),
                 format!("put it beside \"containers\", as \"spec.{name}\""),
             );
         } else {
@@ -439,7 +444,7 @@ fn volume(checker: &mut Checker, node: &Node) {
                 checker.error_hint_in(
                     "name",
                     name.at.as_ref(),
-                    "is a key of the volume, not of its source",
+                    ErrorCode::UnknownKey.message("is a key of the volume, not of its source"),
                     format!("indent it like \"{source}\""),
                 );
             });

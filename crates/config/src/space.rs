@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Number, Value, json};
 
-use crate::errors::{ConfigError, Position};
+use crate::errors::{ConfigError, ErrorCode, Position};
 use crate::hyperparameters::{Hyperparameter, Space};
 use crate::limits::{log_problem, range_problem};
 use crate::schema::{Checker, Special, closest, cut, snake, special};
@@ -127,7 +127,7 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
         checker.within("type", |checker| {
             checker.error_hint(
                 kind.at.as_ref(),
-                format!("must be one of \"const\", \"int\", \"double\", \"log\", \"categorical\", not {given}"),
+                ErrorCode::NotOneOf.message(format!("must be one of \"const\", \"int\", \"double\", \"log\", \"categorical\", not {given}")),
                 hint,
             );
         });
@@ -136,7 +136,9 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
     let before = checker.errors.len();
     for (key, member) in members {
         if key != "type" && !keys.iter().any(|(known, _)| known == key) {
-            let message = format!("is not a key of a hyperparameter of type \"{name}\"");
+            let message = ErrorCode::UnknownKey.message(format!(
+                "is not a key of a hyperparameter of type \"{name}\""
+            ));
             match closest(
                 &snake(key).replace('_', ""),
                 keys.iter().map(|(known, _)| *known),
@@ -157,7 +159,9 @@ fn parameter(checker: &mut Checker, node: &Node) -> Option<Hyperparameter> {
     };
     for (key, needed) in *keys {
         if *needed && given(key).is_none() {
-            let message = format!("is required for a hyperparameter of type \"{name}\"");
+            let message = ErrorCode::Missing.message(format!(
+                "is required for a hyperparameter of type \"{name}\""
+            ));
             checker.error_in(key, node.at.as_ref(), message);
         }
     }
@@ -184,7 +188,11 @@ fn typed<'n>(
                 return None;
             };
             if items.is_empty() {
-                checker.error_in("vals", vals.at.as_ref(), "must hold at least one value");
+                checker.error_in(
+                    "vals",
+                    vals.at.as_ref(),
+                    ErrorCode::OutOfRange.message("must hold at least one value"),
+                );
                 return None;
             }
             Some(Hyperparameter::Categorical(
@@ -223,7 +231,7 @@ fn typed<'n>(
                 checker.error_in(
                     "base",
                     given("base").and_then(|node| node.at.as_ref()),
-                    "must be above 0",
+                    ErrorCode::OutOfRange.message("must be above 0"),
                 );
                 return None;
             }

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::errors::ErrorCode;
 use crate::schema::{
     Block, Checker, Field, Kind, NATURAL_32, Special, Union, cut, field, text_by, union, variant,
 };
@@ -320,14 +321,15 @@ fn check(checker: &mut Checker, node: &Node) {
                 checker.error_in(
                     "credential",
                     credential.at.as_ref(),
-                    "cannot be combined with \"connection_string\"",
+                    ErrorCode::Conflict.message("cannot be combined with \"connection_string\""),
                 );
             }
             let both = (connection.is_some(), node.get("account_url").is_some());
             if checker.stage.is_complete() && both.0 == both.1 {
                 checker.error(
                     node.at.as_ref(),
-                    "choose exactly one of \"connection_string\" and \"account_url\"",
+                    ErrorCode::Conflict
+                        .message("choose exactly one of \"connection_string\" and \"account_url\""),
                 );
             }
         }

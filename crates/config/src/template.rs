@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::document::read_layer;
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, each_once};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode, each_once};
 use crate::origin::Source;
 use crate::repair;
 use crate::schema::{Checker, Document, Stage};
@@ -50,7 +50,8 @@ impl Template {
             let error = ConfigError::new(
                 "template",
                 other.at.as_ref(),
-                "is not a key of a template: a template cannot build upon another",
+                ErrorCode::UnknownKey
+                    .message("is not a key of a template: a template cannot build upon another"),
             )
             .with_hint("name both where the work is submitted, the stronger one last");
             return Err(error.into());
@@ -110,9 +111,7 @@ fn checked(document: &'static Document, root: &Node) -> Checker {
 
 /// Whether an error says that a document of this kind has no such key.
 fn is_unknown(error: &ConfigError) -> bool {
-    let message = &error.message;
-    message.starts_with("is not a known key")
-        || (message.starts_with("is a key of ") && message.contains(", not of "))
+    error.code == ErrorCode::UnknownKey
 }
 
 /// Where one kind of document finds errors: a text that is none of ours has thousands of them.

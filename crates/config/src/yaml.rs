@@ -17,7 +17,9 @@ use std::sync::Arc;
 // The event parser beneath serde-saphyr: an untyped tree with positions is more than serde's data model can carry.
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
 
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, MAX_TOLD, Position};
+use crate::errors::{
+    ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_TOLD, Message, Position,
+};
 use crate::schema::cut;
 
 pub use emit::to_yaml;
@@ -100,23 +102,28 @@ pub(crate) fn read(text: &str) -> Result<Reading, ConfigErrors> {
 
 fn read_within(text: &str, limits: Limits) -> Result<Reading, ConfigErrors> {
     if text.len() > limits.text_bytes {
-        let message = format!(
+        let message = ErrorCode::TooLarge.message(format!(
             "has {} bytes; at most {} are allowed",
             text.len(),
             limits.text_bytes
-        );
+        ));
         return Err(ConfigError::new("", None, message)
             .with_hint("keep data in files of the context directory")
             .into());
     }
     if let Some(offset) = text.find('\0') {
-        return Err(at_offset(text, offset, "holds a NUL character").into());
+        return Err(at_offset(
+            text,
+            offset,
+            ErrorCode::Syntax.message("holds a NUL character"),
+        )
+        .into());
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let reading = match Builder::new(text, limits).document() {
         Ok(reading) => reading,
         // Whatever it is, it is too large.
-        Err(error) if error.message.starts_with(TOO_LARGE) => return Err(error.into()),
+        Err(error) if error.code == ErrorCode::TooLarge => return Err(error.into()),
         // JSON allows what YAML does not (tabs as indentation); a text that is good JSON is read as JSON.
         Err(error) => match json::read(text, limits) {
             Some(read) => read?,
@@ -134,6 +141,12 @@ fn read_within(text: &str, limits: Limits) -> Result<Reading, ConfigErrors> {
     }
 }
 
+/// Whether the parser's error contains one of these words. Its errors have a text and no kind, so nothing else tells them
+/// apart; this is only asked for advice.
+fn parser_says(error: &ConfigError, words: &[&str]) -> bool {
+    error.code == ErrorCode::Syntax && words.iter().any(|word| error.message.contains(word))
+}
+
 /// What the reader's complaint most often comes from.
 fn syntax_hint(text: &str, error: ConfigError) -> ConfigError {
     let line = error
@@ -146,9 +159,9 @@ fn syntax_hint(text: &str, error: ConfigError) -> ConfigError {
     let indentation = &line[..line.len() - line.trim_start().len()];
     let hint = if indentation.contains('\t') {
         "indent with spaces; YAML takes no tabs there"
-    } else if error.message.contains("mapping values are not allowed") {
+    } else if parser_says(&error, &["mapping values are not allowed"]) {
         "put quotes around a text that holds \": \", and indent the keys of one map alike"
-    } else if error.message.contains("did not find expected") {
+    } else if parser_says(&error, &["did not find expected"]) {
         "indent the keys of one map, and the items of one list, alike"
     } else {
         return error;
@@ -169,13 +182,18 @@ pub fn parse_bytes(bytes: &[u8]) -> Result<Node, ConfigErrors> {
         Ok(text) => parse(text),
         Err(error) => {
             let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            Err(at_offset(&good, good.len(), "is not UTF-8 text").into())
+            Err(at_offset(
+                &good,
+                good.len(),
+                ErrorCode::Syntax.message("is not UTF-8 text"),
+            )
+            .into())
         }
     }
 }
 
 /// A mistake of the whole document at a byte offset of the text.
-fn at_offset(text: &str, offset: usize, message: &str) -> ConfigError {
+fn at_offset(text: &str, offset: usize, message: Message) -> ConfigError {
     let before = &text[..offset];
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
@@ -236,7 +254,8 @@ impl<'text> Builder<'text> {
                     return Err(ConfigError::new(
                         "",
                         Some(&at),
-                        format!("is not YAML: {}", error.info().replace('\n', " ")),
+                        ErrorCode::Syntax
+                            .message(format!("is not YAML: {}", error.info().replace('\n', " "))),
                     ));
                 }
             }
@@ -244,8 +263,13 @@ impl<'text> Builder<'text> {
     }
 
     fn expect_next(&mut self) -> Result<Placed<'text>, ConfigError> {
-        self.next()?
-            .ok_or_else(|| ConfigError::new("", None, "is not YAML: the text ends too early"))
+        self.next()?.ok_or_else(|| {
+            ConfigError::new(
+                "",
+                None,
+                ErrorCode::Syntax.message("is not YAML: the text ends too early"),
+            )
+        })
     }
 
     /// The one document of the text.
@@ -258,7 +282,7 @@ impl<'text> Builder<'text> {
                     return Err(ConfigError::new(
                         "",
                         Some(&at),
-                        "holds several documents; one is allowed",
+                        ErrorCode::Syntax.message("holds several documents; one is allowed"),
                     )
                     .with_hint("remove the \"---\" in between"));
                 }
@@ -271,7 +295,8 @@ impl<'text> Builder<'text> {
                     return Err(ConfigError::new(
                         "",
                         Some(&at),
-                        format!("is not YAML: unexpected {}", event_name(&other)),
+                        ErrorCode::Syntax
+                            .message(format!("is not YAML: unexpected {}", event_name(&other))),
                     ));
                 }
             }
@@ -324,7 +349,8 @@ impl<'text> Builder<'text> {
                 return Err(ConfigError::new(
                     "",
                     Some(&at),
-                    format!("is not YAML: unexpected {}", event_name(&other)),
+                    ErrorCode::Syntax
+                        .message(format!("is not YAML: unexpected {}", event_name(&other))),
                 ));
             }
         };
@@ -481,7 +507,11 @@ impl<'text> Builder<'text> {
 
     /// The key at the current path stands there a second time.
     fn duplicate(&self, at: &Position, first: Option<&Position>) -> ConfigError {
-        let error = ConfigError::new(self.current_path(), Some(at), "is given twice");
+        let error = ConfigError::new(
+            self.current_path(),
+            Some(at),
+            ErrorCode::DuplicateKey.message("is given twice"),
+        );
         match first {
             Some(first) => error.with_hint(format!("the first one is on line {}", first.line)),
             None => error,
@@ -539,20 +569,21 @@ fn merge_sources(node: Node) -> Result<Vec<BTreeMap<String, Node>>, ConfigError>
 }
 
 fn bad_key(at: &Position) -> ConfigError {
-    ConfigError::new("", Some(at), "a key must be a string, not a list or a map")
+    ConfigError::new(
+        "",
+        Some(at),
+        ErrorCode::Syntax.message("a key must be a string, not a list or a map"),
+    )
 }
-
-/// How the refusal of a tree that is too large begins.
-const TOO_LARGE: &str = "has too many values";
 
 fn too_large(at: Option<&Position>, limits: Limits) -> ConfigError {
     ConfigError::new(
         "",
         at,
-        format!(
-            "{TOO_LARGE}: read up to here they take the {} bytes of memory that are allowed",
+        ErrorCode::TooLarge.message(format!(
+            "has too many values: read up to here they take the {} bytes of memory that are allowed",
             limits.tree_bytes
-        ),
+        )),
     )
     .with_hint("keep data in files of the context directory")
 }
@@ -561,7 +592,7 @@ fn too_deep(at: &Position) -> ConfigError {
     ConfigError::new(
         "",
         Some(at),
-        format!("is nested more than {MAX_DEPTH} levels deep"),
+        ErrorCode::TooLarge.message(format!("is nested more than {MAX_DEPTH} levels deep")),
     )
 }
 

@@ -336,6 +336,7 @@ fn what_a_master_found_is_told_where_it_stands_in_the_file() {
         line,
         column: line,
         source: source.map(Into::into),
+        code: det_config::ErrorCode::OutOfRange,
         message: "is refused".to_owned(),
         hint: None,
         repaired: None,
@@ -724,4 +725,46 @@ fn a_correction_passes_the_check_or_says_what_it_leaves() {
         // It is YAML with its comments, to be copied as it is.
         assert!(det_config::yaml::parse(repaired).is_ok(), "{repaired}");
     }
+}
+
+#[test]
+fn errors_carry_codes_that_say_their_kind() {
+    use det_config::ErrorCode;
+    let codes = |text: &str| -> Vec<(String, ErrorCode)> {
+        let errors = det_config::Submitted::parse(text).unwrap_err().0;
+        errors.into_iter().map(|e| (e.path, e.code)).collect()
+    };
+    for (text, path, code) in [
+        ("a: [", "", ErrorCode::Syntax),
+        ("name: a\nname: b", "name", ErrorCode::DuplicateKey),
+        ("maxrestarts: 1", "maxrestarts", ErrorCode::UnknownKey),
+        (
+            "resources: {slots: 1}",
+            "resources.slots",
+            ErrorCode::UnknownKey,
+        ),
+        ("max_restarts: many", "max_restarts", ErrorCode::WrongType),
+        ("max_restarts: -1", "max_restarts", ErrorCode::OutOfRange),
+        (
+            "checkpoint_policy: often",
+            "checkpoint_policy",
+            ErrorCode::NotOneOf,
+        ),
+        ("internal: {}", "internal", ErrorCode::Removed),
+        ("name: ' '", "name", ErrorCode::Invalid),
+        (
+            "bind_mounts: [{host_path: /a}]",
+            "bind_mounts[0].container_path",
+            ErrorCode::Missing,
+        ),
+        (
+            "resources: {resource_pool: a, resource_pools: [b]}",
+            "resources.resource_pools",
+            ErrorCode::Conflict,
+        ),
+    ] {
+        assert_eq!(codes(text), [(path.to_owned(), code)], "{text}");
+    }
+    let deep = format!("data: {}", "[".repeat(200) + &"]".repeat(200));
+    assert_eq!(codes(&deep), [(String::new(), ErrorCode::TooLarge)]);
 }

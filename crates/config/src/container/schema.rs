@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Value, json};
 
 use super::log_policies::LOG_POLICIES;
+use crate::errors::ErrorCode;
 use crate::pod::POD;
 use crate::schema::{
     Checker, Field, Kind, Merge, NATURAL, NATURAL_32, PORT, POSITIVE, POSITIVE_32, REAL_PORT,
@@ -443,7 +444,8 @@ fn per_device(
             if KINDS.contains(&key.as_str()) {
                 checker.value(member, item);
             } else {
-                let message = "is not a known key; known are \"cpu\", \"cuda\", \"rocm\"";
+                let message = ErrorCode::UnknownKey
+                    .message("is not a known key; known are \"cpu\", \"cuda\", \"rocm\"");
                 match advice(key) {
                     Some(hint) => checker.error_hint(member.at.as_ref(), message, hint),
                     None => checker.error(member.at.as_ref(), message),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::errors::ConfigWarning;
+use crate::errors::{ConfigWarning, ErrorCode};
 use crate::hyperparameters::{Hyperparameter, Space};
 use crate::limits;
 use crate::schema::{Checker, Stage};
@@ -22,7 +22,7 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
         let text = |key| root.get(key).and_then(Node::text).unwrap_or_default();
         for (given, missing) in [("workspace", "project"), ("project", "workspace")] {
             if !text(given).is_empty() && text(missing).is_empty() {
-                let message = format!("is required beside \"{given}\"");
+                let message = ErrorCode::Missing.message(format!("is required beside \"{given}\""));
                 let at = root.get(given).and_then(|node| node.at.clone());
                 checker.error_in(missing, at.as_ref(), message);
             }
@@ -100,7 +100,7 @@ fn epochs_of_trial_class(checker: &mut Checker, root: &Node) {
         checker.error_hint_in(
             "records_per_epoch",
             root.find(path).and_then(|length| length.at.as_ref()),
-            format!("is required: \"{path}\" counts epochs, and a trial class does not know how long one is"),
+            ErrorCode::Missing.message(format!("is required: \"{path}\" counts epochs, and a trial class does not know how long one is")),
             "give the number of records in the training data",
         );
     }
@@ -225,7 +225,7 @@ pub(super) fn searcher(checker: &mut Checker, node: &Node) {
         checker.error_in(
             "source_checkpoint_uuid",
             uuid.at.as_ref(),
-            "cannot be combined with \"source_trial_id\"; choose one",
+            ErrorCode::Conflict.message("cannot be combined with \"source_trial_id\"; choose one"),
         );
     }
 }
@@ -307,7 +307,9 @@ pub(super) fn resources(checker: &mut Checker, node: &Node) {
         checker.error_in(
             "resource_pools",
             several.at.as_ref(),
-            "cannot be combined with \"resource_pool\"; put that pool first in the list",
+            ErrorCode::Conflict.message(
+                "cannot be combined with \"resource_pool\"; put that pool first in the list",
+            ),
         );
     }
     if let Some(Tree::List(items)) = node.get("resource_pools").map(|several| &several.tree) {
@@ -344,7 +346,9 @@ pub(super) fn profiling(checker: &mut Checker, node: &Node) {
         checker.error_in(
             "end_after_batch",
             end.at.as_ref(),
-            format!("must not be below \"begin_on_batch\", which is {begin}"),
+            ErrorCode::OutOfRange.message(format!(
+                "must not be below \"begin_on_batch\", which is {begin}"
+            )),
         );
     }
 }

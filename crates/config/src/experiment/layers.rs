@@ -13,7 +13,7 @@ use super::{
     typed, with_defaults,
 };
 use crate::container::{LaidOver, layer_under};
-use crate::errors::{ConfigErrors, ConfigWarning, each_once};
+use crate::errors::{ConfigErrors, ConfigWarning, ErrorCode, each_once};
 use crate::explain::{ExplainedKey, rows};
 use crate::master::Underlay;
 use crate::origin::{Layer, Source};
@@ -174,7 +174,7 @@ impl Submitted {
             checker.error_hint_in(
                 "entrypoint",
                 None,
-                "is required: the command that trains",
+                ErrorCode::Missing.message("is required: the command that trains"),
                 "for example \"python3 train.py\"",
             );
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Number;
 
-use crate::errors::Position;
+use crate::errors::{ErrorCode, Message, Position};
 use crate::schema::{Checker, Stage};
 use crate::yaml::{Node, Tree};
 
@@ -37,14 +37,20 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
         checker.within("batches_per_step", |checker| {
             checker.error_hint(
                 step.at.as_ref(),
-                "was removed",
+                ErrorCode::Removed.message("was removed"),
                 "remove it; training code says how long it trains, and the searcher, where it halves, with \"max_time\"",
             );
         });
     }
 }
 
-fn refuse(checker: &mut Checker, node: &mut Node, key: &str, message: &str, hint: &str) {
+fn refuse(
+    checker: &mut Checker,
+    node: &mut Node,
+    key: &str,
+    message: impl Into<Message>,
+    hint: &str,
+) {
     if let Some(member) = node.take(key) {
         checker.within(key, |checker| {
             checker.error_hint(member.at.as_ref(), message, hint);
@@ -94,7 +100,13 @@ fn labels(root: &mut Node) {
 }
 
 fn removed(checker: &mut Checker, root: &mut Node) {
-    refuse(checker, root, "internal", "was removed", "remove it");
+    refuse(
+        checker,
+        root,
+        "internal",
+        ErrorCode::Removed.message("was removed"),
+        "remove it",
+    );
     if let Some(resources) = root.get_mut("resources") {
         checker.within("resources", |checker| {
             if resources.get("slots").is_some() {
@@ -104,7 +116,8 @@ fn removed(checker: &mut Checker, root: &mut Node) {
                 checker,
                 resources,
                 "slots",
-                "is a key of notebooks, shells and commands, not of experiments",
+                ErrorCode::UnknownKey
+                    .message("is a key of notebooks, shells and commands, not of experiments"),
                 "use \"resources.slots_per_trial\"",
             );
         });
@@ -115,7 +128,7 @@ fn removed(checker: &mut Checker, root: &mut Node) {
                 checker,
                 environment,
                 "runtime_packages",
-                "was removed",
+                ErrorCode::Removed.message("was removed"),
                 "install packages in the image or in a startup hook",
             );
         });
@@ -153,12 +166,22 @@ fn steps(checker: &mut Checker, searcher: &mut Node, batches_per_step: Option<&N
                 put_length(searcher, "batches", total.into(), max_steps.at.clone());
             }
             None => checker.within("max_steps", |checker| {
-                checker.error_hint(max_steps.at.as_ref(), "was removed", advice);
+                checker.error_hint(
+                    max_steps.at.as_ref(),
+                    ErrorCode::Removed.message("was removed"),
+                    advice,
+                );
             }),
         }
     }
     for key in ["target_trial_steps", "step_budget", "steps_per_round"] {
-        refuse(checker, searcher, key, "was removed", advice);
+        refuse(
+            checker,
+            searcher,
+            key,
+            ErrorCode::Removed.message("was removed"),
+            advice,
+        );
     }
 }
 

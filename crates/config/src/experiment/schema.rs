@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::container::log_policies::LOG_POLICIES;
 use crate::container::schema::{BIND_MOUNTS, BYTE_SIZE, DEVICES, ENVIRONMENT, PBS, SLURM};
+use crate::errors::ErrorCode;
 use crate::schema::{
     Checker, Document, Kind, Merge, NATURAL, NATURAL_32, OldKey, POSITIVE, POSITIVE_32, REAL_PORT,
     Section, Special, field, section, special, text_by,
@@ -538,7 +539,7 @@ fn tensorboard_storage(checker: &mut Checker, node: &mut Node) {
             checker.error_in(
                 key,
                 member.at.as_ref(),
-                "is not a key of TensorBoard storage",
+                ErrorCode::UnknownKey.message("is not a key of TensorBoard storage"),
             );
         }
     }
@@ -548,7 +549,7 @@ fn tensorboard_storage(checker: &mut Checker, node: &mut Node) {
         checker.error_in(
             "type",
             at.as_ref(),
-            "must be one of \"shared_fs\", \"s3\", \"gcs\"",
+            ErrorCode::NotOneOf.message("must be one of \"shared_fs\", \"s3\", \"gcs\""),
         );
     }
 }

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::Schedule;
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
+use crate::errors::ErrorCode;
 use crate::schema::{
     Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, field, section,
     special, text_by, union, variant,
@@ -525,7 +526,7 @@ fn together(checker: &mut Checker, node: &Node, keys: &[&str]) {
     };
     for key in keys {
         if filled(node, key).is_none() {
-            let message = format!("is required beside \"{}\"", given.0);
+            let message = ErrorCode::Missing.message(format!("is required beside \"{}\"", given.0));
             checker.error_in(key, given.1.at.as_ref(), message);
         }
     }
@@ -550,7 +551,7 @@ fn client_tls(checker: &mut Checker, node: &Node) {
         checker.error_in(
             "certificate",
             file.at.as_ref(),
-            "cannot be combined with \"skip_verify\"",
+            ErrorCode::Conflict.message("cannot be combined with \"skip_verify\""),
         );
     }
 }
@@ -568,7 +569,7 @@ fn ssh_keys(checker: &mut Checker, node: &Node) {
             "means something only for key type \"RSA\"",
         );
     } else if bits < 2048 {
-        let message = format!("must be at least 2048, not {bits}");
+        let message = ErrorCode::OutOfRange.message(format!("must be at least 2048, not {bits}"));
         checker.error_in("rsa_key_size", at, message);
     }
 }
@@ -608,7 +609,9 @@ fn lifespans(checker: &mut Checker, node: &Node) {
         checker.error_in(
             "default_lifespan_days",
             at.as_ref(),
-            format!("must be at most the {max} of \"max_lifespan_days\""),
+            ErrorCode::OutOfRange.message(format!(
+                "must be at most the {max} of \"max_lifespan_days\""
+            )),
         );
     }
 }
@@ -623,12 +626,17 @@ fn database(checker: &mut Checker, node: &Node) {
         (Some(url), Some(_)) => checker.error_in(
             "url",
             url.at.as_ref(),
-            "cannot be combined with \"user\", \"password\", \"host\" or \"name\"",
+            ErrorCode::Conflict
+                .message("cannot be combined with \"user\", \"password\", \"host\" or \"name\""),
         ),
         (None, Some(part)) => {
             for key in ["host", "name", "user"] {
                 if node.get(key).is_none() {
-                    checker.error_in(key, part.at.as_ref(), "is required for PostgreSQL");
+                    checker.error_in(
+                        key,
+                        part.at.as_ref(),
+                        ErrorCode::Missing.message("is required for PostgreSQL"),
+                    );
                 }
             }
         }
@@ -691,7 +699,7 @@ fn strong_password(checker: &mut Checker, node: &mut Node) {
     if !text.is_empty() && !strong {
         checker.error(
             node.at.as_ref(),
-            "must have at least 8 characters, among them an upper case letter, a lower case letter and a digit",
+            ErrorCode::OutOfRange.message("must have at least 8 characters, among them an upper case letter, a lower case letter and a digit"),
         );
     }
 }

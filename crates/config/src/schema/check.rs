@@ -8,8 +8,8 @@ use std::collections::HashSet;
 
 use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
 use crate::errors::{
-    ConfigError, ConfigErrors, ConfigWarning, MAX_KEPT, MAX_TOLD, Position, each_once,
-    forget_missing_of_given,
+    ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_KEPT, MAX_TOLD, Message, Position,
+    each_once, forget_missing_of_given,
 };
 use crate::secrets::{found_text, is_place_of_secrets};
 use crate::units::parse_duration;
@@ -92,10 +92,6 @@ impl Mistakes {
 /// Characters of a value that are quoted in a mistake.
 const MAX_QUOTED: usize = 60;
 
-fn is_of_unknown_key(error: &ConfigError) -> bool {
-    error.message.starts_with("is not a known key")
-}
-
 impl Checker {
     pub(crate) fn new(document: &'static Document, stage: Stage) -> Self {
         Self {
@@ -138,7 +134,10 @@ impl Checker {
             let at = (error.line, error.column);
             (error.path.clone(), error.source.clone(), at)
         };
-        let unknown = earlier.errors.iter().filter(|e| is_of_unknown_key(e));
+        let unknown = earlier
+            .errors
+            .iter()
+            .filter(|e| e.code == ErrorCode::UnknownKey);
         let told: HashSet<_> = unknown.map(place).collect();
         self.errors.retain(|error| {
             let said = |meant: &String| {
@@ -147,9 +146,8 @@ impl Checker {
                         .strip_prefix(error.path.as_str())
                         .is_some_and(|rest| rest.starts_with('.'))
             };
-            !(error.message.starts_with("is required")
-                && (is_no_map || earlier.meant.iter().any(said)))
-                && !(is_of_unknown_key(error) && told.contains(&place(error)))
+            !(error.code == ErrorCode::Missing && (is_no_map || earlier.meant.iter().any(said)))
+                && !(error.code == ErrorCode::UnknownKey && told.contains(&place(error)))
         });
         self.errors.extend(earlier.errors);
         self.empty.extend(earlier.empty);
@@ -239,7 +237,7 @@ impl Checker {
     }
 
     /// Records a mistake at the current path.
-    pub(crate) fn error(&mut self, at: Option<&Position>, message: impl Into<String>) {
+    pub(crate) fn error(&mut self, at: Option<&Position>, message: impl Into<Message>) {
         if self.errors.len() < MAX_KEPT {
             let error = ConfigError::new(self.path(), at, message);
             self.errors.push(error);
@@ -250,7 +248,7 @@ impl Checker {
     pub(crate) fn error_hint(
         &mut self,
         at: Option<&Position>,
-        message: impl Into<String>,
+        message: impl Into<Message>,
         hint: impl Into<String>,
     ) {
         if self.errors.len() < MAX_KEPT {
@@ -264,7 +262,7 @@ impl Checker {
         &mut self,
         key: &str,
         at: Option<&Position>,
-        message: impl Into<String>,
+        message: impl Into<Message>,
     ) {
         self.within(key, |checker| checker.error(at, message));
     }
@@ -274,7 +272,7 @@ impl Checker {
         &mut self,
         key: &str,
         at: Option<&Position>,
-        message: impl Into<String>,
+        message: impl Into<Message>,
         hint: impl Into<String>,
     ) {
         self.within(key, |checker| checker.error_hint(at, message, hint));
@@ -329,7 +327,8 @@ impl Checker {
 
     /// Records that the value is of the wrong kind.
     pub(crate) fn mismatch(&mut self, node: &Node, expected: &str) {
-        let message = format!("must be {expected}, not {}", self.found(node));
+        let found = self.found(node);
+        let message = ErrorCode::WrongType.message(format!("must be {expected}, not {found}"));
         match self.mismatch_hint(node, expected) {
             Some(hint) => self.error_hint(node.at.as_ref(), message, hint),
             None => self.error(node.at.as_ref(), message),
@@ -433,15 +432,18 @@ impl Checker {
         match node.integer() {
             Some(value) if (min..=max).contains(&value) => node.tree = Tree::Number(value.into()),
             Some(value) if value < min => {
-                let message = format!("must be at least {min}, not {value}");
+                let message =
+                    ErrorCode::OutOfRange.message(format!("must be at least {min}, not {value}"));
                 self.error(node.at.as_ref(), message);
             }
             Some(value) => {
-                let message = format!("must be at most {max}, not {value}");
+                let message =
+                    ErrorCode::OutOfRange.message(format!("must be at most {max}, not {value}"));
                 self.error(node.at.as_ref(), message);
             }
             None => {
                 let message = format!("must be an integer, not {}", cut(&given));
+                let message = ErrorCode::WrongType.message(message);
                 self.error(node.at.as_ref(), message);
             }
         }
@@ -451,7 +453,8 @@ impl Checker {
         match &node.tree {
             Tree::Number(number) if number.as_f64().is_some_and(good) => {}
             Tree::Number(number) => {
-                let message = format!("must be {how} {bound}, not {number}");
+                let message =
+                    ErrorCode::OutOfRange.message(format!("must be {how} {bound}, not {number}"));
                 self.error(node.at.as_ref(), message);
             }
             _ => self.mismatch(node, "a number"),
@@ -462,6 +465,7 @@ impl Checker {
         match &node.tree {
             Tree::Number(number) => {
                 let message = format!("must be a duration with a unit, not the number {number}");
+                let message = ErrorCode::WrongType.message(message);
                 let hint = format!("write \"{number}s\" for seconds");
                 self.error_hint(node.at.as_ref(), message, hint);
             }
@@ -473,7 +477,11 @@ impl Checker {
         match node.text() {
             Some(text) if words.contains(&text) => {}
             Some(text) => {
-                let message = format!("must be one of {}, not {}", quoted(words), self.cited(text));
+                let message = ErrorCode::NotOneOf.message(format!(
+                    "must be one of {}, not {}",
+                    quoted(words),
+                    self.cited(text)
+                ));
                 match closest(text, words.iter().copied()) {
                     Some(word) => {
                         let hint = format!("did you mean \"{word}\"?");
@@ -524,7 +532,9 @@ impl Checker {
             }
             if let Some(given) = members.get(*new) {
                 if given.to_value() != value.to_value() {
-                    let message = format!("is another name of \"{new}\", which is given as well");
+                    let message = ErrorCode::Conflict.message(format!(
+                        "is another name of \"{new}\", which is given as well"
+                    ));
                     self.error_in(old, value.at.as_ref(), message);
                 }
             } else {
@@ -560,7 +570,7 @@ impl Checker {
             };
             if needed {
                 let hint = lower_first(field.about).replace('`', "\"");
-                let message = format!("is required{of}");
+                let message = ErrorCode::Missing.message(format!("is required{of}"));
                 if hint == field.name {
                     self.error_in(field.name, at, message);
                 } else {
@@ -599,7 +609,8 @@ impl Checker {
         });
         let Some(tag) = tag else {
             if self.stage.is_complete() {
-                let message = format!("is required: one of {}", words());
+                let message =
+                    ErrorCode::Missing.message(format!("is required: one of {}", words()));
                 self.error_in(union.tag, at.as_ref(), message);
             } else {
                 // Which keys are allowed shows only when a lower layer has brought the tag.
@@ -615,7 +626,7 @@ impl Checker {
             return self.union_of_unknown(node, &tag, union, &words());
         };
         if let (Note::Retired(advice), false) = (chosen.note, self.stage == Stage::Stored) {
-            let message = format!("\"{}\" was removed", chosen.name);
+            let message = ErrorCode::Removed.message(format!("\"{}\" was removed", chosen.name));
             return self.error_hint_in(union.tag, tag.at.as_ref(), message, advice);
         }
         if chosen.note == Note::Kept {
@@ -652,7 +663,7 @@ impl Checker {
             Some(text) => self.cited(text),
             None => self.found(tag),
         };
-        let message = format!("must be one of {words}, not {given}");
+        let message = ErrorCode::NotOneOf.message(format!("must be one of {words}, not {given}"));
         let current = || union.variants.iter().filter(|v| !v.is_retired());
         let near = tag
             .text()

@@ -1,6 +1,7 @@
 //! Rules between the keys of a task: `docs/contract/configuration.md`, "Rules between keys".
 
 use super::TaskKind;
+use crate::errors::ErrorCode;
 use crate::schema::Checker;
 use crate::yaml::{Node, Tree};
 
@@ -15,7 +16,7 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
                 checker.error_hint_in(
                     "slots_per_trial",
                     slots.at.as_ref(),
-                    "is a key of experiments, not of tasks",
+                    ErrorCode::UnknownKey.message("is a key of experiments, not of tasks"),
                     "use \"resources.slots\"",
                 );
             }
@@ -80,7 +81,7 @@ fn entrypoint(checker: &mut Checker, kind: TaskKind, root: &Node) {
                 checker.error_hint_in(
                     "entrypoint",
                     given.and_then(|node| node.at.as_ref()),
-                    "is required: the program to run and its arguments",
+                    ErrorCode::Missing.message("is required: the program to run and its arguments"),
                     "for example [\"python3\", \"tool.py\"]",
                 );
             }
@@ -146,7 +147,7 @@ pub(super) fn context(checker: &mut Checker, asked: &Node, container_defaults: &
     checker.error_hint_in(
         "work_dir",
         own.at.as_ref(),
-        "cannot be combined with files that come along (--context, --include): they land in a directory of their own",
+        ErrorCode::Conflict.message("cannot be combined with files that come along (--context, --include): they land in a directory of their own"),
         "leave one of the two away",
     );
 }

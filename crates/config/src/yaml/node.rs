@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Number, Value};
 
 use super::scalar;
-use crate::errors::{ConfigError, Position};
+use crate::errors::{ConfigError, ErrorCode, Position};
 use crate::origin::Source;
 
 /// A value and where it was written.
@@ -161,7 +161,7 @@ impl Node {
                 Some(ConfigError::new(
                     path,
                     node.at.as_ref(),
-                    "holds a NUL character",
+                    ErrorCode::Syntax.message("holds a NUL character"),
                 ))
             };
             match &node.tree {

@@ -3,8 +3,8 @@
 //! A scan of the text beside the parser, only after an error, in one pass. It knows quotes, brackets, comments and block
 //! scalars; where it errs, the place is another one and nothing else.
 
-use super::position;
-use crate::errors::ConfigError;
+use super::{parser_says, position};
+use crate::errors::{ConfigError, ErrorCode, Message};
 
 /// A quote or a bracket that was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, Con
         return Err(error);
     };
     let place = (line as usize, column as usize);
-    if error.message.contains("unclosed quote") {
+    if parser_says(&error, &["unclosed quote"]) {
         // The parser came to the end of the text, and remembers where it began.
         return Ok(ConfigError {
             message: NOT_CLOSED.to_owned(),
@@ -56,17 +56,15 @@ pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, Con
                  where the text goes on"
             ),
         };
-        return Ok(moved(opened, message, CLOSE));
+        return Ok(moved(opened, ErrorCode::Syntax.message(message), CLOSE));
     }
-    let is_of_flow = ["flow", "','", "']'", "'}'", "clos", "':'"]
-        .iter()
-        .any(|word| error.message.contains(word));
+    let is_of_flow = parser_says(&error, &["flow", "','", "']'", "'}'", "clos", "':'"]);
     match scan.brackets.last() {
         Some(opened) if is_of_flow && opened.line < place.0 => {
-            let message = format!(
+            let message = ErrorCode::Syntax.message(format!(
                 "is not YAML: the \"{}\" that is opened here is not closed before line {}",
                 opened.character, place.0
-            );
+            ));
             Ok(moved(
                 *opened,
                 message,
@@ -77,7 +75,7 @@ pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, Con
     }
 }
 
-fn moved(opened: Opened, message: String, hint: &str) -> ConfigError {
+fn moved(opened: Opened, message: Message, hint: &str) -> ConfigError {
     let at = position(opened.line, opened.column);
     ConfigError::new("", Some(&at), message).with_hint(hint)
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::container::schema::NOT_EMPTY;
-use crate::errors::Position;
+use crate::errors::{ErrorCode, Position};
 use crate::limits;
 use crate::schema::{
     Block, Checker, Field, Kind, Merge, NATURAL, OldKey, POSITIVE, Special, Union, closest, field,
@@ -280,7 +280,12 @@ fn bounded_length(checker: &mut Checker, node: &mut Node, bound: Kind) {
     if !misspelt.is_empty() {
         for (key, meant, at) in misspelt {
             let hint = format!("did you mean \"{meant}\"?");
-            checker.error_hint_in(&key, at.as_ref(), "is not a known key", hint);
+            checker.error_hint_in(
+                &key,
+                at.as_ref(),
+                ErrorCode::UnknownKey.message("is not a known key"),
+                hint,
+            );
         }
         return;
     }

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::{CLIENT_TLS, IGNORED, filled};
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
+use crate::errors::ErrorCode;
 use crate::schema::{
     Aliases, Checker, Field, Kind, NATURAL_32, PORT, Section, Special, Union, cut, field, section,
     text_by, union, variant,
@@ -236,7 +237,7 @@ fn default_scheduler(checker: &mut Checker, node: &mut Node) {
     if node.text() == Some("priority") {
         return checker.error_hint(
             node.at.as_ref(),
-            "\"priority\" was removed",
+            ErrorCode::Removed.message("\"priority\" was removed"),
             "use \"preemption\"",
         );
     }
@@ -286,8 +287,9 @@ fn gateway(checker: &mut Checker, node: &Node) {
             .get("gateway_port_range_end")
             .or_else(|| node.get("gateway_port_range_start"))
             .and_then(|node| node.at.clone());
-        let message =
-            format!("must be above \"gateway_port_range_start\", which is {start}, not {end}");
+        let message = ErrorCode::OutOfRange.message(format!(
+            "must be above \"gateway_port_range_start\", which is {start}, not {end}"
+        ));
         checker.error_in("gateway_port_range_end", at.as_ref(), message);
     }
 }
@@ -499,7 +501,8 @@ fn manager(checker: &mut Checker, node: &Node) {
                 checker.error_in(
                     "singularity_image_root",
                     given.at.as_ref(),
-                    "cannot be combined with \"apptainer_image_root\"; choose one",
+                    ErrorCode::Conflict
+                        .message("cannot be combined with \"apptainer_image_root\"; choose one"),
                 );
             }
         }
@@ -512,7 +515,11 @@ fn manager(checker: &mut Checker, node: &Node) {
             if slots.and_then(Node::text) == Some("cpu") && !positive {
                 let at = slots.and_then(|node| node.at.as_ref());
                 checker.within("slot_resource_requests", |checker| {
-                    checker.error_in("cpu", at, "must be above 0 for slot type \"cpu\"");
+                    checker.error_in(
+                        "cpu",
+                        at,
+                        ErrorCode::OutOfRange.message("must be above 0 for slot type \"cpu\""),
+                    );
                 });
             }
         }

@@ -6,6 +6,7 @@ use super::manager::{RESOURCE_MANAGER, SCHEDULER};
 use super::provider::PROVIDER;
 use super::{filled, is_true};
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
+use crate::errors::ErrorCode;
 use crate::schema::{Checker, Kind, NATURAL_32, Section, closest, cut, field, section};
 use crate::yaml::{Node, Tree};
 
@@ -146,7 +147,10 @@ pub(super) fn document(checker: &mut Checker, root: &Node) {
         }
         if managed.additional.is_some() && managed.pools.is_empty() {
             managed.within(checker, "resource_pools", |checker| {
-                checker.error(None, "must hold at least one pool");
+                checker.error(
+                    None,
+                    ErrorCode::OutOfRange.message("must hold at least one pool"),
+                );
             });
         }
     }
@@ -219,7 +223,7 @@ fn unique_managers(checker: &mut Checker, all: &[Managed<'_>]) {
                 checker.error_in(
                     "cluster_name",
                     at.as_ref(),
-                    "is required for an additional manager",
+                    ErrorCode::Missing.message("is required for an additional manager"),
                 );
             });
             continue;
@@ -258,7 +262,7 @@ fn default_pools(checker: &mut Checker, managed: &Managed<'_>, root: &Node) {
                 checker.error_in(
                     key,
                     at,
-                    "must be left out beside \"no_default_resource_pools\"",
+                    ErrorCode::Conflict.message("must be left out beside \"no_default_resource_pools\""),
                 );
             } else if !names.contains(&name) {
                 let known: BTreeSet<String> =
@@ -302,12 +306,12 @@ fn slots_of_pods(checker: &mut Checker, root: &Node, all: &[Managed<'_>]) {
                 (None, None) => checker.error_in(
                     KEY,
                     at.as_ref(),
-                    "is required: the most slots that one pod gets",
+                    ErrorCode::Missing.message("is required: the most slots that one pod gets"),
                 ),
                 (None, Some(_)) if several => checker.error_in(
                     KEY,
                     at.as_ref(),
-                    "is required for each of several managers; that of \"task_container_defaults\" is for a single one",
+                    ErrorCode::Missing.message("is required for each of several managers; that of \"task_container_defaults\" is for a single one"),
                 ),
                 (Some(given), Some(_)) if several => checker.warn_in(
                     KEY,
@@ -317,7 +321,7 @@ fn slots_of_pods(checker: &mut Checker, root: &Node, all: &[Managed<'_>]) {
                 (Some(given), Some(_)) => checker.error_in(
                     KEY,
                     given.at.as_ref(),
-                    "is given in \"task_container_defaults.kubernetes\" as well; choose one",
+                    ErrorCode::Conflict.message("is given in \"task_container_defaults.kubernetes\" as well; choose one"),
                 ),
                 _ => {}
             }

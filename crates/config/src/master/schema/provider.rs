@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::container::schema::NOT_EMPTY;
+use crate::errors::ErrorCode;
 use crate::schema::{
     Checker, Kind, NATURAL_32, Section, Special, Union, cut, field, quoted, section, text_by,
     union, variant,
@@ -380,7 +381,10 @@ fn positive_duration(checker: &mut Checker, node: &mut Node) {
         .text()
         .is_some_and(|text| parse_duration(text).is_ok_and(|duration| duration.is_zero()))
     {
-        checker.error(node.at.as_ref(), "must be above 0");
+        checker.error(
+            node.at.as_ref(),
+            ErrorCode::OutOfRange.message("must be above 0"),
+        );
     }
 }
 
@@ -621,7 +625,11 @@ fn gcp_gpus(checker: &mut Checker, node: &Node) {
     let name = kind.and_then(Node::text).unwrap_or("nvidia-tesla-t4");
     let Some((_, allowed)) = GCP_GPUS.iter().find(|(known, _)| *known == name) else {
         let names: Vec<&str> = GCP_GPUS.iter().map(|(name, _)| *name).collect();
-        let message = format!("must be one of {}, not \"{}\"", quoted(&names), cut(name));
+        let message = ErrorCode::NotOneOf.message(format!(
+            "must be one of {}, not \"{}\"",
+            quoted(&names),
+            cut(name)
+        ));
         let at = kind.and_then(|kind| kind.at.clone());
         return checker.error_in("gpu_type", at.as_ref(), message);
     };
@@ -632,10 +640,10 @@ fn gcp_gpus(checker: &mut Checker, node: &Node) {
         && !allowed.contains(&number)
     {
         let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
-        let message = format!(
+        let message = ErrorCode::NotOneOf.message(format!(
             "must be one of {} for GPUs of type \"{name}\", not {number}",
             allowed.join(", ")
-        );
+        ));
         checker.error_in("gpu_num", given.at.as_ref(), message);
     }
 }
@@ -649,7 +657,9 @@ fn provider(checker: &mut Checker, node: &Node) {
             .get("min_instances")
             .or_else(|| node.get("max_instances"))
             .and_then(|node| node.at.clone());
-        let message = format!("must be at most \"max_instances\", which is {max}, not {min}");
+        let message = ErrorCode::OutOfRange.message(format!(
+            "must be at most \"max_instances\", which is {max}, not {min}"
+        ));
         checker.error_in("min_instances", at.as_ref(), message);
     }
     match node.get("type").and_then(Node::text) {
@@ -675,14 +685,16 @@ fn provider(checker: &mut Checker, node: &Node) {
                 checker.error_in(
                     "name_prefix",
                     prefix.at.as_ref(),
-                    "must have at most 30 characters",
+                    ErrorCode::OutOfRange.message("must have at most 30 characters"),
                 );
             }
             if checker.stage.is_complete() && node.get("boot_disk_source_image").is_none() {
                 checker.error_hint_in(
                     "boot_disk_source_image",
                     node.at.as_ref(),
-                    "is required: there is no machine image that comes with this product",
+                    ErrorCode::Missing.message(
+                        "is required: there is no machine image that comes with this product",
+                    ),
                     "projects/PROJECT/global/images/IMAGE",
                 );
             }

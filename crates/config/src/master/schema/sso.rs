@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{filled, is_true};
+use crate::errors::ErrorCode;
 use crate::schema::{
     Checker, Field, Kind, Section, Special, Union, cut, field, section, text_by, union, variant,
 };
@@ -208,7 +209,11 @@ fn when_enabled(checker: &mut Checker, node: &Node, needed: &[&str]) {
     }
     for key in needed {
         if filled(node, key).is_none() {
-            checker.error_in(key, node.at.as_ref(), "is required when it is enabled");
+            checker.error_in(
+                key,
+                node.at.as_ref(),
+                ErrorCode::Missing.message("is required when it is enabled"),
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Checker;
-use crate::errors::{MAX_TOLD, Position};
+use crate::errors::{ErrorCode, MAX_TOLD, Position};
 use crate::yaml::{Node, Tree};
 
 impl Checker {
@@ -28,14 +28,15 @@ impl Checker {
         }
         for error in &mut self.errors {
             if let Some(at) = places.get(error.path.as_str())
-                && let Some(rest) = error.message.strip_prefix("is required")
-                && !rest.starts_with(NO_VALUE)
+                && error.code == ErrorCode::Missing
             {
-                error.message = format!("is required{NO_VALUE}{rest}");
-                *error = error.clone().placed(at);
+                let mut placed = error.clone().placed(at);
+                if placed != *error {
+                    let with_reason = "is required and has no value here";
+                    placed.message = placed.message.replacen("is required", with_reason, 1);
+                    *error = placed;
+                }
             }
         }
     }
 }
-
-const NO_VALUE: &str = " and has no value here";

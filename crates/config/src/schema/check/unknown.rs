@@ -1,7 +1,7 @@
 //! Keys that are not known: what they most likely meant, and where they belong.
 
 use super::{Checker, Segment, push_key, quoted};
-use crate::errors::{MAX_TOLD, edit_distance};
+use crate::errors::{ErrorCode, MAX_TOLD, edit_distance};
 use crate::schema::{Field, Kind, Union, keys, leaves};
 use crate::yaml::{Node, Tree};
 
@@ -23,7 +23,7 @@ impl Checker {
             }
             // A text that is none of ours has thousands of them, and only the first mistakes are told.
             if self.errors.len() >= MAX_TOLD {
-                let message = format!("is not a known key{of}");
+                let message = ErrorCode::UnknownKey.message(format!("is not a known key{of}"));
                 self.error_in(key, member.at.as_ref(), message);
                 continue;
             }
@@ -41,11 +41,14 @@ impl Checker {
             });
             match hint {
                 Some(hint) => {
-                    let message = format!("is not a known key{of}");
+                    let message = ErrorCode::UnknownKey.message(format!("is not a known key{of}"));
                     self.error_hint_in(key, member.at.as_ref(), message, hint);
                 }
                 None => {
-                    let message = format!("is not a known key{of}; known are {}", quoted(names));
+                    let message = ErrorCode::UnknownKey.message(format!(
+                        "is not a known key{of}; known are {}",
+                        quoted(names)
+                    ));
                     self.error_in(key, member.at.as_ref(), message);
                 }
             }
