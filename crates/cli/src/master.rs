@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use det_config::master::{LoadedMaster, MasterConfig};
-use det_config::{ConfigErrors, Sources};
+use det_config::master::MasterConfig;
+use det_config::{ConfigErrors, LoadedMaster, Sources};
 use det_server::hub::Hub;
 use det_server::in_force::{Surroundings, Unusable};
 use det_server::{MasterOptions, Running};

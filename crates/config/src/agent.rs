@@ -1,19 +1,16 @@
 //! An agent's configuration. `docs/reference/agent-configuration.md` lists its keys.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::container::schema::NOT_EMPTY;
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode};
-use crate::explain::{ExplainedKey, rows};
-use crate::layers::{Sources, env_names, load};
-use crate::master::Log;
+use crate::errors::ErrorCode;
+use crate::log::{LOG, Log};
 use crate::schema::{
-    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, field, fill_defaults,
-    leaves, mask, section, text_by,
+    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, field, mask, section,
+    text_by,
 };
 use crate::secrets::mask_addresses;
 use crate::yaml::Node;
@@ -199,7 +196,7 @@ pub(crate) static AGENT: Section = section(&[
     field("config_file", Kind::Text, "The file that this was read from").built_in(EMPTY),
     field(
         "log",
-        Kind::Section(&crate::master::LOG),
+        Kind::Section(&LOG),
         "Log of the agent itself",
     )
     .or("{}"),
@@ -482,64 +479,7 @@ fn check_document(checker: &mut Checker, root: &Node) {
     }
 }
 
-/// A configuration as it was read: with warnings and with the origin of every value.
-#[derive(Debug, Clone)]
-pub struct LoadedAgent {
-    /// The configuration.
-    pub config: AgentConfig,
-    /// What the person should know although it is no mistake.
-    pub warnings: Vec<ConfigWarning>,
-    /// What was read, before the defaults.
-    root: Node,
-}
-
-impl LoadedAgent {
-    /// Reads the configuration.
-    ///
-    /// # Errors
-    /// Every mistake, each with its path and the file with line and column, variable or flag it comes from.
-    pub fn load(sources: Sources<'_>) -> Result<Self, ConfigErrors> {
-        let (root, warnings) = load(&DOCUMENT, sources)?;
-        let mut whole = root.clone();
-        fill_defaults(&mut whole, &AGENT);
-        let mut config: AgentConfig = serde_json::from_value(whole.to_value())
-            .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")))?;
-        if config.visible_gpus.is_none() {
-            let name = ["ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
-            config.visible_gpus = name.iter().find_map(|name| sources.env.get(*name)).cloned();
-        }
-        for host in [&mut config.container_master_host, &mut config.agent_id] {
-            if host.as_deref() == Some("") {
-                *host = None;
-            }
-        }
-        Ok(Self {
-            config,
-            warnings,
-            root,
-        })
-    }
-
-    /// Every effective value with its origin, secrets hidden.
-    pub fn origins(&self) -> Vec<ExplainedKey> {
-        rows(&self.config.to_masked_json(), &self.root)
-    }
-}
-
 impl AgentConfig {
-    /// Reads the configuration; arguments and result as for [`crate::MasterConfig::load`].
-    ///
-    /// # Errors
-    /// As [`LoadedAgent::load`].
-    pub fn load(
-        files: &[(String, String)],
-        env: &BTreeMap<String, String>,
-        flags: &[(String, String)],
-    ) -> Result<(Self, Vec<ConfigWarning>), ConfigErrors> {
-        let loaded = LoadedAgent::load(Sources { files, env, flags })?;
-        Ok((loaded.config, loaded.warnings))
-    }
-
     /// The configuration as JSON for showing: the token, and credentials in addresses, those of proxies most of all, are hidden.
     pub fn to_masked_json(&self) -> Value {
         let mut value =
@@ -547,31 +487,6 @@ impl AgentConfig {
         mask(&mut value, &AGENT);
         mask_addresses(&mut value);
         value
-    }
-
-    /// The variable of every key, `(DET_MASTER_HOST, master_host)`; `…_FILE` as for [`crate::MasterConfig`].
-    pub fn environment_names() -> Vec<(String, String)> {
-        let known = leaves(&AGENT);
-        env_names(&known)
-            .into_iter()
-            .map(|(name, leaf)| (name, leaf.path.clone()))
-            .collect()
-    }
-
-    /// The names of variables that hold a single value, which a file may hold instead.
-    pub fn value_names() -> Vec<String> {
-        crate::layers::value_names(&AGENT)
-    }
-
-    /// Of these variables those that name a file with the value of another, with that:
-    /// `(DET_NAME_FILE, DET_NAME)`, keys within elements of lists among them.
-    pub fn file_variables(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
-        crate::layers::file_variables(&AGENT, env.keys())
-    }
-
-    /// The dotted paths of keys that a flag can set, and whether each is a switch.
-    pub fn flags() -> Vec<(String, bool)> {
-        crate::layers::flags(&AGENT)
     }
 
     /// The port of the master: as configured, else 443 with TLS and 80 without.

@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 
 use crate::agent;
 use crate::container::TaskContainerDefaults;
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position};
-use crate::experiment::{CompletionDefaults, Submitted, apply_all};
-use crate::layers::Sources;
-use crate::master::LoadedMaster;
-use crate::origin::{Layer, Source};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
+use crate::experiment::{CompletionDefaults, Submitted};
+use crate::layer_text::{LayerText, place_of_path, place_of_whole_path, read_layer};
+use crate::layers::{LoadedAgent, LoadedMaster, Sources};
+use crate::origin::{Layer, Position, Source};
+use crate::overrides::apply_all;
 use crate::policies::{Policies, Workload};
 use crate::repair;
 use crate::schema::{Checker, Document, Key, Stage, document_schema, keys, template_schema};
@@ -297,37 +298,6 @@ pub fn told_in_file<S: AsRef<str>>(
     ConfigErrors(mistakes.into_iter().map(placed).collect())
 }
 
-/// Where a path stands in a document; `None` = the document does not say it.
-pub(crate) fn place_of_whole_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
-    steps_of(path).try_fold(root, below)?.at.as_ref()
-}
-
-/// Where a path stands in a document, or the deepest part of it that does.
-fn place_of_path<'n>(root: &'n Node, path: &str) -> Option<&'n Position> {
-    let (mut node, mut place) = (root, root.at.as_ref());
-    for step in steps_of(path) {
-        let Some(found) = below(node, step) else {
-            break;
-        };
-        node = found;
-        place = found.at.as_ref().or(place);
-    }
-    place
-}
-
-fn steps_of(path: &str) -> impl Iterator<Item = &str> {
-    path.split(['.', '['])
-        .map(|step| step.trim_end_matches(']'))
-}
-
-fn below<'n>(node: &'n Node, step: &str) -> Option<&'n Node> {
-    match &node.tree {
-        Tree::Map(members) => members.get(step),
-        Tree::List(items) => items.get(step.parse::<usize>().ok()?),
-        _ => None,
-    }
-}
-
 fn check_alone(
     kind: DocumentKind,
     file: &str,
@@ -379,7 +349,7 @@ fn check_alone(
                 errors: mut mistakes,
                 ..
             } = read_layer(text, Some(&source))?;
-            mistakes.extend(crate::experiment::apply_all(&mut root, options.overrides));
+            mistakes.extend(apply_all(&mut root, options.overrides));
             let written = root.clone();
             let mut checker = Checker::new(&TASK_DOCUMENT, Stage::Sane);
             checker.errors = mistakes;
@@ -410,7 +380,7 @@ fn check_alone(
             } else {
                 BTreeMap::new()
             };
-            let loaded = agent::LoadedAgent::load(alone(&files, &env))?;
+            let loaded = LoadedAgent::load(alone(&files, &env))?;
             Ok(plain(loaded.warnings))
         }
     }
@@ -469,58 +439,4 @@ fn stand_in(defaults: &TaskContainerDefaults) -> CompletionDefaults<'_> {
         default_priority: None,
         managed: true,
     }
-}
-
-/// A layer as it was read.
-pub(crate) struct LayerText {
-    pub(crate) root: Node,
-    /// What does not keep the rest from being checked.
-    pub(crate) errors: Vec<ConfigError>,
-    /// Values without quotes that YAML 1.1 read as something else, wherever they are.
-    ambiguous: Vec<ConfigWarning>,
-}
-
-impl LayerText {
-    /// Warnings of hyperparameters that YAML 1.1 read as something else: training code gets a text where a boolean is
-    /// meant. `around` is the key that the configuration is below, if any.
-    pub(crate) fn ambiguous_hyperparameters(&self, around: Option<&str>) -> Vec<ConfigWarning> {
-        let place = match around {
-            Some(around) => format!("{around}.hyperparameters."),
-            None => "hyperparameters.".to_owned(),
-        };
-        self.ambiguous
-            .iter()
-            .filter(|warning| warning.path.starts_with(&place))
-            .cloned()
-            .collect()
-    }
-}
-
-/// Reads a layer and names what it was read from.
-pub(crate) fn read_layer(
-    text: &str,
-    source: Option<&Arc<Source>>,
-) -> Result<LayerText, ConfigErrors> {
-    let place: Option<Arc<str>> = source.map(|source| source.place().into());
-    let named = |error: &mut ConfigError| error.source.clone_from(&place);
-    let yaml::Reading {
-        mut root,
-        mut mistakes,
-        mut ambiguous,
-    } = yaml::read(text).map_err(|mut errors| {
-        errors.0.iter_mut().for_each(named);
-        errors
-    })?;
-    mistakes.iter_mut().for_each(named);
-    for warning in &mut ambiguous {
-        warning.source.clone_from(&place);
-    }
-    if let Some(source) = source {
-        root.set_source(source);
-    }
-    Ok(LayerText {
-        root,
-        errors: mistakes,
-        ambiguous,
-    })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::origin::Source;
+use crate::origin::Position;
 
 /// Most mistakes that are told; a text that is none of ours has one on every line.
 pub const MAX_TOLD: usize = 100;
@@ -16,17 +16,6 @@ pub const MAX_TOLD: usize = 100;
 pub(crate) const MAX_KEPT: usize = 2_000;
 /// Characters of a message, a path or a hint that are told: each may quote what was written.
 const MAX_TOLD_CHARS: usize = 400;
-
-/// Where a value was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Position {
-    /// What the value was read from. `None` = the one document at hand.
-    pub source: Option<Arc<Source>>,
-    /// Line, counted from 1; 0 when the source has no lines (a variable or a flag).
-    pub line: u32,
-    /// Column, counted from 1; 0 when the source has no lines.
-    pub column: u32,
-}
 
 /// Kinds of errors, by which code tells them apart. Messages are for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -562,6 +551,7 @@ pub fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::origin::Source;
 
     #[test]
     fn what_is_told_is_bounded_whatever_was_written() {

@@ -8,7 +8,6 @@
 mod checks;
 mod layers;
 mod legacy;
-mod overrides;
 mod renewal;
 pub(crate) mod schema;
 mod searcher;
@@ -23,6 +22,7 @@ use crate::container::TaskContainerDefaults;
 use crate::container::schema::complete_images;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::origin::Source;
+use crate::overrides::apply_all;
 use crate::policies::Policies;
 use crate::repair;
 use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, mask_all};
@@ -31,8 +31,6 @@ use crate::template::{Under, leave_out_foreign};
 use crate::yaml::{self, Node, Tree};
 
 pub use layers::Explained;
-pub(crate) use overrides::apply_all;
-pub use overrides::apply_overrides;
 pub use searcher::{MaxLength, Searcher};
 pub use stored::{StoredExperiment, read_stored};
 pub use types::{
@@ -147,7 +145,7 @@ impl Submitted {
     /// # Errors
     /// As [`Submitted::read`].
     pub fn read_template(source: Source, text: &str) -> Result<Self, ConfigErrors> {
-        let mut layer = crate::document::read_layer(text, Some(&Arc::new(source)))?;
+        let mut layer = crate::layer_text::read_layer(text, Some(&Arc::new(source)))?;
         let mut checker = checker(Stage::Sane);
         checker.warnings = layer.ambiguous_hyperparameters(None);
         let left_out = leave_out_foreign(&mut layer.root, Under::Experiment);
@@ -161,7 +159,7 @@ impl Submitted {
         source: Option<&Arc<Source>>,
         overrides: &[S],
     ) -> Result<Self, ConfigErrors> {
-        let mut layer = crate::document::read_layer(text, source)?;
+        let mut layer = crate::layer_text::read_layer(text, source)?;
         let errors = apply_all(&mut layer.root, overrides);
         layer.errors.extend(errors);
         let mut checker = checker(Stage::Sane);
@@ -247,12 +245,13 @@ impl Submitted {
             return mistakes;
         }
         let root = self.under(policies);
-        let placed =
-            |mistake: ConfigError| match crate::document::place_of_whole_path(&root, &mistake.path)
-            {
-                Some(place) => mistake.placed(place),
-                None => mistake,
-            };
+        let placed = |mistake: ConfigError| match crate::layer_text::place_of_whole_path(
+            &root,
+            &mistake.path,
+        ) {
+            Some(place) => mistake.placed(place),
+            None => mistake,
+        };
         mistakes.into_iter().map(placed).collect()
     }
 

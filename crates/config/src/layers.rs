@@ -4,14 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::document::{LayerText, read_layer};
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position, each_once};
-use crate::origin::{Layer, Source};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, each_once};
+use crate::layer_text::{LayerText, read_layer};
+use crate::origin::{Layer, Position, Source};
 use crate::schema::{Checker, Document, Kind, Leaf, Mistakes, Section, Stage, env_name, leaves};
 use crate::yaml::{self, Node, Tree};
 
 mod elements;
+mod processes;
 mod variables;
+
+pub use processes::{LoadedAgent, LoadedMaster};
 
 /// What a process is configured with: texts, variables and flags.
 #[derive(Debug, Clone, Copy)]

@@ -10,130 +10,24 @@ mod shown;
 mod types;
 mod underlay;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use serde_json::Value;
 
 use crate::container::TaskContainerDefaults;
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
-use crate::explain::{ExplainedKey, rows};
-use crate::layers::{Sources, env_names, load};
-use crate::origin::{Layer, Source};
-use crate::schema::{fill_defaults, leaves};
+use crate::errors::ConfigWarning;
 use crate::yaml::Node;
 
 pub use reload::{Change, NotLive, Reload};
 pub use schedule::Schedule;
-pub(crate) use schema::LOG;
 pub use schema::aws_slots;
 pub use types::{
-    Authz, DEFAULT_PRIORITY, Database, DefaultTask, EffectiveScheduler, FittingPolicy, Log,
+    Authz, DEFAULT_PRIORITY, Database, DefaultTask, EffectiveScheduler, FittingPolicy,
     MasterConfig, Observability, ResourceManager, ResourcePool, Retention, Scheduler,
     SchedulerKind, Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
 };
 pub use underlay::Underlay;
 use underlay::pool_named;
 
-/// A configuration as it was read: with warnings and with the origin of every value.
-#[derive(Debug, Clone)]
-pub struct LoadedMaster {
-    /// The configuration.
-    pub config: MasterConfig,
-    /// What the person should know although it is no mistake.
-    pub warnings: Vec<ConfigWarning>,
-    /// What was read, before the defaults.
-    root: Node,
-}
-
-impl LoadedMaster {
-    /// Reads the configuration.
-    ///
-    /// # Errors
-    /// Every mistake, each with its path and the file with line and column, variable or flag it comes from.
-    pub fn load(sources: Sources<'_>) -> Result<Self, ConfigErrors> {
-        let (root, mut warnings) = load(&schema::DOCUMENT, sources)?;
-        let mut whole = root.clone();
-        fill_defaults(&mut whole, &schema::MASTER);
-        let config: MasterConfig = serde_json::from_value(whole.to_value())
-            .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")))?;
-        warnings.extend(config.scheduler_warnings(&root));
-        Ok(Self {
-            config,
-            warnings,
-            root,
-        })
-    }
-
-    /// Every effective value with its origin, secrets hidden.
-    pub fn origins(&self) -> Vec<ExplainedKey> {
-        rows(&self.config.to_shown_json(), &self.root)
-    }
-
-    /// What this master lays under work in a pool, with the places of its files.
-    pub fn underlay(&self, pool: &str) -> Underlay {
-        Underlay::of(&self.root, &self.config, pool)
-    }
-}
-
-impl LoadedMaster {
-    /// The same with variables named as those that say so, as `DET_X_FILE (/run/x)` in place of `DET_X`.
-    #[must_use]
-    pub fn variables_named(mut self, names: &BTreeMap<String, String>) -> Self {
-        self.root.each_place(&mut |at| {
-            let source = at.source.as_ref().filter(|s| s.layer == Layer::Variable);
-            if let Some(name) = source.and_then(|source| names.get(&source.name)) {
-                at.source = Some(Arc::new(Source::variable(name.as_str())));
-            }
-        });
-        for warning in &mut self.warnings {
-            warning.variable_named(names);
-        }
-        self
-    }
-}
-
 impl MasterConfig {
-    /// Reads the configuration. `files` are `(name, text)`, later ones stronger; `env` is the whole environment, of which
-    /// `DET_…` names of known keys count; `flags` are `(dotted key, value)`. Also gives warnings for the log.
-    ///
-    /// # Errors
-    /// As [`LoadedMaster::load`].
-    pub fn load(
-        files: &[(String, String)],
-        env: &BTreeMap<String, String>,
-        flags: &[(String, String)],
-    ) -> Result<(Self, Vec<ConfigWarning>), ConfigErrors> {
-        let loaded = LoadedMaster::load(Sources { files, env, flags })?;
-        Ok((loaded.config, loaded.warnings))
-    }
-
-    /// The variable of every key, `(DET_DB_HOST, db.host)`. A `…_FILE` variable, which names a file with the value, is for
-    /// the caller to read and hand in under the name without the suffix.
-    pub fn environment_names() -> Vec<(String, String)> {
-        let known = leaves(&schema::MASTER);
-        env_names(&known)
-            .into_iter()
-            .map(|(name, leaf)| (name, leaf.path.clone()))
-            .collect()
-    }
-
-    /// The names of variables that hold a single value, which a file may hold instead.
-    pub fn value_names() -> Vec<String> {
-        crate::layers::value_names(&schema::MASTER)
-    }
-
-    /// Of these variables those that name a file with the value of another, with that:
-    /// `(DET_NAME_FILE, DET_NAME)`, keys within elements of lists among them.
-    pub fn file_variables(env: &BTreeMap<String, String>) -> Vec<(String, String)> {
-        crate::layers::file_variables(&schema::MASTER, env.keys())
-    }
-
-    /// The dotted paths of keys that a flag can set, and whether each is a switch.
-    pub fn flags() -> Vec<(String, bool)> {
-        crate::layers::flags(&schema::MASTER)
-    }
-
     /// The port to listen on: as configured, else 8443 with TLS and 8080 without.
     pub fn effective_port(&self) -> u16 {
         match (self.port, self.security.tls.is_enabled()) {
@@ -186,7 +80,7 @@ impl MasterConfig {
     }
 
     /// `root` is what was read, so that the places are known.
-    fn scheduler_warnings(&self, root: &Node) -> Vec<ConfigWarning> {
+    pub(crate) fn scheduler_warnings(&self, root: &Node) -> Vec<ConfigWarning> {
         let cluster = self
             .resource_manager
             .scheduler

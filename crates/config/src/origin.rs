@@ -5,7 +5,16 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::errors::Position;
+/// Where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position {
+    /// What the value was read from. `None` = the one document at hand.
+    pub source: Option<Arc<Source>>,
+    /// Line, counted from 1; 0 when the source has no lines (a variable or a flag).
+    pub line: u32,
+    /// Column, counted from 1; 0 when the source has no lines.
+    pub column: u32,
+}
 
 /// The layer that a value belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,15 +4,11 @@
 //! Everything else about a pod spec is kept as it was written; giving it a meaning is the business of the Kubernetes
 //! resource manager.
 
-mod merge;
-
 use serde_json::{Value, json};
 
 use crate::errors::ErrorCode;
 use crate::schema::{Checker, Kind, Segment, Special, special};
 use crate::yaml::{Node, Tree};
-
-pub(crate) use merge::{merge, without_directives};
 
 /// A pod, as a person customises it.
 pub(crate) static POD: Special = special("Kubernetes pod", schema, check).named("pod");

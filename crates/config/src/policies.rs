@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::document::read_layer;
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, Position};
-use crate::origin::{Layer, Source};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
+use crate::layer_text::read_layer;
+use crate::origin::{Layer, Position, Source};
 use crate::schema::{Checker, Document, Kind, NATURAL_32, Section, Stage, field, section};
 use crate::task::TASK_DOCUMENT;
 use crate::yaml::{self, Node, Tree};

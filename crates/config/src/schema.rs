@@ -7,19 +7,19 @@ mod check;
 mod json;
 mod keys;
 mod merge;
+mod pod_merge;
 mod walk;
 
 use serde_json::Value;
 
 use crate::yaml::Node;
 
-pub(crate) use check::{
-    Checker, Misplaced, Mistakes, Segment, Stage, closest, cut, push_key, quoted, snake,
-};
+pub(crate) use check::{Checker, Misplaced, Mistakes, Segment, Stage, closest, push_key, snake};
 pub(crate) use json::{document_schema, template_schema};
 pub use keys::{Key, Required, Status};
 pub(crate) use keys::{env_name, keys};
 pub(crate) use merge::{Merge, merge_documents};
+pub(crate) use pod_merge::without_directives;
 #[cfg(test)]
 pub(crate) use walk::assert_defaults_are_json;
 pub(crate) use walk::{

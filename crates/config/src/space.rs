@@ -2,10 +2,14 @@
 
 use serde_json::{Map, Number, Value, json};
 
-use crate::errors::{ConfigError, ErrorCode, Position};
+use crate::errors::{ConfigError, ErrorCode};
 use crate::hyperparameters::{Hyperparameter, Space};
 use crate::limits::{log_problem, range_problem};
-use crate::schema::{Checker, Special, closest, cut, snake, special};
+use crate::origin::Position;
+use crate::quote::cut;
+use crate::schema::{
+    Checker, Document, Kind, Special, Stage, closest, field, section, snake, special,
+};
 use crate::yaml::{Node, Tree};
 
 /// The value of `hyperparameters`.
@@ -327,12 +331,20 @@ pub fn leaves(space: &Space) -> Vec<(String, &Hyperparameter)> {
     found
 }
 
+/// A document that holds nothing but a space.
+static ALONE: Document = Document {
+    root: &section(&[field("hyperparameters", Kind::Special(&SPACE), "The space")]),
+    places: &[],
+    slots_key: "",
+    translate: |_, _| {},
+};
+
 /// Reads a space from JSON, implicit constants included.
 ///
 /// # Errors
 /// All mistakes, with paths that start at `hyperparameters`.
 pub fn from_json(value: &Value) -> Result<Space, Vec<ConfigError>> {
-    let mut checker = crate::experiment::checker(crate::schema::Stage::Complete);
+    let mut checker = Checker::new(&ALONE, Stage::Complete);
     let node = Node::from(value);
     let space = checker.within("hyperparameters", |checker| group(checker, &node));
     if checker.errors.is_empty() {

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::errors::ErrorCode;
+use crate::quote::cut;
 use crate::schema::{
-    Block, Checker, Field, Kind, NATURAL_32, Special, Union, cut, field, text_by, union, variant,
+    Block, Checker, Field, Kind, NATURAL_32, Special, Union, field, text_by, union, variant,
 };
 use crate::yaml::{Node, Tree};
 

@@ -14,15 +14,17 @@ use serde_json::{Value, json};
 
 use crate::container::schema::complete_images;
 use crate::container::{LaidOver, TaskContainerDefaults, layer_under};
-use crate::document::{LayerText, read_layer};
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, each_once};
 use crate::explain::{ExplainedKey, rows};
+use crate::layer_text::{LayerText, read_layer};
 use crate::master::Underlay;
 use crate::origin::{Layer, Source};
-use crate::pod::without_directives;
+use crate::overrides::apply_all;
 use crate::policies::{Policies, check_constraints, replaced};
 use crate::repair;
-use crate::schema::{Checker, Mistakes, Stage, fill_defaults, mask, merge_documents};
+use crate::schema::{
+    Checker, Mistakes, Stage, fill_defaults, mask, merge_documents, without_directives,
+};
 use crate::secrets::mask_all_variables;
 use crate::template::{Under, leave_out_foreign};
 use crate::yaml::{self, Node, Tree};
@@ -207,7 +209,7 @@ impl SubmittedTask {
             // Everything has a default.
             root.tree = Tree::Map(BTreeMap::new());
         }
-        mistakes.extend(crate::experiment::apply_all(&mut root, overrides));
+        mistakes.extend(apply_all(&mut root, overrides));
         let mut checker = Checker::new(&TASK_DOCUMENT, Stage::Sane);
         checker.errors = mistakes;
         Ok(Self::from_checked(kind, checker, root))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::document::read_layer;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode, each_once};
+use crate::layer_text::read_layer;
 use crate::origin::Source;
 use crate::repair;
 use crate::schema::{Checker, Document, Stage};

@@ -1,9 +1,8 @@
 //! Sizes and durations as people write them.
 
+use crate::quote::cut;
 use std::fmt::Write;
 use std::time::Duration;
-
-use crate::schema::cut;
 
 /// A size in bytes as text: a number, an optional space, then optionally one of `k m g t p` in any case with an optional
 /// `b` or `ib` behind it, or just `b`. Multiples are binary: `4g` = `4 GiB` = 4294967296. A fraction is cut to whole bytes.

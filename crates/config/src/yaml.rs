@@ -17,10 +17,9 @@ use std::sync::Arc;
 // The event parser beneath serde-saphyr: an untyped tree with positions is more than serde's data model can carry.
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
 
-use crate::errors::{
-    ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_TOLD, Message, Position,
-};
-use crate::schema::cut;
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_TOLD, Message};
+use crate::origin::Position;
+use crate::quote::cut;
 
 pub use emit::to_yaml;
 pub(crate) use json::from_value;

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use det_config::document::{CheckOptions, DocumentKind, experiment_layers, guess, task_layers};
 use det_config::experiment::read_stored;
 use det_config::explain::ExplainedKey;
-use det_config::master::LoadedMaster;
 use det_config::origin::Layer;
 use det_config::policies::{Policies, PriorityOrder, Workload};
 use det_config::task::{TaskDefaults, TaskKind};
-use det_config::{CompletionDefaults, MasterConfig, Sources, Submitted, TaskContainerDefaults};
+use det_config::{
+    CompletionDefaults, LoadedMaster, MasterConfig, Sources, Submitted, TaskContainerDefaults,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use det_config::ConfigErrors;
-use det_config::errors::{Position, edit_distance};
+use det_config::errors::edit_distance;
+use det_config::origin::Position;
 use det_config::units::parse_duration;
 use det_config::yaml::{self, Node, Tree};
 

@@ -6,9 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use det_config::LoadedMaster;
 use det_config::errors::ConfigError;
 use det_config::explain::ExplainedKey;
-use det_config::master::{LoadedMaster, MasterConfig};
+use det_config::master::MasterConfig;
 
 /// What the process around a master does for it.
 pub trait Surroundings: Send + Sync {

@@ -27,7 +27,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use det_config::master::{LoadedMaster, MasterConfig};
+use det_config::LoadedMaster;
+use det_config::master::MasterConfig;
 use det_config::storage::{CheckpointStorage, StorageLocation};
 use det_store::users::UserRow;
 use det_store::{Store, StoreError, StoreUrl, agents, settings, users};

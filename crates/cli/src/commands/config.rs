@@ -13,11 +13,11 @@ use det_config::document::{
 };
 use det_config::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use det_config::explain::ExplainedKey;
-use det_config::master::{LoadedMaster, Underlay};
+use det_config::master::Underlay;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::task::{TaskDefaults, TaskKind};
-use det_config::{CompletionDefaults, Sources, Status};
+use det_config::{CompletionDefaults, LoadedMaster, Sources, Status};
 use serde_json::{Value, json};
 
 use self::home::{Home, HomeArgs};
@@ -593,7 +593,7 @@ fn explain_process(
         note_warnings(&loaded.warnings);
         Ok(loaded.origins())
     } else {
-        let loaded = det_config::agent::LoadedAgent::load(sources)?;
+        let loaded = det_config::LoadedAgent::load(sources)?;
         note_warnings(&loaded.warnings);
         Ok(loaded.origins())
     }

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::errors::{ConfigErrors, ConfigWarning};
 
 fn load(
     text: &str,

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::json;
 
-use crate::schema::{Checker, Kind, Section, Special, cut, field, section, special, text_by};
+use crate::quote::cut;
+use crate::schema::{Checker, Kind, Section, Special, field, section, special, text_by};
 use crate::yaml::{Node, Tree};
 
 static LOG_POLICY: Section = section(&[

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use super::log_policies::LOG_POLICIES;
 use crate::errors::ErrorCode;
 use crate::pod::POD;
+use crate::quote::cut;
 use crate::schema::{
     Checker, Field, Kind, Merge, NATURAL, NATURAL_32, PORT, POSITIVE, POSITIVE_32, REAL_PORT,
-    Section, Special, Stage, cut, field, section, special, text_by,
+    Section, Special, Stage, field, section, special, text_by,
 };
 use crate::storage::{ABSOLUTE_PATH, PROPAGATION};
 use crate::units::parse_byte_size;

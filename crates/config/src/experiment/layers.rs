@@ -17,9 +17,8 @@ use crate::errors::{ConfigErrors, ConfigWarning, ErrorCode, each_once};
 use crate::explain::{ExplainedKey, rows};
 use crate::master::Underlay;
 use crate::origin::{Layer, Source};
-use crate::pod::without_directives;
 use crate::policies::{ONE_POOL, Policies, SEVERAL_POOLS, check_constraints, replaced, says};
-use crate::schema::{Stage, merge_documents};
+use crate::schema::{Stage, merge_documents, without_directives};
 use crate::yaml::{Node, Tree};
 
 /// An effective configuration with the origin of each of its keys.

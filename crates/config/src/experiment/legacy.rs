@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Number;
 
-use crate::errors::{ErrorCode, Message, Position};
+use crate::errors::{ErrorCode, Message};
+use crate::origin::Position;
 use crate::schema::{Checker, Stage};
 use crate::yaml::{Node, Tree};
 

@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::hyperparameters::{AdaptiveMode, Hyperparameter, SearchMethod};
+use crate::overrides::apply_overrides;
 
 mod layers;
 mod mistakes;

@@ -3,7 +3,8 @@
 //! merged tree.
 
 use super::is_single_value;
-use crate::errors::{Position, edit_distance};
+use crate::errors::edit_distance;
+use crate::origin::Position;
 use crate::schema::{Field, Kind, Leaf, Section, default_value, env_name, leaves, leaves_of};
 use crate::yaml::{Node, Tree};
 

@@ -8,7 +8,7 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use crate::schema::cut;
+use crate::quote::cut;
 use crate::units::parse_duration;
 
 /// A schedule as it was written, understood.

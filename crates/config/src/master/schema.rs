@@ -11,6 +11,7 @@ use serde_json::json;
 use super::Schedule;
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
+use crate::log::LOG;
 use crate::schema::{
     Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, field, section,
     special, text_by, union, variant,
@@ -20,19 +21,8 @@ use crate::yaml::{Node, Tree};
 
 pub use provider::aws_slots;
 
-const LEVELS: Kind = Kind::Choice(&["trace", "debug", "info", "warn", "error", "fatal"]);
 const IGNORED: &str = "is ignored";
 const NOBODY: &str = "is ignored; nothing is reported to anybody";
-
-pub(crate) static LOG: Section = section(&[
-    field("level", LEVELS, "Least important lines that are logged").or("\"info\""),
-    field(
-        "color",
-        Kind::Bool,
-        "Whether the log is coloured on a terminal",
-    )
-    .or("true"),
-]);
 
 pub(super) static DOCUMENT: Document = Document {
     root: &MASTER,

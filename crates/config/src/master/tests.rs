@@ -2,6 +2,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::errors::ConfigErrors;
+use crate::layers::{LoadedMaster, Sources};
+use std::collections::BTreeMap;
 
 mod shipped;
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::Schedule;
 use crate::container::TaskContainerDefaults;
+use crate::log::Log;
 use crate::storage::CheckpointStorage;
 
 /// Everything the master is configured with; every default is filled in.
@@ -66,15 +67,6 @@ impl fmt::Debug for MasterConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MasterConfig {}", self.to_logged_json())
     }
-}
-
-/// Log of a process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Log {
-    /// `trace`, `debug`, `info`, `warn`, `error` or `fatal`.
-    pub level: String,
-    /// Whether it is coloured on a terminal.
-    pub color: bool,
 }
 
 /// The database.

@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use super::MasterConfig;
 use crate::container::schema::TASK_CONTAINER_DEFAULTS;
-use crate::errors::Position;
-use crate::origin::{Layer, Source};
+use crate::origin::{Layer, Position, Source};
 use crate::schema::merge_documents;
 use crate::yaml::{Node, Tree};
 

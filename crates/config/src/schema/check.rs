@@ -8,9 +8,11 @@ use std::collections::HashSet;
 
 use super::{Aliases, Document, Field, Kind, Need, Note, Section, Union, Variant};
 use crate::errors::{
-    ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_KEPT, MAX_TOLD, Message, Position,
-    each_once, forget_missing_of_given,
+    ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_KEPT, MAX_TOLD, Message, each_once,
+    forget_missing_of_given,
 };
+use crate::origin::Position;
+use crate::quote::{MAX_QUOTED, cut, quoted, quoted_list};
 use crate::secrets::{found_text, is_place_of_secrets};
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
@@ -88,9 +90,6 @@ impl Mistakes {
         self.empty.extend(other.empty);
     }
 }
-
-/// Characters of a value that are quoted in a mistake.
-const MAX_QUOTED: usize = 60;
 
 impl Checker {
     pub(crate) fn new(document: &'static Document, stage: Stage) -> Self {
@@ -760,26 +759,6 @@ fn is_plain_key(key: &str) -> bool {
         && key
             .chars()
             .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '/' | '$'))
-}
-
-/// A text for quoting, without its end when it is long, and without what looks secret.
-pub(crate) fn cut(text: &str) -> String {
-    let text = &*found_text(text);
-    let short: String = text.chars().take(MAX_QUOTED).collect();
-    if short.len() < text.len() {
-        short + "…"
-    } else {
-        short
-    }
-}
-
-pub(crate) fn quoted(words: &[&str]) -> String {
-    quoted_list(words.iter().copied())
-}
-
-fn quoted_list<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    let words: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
-    words.join(", ")
 }
 
 fn lower_first(text: &str) -> String {

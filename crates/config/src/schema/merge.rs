@@ -83,7 +83,7 @@ fn by_rule(rule: Merge, kind: Kind, strong: Node, weak: Node) -> Node {
     match rule {
         Merge::Deep => deep(kind, strong, weak),
         Merge::Replace => strong,
-        Merge::Pod => crate::pod::merge(strong, weak),
+        Merge::Pod => super::pod_merge::merge(strong, weak),
         Merge::NewBy(key) => lists(strong, weak, |ours, theirs| {
             new_by(ours, theirs, |item| {
                 item.get(key).map(|value| value.to_value().to_string())

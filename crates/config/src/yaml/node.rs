@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::{Number, Value};
 
 use super::scalar;
-use crate::errors::{ConfigError, ErrorCode, Position};
-use crate::origin::Source;
+use crate::errors::{ConfigError, ErrorCode};
+use crate::origin::{Position, Source};
 
 /// A value and where it was written.
 #[derive(Debug, Clone, PartialEq)]

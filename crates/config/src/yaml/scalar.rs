@@ -1,9 +1,9 @@
 //! Plain scalars: which are null, booleans, numbers, and which are just text. YAML 1.2.2, section 10.3.2 (core schema).
 
+use crate::quote::cut;
 use serde_json::Number;
 
 use super::Tree;
-use crate::schema::cut;
 
 /// What an unquoted scalar means.
 ///

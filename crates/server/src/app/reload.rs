@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_authz::{Kind, Permission};
+use det_config::LoadedMaster;
 use det_config::errors::{ConfigError, ConfigWarning};
 use det_config::explain::ExplainedKey;
-use det_config::master::{Change, LoadedMaster, MasterConfig, NotLive};
+use det_config::master::{Change, MasterConfig, NotLive};
 use det_config::origin::{Layer, Origin, Source};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, agents, allocations, experiments};

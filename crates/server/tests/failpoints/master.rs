@@ -7,8 +7,8 @@ use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use det_config::LoadedMaster;
 use det_config::Sources;
-use det_config::master::LoadedMaster;
 use det_failpoints::VARIABLE;
 use det_server::hub::Hub;
 use det_server::in_force::{Surroundings, Unusable};

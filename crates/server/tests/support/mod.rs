@@ -14,8 +14,8 @@ use det_agent_proto::{
     AfterRefusal, ContainerReport, ContainerState, Hello, JOIN_TOKEN_HEADER, PATH,
     PROTOCOL_VERSION, ToAgent, ToMaster,
 };
+use det_config::LoadedMaster;
 use det_config::Sources;
-use det_config::master::LoadedMaster;
 use det_ids::{AgentId, SlotId};
 use det_server::app::Master;
 use det_server::app::experiments::NewExperimentRequest;

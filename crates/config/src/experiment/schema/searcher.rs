@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::container::schema::NOT_EMPTY;
-use crate::errors::{ErrorCode, Position};
+use crate::errors::ErrorCode;
 use crate::limits;
+use crate::origin::Position;
 use crate::schema::{
     Block, Checker, Field, Kind, Merge, NATURAL, OldKey, POSITIVE, Special, Union, closest, field,
     special, union, variant,

@@ -5,8 +5,9 @@ use serde_json::json;
 use super::{CLIENT_TLS, IGNORED, filled};
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
+use crate::quote::cut;
 use crate::schema::{
-    Aliases, Checker, Field, Kind, NATURAL_32, PORT, Section, Special, Union, cut, field, section,
+    Aliases, Checker, Field, Kind, NATURAL_32, PORT, Section, Special, Union, field, section,
     text_by, union, variant,
 };
 use crate::yaml::{Node, Tree};

@@ -7,7 +7,8 @@ use super::provider::PROVIDER;
 use super::{filled, is_true};
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
-use crate::schema::{Checker, Kind, NATURAL_32, Section, closest, cut, field, section};
+use crate::quote::cut;
+use crate::schema::{Checker, Kind, NATURAL_32, Section, closest, field, section};
 use crate::yaml::{Node, Tree};
 
 pub(super) const POOLS: Kind = Kind::List(&Kind::Section(&POOL));

@@ -4,9 +4,9 @@ use serde_json::json;
 
 use crate::container::schema::NOT_EMPTY;
 use crate::errors::ErrorCode;
+use crate::quote::{cut, quoted};
 use crate::schema::{
-    Checker, Kind, NATURAL_32, Section, Special, Union, cut, field, quoted, section, text_by,
-    union, variant,
+    Checker, Kind, NATURAL_32, Section, Special, Union, field, section, text_by, union, variant,
 };
 use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};

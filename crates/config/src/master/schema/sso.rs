@@ -4,8 +4,9 @@ use serde_json::json;
 
 use super::{filled, is_true};
 use crate::errors::ErrorCode;
+use crate::quote::cut;
 use crate::schema::{
-    Checker, Field, Kind, Section, Special, Union, cut, field, section, text_by, union, variant,
+    Checker, Field, Kind, Section, Special, Union, field, section, text_by, union, variant,
 };
 use crate::yaml::Node;
 

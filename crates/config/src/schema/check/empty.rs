@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::Checker;
-use crate::errors::{ErrorCode, MAX_TOLD, Position};
+use crate::errors::{ErrorCode, MAX_TOLD};
+use crate::origin::Position;
 use crate::yaml::{Node, Tree};
 
 impl Checker {

@@ -1,7 +1,8 @@
 //! Keys that are not known: what they most likely meant, and where they belong.
 
-use super::{Checker, Segment, push_key, quoted};
+use super::{Checker, Segment, push_key};
 use crate::errors::{ErrorCode, MAX_TOLD, edit_distance};
+use crate::quote::quoted;
 use crate::schema::{Field, Kind, Union, keys, leaves};
 use crate::yaml::{Node, Tree};
 

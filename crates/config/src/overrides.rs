@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::errors::{ConfigError, ConfigErrors, Position};
-use crate::origin::{Layer, Source};
-use crate::schema::cut;
+use crate::errors::{ConfigError, ConfigErrors};
+use crate::origin::{Layer, Position, Source};
+use crate::quote::cut;
 use crate::yaml::{self, Node, Tree, parse_scalar, to_yaml};
 
 /// Applies overrides to a document, in order, later ones over earlier ones, and gives back the new text. Without overrides
