@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use det_config::agent::AgentConfig;
 use det_config::container::TaskContainerDefaults;
-use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted, mask_document};
+use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
+use det_config::experiment::{ExperimentConfig, mask_document};
 use det_config::master::MasterConfig;
 use det_config::yaml;
 use libfuzzer_sys::fuzz_target;
@@ -25,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = MasterConfig::load(&[("file".into(), text.into())], &BTreeMap::new(), &[]);
     let _ = AgentConfig::load(&[("file".into(), text.into())], &BTreeMap::new(), &[]);
 
-    let Ok(submitted) = Submitted::parse(text) else {
+    let Ok(submitted) = Submitted::parse(Experiment, text) else {
         return;
     };
     let _ = submitted.placement(&[]);

@@ -11,7 +11,7 @@ use det_taskspec::{DeviceMapping, RegistryAuth};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::schema::merge_documents;
+use crate::schema::{Section, fill_defaults, merge_documents};
 use crate::yaml::{Node, Tree};
 
 /// Software environment of a task.
@@ -208,47 +208,11 @@ impl TaskContainerDefaults {
     }
 }
 
-/// Kinds of document that lie over a pool's defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LaidOver {
-    /// An experiment.
-    Experiment,
-    /// A notebook, shell, command, TensorBoard or generic task.
-    Task,
-}
-
-/// A pool's defaults as a layer under a document that asks for so many slots (of a trial, or of a task).
-pub(crate) fn layer_under(document: LaidOver, defaults: &Node, slots: i64) -> Node {
-    let pod_spec = if slots > 0 {
-        "gpu_pod_spec"
-    } else {
-        "cpu_pod_spec"
-    };
-    let own = match document {
-        LaidOver::Experiment => ("log_policies", "log_policies"),
-        LaidOver::Task => ("work_dir", "work_dir"),
-    };
-    let places = [
-        own,
-        ("bind_mounts", "bind_mounts"),
-        ("preemption_timeout", "preemption_timeout"),
-        ("slurm", "slurm"),
-        ("pbs", "pbs"),
-        ("shm_size_bytes", "resources.shm_size"),
-        ("devices", "resources.devices"),
-        ("image", "environment.image"),
-        ("environment_variables", "environment.environment_variables"),
-        ("registry_auth", "environment.registry_auth"),
-        ("force_pull_image", "environment.force_pull_image"),
-        ("add_capabilities", "environment.add_capabilities"),
-        ("drop_capabilities", "environment.drop_capabilities"),
-        (pod_spec, "environment.pod_spec"),
-    ];
-    let mut layer = Node::new(Tree::Map(BTreeMap::new()));
-    for (from, to) in places {
-        if let Some(node) = defaults.get(from) {
-            layer.put(to, node.clone());
-        }
+/// A complete and checked document of an experiment or a task with every default.
+pub(crate) fn with_defaults(mut root: Node, section: &'static Section) -> Node {
+    fill_defaults(&mut root, section);
+    if let Some(environment) = root.get_mut("environment") {
+        schema::complete_images(environment);
     }
-    layer
+    root
 }

@@ -11,16 +11,17 @@ use serde_json::{Value, json};
 use crate::agent;
 use crate::container::TaskContainerDefaults;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
-use crate::experiment::{CompletionDefaults, Submitted};
 use crate::layer_text::{LayerText, place_of_path, place_of_whole_path, read_layer};
 use crate::layers::{LoadedAgent, LoadedMaster, Sources};
 use crate::origin::{Layer, Position, Source};
 use crate::overrides::apply_all;
-use crate::policies::{Policies, Workload};
+use crate::policies::Policies;
 use crate::repair;
 use crate::schema::{Checker, Document, Key, Stage, document_schema, keys, template_schema};
-use crate::task::{SubmittedTask, TASK_DOCUMENT, TaskDefaults, TaskKind};
+use crate::submitted::{CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults};
+use crate::task::{TASK_DOCUMENT, TaskKind};
 use crate::template::Template;
+use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
 
 pub use guess::{Guess, Undecided, guess};
@@ -310,7 +311,13 @@ fn check_alone(
     };
     match kind {
         DocumentKind::Experiment => {
-            let submitted = experiment_layers(file, text, options)?;
+            let submitted = Submitted::read_over_templates(
+                Experiment,
+                file,
+                text,
+                options.overrides,
+                options.templates,
+            )?;
             let mut warnings = submitted.warnings.clone();
             warnings.extend(submitted.drawn(&[]));
             if options.partial {
@@ -322,7 +329,13 @@ fn check_alone(
             Ok(plain(warnings))
         }
         DocumentKind::TaskOf(kind) => {
-            let mut submitted = task_layers(kind, file, text, options)?;
+            let mut submitted = Submitted::read_over_templates(
+                kind,
+                file,
+                text,
+                options.overrides,
+                options.templates,
+            )?;
             let warnings = submitted.warnings.clone();
             // A command line brings the command, where the file has none.
             if kind == TaskKind::Command && submitted.to_value()["entrypoint"].is_null() {
@@ -392,41 +405,6 @@ fn alone<'a>(files: &'a [(String, String)], env: &'a BTreeMap<String, String>) -
         env,
         flags: &[],
     }
-}
-
-/// An experiment's document over its templates. Their mistakes are told when it is completed.
-///
-/// # Errors
-/// One of the texts is neither YAML nor JSON.
-pub fn experiment_layers(
-    file: &str,
-    text: &str,
-    options: CheckOptions<'_>,
-) -> Result<Submitted, ConfigErrors> {
-    let mut whole = Submitted::read_file(file, text, options.overrides)?;
-    for (name, file, text) in options.templates.iter().rev() {
-        let source = Source::of(Layer::Template(name.clone()), file);
-        whole = whole.over(Submitted::read_template(source, text)?);
-    }
-    Ok(whole)
-}
-
-/// A task's document over its templates. Their mistakes are told when it is completed.
-///
-/// # Errors
-/// One of the texts is neither YAML nor JSON.
-pub fn task_layers(
-    kind: TaskKind,
-    file: &str,
-    text: &str,
-    options: CheckOptions<'_>,
-) -> Result<SubmittedTask, ConfigErrors> {
-    let mut whole = SubmittedTask::read_file(kind, file, text, options.overrides)?;
-    for (name, file, text) in options.templates.iter().rev() {
-        let source = Source::of(Layer::Template(name.clone()), file);
-        whole = whole.over(SubmittedTask::read_template(kind, source, text)?);
-    }
-    Ok(whole)
 }
 
 /// What a cluster would bring, as far as a check needs it.

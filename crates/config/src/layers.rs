@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, each_once};
 use crate::layer_text::{LayerText, read_layer};
 use crate::origin::{Layer, Position, Source};
-use crate::schema::{Checker, Document, Kind, Leaf, Mistakes, Section, Stage, env_name, leaves};
+use crate::schema::{Checker, Document, Kind, LayerErrors, Leaf, Section, Stage, env_name, leaves};
 use crate::yaml::{self, Node, Tree};
 
 mod elements;
@@ -57,9 +57,9 @@ pub(crate) fn load(
     layers.push(from_environment(&known, sources.env, &mut errors));
     layers.push(from_flags(&known, sources.flags, &mut errors));
     let mut root = Node::new(Tree::Map(BTreeMap::new()));
-    let mut earlier = Mistakes {
+    let mut earlier = LayerErrors {
         errors,
-        ..Mistakes::default()
+        ..LayerErrors::default()
     };
     let mut inside = Inside {
         section: document.root,

@@ -3,7 +3,7 @@
 //! Text goes in, typed and complete values come out, or a list of every mistake with its path and line. The crate knows
 //! nothing of files, of the environment or of the clock: whoever calls it brings texts, variables, names and seeds.
 //!
-//! Read [`experiment::Submitted`] first (a document as a person wrote it), then [`experiment::ExperimentConfig`] (what
+//! Read [`Submitted`] first (a document as a person wrote it), then [`experiment::ExperimentConfig`] (what
 //! an experiment runs with); [`task`] has the same for notebooks, shells, commands and `TensorBoards`. [`MasterConfig`] and
 //! [`AgentConfig`] share one loader, in which a flag beats the environment, the environment beats the files, and the files
 //! beat the defaults. [`document`] checks, guesses and describes documents of every kind.
@@ -36,20 +36,24 @@ mod schema;
 pub mod secrets;
 pub mod space;
 pub mod storage;
+pub mod submitted;
 pub mod task;
 pub mod template;
 pub mod units;
+mod workload;
 pub mod yaml;
 
 pub use agent::AgentConfig;
 pub use container::TaskContainerDefaults;
 pub use document::DocumentKind;
 pub use errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode};
-pub use experiment::{CompletionDefaults, ExperimentConfig, Submitted};
+pub use experiment::ExperimentConfig;
 pub use layers::{LoadedAgent, LoadedMaster, Sources};
 pub use log::Log;
 pub use master::MasterConfig;
 pub use overrides::apply_overrides;
 pub use schema::{Key, Required, Status};
+pub use submitted::{CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults};
 pub use template::Template;
 pub use units::parse_byte_size;
+pub use workload::Workload;

@@ -10,26 +10,8 @@ use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::layer_text::read_layer;
 use crate::origin::{Layer, Position, Source};
 use crate::schema::{Checker, Document, Kind, NATURAL_32, Section, Stage, field, section};
-use crate::task::TASK_DOCUMENT;
+pub use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
-
-/// The kinds of work that have policies of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Workload {
-    /// Experiments.
-    Experiment,
-    /// Notebooks, `TensorBoards`, shells, commands and generic tasks.
-    Tasks,
-}
-
-impl Workload {
-    fn document(self) -> &'static Document {
-        match self {
-            Self::Experiment => &crate::experiment::schema::DOCUMENT,
-            Self::Tasks => &TASK_DOCUMENT,
-        }
-    }
-}
 
 /// Which way priorities run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -177,10 +159,9 @@ impl Policies {
             invariant_config,
         };
         if let Some(mut invariants) = policies.invariant_config.clone() {
-            let slots_key = workload.document().slots_key;
             checker.within("invariant_config", |checker| {
                 let own = std::slice::from_ref(&policies);
-                check_constraints(checker, &mut invariants, own, slots_key);
+                check_constraints(checker, &mut invariants, own, workload);
             });
         }
         policies.warnings = checker.finish()?;
@@ -356,9 +337,9 @@ pub(crate) fn check_constraints(
     checker: &mut Checker,
     root: &mut Node,
     policies: &[Policies],
-    slots_path: &str,
+    workload: Workload,
 ) {
-    slots(checker, root, policies, slots_path);
+    slots(checker, root, policies, workload);
     priority(checker, root, policies);
 }
 
@@ -372,7 +353,7 @@ fn fixed_by(scope: &str, value: u32) -> Node {
     node
 }
 
-fn slots(checker: &mut Checker, root: &mut Node, policies: &[Policies], slots_path: &str) {
+fn slots(checker: &mut Checker, root: &mut Node, policies: &[Policies], workload: Workload) {
     let Some(Limit {
         value: limit,
         scope,
@@ -380,7 +361,7 @@ fn slots(checker: &mut Checker, root: &mut Node, policies: &[Policies], slots_pa
     else {
         return;
     };
-    for path in [slots_path, "resources.max_slots"] {
+    for path in [workload.document().slots_key, "resources.max_slots"] {
         let Some(node) = root.find(path) else {
             continue;
         };
@@ -393,8 +374,7 @@ fn slots(checker: &mut Checker, root: &mut Node, policies: &[Policies], slots_pa
             refuse(checker, path, at.as_ref(), message);
         }
     }
-    let is_experiment = slots_path.ends_with("slots_per_trial");
-    if is_experiment && root.find("resources.max_slots").is_none() {
+    if workload == Workload::Experiment && root.find("resources.max_slots").is_none() {
         root.put("resources.max_slots", fixed_by(scope, limit));
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::yaml::Node;
 
-pub(crate) use check::{Checker, Misplaced, Mistakes, Segment, Stage, closest, push_key, snake};
+pub(crate) use check::{Checker, LayerErrors, Misplaced, Segment, Stage, closest, push_key, snake};
 pub(crate) use json::{document_schema, template_schema};
 pub use keys::{Key, Required, Status};
 pub(crate) use keys::{env_name, keys};

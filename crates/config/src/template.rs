@@ -10,7 +10,8 @@ use crate::layer_text::read_layer;
 use crate::origin::Source;
 use crate::repair;
 use crate::schema::{Checker, Document, Stage};
-use crate::task::{TASK_DOCUMENT, TaskKind, kinds_that_fit};
+use crate::task::{TaskKind, kinds_that_fit};
+use crate::workload::Workload;
 use crate::yaml::{self, Node};
 
 /// A checked template.
@@ -56,8 +57,8 @@ impl Template {
             .with_hint("name both where the work is submitted, the stronger one last");
             return Err(error.into());
         }
-        let experiment = checked(&crate::experiment::schema::DOCUMENT, root);
-        let task = checked(&TASK_DOCUMENT, root);
+        let experiment = checked(Workload::Experiment.document(), root);
+        let task = checked(Workload::Tasks.document(), root);
         let fits_experiments = experiment.errors.is_empty();
         let fits_tasks = if task.errors.is_empty() {
             kinds_that_fit(root)
@@ -160,26 +161,17 @@ fn wrong_for_both(experiment: &Checker, task: &Checker) -> Vec<ConfigError> {
     wrong
 }
 
-/// What a template is laid under.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Under {
-    /// An experiment.
-    Experiment,
-    /// A task of any kind.
-    Task,
-}
-
 /// Takes the keys out of a template that concern the other kind of work only; a warning for each.
-pub(crate) fn leave_out_foreign(root: &mut Node, under: Under) -> Vec<ConfigWarning> {
-    let experiment = checked(&crate::experiment::schema::DOCUMENT, root);
-    let task = checked(&TASK_DOCUMENT, root);
+pub(crate) fn leave_out_foreign(root: &mut Node, under: Workload) -> Vec<ConfigWarning> {
+    let experiment = checked(Workload::Experiment.document(), root);
+    let task = checked(Workload::Tasks.document(), root);
     let (own, other, text) = match under {
-        Under::Experiment => (
+        Workload::Experiment => (
             experiment,
             task,
             "is a key of tasks: the template's value is left out of experiments",
         ),
-        Under::Task => (
+        Workload::Tasks => (
             task,
             experiment,
             "is a key of experiments: the template's value is left out of tasks",
@@ -261,7 +253,7 @@ mod tests {
             "environment": {"image": "x"},
         }));
         let mut root = value.clone();
-        let left_out = leave_out_foreign(&mut root, Under::Experiment);
+        let left_out = leave_out_foreign(&mut root, Workload::Experiment);
         let paths: Vec<&str> = left_out
             .iter()
             .map(|warning| warning.path.as_str())
@@ -270,7 +262,7 @@ mod tests {
         assert!(root.find("resources.slots").is_none());
         assert!(root.find("resources.slots_per_trial").is_some());
         let mut root = value;
-        let left_out = leave_out_foreign(&mut root, Under::Task);
+        let left_out = leave_out_foreign(&mut root, Workload::Tasks);
         assert_eq!(left_out.len(), 2, "{left_out:?}");
         assert!(root.find("searcher").is_none() && root.find("resources.slots").is_some());
         assert!(root.find("environment.image").is_some());

@@ -1,6 +1,7 @@
 //! What `det config check` tells: every line names the file.
 
 use det_config::document::{CheckOptions, DocumentKind, check, guess};
+use det_config::submitted::Experiment;
 
 /// All lines about a document, mistakes or warnings.
 fn told(kind: &str, text: &str) -> Vec<String> {
@@ -731,7 +732,9 @@ fn a_correction_passes_the_check_or_says_what_it_leaves() {
 fn errors_carry_codes_that_say_their_kind() {
     use det_config::ErrorCode;
     let codes = |text: &str| -> Vec<(String, ErrorCode)> {
-        let errors = det_config::Submitted::parse(text).unwrap_err().0;
+        let errors = det_config::Submitted::parse(Experiment, text)
+            .unwrap_err()
+            .0;
         errors.into_iter().map(|e| (e.path, e.code)).collect()
     };
     for (text, path, code) in [

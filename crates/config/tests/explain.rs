@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use det_config::document::{CheckOptions, DocumentKind, experiment_layers, guess, task_layers};
+use det_config::document::{CheckOptions, DocumentKind, guess};
 use det_config::experiment::read_stored;
 use det_config::explain::ExplainedKey;
 use det_config::origin::Layer;
 use det_config::policies::{Policies, PriorityOrder, Workload};
-use det_config::task::{TaskDefaults, TaskKind};
-use det_config::{
-    CompletionDefaults, LoadedMaster, MasterConfig, Sources, Submitted, TaskContainerDefaults,
-};
+use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
+use det_config::task::TaskKind;
+use det_config::{LoadedMaster, MasterConfig, Sources, TaskContainerDefaults};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -59,9 +58,22 @@ fn defaults(tcd: &TaskContainerDefaults) -> CompletionDefaults<'_> {
     }
 }
 
+fn layers(
+    file: &str,
+    text: &str,
+    options: CheckOptions<'_>,
+) -> Result<Submitted, det_config::ConfigErrors> {
+    let CheckOptions {
+        overrides,
+        templates,
+        ..
+    } = options;
+    Submitted::read_over_templates(Experiment, file, text, overrides, templates)
+}
+
 fn explained(text: &str, options: CheckOptions<'_>, policies: &[Policies]) -> Vec<ExplainedKey> {
     let master = master(MASTER);
-    experiment_layers("train.yaml", text, options)
+    layers("train.yaml", text, options)
         .and_then(|submitted| {
             submitted.explain(
                 &defaults(&TaskContainerDefaults::default()),
@@ -203,7 +215,7 @@ fn every_effective_key_says_where_it_comes_from() {
 fn what_the_master_explains_without_its_files_is_the_same_without_lines() {
     let loaded = master(MASTER);
     let complete = |underlay| {
-        Submitted::parse(TRAIN)
+        Submitted::parse(Experiment, TRAIN)
             .unwrap()
             .explain(&defaults(&TaskContainerDefaults::default()), &underlay, &[])
             .unwrap()
@@ -336,7 +348,7 @@ fn constraints_are_held_against_the_result_with_both_numbers() {
     let refused = |resources: &str, policies: &[Policies]| {
         let text = format!("{TRAIN}resources: {resources}\n");
         let tcd = TaskContainerDefaults::default();
-        Submitted::parse(&text)
+        Submitted::parse(Experiment, &text)
             .unwrap()
             .complete_under(&defaults(&tcd), policies)
             .map(|config| config.resources)
@@ -370,7 +382,7 @@ fn constraints_are_held_against_the_result_with_both_numbers() {
     );
     // A default is brought within the limit: nobody asked for it.
     let tcd = TaskContainerDefaults::default();
-    let config = Submitted::parse(TRAIN)
+    let config = Submitted::parse(Experiment, TRAIN)
         .unwrap()
         .complete_under(
             &CompletionDefaults {
@@ -430,11 +442,11 @@ fn policies_are_checked_when_they_are_set() {
 
 #[test]
 fn tasks_are_explained_as_well() {
-    let submitted = task_layers(
+    let submitted = Submitted::read_file(
         TaskKind::Notebook,
         "nb.yaml",
         "idle_timeout: 5m\nresources: {slots: 1}\n",
-        CheckOptions::default(),
+        &[] as &[&str],
     )
     .unwrap();
     let explained = submitted
@@ -577,7 +589,7 @@ fn what_earlier_versions_stored_can_be_read() {
         );
         assert_eq!(read.document["max_restarts"], 5);
         // New ones are refused.
-        let message = Submitted::from_value(&json!({"searcher": stored["searcher"]}))
+        let message = Submitted::from_value(Experiment, &json!({"searcher": stored["searcher"]}))
             .unwrap_err()
             .to_string();
         assert!(message.contains("was removed"), "{message}");
@@ -597,10 +609,11 @@ fn what_a_pod_of_a_template_deletes_is_deleted_from_the_pools_pod() {
     }))
     .unwrap();
     let template = Submitted::parse(
+        Experiment,
         "environment: {pod_spec: {spec: {containers: [{name: side, $patch: delete}]}}}",
     )
     .unwrap();
-    let config = Submitted::parse(&format!(
+    let config = Submitted::parse(Experiment, &format!(
         "{TRAIN}\n"
     ).replace(
         "environment: {environment_variables: [MINE=1]}",
@@ -687,8 +700,8 @@ proptest! {
     /// Three layers give the same however they are put together, as long as none changes the shape of what another holds.
     #[test]
     fn merging_is_associative(a in part(), b in part(), c in part()) {
-        let read = |text: &str| Submitted::read(if text.is_empty() { "{}" } else { text }).unwrap();
-        let flat = |layer: &Submitted| Submitted::read(&layer.to_value().to_string()).unwrap();
+        let read = |text: &str| Submitted::read(Experiment, if text.is_empty() { "{}" } else { text }).unwrap();
+        let flat = |layer: &Submitted| Submitted::read(Experiment, &layer.to_value().to_string()).unwrap();
         let (a, b, c) = (read(&a), read(&b), read(&c));
         let left = flat(&a.clone().over(b.clone())).over(c.clone()).to_value();
         let right = a.over(flat(&b.over(c))).to_value();
@@ -698,7 +711,7 @@ proptest! {
     /// A layer over itself changes only what appends.
     #[test]
     fn a_layer_over_nothing_is_itself(a in part()) {
-        let read = |text: &str| Submitted::read(if text.is_empty() { "{}" } else { text }).unwrap();
+        let read = |text: &str| Submitted::read(Experiment, if text.is_empty() { "{}" } else { text }).unwrap();
         let alone = read(&a).to_value();
         prop_assert_eq!(read(&a).over(read("{}")).to_value(), alone.clone());
         prop_assert_eq!(read("{}").over(read(&a)).to_value(), alone);
@@ -710,7 +723,7 @@ proptest! {
         let text = format!("{TRAIN}{}", a.replace("environment:", "x_environment:").lines().filter(|l| !l.starts_with("x_") && !l.starts_with("searcher") && !l.starts_with("hyper")).map(|l| format!("{l}\n")).collect::<String>());
         let template = ("t".to_owned(), "t.yaml".to_owned(), b);
         let options = CheckOptions { templates: std::slice::from_ref(&template), ..CheckOptions::default() };
-        let Ok(submitted) = experiment_layers("d.yaml", &text, options) else { return Ok(()) };
+        let Ok(submitted) = layers("d.yaml", &text, options) else { return Ok(()) };
         let master = master(MASTER);
         let tcd = TaskContainerDefaults::default();
         let Ok(explained) = submitted.explain(&defaults(&tcd), &master.underlay("gpu"), &[]) else { return Ok(()) };

@@ -2,8 +2,8 @@
 
 use det_config::container::TaskContainerDefaults;
 use det_config::document::{CheckOptions, DocumentKind, check};
+use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use det_config::yaml::MAX_TEXT_BYTES;
-use det_config::{CompletionDefaults, Submitted};
 
 /// Most that one document may add to the memory of the process, in bytes.
 const MOST: usize = 50 << 20;
@@ -61,7 +61,7 @@ fn no_document_takes_more_than_fifty_mebibytes() {
     for text in &documents {
         let begin: String = text.chars().take(120).collect();
         let before = peak().unwrap_or_default();
-        if let Ok(submitted) = Submitted::read(text) {
+        if let Ok(submitted) = Submitted::read(Experiment, text) {
             let _ = submitted.placement(&[]);
             let _ = submitted.complete(&CompletionDefaults {
                 name: "n".into(),

@@ -1,11 +1,11 @@
 //! What the policies of administrators replace of a document is told.
 
-use det_config::Submitted;
 use det_config::policies::{Policies, Workload};
+use det_config::submitted::{Experiment, Submitted};
 
 #[test]
 fn what_a_policy_replaces_is_told_with_both_values() {
-    let submitted = det_config::experiment::Submitted::read_file(
+    let submitted = det_config::submitted::Submitted::read_file(Experiment,
         "x.yaml",
         "name: x\nresources: {resource_pool: fast, priority: 5}\nenvironment: {registry_auth: {username: u, password: hidden1}}\n",
         &[] as &[String],
@@ -39,7 +39,7 @@ fn what_a_policy_replaces_is_told_with_both_values() {
 #[test]
 fn lists_and_pools_that_a_policy_replaces_are_told() {
     let told = |document: &str, invariants: &str| -> Vec<String> {
-        let submitted = Submitted::parse(document).unwrap();
+        let submitted = Submitted::parse(Experiment, document).unwrap();
         let text = format!("invariant_config: {{{invariants}}}");
         let policies = [Policies::parse(Workload::Experiment, "the cluster", None, &text).unwrap()];
         let warnings = submitted.replaced_by(&policies);

@@ -10,11 +10,11 @@ use std::path::PathBuf;
 
 use det_config::document::{self, CheckOptions};
 use det_config::errors::{ConfigErrors, ConfigWarning};
-use det_config::task::{SubmittedTask, TaskDefaults, TaskKind};
-use det_config::{
-    AgentConfig, CompletionDefaults, DocumentKind, MasterConfig, Submitted, TaskContainerDefaults,
-    Template,
+use det_config::submitted::{
+    CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults,
 };
+use det_config::task::TaskKind;
+use det_config::{AgentConfig, DocumentKind, MasterConfig, TaskContainerDefaults, Template};
 use serde_json::{Value, json};
 
 fn repository() -> PathBuf {
@@ -101,9 +101,9 @@ type Outcome = Result<(Value, Vec<ConfigWarning>), ConfigErrors>;
 
 fn experiment(case: &Case) -> Outcome {
     let none: [&str; 0] = [];
-    let mut whole = Submitted::read_file("case.yaml", &case.text, &none)?;
+    let mut whole = Submitted::read_file(Experiment, "case.yaml", &case.text, &none)?;
     for under in &case.under {
-        whole = whole.over(Submitted::read(under)?);
+        whole = whole.over(Submitted::read(Experiment, under)?);
     }
     let warnings = whole.warnings.clone();
     let config = whole.complete(&CompletionDefaults {

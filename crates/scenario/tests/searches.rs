@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use det_config::experiment::Submitted;
+use det_config::submitted::{Experiment, Submitted};
 use det_scenario::{Trace, TraceConfig, TraceReport, play_trace, read_trace};
 
 fn files() -> Vec<PathBuf> {
@@ -19,7 +19,7 @@ fn files() -> Vec<PathBuf> {
 
 fn submitted(trace: &Trace) -> Submitted {
     match &trace.config {
-        TraceConfig::Inline(config) => Submitted::from_value(config).unwrap(),
+        TraceConfig::Inline(config) => Submitted::from_value(Experiment, config).unwrap(),
         TraceConfig::File(file) => {
             panic!("the named searches bring their configuration, not {file}")
         }

@@ -8,16 +8,15 @@ use std::process::ExitCode;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use det_config::container::TaskContainerDefaults;
-use det_config::document::{
-    self, CheckOptions, DocumentKind, Undecided, experiment_layers, task_layers,
-};
+use det_config::document::{self, CheckOptions, DocumentKind, Undecided};
 use det_config::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::Underlay;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload, fixed_pool};
-use det_config::task::{TaskDefaults, TaskKind};
-use det_config::{CompletionDefaults, LoadedMaster, Sources, Status};
+use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
+use det_config::task::TaskKind;
+use det_config::{LoadedMaster, Sources, Status};
 use serde_json::{Value, json};
 
 use self::home::{Home, HomeArgs};
@@ -484,15 +483,8 @@ async fn explain_experiment(
     text: &str,
 ) -> Result<Vec<ExplainedKey>, CliError> {
     let templates = read_templates(&args.templates)?;
-    let submitted = experiment_layers(
-        file,
-        text,
-        CheckOptions {
-            overrides: &args.overrides,
-            templates: &templates,
-            partial: true,
-        },
-    )?;
+    let submitted =
+        Submitted::read_over_templates(Experiment, file, text, &args.overrides, &templates)?;
     let master = master(args)?;
     let placement = submitted.placement(&[]);
     let of_file = (placement.workspace.as_deref(), placement.project.as_deref());
@@ -531,16 +523,7 @@ async fn explain_task(
     text: &str,
 ) -> Result<Vec<ExplainedKey>, CliError> {
     let templates = read_templates(&args.templates)?;
-    let submitted = task_layers(
-        kind,
-        file,
-        text,
-        CheckOptions {
-            overrides: &args.overrides,
-            templates: &templates,
-            partial: true,
-        },
-    )?;
+    let submitted = Submitted::read_over_templates(kind, file, text, &args.overrides, &templates)?;
     let master = master(args)?;
     let placement = submitted.placement();
     let home = ask_home(args, context, (None, None), Workload::Tasks).await?;

@@ -7,9 +7,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::DocumentKind;
-use crate::policies::{Policies, Workload};
+use crate::policies::Policies;
 use crate::schema::{Kind, Section, closest, keys};
 use crate::task::TaskKind;
+use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
 
 /// The kind of a document and the reason.

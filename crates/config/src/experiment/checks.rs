@@ -146,12 +146,12 @@ fn space_for_searcher(checker: &mut Checker, root: &Node) {
 }
 
 /// A warning for each hyperparameter of a `single` search that is no constant: one value is drawn for it.
-pub(super) fn drawn(root: &Node) -> Vec<ConfigWarning> {
+pub(crate) fn drawn(root: &Node) -> Vec<ConfigWarning> {
     let single = root.find("searcher.name").and_then(Node::text) == Some("single");
     let Some(hyperparameters) = root.get("hyperparameters").filter(|_| single) else {
         return Vec::new();
     };
-    let mut checker = super::checker(Stage::Sane);
+    let mut checker = Checker::new(&super::schema::DOCUMENT, Stage::Sane);
     let parsed = checker.within("hyperparameters", |checker| {
         space::group(checker, hyperparameters)
     });

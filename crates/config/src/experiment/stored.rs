@@ -4,9 +4,10 @@
 use serde_json::{Value, json};
 
 use super::schema::SEARCHER;
-use super::{checker, with_defaults};
+use super::schema::{DOCUMENT, EXPERIMENT};
+use crate::container::with_defaults;
 use crate::errors::{ConfigErrors, ConfigWarning};
-use crate::schema::Stage;
+use crate::schema::{Checker, Stage};
 use crate::yaml::Node;
 
 /// Where checkpoints on a Hadoop file system are presented.
@@ -43,7 +44,7 @@ pub fn read_stored(value: &Value) -> Result<StoredExperiment, ConfigErrors> {
             "save_trial_latest": kept("save_trial_latest", 1),
         }));
     }
-    let warnings = checker(Stage::Stored).run(&mut root)?;
+    let warnings = Checker::new(&DOCUMENT, Stage::Stored).run(&mut root)?;
     let retired_searcher = root
         .find("searcher.name")
         .and_then(Node::text)
@@ -54,7 +55,7 @@ pub fn read_stored(value: &Value) -> Result<StoredExperiment, ConfigErrors> {
         })
         .map(str::to_owned);
     Ok(StoredExperiment {
-        document: with_defaults(root).to_value(),
+        document: with_defaults(root, &EXPERIMENT).to_value(),
         retired_searcher,
         warnings,
     })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Sources, env_names, file_variables, flags, load, value_names};
 use crate::agent::{AGENT, AgentConfig};
-use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
+use crate::errors::{ConfigErrors, ConfigWarning};
 use crate::explain::{ExplainedKey, rows};
 use crate::master::schema::MASTER;
 use crate::master::{MasterConfig, Underlay};
@@ -33,8 +33,7 @@ impl LoadedMaster {
         let (root, mut warnings) = load(crate::master::schema::document(), sources)?;
         let mut whole = root.clone();
         fill_defaults(&mut whole, &MASTER);
-        let config: MasterConfig = serde_json::from_value(whole.to_value())
-            .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")))?;
+        let config: MasterConfig = whole.typed()?;
         warnings.extend(config.scheduler_warnings(&root));
         Ok(Self {
             config,
@@ -133,8 +132,7 @@ impl LoadedAgent {
         let (root, warnings) = load(crate::agent::document(), sources)?;
         let mut whole = root.clone();
         fill_defaults(&mut whole, &AGENT);
-        let mut config: AgentConfig = serde_json::from_value(whole.to_value())
-            .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")))?;
+        let mut config: AgentConfig = whole.typed()?;
         if config.visible_gpus.is_none() {
             let name = ["ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
             config.visible_gpus = name.iter().find_map(|name| sources.env.get(*name)).cloned();

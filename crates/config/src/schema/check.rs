@@ -73,9 +73,9 @@ pub(crate) struct Checker {
     hush: usize,
 }
 
-/// Mistakes of a layer.
+/// LayerErrors of a layer.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Mistakes {
+pub(crate) struct LayerErrors {
     pub(crate) errors: Vec<ConfigError>,
     /// See [`Checker::meant`].
     pub(crate) meant: Vec<String>,
@@ -83,7 +83,7 @@ pub(crate) struct Mistakes {
     pub(crate) empty: Vec<(String, Position)>,
 }
 
-impl Mistakes {
+impl LayerErrors {
     pub(crate) fn extend(&mut self, other: Self) {
         self.errors.extend(other.errors);
         self.meant.extend(other.meant);
@@ -125,7 +125,7 @@ impl Checker {
 
     /// Takes mistakes that were found before, in the layers that this document is made of, and forgets that keys are
     /// missing which those tell of.
-    pub(crate) fn add_earlier(&mut self, earlier: Mistakes) {
+    pub(crate) fn add_earlier(&mut self, earlier: LayerErrors) {
         // A document that is not even a map misses everything.
         let is_no_map = earlier.errors.iter().any(|error| error.path.is_empty());
         // Of a layer it can be said better what an unknown key meant than of the whole.
@@ -154,9 +154,9 @@ impl Checker {
     }
 
     /// The mistakes and the warnings so far.
-    pub(crate) fn taken(mut self) -> (Mistakes, Vec<ConfigWarning>) {
+    pub(crate) fn taken(mut self) -> (LayerErrors, Vec<ConfigWarning>) {
         self.settle();
-        let mistakes = Mistakes {
+        let mistakes = LayerErrors {
             errors: self.errors,
             meant: self.meant,
             empty: self.empty,

@@ -41,7 +41,7 @@ pub(super) fn translate(checker: &mut Checker, root: &mut Node) {
 }
 
 /// What holds for one kind of task only.
-pub(super) fn for_kind(checker: &mut Checker, kind: TaskKind, root: &mut Node) {
+pub(crate) fn for_kind(checker: &mut Checker, kind: TaskKind, root: &mut Node) {
     entrypoint(checker, kind, root);
     slots(checker, kind, root);
     single_node(checker, kind, root);
@@ -136,7 +136,7 @@ fn single_node(checker: &mut Checker, kind: TaskKind, root: &Node) {
 
 /// Files that come along land in the working directory, so that one of the person's own is refused and the cluster's is
 /// dropped.
-pub(super) fn context(checker: &mut Checker, asked: &Node, container_defaults: &mut Node) {
+pub(crate) fn context(checker: &mut Checker, asked: &Node, container_defaults: &mut Node) {
     let default = container_defaults.take("work_dir");
     let Some(own) = asked.get("work_dir") else {
         return;

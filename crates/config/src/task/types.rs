@@ -102,7 +102,7 @@ impl TaskConfig {
     /// # Errors
     /// The value was not written by [`TaskConfig::to_json`].
     pub fn from_json(value: &Value) -> Result<Self, crate::errors::ConfigErrors> {
-        super::typed(&crate::yaml::Node::from(value))
+        crate::yaml::Node::from(value).typed()
     }
 
     /// The effective configuration as clients read it: every key present.

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde_json::{Number, Value};
 
 use super::scalar;
-use crate::errors::{ConfigError, ErrorCode};
+use crate::errors::{ConfigError, ConfigErrors, ErrorCode};
 use crate::origin::{Position, Source};
 
 /// A value and where it was written.
@@ -152,6 +153,21 @@ impl Node {
             Tree::Text(text) => Some(text),
             _ => None,
         }
+    }
+
+    /// The text, unless it is empty.
+    pub(crate) fn filled_text(&self) -> Option<String> {
+        let text = self.text().filter(|text| !text.is_empty())?;
+        Some(text.to_owned())
+    }
+
+    /// A checked and complete tree as typed values.
+    ///
+    /// # Errors
+    /// The tree does not have the shape of the type.
+    pub(crate) fn typed<T: DeserializeOwned>(&self) -> Result<T, ConfigErrors> {
+        serde_json::from_value(self.to_value())
+            .map_err(|error| ConfigError::new("", None, format!("cannot be read: {error}")).into())
     }
 
     /// The first text or key that holds the character NUL, which no file name, variable or database text can.

@@ -2,7 +2,8 @@
 
 use det_config::ConfigErrors;
 use det_config::container::TaskContainerDefaults;
-use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted};
+use det_config::experiment::ExperimentConfig;
+use det_config::submitted::{CompletionDefaults, Submitted};
 use det_ids::RequestId;
 use det_searcher::{Action, Event, Search, TrialState};
 use serde_json::{Map, Value, json};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_config::errors::ConfigError;
-use det_config::experiment::{Placement, TrialSize};
+use det_config::submitted::{Placement, TrialSize};
 use det_ids::{AllocationId, JobId, Micros, TaskId};
 use det_scheduler::{Request, WaitReason, can_ever_fit};
 use det_store::workspaces::WorkspaceRow;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use det_authz::{Kind, Permission, Target};
 use det_config::errors::ConfigErrors;
-use det_config::experiment::{ExperimentConfig, Submitted, mask_for_others};
+use det_config::experiment::{ExperimentConfig, mask_for_others};
 use det_config::hyperparameters::SearchMethod;
+use det_config::submitted::{Experiment, Submitted};
 use det_failpoints::failpoint;
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
@@ -492,7 +493,7 @@ fn parse_override(text: &str) -> AppResult<Option<Submitted>> {
     if text.trim().is_empty() {
         return Ok(None);
     }
-    let over = Submitted::parse(text).map_err(config_error)?;
+    let over = Submitted::parse(Experiment, text).map_err(config_error)?;
     let value = over.own_value();
     for key in ["workspace", "project"] {
         if value.get(key).is_some_and(|v| !v.is_null()) {

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use det_config::errors::ConfigErrors;
-use det_config::experiment::{Placement, TrialSize};
+use det_config::submitted::{Placement, TrialSize};
 use det_ids::{JobId, Micros};
 use det_scheduler::{Policy, QueueEntry, Side};
 use det_store::allocations::{self, AllocationRow};

@@ -1,7 +1,7 @@
 //! What a search would do, without running it.
 
 use det_authz::{Kind, Permission};
-use det_config::experiment::{CompletionDefaults, Submitted};
+use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use det_searcher::{Preview, preview};
 use serde_json::{Map, Value, json};
 
@@ -28,7 +28,7 @@ impl Master {
         seed: u32,
     ) -> AppResult<PreviewedSearch> {
         actor.require(Permission::Create, Kind::Experiment, "preview searches")?;
-        let submitted = Submitted::from_value(config).map_err(config_error)?;
+        let submitted = Submitted::from_value(Experiment, config).map_err(config_error)?;
         let pool = submitted
             .placement(&[])
             .resource_pool

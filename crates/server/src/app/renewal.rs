@@ -5,8 +5,9 @@
 //! transaction that stores it; one that was made of another configuration than the stored one is not stored but made anew.
 
 use det_config::errors::ConfigErrors;
-use det_config::experiment::{CompletionDefaults, ExperimentConfig, Submitted, TrialSize};
+use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
+use det_config::submitted::{CompletionDefaults, Submitted, TrialSize};
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow};
 use det_store::workspaces::WorkspaceRow;

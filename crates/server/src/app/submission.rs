@@ -2,10 +2,11 @@
 
 use det_authz::{Kind, Permission, Target};
 use det_config::errors::{ConfigError, ConfigErrors};
-use det_config::experiment::{CompletionDefaults, ExperimentConfig, Placement, Submitted};
+use det_config::experiment::ExperimentConfig;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::secrets::MASK;
+use det_config::submitted::{CompletionDefaults, Experiment, Placement, Submitted};
 use det_searcher::Search;
 use det_store::experiments::{self, ExperimentRow};
 use det_store::workspaces::{ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
@@ -91,7 +92,7 @@ pub(crate) fn may_use_secrets(actor: &Actor, owner_id: i64) -> bool {
 /// The configurations of an experiment with its secrets: the effective one, and the one that was submitted.
 pub(crate) fn known_documents(row: &ExperimentRow) -> AppResult<Vec<Value>> {
     let effective = serde_json::from_str(&row.config).map_err(AppError::internal)?;
-    let original = Submitted::parse(&row.original_config).ok();
+    let original = Submitted::parse(Experiment, &row.original_config).ok();
     Ok(std::iter::once(effective)
         .chain(original.map(|original| original.own_value()))
         .collect())
@@ -104,7 +105,7 @@ fn over_workspace(submitted: Submitted, workspace: &WorkspaceRow) -> AppResult<S
     };
     let source = Source::layer(Layer::Workspace(workspace.name.clone()));
     let text = format!("{{\"checkpoint_storage\": {storage}}}");
-    let under = Submitted::read_from(source, &text).map_err(config_error)?;
+    let under = Submitted::read_from(Experiment, source, &text).map_err(config_error)?;
     Ok(submitted.over(under))
 }
 
@@ -129,7 +130,7 @@ impl Master {
             None
         };
         // Mistakes are told all at once, together with those that show when the layers have come together.
-        let submitted = beside(long, move || Submitted::read(&text))
+        let submitted = beside(long, move || Submitted::read(Experiment, &text))
             .await?
             .map_err(config_error)?;
         let mut submitted = self.over_known_templates(submitted, request).await?;

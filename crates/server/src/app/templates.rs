@@ -3,9 +3,10 @@
 use det_api_types::templates as wire;
 use det_api_types::wire::Object;
 use det_authz::{Kind, Permission, Target};
-use det_config::experiment::{Submitted, mask_document, mask_with_variables};
+use det_config::experiment::{mask_document, mask_with_variables};
 use det_config::origin::{Layer, Source};
 use det_config::secrets::{MASK, is_masked};
+use det_config::submitted::{Experiment, Submitted};
 use det_config::template::Template;
 use det_store::events::NewEvent;
 use det_store::templates::{self, TemplateRow};
@@ -252,7 +253,7 @@ impl Master {
     ) -> AppResult<Submitted> {
         for (name, row) in names.iter().zip(self.templates_named(names).await?).rev() {
             let source = Source::layer(Layer::Template(name.clone()));
-            let template = Submitted::read_template(source, &row.config)
+            let template = Submitted::read_template(Experiment, source, &row.config)
                 .map_err(crate::app::submission::config_error)?;
             document = document.over(template);
         }

@@ -2,10 +2,10 @@
 
 use clap::Args;
 use det_client::{Client, ClientError, Query, api_path};
-use det_config::experiment::Submitted;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
-use det_config::task::{SubmittedTask, TaskKind};
+use det_config::submitted::{Experiment, Submitted, SubmittedTask};
+use det_config::task::TaskKind;
 use serde_json::{Value, json};
 
 use crate::commands::{projects, workspaces};
@@ -132,7 +132,7 @@ impl Home {
     /// An experiment over what the workspace brings; `pool` is its pool, where that counts.
     pub(super) fn under(&self, submitted: Submitted, pool: Option<&str>) -> Submitted {
         let (source, layer) = self.layer(pool, self.storage.as_ref());
-        submitted.over(Submitted::of_layer(source, &layer))
+        submitted.over(Submitted::of_layer(Experiment, source, &layer))
     }
 
     /// The same for a task, which has no checkpoint storage.

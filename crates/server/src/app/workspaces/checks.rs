@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use det_config::errors::{ConfigError, ConfigErrors};
-use det_config::experiment::{CompletionDefaults, Submitted};
 use det_config::secrets::MASK;
+use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use serde_json::{Map, Value, json};
 
 use crate::app::Master;
@@ -133,7 +133,8 @@ impl Master {
             default_priority: None,
             managed: true,
         };
-        let outcome = Submitted::from_value(&document).and_then(|s| s.complete(&defaults));
+        let outcome =
+            Submitted::from_value(Experiment, &document).and_then(|s| s.complete(&defaults));
         for error in outcome.err().into_iter().flat_map(|errors| errors.0) {
             let mut error = error;
             error.path = error.path.replacen("checkpoint_storage", FIELD, 1);

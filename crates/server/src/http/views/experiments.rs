@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use det_api_types::experiments::{Experiment, ExperimentState};
 use det_api_types::trials::TrialState;
 use det_api_types::wire::{Float, Int64, Object, RawObject, Timestamp};
-use det_config::experiment::{Submitted, mask_member, may_hold_secrets};
+use det_config::experiment::{mask_member, may_hold_secrets};
+use det_config::submitted::{self, Submitted};
 use det_lifecycle::{experiment, trial};
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
@@ -140,7 +141,7 @@ pub fn masked_original(text: &str, sight: Sight) -> String {
     if !has_secrets && !has_more {
         return text.to_owned();
     }
-    let shown = Submitted::parse(text).map(|submitted| {
+    let shown = Submitted::parse(submitted::Experiment, text).map(|submitted| {
         let document = submitted.to_value();
         let masked = sight.mask(&document);
         if masked == document {

@@ -1,12 +1,15 @@
 use serde_json::json;
 
 use super::*;
+use crate::container::TaskContainerDefaults;
+use crate::experiment::*;
 use crate::hyperparameters::{AdaptiveMode, Hyperparameter, SearchMethod};
 use crate::overrides::apply_overrides;
 
+mod errors;
 mod layers;
-mod mistakes;
 mod properties;
+mod task;
 
 const MINIMAL: &str = "entrypoint: python3 train.py\nsearcher: {name: single, metric: loss}\n";
 
@@ -18,7 +21,7 @@ fn complete_with(
     text: &str,
     tcd: &TaskContainerDefaults,
 ) -> Result<ExperimentConfig, ConfigErrors> {
-    Submitted::parse(text)?.complete(&CompletionDefaults {
+    Submitted::parse(Experiment, text)?.complete(&CompletionDefaults {
         name: "Experiment (calm-red-fox)".into(),
         experiment_seed: 1_700_000_000,
         checkpoint_storage: Some(storage()),
@@ -59,7 +62,7 @@ fn a_single_search_draws_from_ranges_and_says_so() {
          layers: 3",
     );
     complete(&text);
-    let submitted = Submitted::parse(&text).unwrap();
+    let submitted = Submitted::parse(Experiment, &text).unwrap();
     let warned: Vec<String> = submitted
         .drawn(&[])
         .iter()
@@ -75,15 +78,21 @@ fn a_single_search_draws_from_ranges_and_says_so() {
         "{warned:?}"
     );
     // The searcher may come from a template.
-    let over =
-        Submitted::parse("hyperparameters: {lr: {type: int, minval: 1, maxval: 9}}").unwrap();
+    let over = Submitted::parse(
+        Experiment,
+        "hyperparameters: {lr: {type: int, minval: 1, maxval: 9}}",
+    )
+    .unwrap();
     assert_eq!(over.drawn(&[]), []);
-    let whole = over.over(Submitted::parse(MINIMAL).unwrap());
+    let whole = over.over(Submitted::parse(Experiment, MINIMAL).unwrap());
     assert_eq!(whole.drawn(&[]).len(), 1);
     let random = searching(
         "  name: random\n  max_trials: 2\nhyperparameters: {lr: {type: int, minval: 1, maxval: 9}}",
     );
-    assert_eq!(Submitted::parse(&random).unwrap().drawn(&[]), []);
+    assert_eq!(
+        Submitted::parse(Experiment, &random).unwrap().drawn(&[]),
+        []
+    );
 }
 
 #[test]
@@ -154,7 +163,10 @@ fn a_minimal_document_gets_every_default() {
             "records_per_epoch": 0,
         })
     );
-    assert_eq!(Submitted::parse(MINIMAL).unwrap().warnings, Vec::new());
+    assert_eq!(
+        Submitted::parse(Experiment, MINIMAL).unwrap().warnings,
+        Vec::new()
+    );
 }
 
 #[test]
@@ -311,7 +323,7 @@ records_per_epoch: 50
 #[test]
 fn older_forms_are_translated_with_a_warning() {
     let warned = |text: &str, expected: &str| {
-        let submitted = Submitted::parse(text).unwrap_or_else(|e| panic!("{e}"));
+        let submitted = Submitted::parse(Experiment, text).unwrap_or_else(|e| panic!("{e}"));
         assert!(
             submitted
                 .warnings
@@ -474,7 +486,7 @@ environment:
     - C=C
 entrypoint: python3 model_def.py
 ";
-    let submitted = Submitted::parse(text).unwrap();
+    let submitted = Submitted::parse(Experiment, text).unwrap();
     assert_eq!(submitted.warnings.len(), 1, "{:?}", submitted.warnings);
     let config = complete(text);
     assert_eq!(config.hyperparameters.len(), 5);
@@ -513,7 +525,7 @@ fn what_nothing_acts_on_yet_is_said() {
         ),
         ("profiling: {enabled: true}", "profiling.enabled:"),
     ] {
-        let warnings = Submitted::parse(&with(text)).unwrap().warnings;
+        let warnings = Submitted::parse(Experiment, &with(text)).unwrap().warnings;
         assert!(
             warnings
                 .iter()
@@ -541,7 +553,7 @@ fn trial_classes_are_told_from_command_lines() {
         ("a:b:c", false),
         ("/x:y", false),
     ] {
-        assert_eq!(is_trial_class(text), expected, "{text}");
+        assert_eq!(crate::experiment::is_trial_class(text), expected, "{text}");
     }
 }
 

@@ -1,6 +1,8 @@
 use serde_json::json;
 
 use super::*;
+use crate::container::TaskContainerDefaults;
+use crate::task::*;
 
 fn submitted(kind: TaskKind, text: &str) -> SubmittedTask {
     SubmittedTask::parse(kind, text).unwrap_or_else(|errors| panic!("{errors}\n{text}"))

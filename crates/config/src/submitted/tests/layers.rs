@@ -7,9 +7,9 @@ use crate::policies::{Policies, Workload};
 #[test]
 fn stronger_layers_merge_over_weaker_ones() {
     let merged = |strong: &str, weak: &str| {
-        Submitted::parse(strong)
+        Submitted::parse(Experiment, strong)
             .unwrap()
-            .over(Submitted::parse(weak).unwrap())
+            .over(Submitted::parse(Experiment, weak).unwrap())
             .to_value()
     };
     for (name, strong, weak, expected) in [
@@ -143,11 +143,16 @@ fn the_cluster_comes_under_the_template_under_the_document() {
         managed: true,
     };
     let template = Submitted::read_from(
+        Experiment,
         Source::layer(Layer::Template("t".into())),
         "environment: {environment_variables: [X=2, Y=2]}",
     )
     .unwrap();
-    let document = Submitted::parse(&with("environment: {environment_variables: [X=3]}")).unwrap();
+    let document = Submitted::parse(
+        Experiment,
+        &with("environment: {environment_variables: [X=3]}"),
+    )
+    .unwrap();
     let config = document.over(template).complete(&defaults).unwrap();
     assert_eq!(
         config.environment.environment_variables.cpu,
@@ -174,9 +179,13 @@ fn the_cluster_comes_under_the_template_under_the_document() {
         config.environment.pod_spec,
         Some(json!({"spec": {"volumes": [{"name": "g", "emptyDir": {}}]}}))
     );
-    let error = Submitted::read_from(Source::layer(Layer::Template("t".into())), "a: 1")
-        .and_then(Submitted::checked)
-        .unwrap_err();
+    let error = Submitted::read_from(
+        Experiment,
+        Source::layer(Layer::Template("t".into())),
+        "a: 1",
+    )
+    .and_then(Submitted::checked)
+    .unwrap_err();
     assert!(
         error
             .to_string()
@@ -196,7 +205,7 @@ fn an_unmanaged_experiment_needs_no_entrypoint_and_a_cluster_must_have_storage()
         default_priority: None,
         managed: false,
     };
-    let submitted = Submitted::parse("searcher: {name: single, metric: x}").unwrap();
+    let submitted = Submitted::parse(Experiment, "searcher: {name: single, metric: x}").unwrap();
     let config = submitted.clone().complete(&defaults).unwrap();
     assert_eq!(config.entrypoint, None);
     assert_eq!(config.resources.priority, None);
@@ -216,7 +225,7 @@ fn an_unmanaged_experiment_needs_no_entrypoint_and_a_cluster_must_have_storage()
 
 #[test]
 fn placement_is_known_before_completion() {
-    let submitted = Submitted::parse(
+    let submitted = Submitted::parse(Experiment,
         "workspace: w\nproject: p\nresources: {slots_per_trial: 0, resource_pool: cpu, is_single_node: true}",
     )
     .unwrap();
@@ -236,7 +245,7 @@ fn placement_is_known_before_completion() {
         })
     };
     assert_eq!(submitted.trial_size(&[]), size(0, true));
-    let silent = Submitted::parse("{}").unwrap();
+    let silent = Submitted::parse(Experiment, "{}").unwrap();
     assert_eq!(silent.trial_size(&[]), size(1, false));
     let policies = Policies::parse(
         Workload::Experiment,
@@ -259,6 +268,9 @@ fn placement_is_known_before_completion() {
     }
     for unreadable in ["-3", "many", "99999999999"] {
         let text = format!("resources: {{slots_per_trial: {unreadable}}}");
-        assert_eq!(Submitted::read(&text).unwrap().trial_size(&[]), None);
+        assert_eq!(
+            Submitted::read(Experiment, &text).unwrap().trial_size(&[]),
+            None
+        );
     }
 }

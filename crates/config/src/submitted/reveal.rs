@@ -3,8 +3,9 @@
 
 use serde_json::Value;
 
-use super::{ExperimentConfig, Submitted};
+use super::{Experiment, Submitted};
 use crate::errors::{ConfigError, ConfigErrors};
+use crate::experiment::ExperimentConfig;
 use crate::policies::Policies;
 use crate::secrets::{MASK, is_masked, is_shown_as};
 use crate::yaml::{Node, Tree};
@@ -16,7 +17,7 @@ impl Submitted {
     /// # Errors
     /// As [`Submitted::from_value`].
     pub fn renewed(config: &ExperimentConfig, policies: &[Policies]) -> Result<Self, ConfigErrors> {
-        let mut document = Self::from_value(&config.to_json())?;
+        let mut document = Self::from_value(Experiment, &config.to_json())?;
         for invariants in policies.iter().filter_map(Policies::invariants) {
             for layer in &mut document.layers {
                 leave_to(invariants, layer);
@@ -170,7 +171,7 @@ mod tests {
     use crate::policies::Workload;
 
     fn document(value: &Value) -> Submitted {
-        Submitted::from_value(value).unwrap()
+        Submitted::from_value(Experiment, value).unwrap()
     }
 
     #[test]
@@ -243,7 +244,7 @@ mod tests {
         )
         .unwrap();
         let defaults = crate::container::TaskContainerDefaults::default();
-        let defaults = super::super::CompletionDefaults {
+        let defaults = crate::submitted::CompletionDefaults {
             name: "n".into(),
             experiment_seed: 1,
             checkpoint_storage: Some(json!({"type": "shared_fs", "host_path": "/tmp"})),
