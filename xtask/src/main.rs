@@ -1,14 +1,15 @@
 //! House rules as checks: `cargo run -p xtask -- check`. The tests of this crate run them too.
 //!
-//! [`graph`] holds the rules on which crate may depend on which, [`files`] the rules on the files of the repository,
-//! [`citations`] those on what comments and documents cite, [`words`] those on the words in comments and names,
-//! [`handlers`] those on the handlers of requests. All are
-//! functions of data; only [`workspace`] asks `cargo` and `git`.
+//! [`graph`] holds the rules on which crate may depend on which, [`modules`] which modules may use each other, [`files`] the
+//! rules on the files of the repository, [`citations`] those on what comments and documents cite, [`words`] those on the
+//! words in comments and names, [`handlers`] those on the handlers of requests. All are functions of data; only
+//! [`workspace`] asks `cargo` and `git`.
 
 mod citations;
 mod files;
 mod graph;
 mod handlers;
+mod modules;
 mod words;
 mod workspace;
 
@@ -35,6 +36,7 @@ fn check() -> anyhow::Result<Findings> {
     };
     let mut texts = Vec::new();
     let mut pages = citations::Pages::default();
+    let mut modules = modules::Modules::default();
     for path in workspace::files(&root)? {
         let text = match std::fs::read(root.join(&path)) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -43,6 +45,7 @@ fn check() -> anyhow::Result<Findings> {
             Err(error) => return Err(error).with_context(|| format!("could not read {path}")),
         };
         pages.add(&path, &text);
+        modules.add(&path, &text);
         texts.push((path, text));
     }
     for (path, text) in &texts {
@@ -52,6 +55,7 @@ fn check() -> anyhow::Result<Findings> {
         pages.check(path, text, &mut findings);
         words::check(path, text, &mut findings);
     }
+    modules.check(&mut findings);
     Ok(findings)
 }
 

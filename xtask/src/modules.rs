@@ -1,0 +1,255 @@
+//! Circles between the top-level modules of a crate: of two modules, one may use the other, directly or through more of
+//! them, but not both each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Findings;
+
+/// Crates, by the name of their folder, in which a circle is an error.
+const ENFORCED: &[&str] = &["config"];
+/// Crates whose circles are reported as warnings until they are resolved; then they move up.
+const REPORTED: &[&str] = &["cli", "server"];
+
+/// Which module uses which, in one crate.
+#[derive(Debug, Default)]
+struct Uses {
+    /// For each module those it uses, each with a file in which it does.
+    edges: BTreeMap<String, BTreeMap<String, String>>,
+    /// Modules that the root of the crate gives names of, by those names.
+    names: BTreeMap<String, String>,
+    /// Paths that are not resolved yet: the module that uses it, the first step of the path, the file.
+    found: Vec<(String, String, String)>,
+}
+
+/// The sources of the crates that are looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Modules {
+    crates: BTreeMap<String, Uses>,
+}
+
+impl Modules {
+    /// Takes a file of the repository, by its path from the root. Tests may use what they like and are left out.
+    pub(crate) fn add(&mut self, path: &str, text: &str) {
+        let Some((name, file)) = path
+            .strip_prefix("crates/")
+            .and_then(|path| path.split_once("/src/"))
+        else {
+            return;
+        };
+        let Some(file) = file.strip_suffix(".rs") else {
+            return;
+        };
+        let steps: Vec<&str> = file.split('/').filter(|step| *step != "mod").collect();
+        let is_looked_at = ENFORCED.contains(&name) || REPORTED.contains(&name);
+        if !is_looked_at || steps.contains(&"tests") {
+            return;
+        }
+        let uses = self.crates.entry(name.to_owned()).or_default();
+        let text = without_comments(text);
+        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
+        if matches!(steps[..], ["lib" | "main"]) {
+            uses.names.extend(exported(text));
+            return;
+        }
+        let module = steps[0];
+        uses.edges.entry(module.to_owned()).or_default();
+        let root = "super::".repeat(steps.len());
+        for start in ["crate::", &root] {
+            for used in first_steps(text, start) {
+                let found = (module.to_owned(), used, path.to_owned());
+                uses.found.push(found);
+            }
+        }
+    }
+
+    /// Reports every circle: an error where circles are not allowed, else a warning.
+    pub(crate) fn check(mut self, findings: &mut Findings) {
+        for (name, uses) in &mut self.crates {
+            for (module, used, file) in std::mem::take(&mut uses.found) {
+                // A name that the root gives of a module stands for the module.
+                let used = match uses.names.get(&used) {
+                    Some(of) if !uses.edges.contains_key(&used) => of.clone(),
+                    _ => used,
+                };
+                if used != module && uses.edges.contains_key(&used) {
+                    let edges = uses.edges.entry(module).or_default();
+                    edges.entry(used).or_insert(file);
+                }
+            }
+            for circle in circles(&uses.edges) {
+                let edges = circle.iter().flat_map(|from| {
+                    let inside = uses.edges[*from].iter();
+                    inside
+                        .filter(|(to, _)| circle.contains(*to))
+                        .map(move |(to, file)| format!("{from} -> {to} in {file}"))
+                });
+                let edges: Vec<String> = edges.collect();
+                let message = format!(
+                    "modules of crate \"{name}\" use each other in a circle: {}; move what both need to a module of its own",
+                    edges.join(", ")
+                );
+                if ENFORCED.contains(&name.as_str()) {
+                    findings.errors.push(message);
+                } else {
+                    findings.warnings.push(message);
+                }
+            }
+        }
+    }
+}
+
+/// The text without line comments, which may name any module.
+fn without_comments(text: &str) -> String {
+    let code = |line: &str| line.split("//").next().unwrap_or("").to_owned();
+    text.lines().map(code).collect::<Vec<_>>().join("\n")
+}
+
+/// The first steps of all paths that begin with `start`, those in braces included.
+fn first_steps(text: &str, start: &str) -> Vec<String> {
+    let mut steps = Vec::new();
+    for (at, _) in text.match_indices(start) {
+        let before = text[..at].chars().next_back();
+        if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') {
+            continue;
+        }
+        let rest = &text[at + start.len()..];
+        match rest.strip_prefix('{') {
+            Some(group) => steps.extend(members(group).map(str::to_owned)),
+            None => steps.push(word(rest).to_owned()),
+        }
+    }
+    steps.retain(|step| !step.is_empty());
+    steps
+}
+
+/// The first steps of the members of a group, whose text starts behind its brace.
+fn members(group: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0;
+    let mut is_start = true;
+    let mut found = Vec::new();
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => is_start = true,
+            c if is_start && !c.is_whitespace() => {
+                found.push(word(&group[at..]));
+                is_start = false;
+            }
+            _ => {}
+        }
+    }
+    found.into_iter()
+}
+
+fn word(text: &str) -> &str {
+    let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// Names that the root of a crate gives of its modules, each with the module.
+fn exported(root: &str) -> Vec<(String, String)> {
+    let mut names = Vec::new();
+    for line in root.split(';') {
+        let Some((_, path)) = line.split_once("use ") else {
+            continue;
+        };
+        let Some((module, rest)) = path.trim().split_once("::") else {
+            continue;
+        };
+        let of_module: Vec<&str> = match rest.strip_prefix('{') {
+            Some(group) => members(group).collect(),
+            None => vec![word(rest)],
+        };
+        names.extend(
+            of_module
+                .into_iter()
+                .map(|name| (name.to_owned(), module.to_owned())),
+        );
+    }
+    names
+}
+
+/// The sets of modules that reach each other.
+fn circles(edges: &BTreeMap<String, BTreeMap<String, String>>) -> Vec<BTreeSet<&String>> {
+    let reached = |from| {
+        let mut seen: BTreeSet<&String> = BTreeSet::new();
+        let mut next = vec![from];
+        while let Some(used) = next.pop().and_then(|module| edges.get(module)) {
+            next.extend(used.keys().filter(|module| seen.insert(*module)));
+        }
+        seen
+    };
+    let reach: BTreeMap<&String, BTreeSet<&String>> =
+        edges.keys().map(|from| (from, reached(from))).collect();
+    let mut found: Vec<BTreeSet<&String>> = Vec::new();
+    for (from, seen) in &reach {
+        if seen.contains(from) && !found.iter().any(|circle| circle.contains(from)) {
+            let back = seen.iter().filter(|to| reach[**to].contains(from));
+            found.push(back.copied().collect());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        let mut modules = Modules::default();
+        for (path, text) in files {
+            modules.add(path, text);
+        }
+        let mut findings = Findings::default();
+        modules.check(&mut findings);
+        findings.errors
+    }
+
+    #[test]
+    fn a_circle_is_named_with_the_files_that_make_it() {
+        let one_way = [
+            ("crates/config/src/a.rs", "use crate::b::B;\n"),
+            ("crates/config/src/a/deep.rs", "use crate::{c, b::{X, Y}};"),
+            ("crates/config/src/b.rs", "// crate::a is above\n"),
+            ("crates/config/src/c/mod.rs", "use super::b;"),
+        ];
+        assert_eq!(found(&one_way), Vec::<String>::new());
+        for (file, text) in [
+            ("crates/config/src/b/x.rs", "fn f() { crate::a::f() }"),
+            ("crates/config/src/b/x.rs", "use super::super::a::f;"),
+            ("crates/config/src/b/x.rs", "use crate::{d::D, c::{C}, a};"),
+            ("crates/config/src/b/x.rs", "use crate::OfA;"),
+        ] {
+            let mut files = one_way.to_vec();
+            files.push((
+                "crates/config/src/lib.rs",
+                "mod a;\nuse crate::b;\npub use a::{OfA, More};",
+            ));
+            files.push((file, text));
+            let errors = found(&files);
+            assert_eq!(errors.len(), 1, "{text}");
+            assert!(
+                errors[0].contains("b -> a in crates/config/src/b/x.rs"),
+                "{}",
+                errors[0]
+            );
+        }
+    }
+
+    #[test]
+    fn tests_and_other_crates_are_not_looked_at() {
+        let files = [
+            ("crates/config/src/a.rs", "use crate::b::B;"),
+            (
+                "crates/config/src/b.rs",
+                "#[cfg(test)]\nmod tests {\n use crate::a;\n}",
+            ),
+            ("crates/config/src/b/tests.rs", "use crate::a;"),
+            ("crates/ids/src/a.rs", "use crate::b;"),
+            ("crates/ids/src/b.rs", "use crate::a;"),
+        ];
+        assert_eq!(found(&files), Vec::<String>::new());
+    }
+}
