@@ -9,90 +9,10 @@ use crate::container::schema::NOT_EMPTY;
 use crate::errors::ErrorCode;
 use crate::log::{LOG, Log};
 use crate::schema::{
-    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, field, mask, section,
-    text_by,
+    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Special, keys, mask, text_by,
 };
 use crate::secrets::mask_addresses;
 use crate::yaml::Node;
-
-/// Everything an agent is configured with; every default that does not depend on its host is filled in.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a key of the file with two values"
-)]
-pub struct AgentConfig {
-    /// Log of the agent itself.
-    pub log: Log,
-    /// Host of the master.
-    pub master_host: String,
-    /// Port of the master; 0 = by TLS, see [`AgentConfig::effective_master_port`].
-    pub master_port: u16,
-    /// Unique in the cluster; `None` = the host's name.
-    pub agent_id: Option<String>,
-    /// Pool to join.
-    pub resource_pool: String,
-    /// Host of the master as seen from containers; `None` = `master_host`.
-    pub container_master_host: Option<String>,
-    /// Port of the master as seen from containers; `None` = as from the agent.
-    pub container_master_port: Option<u16>,
-    /// Which devices become slots.
-    pub slot_type: SlotType,
-    /// GPUs to use, by index, UUID, bus id or serial, comma-separated; `None` = all.
-    pub visible_gpus: Option<String>,
-    /// So many made-up processor slots instead of real ones; 0 = none.
-    pub artificial_slots: u32,
-    /// TLS towards the master.
-    pub security: AgentSecurity,
-    /// Verbose task scripts.
-    pub debug: bool,
-    /// Proxy for tasks and image pulls; empty = none.
-    pub http_proxy: String,
-    /// Proxy for tasks and image pulls; empty = none.
-    pub https_proxy: String,
-    /// Proxy for tasks; empty = none.
-    pub ftp_proxy: String,
-    /// Hosts that are reached without a proxy; empty = none.
-    pub no_proxy: String,
-    /// Attempts to reach the master again before giving up.
-    pub agent_reconnect_attempts: u32,
-    /// Seconds between two attempts.
-    pub agent_reconnect_backoff: u32,
-    /// How containers are run.
-    pub container_runtime: Runtime,
-    /// Whether ended containers are kept.
-    pub container_auto_remove_disabled: bool,
-    /// Commands for special moments.
-    pub hooks: Hooks,
-    /// Whether the local debug server runs.
-    pub api_enabled: bool,
-    /// Address of the debug server.
-    pub bind_ip: String,
-    /// Port of the debug server.
-    pub bind_port: u16,
-    /// Whether the debug server speaks TLS.
-    pub tls: bool,
-    /// Certificate of the debug server; empty = none.
-    pub tls_cert: String,
-    /// Key of the debug server; empty = none.
-    pub tls_key: String,
-    /// Image cache of runtimes other than Docker; `None` = none.
-    pub image_root: Option<String>,
-    /// What the agent presents to the master; `None` = nothing.
-    pub agent_token: Option<String>,
-    /// File that holds the above.
-    pub agent_token_file: Option<String>,
-    /// Python interpreter that process tasks get as `python3`; `None` = the first on the path.
-    pub python: Option<String>,
-    /// Directory of everything the agent keeps; `None` = the caller's choice.
-    pub data_dir: Option<String>,
-    /// Directories of this host below which users' configurations may name paths that the agent creates or gives to tasks.
-    pub allowed_host_paths: Vec<String>,
-    /// Linux capabilities that users' configurations may ask for although they reach beyond the container.
-    pub allowed_capabilities: Vec<String>,
-    /// Who process tasks of users without a mapping are.
-    pub root_tasks: RootTasks,
-}
 
 impl fmt::Debug for AgentConfig {
     /// Secrets are hidden.
@@ -141,37 +61,6 @@ pub enum RootTasks {
     Root,
 }
 
-/// TLS towards the master.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentSecurity {
-    /// See the members.
-    pub tls: AgentTls,
-}
-
-/// TLS towards the master.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentTls {
-    /// Whether the master is spoken to with TLS.
-    pub enabled: bool,
-    /// Whether any certificate is believed; never with `master_cert`.
-    pub skip_verify: bool,
-    /// File with the certificate authority; empty = the system's.
-    pub master_cert: String,
-    /// Name expected in the master's certificate; empty = its host.
-    pub master_cert_name: String,
-    /// Certificate of the agent; empty = none. Only with `client_key`.
-    pub client_cert: String,
-    /// Key of the agent; empty = none.
-    pub client_key: String,
-}
-
-/// Commands for special moments.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hooks {
-    /// Run when the master cannot be reached for good; empty = nothing.
-    pub on_connection_lost: Vec<String>,
-}
-
 const EMPTY: &str = "\"\"";
 
 static DOCUMENT: Document = Document {
@@ -192,207 +81,140 @@ pub(crate) fn document() -> &'static Document {
     &DOCUMENT
 }
 
-pub(crate) static AGENT: Section = section(&[
-    field("config_file", Kind::Text, "The file that this was read from").built_in(EMPTY),
-    field(
-        "log",
-        Kind::Section(&LOG),
-        "Log of the agent itself",
-    )
-    .or("{}"),
-    field("master_host", Kind::Special(&NOT_EMPTY), "Host of the master").finally(),
-    field(
-        "master_port",
-        PORT,
-        "Port of the master; 0 = 443 with TLS, 80 without",
-    )
-    .or("0"),
-    field(
-        "agent_id",
-        Kind::Special(&NOT_EMPTY),
-        "Unique in the cluster; the host's name unless given",
-    ),
-    field("resource_pool", Kind::Special(&NOT_EMPTY), "Pool to join").or("\"default\""),
-    field(
-        "container_master_host",
-        Kind::Text,
-        "Host of the master as seen from containers; `master_host` unless given",
-    ),
-    field(
-        "container_master_port",
-        REAL_PORT,
-        "Port of the master as seen from containers; `master_port` unless given",
-    ),
-    field(
-        "slot_type",
-        Kind::Special(&SLOT_TYPE),
-        "Which devices become slots",
-    )
-    .or("\"auto\""),
-    field(
-        "visible_gpus",
-        Kind::Text,
-        "GPUs to use, by index, UUID, bus id or serial, comma-separated; all unless given here or by ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES",
-    ),
-    field(
-        "artificial_slots",
-        NATURAL_32,
-        "So many made-up processor slots instead of real ones, for tests",
-    )
-    .or("0"),
-    field(
-        "security",
-        Kind::Section(&SECURITY),
-        "TLS towards the master",
-    )
-    .or("{}"),
-    field("debug", Kind::Bool, "Verbose scripts of tasks").or("false").kept(),
-    field("http_proxy", Kind::Text, "Proxy for tasks and image pulls").or(EMPTY),
-    field("https_proxy", Kind::Text, "Proxy for tasks and image pulls").or(EMPTY),
-    field("ftp_proxy", Kind::Text, "Proxy for tasks").or(EMPTY),
-    field(
-        "no_proxy",
-        Kind::Text,
-        "Hosts that are reached without a proxy",
-    )
-    .or(EMPTY),
-    // Some hours: longer than the ten minutes that the master waits for a lost agent, even where pauses are cut short at
-    // random. An agent that comes back later still hands over logs and is told what to end.
-    field(
-        "agent_reconnect_attempts",
-        NATURAL_32,
-        "Attempts to reach the master again before the command for a lost connection runs",
-    )
-    .or("2880"),
-    field(
-        "agent_reconnect_backoff",
-        NATURAL_32,
-        "Seconds between two attempts",
-    )
-    .or("5"),
-    field(
-        "container_runtime",
-        Kind::Choice(&["auto", "docker", "podman", "process"]),
-        "How containers are run",
-    )
-    .or("\"auto\""),
-    field(
-        "container_auto_remove_disabled",
-        Kind::Bool,
-        "Whether ended containers are kept",
-    )
-    .or("false")
-    .kept(),
-    field("hooks", Kind::Section(&HOOKS), "Commands for special moments").or("{}"),
-    field(
-        "api_enabled",
-        Kind::Bool,
-        "Whether the local debug server runs",
-    )
-    .or("false")
-    .kept(),
-    field("bind_ip", Kind::Text, "Address of the debug server")
-        .or("\"0.0.0.0\"")
-        .kept(),
-    field("bind_port", PORT, "Port of the debug server").or("9090").kept(),
-    field("tls", Kind::Bool, "Whether the debug server speaks TLS")
-        .or("false")
-        .kept(),
-    field("tls_cert", Kind::Text, "Certificate of the debug server")
-        .or(EMPTY)
-        .kept(),
-    field("tls_key", Kind::Text, "Key of the debug server").or(EMPTY).kept(),
-    field("fluent", Kind::Any, "Older key").warn("is ignored; agents ship logs themselves"),
-    field("label", Kind::Any, "Older key").warn("is ignored; use \"resource_pool\""),
-    field(
-        "image_root",
-        Kind::Text,
-        "Image cache of runtimes other than Docker",
-    )
-    .kept(),
-    field(
-        "agent_token",
-        Kind::Text,
-        "Token that the cluster's agents join with; not needed once this agent has joined",
-    )
-    .secret(),
-    field("agent_token_file", Kind::Text, "File that holds the above"),
-    field(
-        "python",
-        Kind::Text,
-        "Interpreter that process tasks get as `python3`; the first on the path unless given",
-    ),
-    field(
-        "data_dir",
-        Kind::Text,
-        "Directory of everything the agent keeps",
-    ),
-    field(
-        "allowed_host_paths",
-        Kind::List(&Kind::Text),
-        "Directories of this host below which users' configurations may name paths that the program itself creates, reads or deletes (checkpoint storage, mount points), beside the configured checkpoint storage; also directories of the system, home directories and devices that tasks may be given",
-    )
-    .or("[]"),
-    field(
-        "allowed_capabilities",
-        Kind::List(&Kind::Text),
-        "Linux capabilities, such as `SYS_ADMIN`, that users' configurations may ask for in `add_capabilities` although they reach beyond the container: with most of them a task can become root of the host. Those that engines give by default and `IPC_LOCK`, `SYS_NICE`, `SYS_PTRACE` and the like need no entry, nor those of `task_container_defaults`",
-    )
-    .or("[]"),
-    field(
-        "root_tasks",
-        Kind::Choice(&["unprivileged", "root"]),
-        "Who process tasks of users without a mapping are on this host: an unprivileged user id for each, or root. As root a task can read whatever root owns on the host, and change it where it is mounted for writing",
-    )
-    .or("\"unprivileged\""),
-])
-.aliases(&[("runtime", "container_runtime", false)])
-.check(check_document);
+keys! {
+    /// Everything an agent is configured with; every default that does not depend on its host is filled in.
+    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+    #[expect(
+        clippy::struct_excessive_bools,
+        reason = "each is a key of the file with two values"
+    )]
+    pub struct AgentConfig, AGENT {
+        /// Log of the agent itself.
+        log: Log = Kind::Section(&LOG), or("{}");
+        /// Host of the master.
+        master_host: String = Kind::Special(&NOT_EMPTY), finally;
+        /// Port of the master; 0 = 443 with TLS, 80 without.
+        master_port: u16 = PORT, or("0");
+        /// Unique in the cluster; the host's name unless given.
+        agent_id: Option<String> = Kind::Special(&NOT_EMPTY);
+        /// Pool to join.
+        resource_pool: String = Kind::Special(&NOT_EMPTY), or("\"default\"");
+        /// Host of the master as seen from containers; `master_host` unless given.
+        container_master_host: Option<String> = Kind::Text;
+        /// Port of the master as seen from containers; `master_port` unless given.
+        container_master_port: Option<u16> = REAL_PORT;
+        /// Which devices become slots.
+        slot_type: SlotType = Kind::Special(&SLOT_TYPE), or("\"auto\"");
+        /// GPUs to use, by index, UUID, bus id or serial, comma-separated; all unless given here or by
+        /// ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES.
+        visible_gpus: Option<String> = Kind::Text;
+        /// So many made-up processor slots instead of real ones, for tests.
+        artificial_slots: u32 = NATURAL_32, or("0");
+        /// TLS towards the master.
+        security: AgentSecurity = Kind::Section(&SECURITY), or("{}");
+        /// Verbose scripts of tasks.
+        debug: bool = Kind::Bool, or("false"), kept;
+        /// Proxy for tasks and image pulls.
+        http_proxy: String = Kind::Text, or(EMPTY);
+        /// Proxy for tasks and image pulls.
+        https_proxy: String = Kind::Text, or(EMPTY);
+        /// Proxy for tasks.
+        ftp_proxy: String = Kind::Text, or(EMPTY);
+        /// Hosts that are reached without a proxy.
+        no_proxy: String = Kind::Text, or(EMPTY);
+        /// Attempts to reach the master again before the command for a lost connection runs.
+        agent_reconnect_attempts: u32 = NATURAL_32, or("2880");
+        /// Seconds between two attempts.
+        agent_reconnect_backoff: u32 = NATURAL_32, or("5");
+        /// How containers are run.
+        container_runtime: Runtime = Kind::Choice(&["auto", "docker", "podman", "process"]), or("\"auto\"");
+        /// Whether ended containers are kept.
+        container_auto_remove_disabled: bool = Kind::Bool, or("false"), kept;
+        /// Commands for special moments.
+        hooks: Hooks = Kind::Section(&HOOKS), or("{}");
+        /// Whether the local debug server runs.
+        api_enabled: bool = Kind::Bool, or("false"), kept;
+        /// Address of the debug server.
+        bind_ip: String = Kind::Text, or("\"0.0.0.0\""), kept;
+        /// Port of the debug server.
+        bind_port: u16 = PORT, or("9090"), kept;
+        /// Whether the debug server speaks TLS.
+        tls: bool = Kind::Bool, or("false"), kept;
+        /// Certificate of the debug server.
+        tls_cert: String = Kind::Text, or(EMPTY), kept;
+        /// Key of the debug server.
+        tls_key: String = Kind::Text, or(EMPTY), kept;
+        /// Image cache of runtimes other than Docker.
+        image_root: Option<String> = Kind::Text, kept;
+        /// Token that the cluster's agents join with; not needed once this agent has joined.
+        agent_token: Option<String> = Kind::Text, secret;
+        /// File that holds the above.
+        agent_token_file: Option<String> = Kind::Text;
+        /// Interpreter that process tasks get as `python3`; the first on the path unless given.
+        python: Option<String> = Kind::Text;
+        /// Directory of everything the agent keeps.
+        data_dir: Option<String> = Kind::Text;
+        /// Directories of this host below which users' configurations may name paths that the program itself creates,
+        /// reads or deletes (checkpoint storage, mount points), beside the configured checkpoint storage; also
+        /// directories of the system, home directories and devices that tasks may be given.
+        allowed_host_paths: Vec<String> = Kind::List(&Kind::Text), or("[]");
+        /// Linux capabilities, such as `SYS_ADMIN`, that users' configurations may ask for in `add_capabilities`
+        /// although they reach beyond the container: with most of them a task can become root of the host. Those that
+        /// engines give by default and `IPC_LOCK`, `SYS_NICE`, `SYS_PTRACE` and the like need no entry, nor those of
+        /// `task_container_defaults`.
+        allowed_capabilities: Vec<String> = Kind::List(&Kind::Text), or("[]");
+        /// Who process tasks of users without a mapping are on this host: an unprivileged user id for each, or root.
+        /// As root a task can read whatever root owns on the host, and change it where it is mounted for writing.
+        root_tasks: RootTasks = Kind::Choice(&["unprivileged", "root"]), or("\"unprivileged\"");
+    }
+    without field {
+        /// The file that this was read from.
+        config_file = Kind::Text, built_in(EMPTY);
+        /// Older key.
+        fluent = Kind::Any, warn("is ignored; agents ship logs themselves");
+        /// Older key.
+        label = Kind::Any, warn("is ignored; use \"resource_pool\"");
+    }
+    with aliases(&[("runtime", "container_runtime", false)]).check(check_document)
+}
 
-static SECURITY: Section =
-    section(&[field("tls", Kind::Section(&TLS), "TLS towards the master").or("{}")]);
+keys! {
+    /// TLS towards the master.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct AgentSecurity, SECURITY {
+        /// TLS towards the master.
+        tls: AgentTls = Kind::Section(&TLS), or("{}");
+    }
+}
 
-static TLS: Section = section(&[
-    field(
-        "enabled",
-        Kind::Bool,
-        "Whether the master is spoken to with TLS",
-    )
-    .or("false"),
-    field(
-        "skip_verify",
-        Kind::Bool,
-        "Whether any certificate is believed",
-    )
-    .or("false"),
-    field(
-        "master_cert",
-        Kind::Text,
-        "File with the certificate authority; the system's unless given",
-    )
-    .or(EMPTY),
-    field(
-        "master_cert_name",
-        Kind::Text,
-        "Name expected in the master's certificate; its host unless given",
-    )
-    .or(EMPTY),
-    field(
-        "client_cert",
-        Kind::Text,
-        "File with the agent's certificate",
-    )
-    .or(EMPTY),
-    field("client_key", Kind::Text, "File with the agent's key").or(EMPTY),
-])
-.check(tls);
+keys! {
+    /// TLS towards the master.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct AgentTls, TLS {
+        /// Whether the master is spoken to with TLS.
+        enabled: bool = Kind::Bool, or("false");
+        /// Whether any certificate is believed.
+        skip_verify: bool = Kind::Bool, or("false");
+        /// File with the certificate authority; the system's unless given.
+        master_cert: String = Kind::Text, or(EMPTY);
+        /// Name expected in the master's certificate; its host unless given.
+        master_cert_name: String = Kind::Text, or(EMPTY);
+        /// File with the agent's certificate.
+        client_cert: String = Kind::Text, or(EMPTY);
+        /// File with the agent's key.
+        client_key: String = Kind::Text, or(EMPTY);
+    }
+    with check(tls)
+}
 
-static HOOKS: Section = section(&[field(
-    "on_connection_lost",
-    Kind::List(&Kind::Text),
-    "Command that runs when the master cannot be reached for good",
-)
-.or("[]")]);
+keys! {
+    /// Commands for special moments.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Hooks, HOOKS {
+        /// Command that runs when the master cannot be reached for good.
+        on_connection_lost: Vec<String> = Kind::List(&Kind::Text), or("[]");
+    }
+}
 
 static SLOT_TYPE: Special = text_by(
     "`auto`, `none`, `cuda`, `rocm`, `cpu`; older: `gpu`",

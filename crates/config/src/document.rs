@@ -17,7 +17,7 @@ use crate::origin::{Layer, Position, Source};
 use crate::overrides::apply_all;
 use crate::policies::Policies;
 use crate::repair;
-use crate::schema::{Checker, Document, Key, Stage, document_schema, keys, template_schema};
+use crate::schema::{Checker, Document, Key, Stage, document_schema, keys_of, template_schema};
 use crate::submitted::{CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults};
 use crate::task::{TASK_DOCUMENT, TaskKind};
 use crate::template::Template;
@@ -131,10 +131,10 @@ impl DocumentKind {
     /// Every key of such a document. Of a template those of experiments, then those of tasks that experiments lack.
     pub fn keys(self) -> Vec<Key> {
         let settable = matches!(self, Self::Master | Self::Agent);
-        let mut found = keys(self.document(), settable);
+        let mut found = keys_of(self.document(), settable);
         if self == Self::Template {
             let known: Vec<String> = found.iter().map(|key| key.path.clone()).collect();
-            let tasks = keys(&TASK_DOCUMENT, false);
+            let tasks = keys_of(&TASK_DOCUMENT, false);
             found.extend(tasks.into_iter().filter(|key| !known.contains(&key.path)));
         }
         found

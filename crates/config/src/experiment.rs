@@ -21,12 +21,13 @@ use crate::secrets::{hide_variables, mask_addresses, mask_all_variables, mask_me
 use crate::yaml::Node;
 
 pub(crate) use checks::drawn;
+pub use schema::{
+    ExperimentConfig, Integrations, Optimizations, Profiling, Reproducibility, Resources,
+    RetentionPolicy, WebhookSelection,
+};
 pub use searcher::{MaxLength, Searcher};
 pub use stored::{StoredExperiment, read_stored};
-pub use types::{
-    CheckpointPolicy, Entrypoint, ExperimentConfig, Integrations, Length, Optimizations, Profiling,
-    Reproducibility, Resources, RetentionPolicy, WebhookSelection,
-};
+pub use types::{CheckpointPolicy, Entrypoint, Length};
 
 impl ExperimentConfig {
     /// Reads a stored effective configuration. Keys that a newer version has added get their defaults.

@@ -84,7 +84,7 @@ impl TaskContainerDefaults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{CompletionDefaults, Submitted};
+    use crate::submitted::{CompletionDefaults, Experiment, Submitted};
 
     fn complete(text: &str) -> ExperimentConfig {
         let defaults = TaskContainerDefaults::default();
@@ -98,7 +98,7 @@ mod tests {
         };
         let text =
             format!("{text}\nsearcher: {{name: single, metric: loss, max_length: {{batches: 1}}}}");
-        Submitted::parse(&text)
+        Submitted::parse(Experiment, &text)
             .and_then(|submitted| submitted.complete(&defaults))
             .unwrap_or_else(|errors| panic!("{errors}"))
     }

@@ -15,6 +15,8 @@
 
 pub mod agent;
 pub mod container;
+#[cfg(test)]
+mod declared;
 pub mod document;
 pub mod errors;
 pub mod experiment;

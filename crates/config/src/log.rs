@@ -2,24 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{Kind, Section, field, section};
+use crate::schema::{Kind, keys};
 
 const LEVELS: Kind = Kind::Choice(&["trace", "debug", "info", "warn", "error", "fatal"]);
-/// Log of a process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Log {
-    /// `trace`, `debug`, `info`, `warn`, `error` or `fatal`.
-    pub level: String,
-    /// Whether it is coloured on a terminal.
-    pub color: bool,
+keys! {
+    /// Log of a process.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Log, LOG {
+        /// Least important lines that are logged.
+        level: String = LEVELS, or("\"info\"");
+        /// Whether the log is coloured on a terminal.
+        color: bool = Kind::Bool, or("true");
+    }
 }
-
-pub(crate) static LOG: Section = section(&[
-    field("level", LEVELS, "Least important lines that are logged").or("\"info\""),
-    field(
-        "color",
-        Kind::Bool,
-        "Whether the log is coloured on a terminal",
-    )
-    .or("true"),
-]);

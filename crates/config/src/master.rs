@@ -19,10 +19,12 @@ use crate::yaml::Node;
 pub use reload::{Change, NotLive, Reload};
 pub use schedule::Schedule;
 pub use schema::aws_slots;
+pub use schema::{
+    Authz, Database, DefaultTask, MasterConfig, Observability, ResourcePool, Retention, Scheduler,
+    Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
+};
 pub use types::{
-    Authz, DEFAULT_PRIORITY, Database, DefaultTask, EffectiveScheduler, FittingPolicy,
-    MasterConfig, Observability, ResourceManager, ResourcePool, Retention, Scheduler,
-    SchedulerKind, Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
+    DEFAULT_PRIORITY, EffectiveScheduler, FittingPolicy, ResourceManager, SchedulerKind,
 };
 pub use underlay::Underlay;
 use underlay::pool_named;

@@ -4,6 +4,7 @@
 //! one place for each default and each rule of merging, and the JSON schemas and tables of keys that are made from it.
 
 mod check;
+mod declare;
 mod json;
 mod keys;
 mod merge;
@@ -15,9 +16,10 @@ use serde_json::Value;
 use crate::yaml::Node;
 
 pub(crate) use check::{Checker, LayerErrors, Misplaced, Segment, Stage, closest, push_key, snake};
+pub(crate) use declare::{about, keys};
 pub(crate) use json::{document_schema, template_schema};
 pub use keys::{Key, Required, Status};
-pub(crate) use keys::{env_name, keys};
+pub(crate) use keys::{env_name, keys as keys_of};
 pub(crate) use merge::{Merge, merge_documents};
 pub(crate) use pod_merge::without_directives;
 #[cfg(test)]

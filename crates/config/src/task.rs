@@ -14,7 +14,8 @@ use crate::yaml::Node;
 
 pub(crate) use checks::{context, for_kind};
 pub(crate) use schema::DOCUMENT as TASK_DOCUMENT;
-pub use types::{NotebookIdleType, TaskConfig, TaskResources};
+pub use schema::{TaskConfig, TaskResources};
+pub use types::NotebookIdleType;
 
 /// The kinds of task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

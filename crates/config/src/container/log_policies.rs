@@ -1,27 +1,28 @@
 //! The keys of log policies. What they mean: `docs/contract/configuration.md`, "Log policies".
 
+use super::LogAction;
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
 use serde_json::json;
 
 use crate::quote::cut;
-use crate::schema::{Checker, Kind, Section, Special, field, section, special, text_by};
+use crate::schema::{Checker, Kind, Special, keys, special, text_by};
 use crate::yaml::{Node, Tree};
 
-static LOG_POLICY: Section = section(&[
-    field("name", Kind::Text, "Label of a run whose log matched"),
-    field(
-        "pattern",
-        Kind::Special(&PATTERN),
-        "Regular expression, searched anywhere in a line; without one the policy of this name is off",
-    ),
-    field(
-        "action",
-        Kind::Special(&ACTION),
-        "What to do on a match; without one the run is only labelled",
-    ),
-])
-.check(log_policy);
+keys! {
+    /// A reaction to a line of a task's log: `experiment-config` reference §4.1.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct LogPolicy, LOG_POLICY {
+        /// Label of a run whose log matched.
+        name: Option<String> = Kind::Text;
+        /// Regular expression, searched anywhere in a line; without one the policy of this name is off.
+        pattern: Option<String> = Kind::Special(&PATTERN);
+        /// What to do on a match; without one the run is only labelled.
+        action: Option<LogAction> = Kind::Special(&ACTION);
+    }
+    with check(log_policy)
+}
 
 pub(crate) const LOG_POLICIES: Kind = Kind::Special(&LOG_POLICY_LIST);
 

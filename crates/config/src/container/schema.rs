@@ -1,6 +1,10 @@
 //! The keys of what a container gets: environments, mounts, devices, the cluster's defaults for them.
 
-use std::collections::{BTreeMap, HashSet};
+use super::{LogPolicy, PerDevice};
+use det_taskspec::{BindMount, DeviceMapping, RegistryAuth};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
@@ -9,8 +13,8 @@ use crate::errors::ErrorCode;
 use crate::pod::POD;
 use crate::quote::cut;
 use crate::schema::{
-    Checker, Field, Kind, Merge, NATURAL, NATURAL_32, PORT, POSITIVE, POSITIVE_32, REAL_PORT,
-    Section, Special, Stage, field, section, special, text_by,
+    Checker, Kind, Merge, NATURAL, NATURAL_32, PORT, POSITIVE, POSITIVE_32, REAL_PORT, Section,
+    Special, Stage, field, keys, section, special, text_by,
 };
 use crate::storage::{ABSOLUTE_PATH, PROPAGATION};
 use crate::units::parse_byte_size;
@@ -49,18 +53,21 @@ fn registry(checker: &mut Checker, node: &Node) {
     }
 }
 
-pub(crate) static PROXY_PORT: Section = section(&[
-    field("proxy_port", REAL_PORT, "Port in the container").always(),
-    field("proxy_tcp", Kind::Bool, "Tunnel raw TCP instead of HTTP").or("false"),
-    field("unauthenticated", Kind::Bool, "Let anyone connect").or("false"),
-    field(
-        "default_service_id",
-        Kind::Bool,
-        "Make this the main service of the task",
-    )
-    .or("false"),
-])
-.named("proxy_port");
+keys! {
+    /// A port of a task behind the master's proxy.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct ProxyPort, PROXY_PORT {
+        /// Port in the container.
+        proxy_port: u16 = REAL_PORT, always;
+        /// Tunnel raw TCP instead of HTTP.
+        proxy_tcp: bool = Kind::Bool, or("false");
+        /// Let anyone connect.
+        unauthenticated: bool = Kind::Bool, or("false");
+        /// Make this the main service of the task.
+        default_service_id: bool = Kind::Bool, or("false");
+    }
+    with named("proxy_port")
+}
 
 /// Images of the published environments, which hold what the unmodified clients' training loops need.
 pub(crate) const DEFAULT_IMAGES: &str = r#"{
@@ -69,52 +76,35 @@ pub(crate) const DEFAULT_IMAGES: &str = r#"{
     "rocm": "determinedai/environments:rocm-5.6-pytorch-1.3-tf-2.10-rocm-mpich-0736b6d"
 }"#;
 
-pub(crate) static ENVIRONMENT: Section = section(&[
-    field(
-        "image",
-        Kind::Special(&IMAGE),
-        "Container image, one for all kinds of slot or one for each",
-    )
-    .or(DEFAULT_IMAGES),
-    field(
-        "environment_variables",
-        Kind::Special(&VARIABLES),
-        "Variables, `NAME=VALUE` or `NAME`; later ones win and may refer to earlier ones (`$A`, `${B}`)",
-    )
-    .or("{}")
-    .merged(Merge::AppendByDevice),
-    field(
-        "proxy_ports",
-        Kind::List(&Kind::Section(&PROXY_PORT)),
-        "Ports of the chief container that are reachable through the master",
-    )
-    .or("[]")
-    .merged(Merge::NewBy("proxy_port"))
-    .kept(),
-    field("ports", Kind::Map(&PORT), "Named container ports, informational").or("{}"),
-    field(
-        "force_pull_image",
-        Kind::Bool,
-        "Pull the image even when it is present",
-    )
-    .or("false"),
-    field(
-        "registry_auth",
-        Kind::Section(&REGISTRY_AUTH),
-        "Credentials for the image's registry",
-    )
-    .merged(Merge::Replace),
-    field("add_capabilities", CAPABILITIES, "Linux capabilities to add")
-        .or("[]")
-        .merged(Merge::Set),
-    field("drop_capabilities", CAPABILITIES, "Linux capabilities to drop")
-        .or("[]")
-        .merged(Merge::Set),
-    field("pod_spec", Kind::Special(&POD), "Customisation of the task's Kubernetes pods")
-        .merged(Merge::Pod)
-        .kept(),
-    field("work_dir", Kind::Text, "Working directory of the trials"),
-]);
+keys! {
+    /// Software environment of a task.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct Environment, ENVIRONMENT {
+        /// Container image, one for all kinds of slot or one for each.
+        image: PerDevice<String> = Kind::Special(&IMAGE), or(DEFAULT_IMAGES);
+        /// Variables, `NAME=VALUE` or `NAME`; later ones win and may refer to earlier ones (`$A`, `${B}`).
+        environment_variables: PerDevice<Vec<String>> = Kind::Special(&VARIABLES),
+            or("{}"), merged(Merge::AppendByDevice);
+        /// Ports of the chief container that are reachable through the master.
+        proxy_ports: Vec<ProxyPort> = Kind::List(&Kind::Section(&PROXY_PORT)),
+            or("[]"), merged(Merge::NewBy("proxy_port")), kept;
+        /// Named container ports, informational.
+        ports: BTreeMap<String, u16> = Kind::Map(&PORT), or("{}");
+        /// Pull the image even when it is present.
+        force_pull_image: bool = Kind::Bool, or("false");
+        /// Credentials for the image's registry.
+        registry_auth: Option<RegistryAuth> = Kind::Section(&REGISTRY_AUTH), merged(Merge::Replace);
+        /// Linux capabilities to add.
+        add_capabilities: Vec<String> = CAPABILITIES, or("[]"), merged(Merge::Set);
+        /// Linux capabilities to drop.
+        drop_capabilities: Vec<String> = CAPABILITIES, or("[]"), merged(Merge::Set);
+        /// Customisation of the task's Kubernetes pods.
+        pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Pod), kept;
+        /// Working directory of the trials.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        work_dir: Option<String> = Kind::Text;
+    }
+}
 
 /// Fills in the images that a partial map leaves out; the schema's default covers only a missing map.
 pub(crate) fn complete_images(environment: &mut Node) {
@@ -202,26 +192,36 @@ fn container_path(checker: &mut Checker, node: &mut Node) {
     }
 }
 
-pub(crate) static SLURM: Section = section(&[
-    field("slots_per_node", POSITIVE_32, "Slots of a node"),
-    field("gpu_type", Kind::Text, "Kind of GPU to ask for"),
-    field(
-        "sbatch_args",
-        Kind::Special(&SBATCH_ARGS),
-        "Further options of sbatch",
-    )
-    .merged(Merge::Append),
-]);
+keys! {
+    /// HPC scheduler options, kept as written.
+    #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct Slurm, SLURM {
+        /// Slots of a node.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        slots_per_node: Option<u32> = POSITIVE_32;
+        /// Kind of GPU to ask for.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        gpu_type: Option<String> = Kind::Text;
+        /// Further options of sbatch.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sbatch_args: Option<Vec<String>> = Kind::Special(&SBATCH_ARGS), merged(Merge::Append);
+    }
+}
 
-pub(crate) static PBS: Section = section(&[
-    field("slots_per_node", POSITIVE_32, "Slots of a node"),
-    field(
-        "pbsbatch_args",
-        Kind::Special(&PBS_ARGS),
-        "Further options of qsub; chunk and GPU counts in `-l select` and `-l place` are ignored",
-    )
-    .merged(Merge::Append),
-]);
+keys! {
+    /// HPC scheduler options, kept as written.
+    #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct Pbs, PBS {
+        /// Slots of a node.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        slots_per_node: Option<u32> = POSITIVE_32;
+        /// Further options of qsub; chunk and GPU counts in `-l select` and `-l place` are ignored.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pbsbatch_args: Option<Vec<String>> = Kind::Special(&PBS_ARGS), merged(Merge::Append);
+    }
+}
 
 /// Options that the system sets itself, with where a person says the same.
 const OWNED_BY_SYSTEM: &[(&str, &str)] = &[
@@ -618,132 +618,71 @@ fn port_range(checker: &mut Checker, node: &mut Node) {
     }
 }
 
-static KUBERNETES: Section = section(&[field(
-    "max_slots_per_pod",
-    NATURAL_32,
-    "Most slots of a pod; 0 = no task of two or more slots",
-)
-.kept()]);
+keys! {
+    /// Defaults for Kubernetes.
+    #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct KubernetesDefaults, KUBERNETES {
+        /// Most slots of a pod; 0 = no task of two or more slots.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        max_slots_per_pod: Option<u32> = NATURAL_32, kept;
+    }
+}
 
-const TCD_FIELDS: &[Field] = &[
-    field(
-        "dtrain_network_interface",
-        Kind::Text,
-        "Interface for traffic between the containers of a task; a comma-separated list is allowed",
-    )
-    .built_in("\"\""),
-    field(
-        "nccl_port_range",
-        Kind::Special(&PORT_RANGE),
-        "Ports of NCCL, `low:high`",
-    )
-    .built_in("\"\""),
-    field(
-        "gloo_port_range",
-        Kind::Special(&PORT_RANGE),
-        "Ports of GLOO, `low:high`",
-    )
-    .built_in("\"\""),
-    field("shm_size_bytes", POSITIVE, "Size of `/dev/shm` in bytes").built_in("4294967296"),
-    field(
-        "network_mode",
-        Kind::Special(&NOT_EMPTY),
-        "Docker network of containers; `host` is the host's own, also on Kubernetes",
-    )
-    .built_in("\"bridge\""),
-    field(
-        "cpu_pod_spec",
-        Kind::Special(&POD),
-        "Kubernetes pod of tasks without slots",
-    )
-    .merged(Merge::Replace)
-    .kept(),
-    field(
-        "gpu_pod_spec",
-        Kind::Special(&POD),
-        "Kubernetes pod of tasks with slots",
-    )
-    .merged(Merge::Replace)
-    .kept(),
-    field(
-        "checkpoint_gc_pod_spec",
-        Kind::Special(&POD),
-        "Kubernetes pod of the deletion of checkpoints",
-    )
-    .merged(Merge::Replace)
-    .kept(),
-    field(
-        "image",
-        Kind::Special(&IMAGE),
-        "Image of tasks that name none",
-    ),
-    field(
-        "registry_auth",
-        Kind::Section(&REGISTRY_AUTH),
-        "Credentials for the images' registry",
-    )
-    .merged(Merge::Replace),
-    field(
-        "force_pull_image",
-        Kind::Bool,
-        "Pull images even when they are present",
-    )
-    .built_in("false"),
-    field(
-        "environment_variables",
-        Kind::Special(&VARIABLES),
-        "Variables of every task, `NAME=VALUE` or `NAME`",
-    )
-    .merged(Merge::VariablesByDevice),
-    field(
-        "add_capabilities",
-        CAPABILITIES,
-        "Linux capabilities to add",
-    )
-    .merged(Merge::Set),
-    field(
-        "drop_capabilities",
-        CAPABILITIES,
-        "Linux capabilities to drop",
-    )
-    .merged(Merge::Set),
-    field("devices", DEVICES, "Host devices").merged(Merge::NewBy("container_path")),
-    field("bind_mounts", BIND_MOUNTS, "Host directories").merged(Merge::NewBy("container_path")),
-    field(
-        "work_dir",
-        Kind::Text,
-        "Working directory of tasks that name none",
-    ),
-    field("slurm", Kind::Section(&SLURM), "Options of Slurm")
-        .built_in("{}")
-        .kept(),
-    field("pbs", Kind::Section(&PBS), "Options of PBS")
-        .built_in("{}")
-        .kept(),
-    field(
-        "startup_hook",
-        Kind::Text,
-        "Shell script run before each task",
-    )
-    .built_in("\"\""),
-    field("log_policies", LOG_POLICIES, "Reactions to lines of logs").merged(Merge::LogPolicies),
-    field(
-        "preemption_timeout",
-        NATURAL_32,
-        "Seconds that a preempted task has to stop",
-    )
-    .built_in("3600"),
-    field(
-        "kubernetes",
-        Kind::Section(&KUBERNETES),
-        "Options of Kubernetes",
-    ),
-];
-
-/// `task_container_defaults` of the cluster, a pool or a partition. No defaults are filled in: unset means "inherit".
-pub(crate) static TASK_CONTAINER_DEFAULTS: Section = section(TCD_FIELDS)
-    .named("task_container_defaults")
-    .check(mounts);
+keys! {
+    /// What tasks get unless they say otherwise. `None` and empty mean "not set": a weaker level decides.
+    #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct TaskContainerDefaults, TASK_CONTAINER_DEFAULTS {
+        /// Interface for traffic between the containers of a task; a comma-separated list is allowed.
+        dtrain_network_interface: Option<String> = Kind::Text, built_in("\"\"");
+        /// Ports of NCCL, `low:high`.
+        nccl_port_range: Option<String> = Kind::Special(&PORT_RANGE), built_in("\"\"");
+        /// Ports of GLOO, `low:high`.
+        gloo_port_range: Option<String> = Kind::Special(&PORT_RANGE), built_in("\"\"");
+        /// Size of `/dev/shm` in bytes.
+        shm_size_bytes: Option<u64> = POSITIVE, built_in("4294967296");
+        /// Docker network of containers; `host` is the host's own, also on Kubernetes.
+        network_mode: Option<String> = Kind::Special(&NOT_EMPTY), built_in("\"bridge\"");
+        /// Kubernetes pod of tasks without slots.
+        cpu_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace), kept;
+        /// Kubernetes pod of tasks with slots.
+        gpu_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace), kept;
+        /// Kubernetes pod of the deletion of checkpoints.
+        checkpoint_gc_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace), kept;
+        /// Image of tasks that name none.
+        image: PerDevice<Option<String>> = Kind::Special(&IMAGE);
+        /// Credentials for the images' registry.
+        registry_auth: Option<RegistryAuth> = Kind::Section(&REGISTRY_AUTH), merged(Merge::Replace);
+        /// Pull images even when they are present.
+        force_pull_image: Option<bool> = Kind::Bool, built_in("false");
+        /// Variables of every task, `NAME=VALUE` or `NAME`.
+        environment_variables: PerDevice<Vec<String>> = Kind::Special(&VARIABLES), merged(Merge::VariablesByDevice);
+        /// Linux capabilities to add.
+        add_capabilities: Vec<String> = CAPABILITIES, merged(Merge::Set);
+        /// Linux capabilities to drop.
+        drop_capabilities: Vec<String> = CAPABILITIES, merged(Merge::Set);
+        /// Host devices.
+        devices: Vec<DeviceMapping> = DEVICES, merged(Merge::NewBy("container_path"));
+        /// Host directories.
+        bind_mounts: Vec<BindMount> = BIND_MOUNTS, merged(Merge::NewBy("container_path"));
+        /// Working directory of tasks that name none.
+        work_dir: Option<String> = Kind::Text;
+        /// Options of Slurm.
+        slurm: Slurm = Kind::Section(&SLURM), built_in("{}"), kept;
+        /// Options of PBS.
+        pbs: Pbs = Kind::Section(&PBS), built_in("{}"), kept;
+        /// Shell script run before each task.
+        startup_hook: Option<String> = Kind::Text, built_in("\"\"");
+        /// Reactions to lines of logs.
+        log_policies: Vec<LogPolicy> = LOG_POLICIES, merged(Merge::LogPolicies);
+        /// Seconds that a preempted task has to stop.
+        preemption_timeout: Option<u32> = NATURAL_32, built_in("3600");
+        /// Options of Kubernetes.
+        kubernetes: KubernetesDefaults = Kind::Section(&KUBERNETES);
+    }
+    with named("task_container_defaults").check(mounts)
+}
 
 /// A string with something in it.
 pub(crate) static NOT_EMPTY: Special = text_by(

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::DocumentKind;
 use crate::policies::Policies;
-use crate::schema::{Kind, Section, closest, keys};
+use crate::schema::{Kind, Section, closest, keys_of};
 use crate::task::TaskKind;
 use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
@@ -382,7 +382,7 @@ impl Known {
         let aliases = document.root.aliases.iter();
         let mut paths: BTreeSet<String> = aliases.map(|(old, _, _)| (*old).to_owned()).collect();
         let mut inside = BTreeSet::new();
-        for key in keys(document, false) {
+        for key in keys_of(document, false) {
             if let Some((_, name)) = key.path.rsplit_once('.') {
                 inside.insert(name.to_owned());
             }

@@ -2,14 +2,23 @@
 
 mod searcher;
 
+use super::searcher::Searcher;
+use super::types::{CheckpointPolicy, Entrypoint, Length, default_shm_size};
+use crate::container::{BindMount, Environment, LogPolicy, Pbs, Slurm};
+use crate::hyperparameters::Space;
+use crate::storage::CheckpointStorage;
+use det_taskspec::DeviceMapping;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 use crate::container::log_policies::LOG_POLICIES;
 use crate::container::schema::{BIND_MOUNTS, BYTE_SIZE, DEVICES, ENVIRONMENT, PBS, SLURM};
 use crate::errors::ErrorCode;
 use crate::schema::{
     Checker, Document, Kind, Merge, NATURAL, NATURAL_32, OldKey, POSITIVE, POSITIVE_32, REAL_PORT,
-    Section, Special, field, section, special, text_by,
+    Section, Special, field, keys, section, special, text_by,
 };
 use crate::storage::STORAGE;
 use crate::yaml::{Node, Tree};
@@ -27,373 +36,234 @@ pub(crate) static DOCUMENT: Document = Document {
     translate: super::legacy::translate,
 };
 
-pub(crate) static EXPERIMENT: Section = section(&[
-    field(
-        "name",
-        Kind::Special(&NOT_BLANK),
-        "Display name; generated unless given",
-    )
-    .finally(),
-    field("description", Kind::Text, "Free text"),
-    field("labels", Kind::Special(&LABELS), "Tags, a set")
-        .or("[]")
-        .merged(Merge::Set),
-    field(
-        "workspace",
-        Kind::Text,
-        "Workspace by name, always together with `project`",
-    )
-    .or("\"\""),
-    field(
-        "project",
-        Kind::Text,
-        "Project by name, always together with `workspace`",
-    )
-    .or("\"\""),
-    field(
-        "data",
-        Kind::AnyMap,
-        "Passed to training code as it is; what is below `secrets` is hidden wherever it is shown",
-    )
-    .or("{}")
-    .merged(Merge::Free),
-    field(
-        "entrypoint",
-        Kind::Special(&ENTRYPOINT),
-        "What to run: a command line for a shell, or a program with its arguments",
-    )
-    .merged(Merge::Replace),
-    field("debug", Kind::Bool, "Verbose log of the task").or("false"),
-    field(
-        "max_restarts",
-        NATURAL_32,
-        "Restarts allowed for each trial after failures",
-    )
-    .or("5"),
-    field(
-        "log_policies",
-        LOG_POLICIES,
-        "Reactions to lines of the log",
-    )
-    .or("[]")
-    .merged(Merge::LogPolicies),
-    field(
-        "retention_policy",
-        Kind::Section(&RETENTION),
-        "How long logs are kept",
-    ),
-    field(
-        "perform_initial_validation",
-        Kind::Bool,
-        "Validate before the first training step",
-    )
-    .or("false"),
-    field(
-        "checkpoint_policy",
-        Kind::Choice(&["best", "all", "none"]),
-        "When a validation leads to a checkpoint",
-    )
-    .or("\"best\""),
-    field(
-        "checkpoint_storage",
-        Kind::Union(&STORAGE),
-        "Where checkpoints are kept and how many; the cluster's unless given",
-    )
-    .finally(),
-    field(
-        "hyperparameters",
-        Kind::Special(&crate::space::SPACE),
-        "The space that is searched",
-    )
-    .or("{}")
-    .merged(Merge::Space),
-    field(
-        "searcher",
-        Kind::Union(&SEARCHER),
-        "How the space is searched",
-    )
-    .finally(),
-    field(
-        "resources",
-        Kind::Section(&RESOURCES),
-        "What a trial needs to run",
-    )
-    .or("{}"),
-    field(
-        "bind_mounts",
-        BIND_MOUNTS,
-        "Host directories of every trial",
-    )
-    .or("[]")
-    .merged(Merge::NewBy("container_path")),
-    field(
-        "environment",
-        Kind::Section(&ENVIRONMENT),
-        "Images, variables, ports",
-    )
-    .or("{}"),
-    field(
-        "preemption_timeout",
-        NATURAL_32,
-        "Seconds that a preempted trial has to save and stop",
-    )
-    .or("3600"),
-    field("reproducibility", Kind::Section(&REPRODUCIBILITY), "Seeds").or("{}"),
-    field("profiling", Kind::Section(&PROFILING), "System metrics").or("{}"),
-    field(
-        "integrations",
-        Kind::Section(&INTEGRATIONS),
-        "Webhooks and data lineage",
-    )
-    .kept(),
-    field(
-        "optimizations",
-        Kind::Section(&OPTIMIZATIONS),
-        "Knobs of old trial classes",
-    )
-    .or("{}")
-    .warn(OLD_LOOP),
-    field("slurm", Kind::Section(&SLURM), "Options of Slurm")
-        .or("{}")
-        .kept(),
-    field("pbs", Kind::Section(&PBS), "Options of PBS")
-        .or("{}")
-        .kept(),
-    field(
-        "min_validation_period",
-        Kind::Special(&LENGTH),
-        "At least one validation in each such stretch",
-    )
-    .or("{\"batches\": 0}")
-    .merged(Merge::Replace)
-    .warn(OLD_LOOP),
-    field(
-        "min_checkpoint_period",
-        Kind::Special(&LENGTH),
-        "At least one checkpoint in each such stretch",
-    )
-    .or("{\"batches\": 0}")
-    .merged(Merge::Replace)
-    .warn(OLD_LOOP),
-    field(
-        "scheduling_unit",
-        POSITIVE_32,
-        "Batches between two reports",
-    )
-    .or("100")
-    .warn(OLD_LOOP),
-    field("records_per_epoch", NATURAL, "Records of an epoch")
-        .or("0")
-        .warn(OLD_LOOP),
-    field("security", Kind::Section(&OLD_SECURITY), "Older key").warn("is ignored"),
-    field(
-        "tensorboard_storage",
-        Kind::Special(&TENSORBOARD_STORAGE),
-        "Older key",
-    )
-    .warn("is ignored; \"checkpoint_storage\" holds TensorBoard data as well"),
-    field("data_layer", Kind::Any, "Older key").warn("is ignored"),
-])
-.old(&[
-    OldKey {
-        name: "version",
-        about: "Version of the schema; only 0 exists",
-        json: "{\"enum\": [0, null]}",
-    },
-    OldKey {
-        name: "internal",
-        about: "Removed; only null is taken",
-        json: "{\"type\": \"null\"}",
-    },
-    OldKey {
-        name: "batches_per_step",
-        about: "Batches of a step, beside `searcher.max_steps`",
-        json: "{\"type\": [\"integer\", \"null\"], \"minimum\": 1}",
-    },
-])
-.check(super::checks::document);
+keys! {
+    /// Everything an experiment runs with. Later changes of templates, pools or the master do not change it.
+    #[derive(Clone, PartialEq, Serialize, Deserialize)]
+    pub struct ExperimentConfig, EXPERIMENT {
+        /// Display name; generated unless given.
+        name: String = Kind::Special(&NOT_BLANK), finally;
+        /// Free text.
+        description: Option<String> = Kind::Text;
+        /// Tags, a set.
+        labels: Vec<String> = Kind::Special(&LABELS), or("[]"), merged(Merge::Set);
+        /// Workspace by name, always together with `project`.
+        workspace: String = Kind::Text, or("\"\"");
+        /// Project by name, always together with `workspace`.
+        project: String = Kind::Text, or("\"\"");
+        /// Passed to training code as it is; what is below `secrets` is hidden wherever it is shown.
+        data: Map<String, Value> = Kind::AnyMap, or("{}"), merged(Merge::Free);
+        /// What to run: a command line for a shell, or a program with its arguments.
+        entrypoint: Option<Entrypoint> = Kind::Special(&ENTRYPOINT), merged(Merge::Replace);
+        /// Verbose log of the task.
+        debug: bool = Kind::Bool, or("false");
+        /// Restarts allowed for each trial after failures.
+        max_restarts: u32 = NATURAL_32, or("5");
+        /// Reactions to lines of the log.
+        log_policies: Vec<LogPolicy> = LOG_POLICIES, or("[]"), merged(Merge::LogPolicies);
+        /// How long logs are kept.
+        retention_policy: Option<RetentionPolicy> = Kind::Section(&RETENTION);
+        /// Validate before the first training step.
+        perform_initial_validation: bool = Kind::Bool, or("false");
+        /// When a validation leads to a checkpoint.
+        checkpoint_policy: CheckpointPolicy = Kind::Choice(&["best", "all", "none"]), or("\"best\"");
+        /// Where checkpoints are kept and how many; the cluster's unless given.
+        checkpoint_storage: CheckpointStorage = Kind::Union(&STORAGE), finally;
+        /// The space that is searched.
+        #[serde(with = "crate::space::as_json")]
+        hyperparameters: Space = Kind::Special(&crate::space::SPACE), or("{}"), merged(Merge::Space);
+        /// How the space is searched.
+        searcher: Searcher = Kind::Union(&SEARCHER), finally;
+        /// What a trial needs to run.
+        resources: Resources = Kind::Section(&RESOURCES), or("{}");
+        /// Host directories of every trial.
+        bind_mounts: Vec<BindMount> = BIND_MOUNTS, or("[]"), merged(Merge::NewBy("container_path"));
+        /// Images, variables, ports.
+        environment: Environment = Kind::Section(&ENVIRONMENT), or("{}");
+        /// Seconds that a preempted trial has to save and stop.
+        preemption_timeout: u32 = NATURAL_32, or("3600");
+        /// Seeds.
+        reproducibility: Reproducibility = Kind::Section(&REPRODUCIBILITY), or("{}");
+        /// System metrics.
+        profiling: Profiling = Kind::Section(&PROFILING), or("{}");
+        /// Webhooks and data lineage.
+        integrations: Option<Integrations> = Kind::Section(&INTEGRATIONS), kept;
+        /// Knobs of old trial classes.
+        optimizations: Optimizations = Kind::Section(&OPTIMIZATIONS), or("{}"), warn(OLD_LOOP);
+        /// Options of Slurm.
+        slurm: Slurm = Kind::Section(&SLURM), or("{}"), kept;
+        /// Options of PBS.
+        pbs: Pbs = Kind::Section(&PBS), or("{}"), kept;
+        /// At least one validation in each such stretch.
+        min_validation_period: Length = Kind::Special(&LENGTH),
+            or("{\"batches\": 0}"), merged(Merge::Replace), warn(OLD_LOOP);
+        /// At least one checkpoint in each such stretch.
+        min_checkpoint_period: Length = Kind::Special(&LENGTH),
+            or("{\"batches\": 0}"), merged(Merge::Replace), warn(OLD_LOOP);
+        /// Batches between two reports.
+        scheduling_unit: u32 = POSITIVE_32, or("100"), warn(OLD_LOOP);
+        /// Records of an epoch.
+        records_per_epoch: u64 = NATURAL, or("0"), warn(OLD_LOOP);
+    }
+    without field {
+        /// Older key.
+        security = Kind::Section(&OLD_SECURITY), warn("is ignored");
+        /// Older key.
+        tensorboard_storage = Kind::Special(&TENSORBOARD_STORAGE),
+            warn("is ignored; \"checkpoint_storage\" holds TensorBoard data as well");
+        /// Older key.
+        data_layer = Kind::Any, warn("is ignored");
+    }
+    with old(&[
+        OldKey {
+            name: "version",
+            about: "Version of the schema; only 0 exists",
+            json: "{\"enum\": [0, null]}",
+        },
+        OldKey {
+            name: "internal",
+            about: "Removed; only null is taken",
+            json: "{\"type\": \"null\"}",
+        },
+        OldKey {
+            name: "batches_per_step",
+            about: "Batches of a step, beside `searcher.max_steps`",
+            json: "{\"type\": [\"integer\", \"null\"], \"minimum\": 1}",
+        },
+    ]).check(super::checks::document)
+}
 
 static OLD_SECURITY: Section = section(&[field("kerberos", Kind::Section(&KERBEROS), "Older key")]);
 
 static KERBEROS: Section = section(&[field("config_file", Kind::Text, "Older key").always()]);
 
-static RETENTION: Section = section(&[field(
-    "log_retention_days",
-    Kind::Int(-1, 32_767),
-    "Days after the end of a task; -1 = for ever, 0 = until the next sweep",
-)
-.finally()]);
+keys! {
+    /// How long logs are kept.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct RetentionPolicy, RETENTION {
+        /// Days after the end of a task; -1 = for ever, 0 = until the next sweep.
+        log_retention_days: i16 = Kind::Int(-1, 32_767), finally;
+    }
+}
 
-static RESOURCES: Section = section(&[
-    field(
-        "slots_per_trial",
-        NATURAL_32,
-        "Slots of each trial; 0 = processors only, in the pool for auxiliary tasks",
-    )
-    .or("1"),
-    field(
-        "max_slots",
-        NATURAL_32,
-        "Most slots of the whole experiment at once; without one there is no limit",
-    ),
-    field(
-        "weight",
-        Kind::Above(0.0),
-        "Weight of the experiment in fair share",
-    )
-    .or("1"),
-    field(
-        "priority",
-        Kind::Int(1, 99),
-        "On agents lower numbers go first, on Kubernetes higher ones; the pool's unless given",
-    ),
-    field(
-        "resource_pool",
-        Kind::Text,
-        "Pool; without one the cluster's default for such trials",
-    )
-    .or("\"\""),
-    field(
-        "resource_pools",
-        Kind::List(&Kind::Text),
-        "Pools to try in order, instead of `resource_pool`",
-    )
-    .or("[]"),
-    field(
-        "resource_pool_wait",
-        NATURAL_32,
-        "Seconds to wait in each of `resource_pools` before the next one counts as well; 600 unless given",
-    ),
-    field(
-        "is_single_node",
-        Kind::Bool,
-        "Whether all slots of a trial must be on one agent",
-    ),
-    field("shm_size", Kind::Special(&BYTE_SIZE), "Size of `/dev/shm`").built_in("4294967296"),
-    field("devices", DEVICES, "Host devices")
-        .or("[]")
-        .merged(Merge::NewBy("container_path")),
-    field("native_parallel", Kind::Bool, "Older key")
-        .or("false")
-        .warn("is ignored"),
-    field("agent_label", Kind::Any, "Older key").warn("is ignored; use resource pools"),
-])
-.check(super::checks::resources);
+keys! {
+    /// What a trial needs to run.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct Resources, RESOURCES {
+        /// Slots of each trial; 0 = processors only, in the pool for auxiliary tasks.
+        slots_per_trial: u32 = NATURAL_32, or("1");
+        /// Most slots of the whole experiment at once; without one there is no limit.
+        max_slots: Option<u32> = NATURAL_32;
+        /// Weight of the experiment in fair share.
+        #[serde(serialize_with = "crate::space::short_number")]
+        weight: f64 = Kind::Above(0.0), or("1");
+        /// On agents lower numbers go first, on Kubernetes higher ones; the pool's unless given.
+        priority: Option<u8> = Kind::Int(1, 99);
+        /// Pool; without one the cluster's default for such trials.
+        resource_pool: String = Kind::Text, or("\"\"");
+        /// Pools to try in order, instead of `resource_pool`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        resource_pools: Vec<String> = Kind::List(&Kind::Text), or("[]");
+        /// Seconds to wait in each of `resource_pools` before the next one counts as well; 600 unless given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resource_pool_wait: Option<u32> = NATURAL_32;
+        /// Whether all slots of a trial must be on one agent.
+        is_single_node: Option<bool> = Kind::Bool;
+        /// Size of `/dev/shm`.
+        #[serde(default = "default_shm_size")]
+        shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in("4294967296");
+        /// Host devices.
+        devices: Vec<DeviceMapping> = DEVICES, or("[]"), merged(Merge::NewBy("container_path"));
+        /// Older key.
+        #[serde(default)]
+        native_parallel: bool = Kind::Bool, or("false"), warn("is ignored");
+    }
+    without field {
+        /// Older key.
+        agent_label = Kind::Any, warn("is ignored; use resource pools");
+    }
+    with check(super::checks::resources)
+}
 
-static REPRODUCIBILITY: Section = section(&[field(
-    "experiment_seed",
-    NATURAL_32,
-    "Seeds the search and through it every trial; the time of submission unless given",
-)
-.finally()])
-.check(super::checks::reproducibility);
+keys! {
+    /// Seeds.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Reproducibility, REPRODUCIBILITY {
+        /// Seeds the search and through it every trial; the time of submission unless given.
+        experiment_seed: u32 = NATURAL_32, finally;
+    }
+    with check(super::checks::reproducibility)
+}
 
-static PROFILING: Section = section(&[
-    field(
-        "enabled",
-        Kind::Bool,
-        "Whether system metrics are collected",
-    )
-    .or("false")
-    .kept(),
-    field(
-        "begin_on_batch",
-        NATURAL,
-        "First batch, for old trial classes",
-    )
-    .or("0"),
-    field(
-        "end_after_batch",
-        NATURAL,
-        "Last batch, for old trial classes",
-    ),
-    field(
-        "sync_timings",
-        Kind::Bool,
-        "Wait for the device before taking times, for old trial classes",
-    )
-    .or("true"),
-])
-.check(super::checks::profiling);
+keys! {
+    /// System metrics.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Profiling, PROFILING {
+        /// Whether system metrics are collected.
+        enabled: bool = Kind::Bool, or("false"), kept;
+        /// First batch, for old trial classes.
+        begin_on_batch: u64 = NATURAL, or("0");
+        /// Last batch, for old trial classes.
+        end_after_batch: Option<u64> = NATURAL;
+        /// Wait for the device before taking times, for old trial classes.
+        sync_timings: bool = Kind::Bool, or("true");
+    }
+    with check(super::checks::profiling)
+}
 
-static OPTIMIZATIONS: Section = section(&[
-    field(
-        "aggregation_frequency",
-        POSITIVE,
-        "Batches between two exchanges of gradients",
-    )
-    .or("1"),
-    field(
-        "average_aggregated_gradients",
-        Kind::Bool,
-        "Average gradients instead of adding them",
-    )
-    .or("true"),
-    field(
-        "average_training_metrics",
-        Kind::Bool,
-        "Average training metrics over slots",
-    )
-    .or("true"),
-    field(
-        "gradient_compression",
-        Kind::Bool,
-        "Compress gradients to half precision",
-    )
-    .or("false"),
-    field(
-        "grad_updates_size_file",
-        Kind::Text,
-        "File of update sizes for tensor fusion",
-    ),
-    field(
-        "mixed_precision",
-        Kind::Choice(&["O0", "O1", "O2", "O3"]),
-        "Level of mixed precision",
-    )
-    .or("\"O0\""),
-    field(
-        "tensor_fusion_threshold",
-        NATURAL,
-        "Megabytes of a fused tensor",
-    )
-    .or("64"),
-    field(
-        "tensor_fusion_cycle_time",
-        NATURAL,
-        "Milliseconds between two fusions",
-    )
-    .or("1"),
-    field(
-        "auto_tune_tensor_fusion",
-        Kind::Bool,
-        "Tune the two above while training",
-    )
-    .or("false"),
-]);
+keys! {
+    /// Knobs of old trial classes.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    #[expect(
+        clippy::struct_excessive_bools,
+        reason = "each is a key of the document with two values"
+    )]
+    pub struct Optimizations, OPTIMIZATIONS {
+        /// Batches between two exchanges of gradients.
+        aggregation_frequency: u64 = POSITIVE, or("1");
+        /// Average gradients instead of adding them.
+        average_aggregated_gradients: bool = Kind::Bool, or("true");
+        /// Average training metrics over slots.
+        average_training_metrics: bool = Kind::Bool, or("true");
+        /// Compress gradients to half precision.
+        gradient_compression: bool = Kind::Bool, or("false");
+        /// File of update sizes for tensor fusion.
+        grad_updates_size_file: Option<String> = Kind::Text;
+        /// Level of mixed precision.
+        mixed_precision: String = Kind::Choice(&["O0", "O1", "O2", "O3"]), or("\"O0\"");
+        /// Megabytes of a fused tensor.
+        tensor_fusion_threshold: u64 = NATURAL, or("64");
+        /// Milliseconds between two fusions.
+        tensor_fusion_cycle_time: u64 = NATURAL, or("1");
+        /// Tune the two above while training.
+        auto_tune_tensor_fusion: bool = Kind::Bool, or("false");
+    }
+}
 
-static INTEGRATIONS: Section = section(&[
-    field("webhooks", Kind::Section(&WEBHOOKS), "Which webhooks fire"),
-    field(
-        "pachyderm",
-        Kind::Section(&PACHYDERM),
-        "Record of where the data came from",
-    ),
-]);
+keys! {
+    /// Other systems that an experiment speaks to.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Integrations, INTEGRATIONS {
+        /// Which webhooks fire.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        webhooks: Option<WebhookSelection> = Kind::Section(&WEBHOOKS);
+        /// Record of where the data came from.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pachyderm: Option<BTreeMap<String, Value>> = Kind::Section(&PACHYDERM);
+    }
+}
 
-static WEBHOOKS: Section = section(&[
-    field(
-        "webhook_id",
-        Kind::List(&POSITIVE),
-        "Only these webhooks fire, by number",
-    ),
-    field(
-        "webhook_name",
-        Kind::List(&Kind::Text),
-        "Only these webhooks fire, by name",
-    ),
-    field("exclude", Kind::Bool, "No webhook fires").or("false"),
-]);
+keys! {
+    /// Which webhooks fire for an experiment.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct WebhookSelection, WEBHOOKS {
+        /// Only these webhooks fire, by number.
+        webhook_id: Option<Vec<i64>> = Kind::List(&POSITIVE);
+        /// Only these webhooks fire, by name.
+        webhook_name: Option<Vec<String>> = Kind::List(&Kind::Text);
+        /// No webhook fires.
+        exclude: bool = Kind::Bool, or("false");
+    }
+}
 
 static PACHYDERM: Section = section(&[
     field("pachd", Kind::Section(&PACHD), "Server"),

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::{MasterConfig, schema};
-use crate::schema::{Key, Status, keys};
+use crate::schema::{Key, Status, keys_of};
 
 /// A key whose value differs; secrets are hidden.
 #[derive(Debug, Clone, PartialEq)]
@@ -208,7 +208,7 @@ impl MasterConfig {
         let (from, to) = (flat(self), flat(&new));
         let (shown_from, shown_to) = (shown(self), shown(&new));
         let paths: BTreeSet<&String> = from.keys().chain(to.keys()).collect();
-        let known = keys(schema::document(), false);
+        let known = keys_of(schema::document(), false);
         let mut changes = Vec::new();
         let mut refused = Vec::new();
         for path in paths {

@@ -6,19 +6,27 @@ mod provider;
 mod sso;
 mod translate;
 
+use super::types::ResourceManager;
+use crate::container::TaskContainerDefaults;
+use crate::log::Log;
+use crate::storage::CheckpointStorage;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+use serde_json::{Map, Value};
 
 use super::Schedule;
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
 use crate::log::LOG;
 use crate::schema::{
-    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, field, section,
-    special, text_by, union, variant,
+    Checker, Document, Kind, NATURAL_32, PORT, REAL_PORT, Section, Special, Union, field, keys,
+    section, special, text_by, union, variant,
 };
 use crate::storage::{ABSOLUTE_PATH, STORAGE};
 use crate::yaml::{Node, Tree};
 
+pub use manager::Scheduler;
+pub use pools::ResourcePool;
 pub use provider::aws_slots;
 
 const IGNORED: &str = "is ignored";
@@ -54,231 +62,177 @@ const PLACES: &[(&str, &str)] = &[
     ("resource_manager.resource_pools", "resource_pools"),
 ];
 
-pub(crate) static MASTER: Section = section(&[
-    field("config_file", Kind::Text, "The file that this was read from").or("\"\""),
-    field("log", Kind::Section(&LOG), "Log of the master itself").or("{}"),
-    field(
-        "db",
-        Kind::Section(&DB),
-        "Database; without one the embedded store in `data_dir`",
-    )
-    .or("{}"),
-    field(
-        "tensorboard_timeout",
-        NATURAL_32,
-        "Seconds until an idle TensorBoard ends; 0 = never",
-    )
-    .or("300")
-    .kept(),
-    field(
-        "notebook_timeout",
-        NATURAL_32,
-        "Seconds until an idle notebook ends; without it never",
-    )
-    .kept(),
-    field("security", Kind::Section(&SECURITY), "Identities, TLS, passwords").or("{}"),
-    field(
-        "checkpoint_storage",
-        Kind::Union(&STORAGE),
-        "Checkpoint storage of experiments that name none",
-    ),
-    field(
-        "task_container_defaults",
-        Kind::Section(&TASK_CONTAINER_DEFAULTS),
-        "What tasks get unless they or their pool say otherwise",
-    )
-    .or("{}"),
-    field("host", Kind::Special(&NOT_EMPTY), "Address to listen on").or("\"0.0.0.0\""),
-    field(
-        "port",
-        PORT,
-        "Port to listen on; 0 = 8443 with TLS, 8080 without",
-    )
-    .or("0"),
-    field(
-        "data_dir",
-        Kind::Special(&NOT_EMPTY),
-        "Directory of the embedded store and of files",
-    ),
-    field("root", Kind::Text, "Older key")
-        .warn("is ignored; the web pages and migrations are part of the executable"),
-    field("cache", Kind::Section(&CACHE), "Older key")
-        .warn("is ignored; the master keeps no cache on disk"),
-    field(
-        "launch_error",
-        Kind::Bool,
-        "Whether work larger than the cluster is refused at submit; otherwise it waits, with a reason",
-    )
-    .or("true"),
-    field("cluster_name", Kind::Text, "Name for people").or("\"\""),
-    field(
-        "ui_customization",
-        Kind::Section(&UI_CUSTOMIZATION),
-        "Looks of the web pages",
-    )
-    .kept(),
-    field(
-        "enable_cors",
-        Kind::Bool,
-        "Whether other origins may call the API from a browser",
-    )
-    .or("false"),
-    field(
-        "feature_switches",
-        Kind::List(&Kind::Text),
-        "Switches; a leading `-` turns one off",
-    )
-    .or("[]"),
-    field(
-        "reserved_ports",
-        Kind::List(&REAL_PORT),
-        "Ports never given to traffic between containers",
-    )
-    .or("[]"),
-    field("logging", Kind::Union(&LOGGING), "Where logs of tasks go"),
-    field(
-        "retention_policy",
-        Kind::Section(&RETENTION),
-        "How long logs of tasks are kept",
-    )
-    .or("{}"),
-    field("telemetry", Kind::Section(&TELEMETRY), "What is reported to whom").or("{}"),
-    field(
-        "observability",
-        Kind::Section(&OBSERVABILITY),
-        "Metrics for operators",
-    )
-    .or("{}"),
-    field("webhooks", Kind::Section(&WEBHOOKS), "Outgoing webhooks")
-        .or("{}")
-        .kept(),
-    field(
-        "integrations",
-        Kind::Section(&INTEGRATIONS),
-        "Other systems that tasks are told of",
-    ),
-    field(
-        "resource_manager",
-        Kind::Union(&manager::RESOURCE_MANAGER),
-        "Who runs containers",
-    )
-    .or("{}"),
-    field("resource_pools", pools::POOLS, "Pools of agents")
-        .or("[{\"pool_name\": \"default\"}]")
-        .also("{\"type\": \"object\"}"),
-    field(
-        "additional_resource_managers",
-        Kind::List(&Kind::Section(&pools::ADDITIONAL)),
-        "Further managers with their pools",
-    )
-    .kept(),
-    field("scim", Kind::Section(&sso::SCIM), "Provisioning of users").kept(),
-    field("saml", Kind::Section(&sso::SAML), "Single sign-on by SAML").kept(),
-    field("oidc", Kind::Section(&sso::OIDC), "Single sign-on by OpenID Connect").kept(),
-    field("det_cloud", Kind::Section(&sso::DET_CLOUD), "Hosted service").kept(),
-    field("__internal", Kind::Section(&sso::INTERNAL), "Hosted service").kept(),
-    field("hasura", Kind::Any, "Older key").warn(IGNORED),
-])
-.old(&translate::OLD_KEYS)
-.check(pools::document);
+keys! {
+    /// Everything the master is configured with; every default is filled in.
+    #[derive(Clone, PartialEq, Serialize, Deserialize)]
+    pub struct MasterConfig, MASTER {
+        /// Log of the master itself.
+        log: Log = Kind::Section(&LOG), or("{}");
+        /// Database; without one the embedded store in `data_dir`.
+        db: Database = Kind::Section(&DB), or("{}");
+        /// Seconds until an idle TensorBoard ends; 0 = never.
+        tensorboard_timeout: u32 = NATURAL_32, or("300"), kept;
+        /// Seconds until an idle notebook ends; without it never.
+        notebook_timeout: Option<u32> = NATURAL_32, kept;
+        /// Identities, TLS, passwords.
+        security: Security = Kind::Section(&SECURITY), or("{}");
+        /// Checkpoint storage of experiments that name none.
+        checkpoint_storage: Option<CheckpointStorage> = Kind::Union(&STORAGE);
+        /// What tasks get unless they or their pool say otherwise.
+        task_container_defaults: TaskContainerDefaults = Kind::Section(&TASK_CONTAINER_DEFAULTS), or("{}");
+        /// Address to listen on.
+        host: String = Kind::Special(&NOT_EMPTY), or("\"0.0.0.0\"");
+        /// Port to listen on; 0 = 8443 with TLS, 8080 without.
+        port: u16 = PORT, or("0");
+        /// Directory of the embedded store and of files.
+        data_dir: Option<String> = Kind::Special(&NOT_EMPTY);
+        /// Whether work larger than the cluster is refused at submit; otherwise it waits, with a reason.
+        launch_error: bool = Kind::Bool, or("true");
+        /// Name for people.
+        cluster_name: String = Kind::Text, or("\"\"");
+        /// Whether other origins may call the API from a browser.
+        enable_cors: bool = Kind::Bool, or("false");
+        /// Switches; a leading `-` turns one off.
+        feature_switches: Vec<String> = Kind::List(&Kind::Text), or("[]");
+        /// Ports never given to traffic between containers.
+        reserved_ports: Vec<u16> = Kind::List(&REAL_PORT), or("[]");
+        /// How long logs of tasks are kept.
+        retention_policy: Retention = Kind::Section(&RETENTION), or("{}");
+        /// What is reported to whom.
+        telemetry: Telemetry = Kind::Section(&TELEMETRY), or("{}");
+        /// Metrics for operators.
+        observability: Observability = Kind::Section(&OBSERVABILITY), or("{}");
+        /// Outgoing webhooks.
+        webhooks: Webhooks = Kind::Section(&WEBHOOKS), or("{}"), kept;
+        /// Who runs containers.
+        resource_manager: ResourceManager = Kind::Union(&manager::RESOURCE_MANAGER), or("{}");
+        /// Pools of agents.
+        resource_pools: Vec<ResourcePool> = pools::POOLS,
+            or("[{\"pool_name\": \"default\"}]"), also("{\"type\": \"object\"}");
+    }
+    without field {
+        /// The file that this was read from.
+        config_file = Kind::Text, or("\"\"");
+        /// Older key.
+        root = Kind::Text, warn("is ignored; the web pages and migrations are part of the executable");
+        /// Older key.
+        cache = Kind::Section(&CACHE), warn("is ignored; the master keeps no cache on disk");
+        /// Looks of the web pages.
+        ui_customization = Kind::Section(&UI_CUSTOMIZATION), kept;
+        /// Where logs of tasks go.
+        logging = Kind::Union(&LOGGING);
+        /// Other systems that tasks are told of.
+        integrations = Kind::Section(&INTEGRATIONS);
+        /// Further managers with their pools.
+        additional_resource_managers = Kind::List(&Kind::Section(&pools::ADDITIONAL)), kept;
+        /// Provisioning of users.
+        scim = Kind::Section(&sso::SCIM), kept;
+        /// Single sign-on by SAML.
+        saml = Kind::Section(&sso::SAML), kept;
+        /// Single sign-on by OpenID Connect.
+        oidc = Kind::Section(&sso::OIDC), kept;
+        /// Hosted service.
+        det_cloud = Kind::Section(&sso::DET_CLOUD), kept;
+        /// Hosted service.
+        __internal = Kind::Section(&sso::INTERNAL), kept;
+        /// Older key.
+        hasura = Kind::Any, warn(IGNORED);
+    }
+    without key {
+        /// Keys of what is not built yet, as given.
+        #[serde(flatten)]
+        kept: Map<String, Value>;
+    }
+    with old(&translate::OLD_KEYS).check(pools::document)
+}
 
-static DB: Section = section(&[
-    field(
-        "url",
-        Kind::Special(&POSTGRES_URL),
-        "Address of a PostgreSQL database, `postgres://…`, in place of its parts",
-    )
-    .secret(),
-    field("user", Kind::Text, "Account"),
-    field("password", Kind::Text, "Secret of the account").secret(),
-    field("host", Kind::Text, "Host"),
-    field("port", Kind::Special(&TEXT_PORT), "Port").or("5432"),
-    field("name", Kind::Text, "Name of the database"),
-    field(
-        "ssl_mode",
-        Kind::Choice(&[
-            "disable",
-            "allow",
-            "prefer",
-            "require",
-            "verify-ca",
-            "verify-full",
-        ]),
-        "sslmode of libpq",
-    )
-    .or("\"disable\""),
-    field(
-        "ssl_root_cert",
-        Kind::Text,
-        "File with the certificate authority; without one libpq's default",
-    ),
-    field("migrations", Kind::Text, "Older key").warn(IGNORED),
-    field("views_and_triggers", Kind::Text, "Older key").warn(IGNORED),
-])
-.check(database);
+keys! {
+    /// The database.
+    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Database, DB {
+        /// Address of a PostgreSQL database, `postgres://…`, in place of its parts.
+        url: Option<String> = Kind::Special(&POSTGRES_URL), secret;
+        /// Account.
+        user: Option<String> = Kind::Text;
+        /// Secret of the account.
+        password: Option<String> = Kind::Text, secret;
+        /// Host.
+        host: Option<String> = Kind::Text;
+        /// Port.
+        port: u16 = Kind::Special(&TEXT_PORT), or("5432");
+        /// Name of the database.
+        name: Option<String> = Kind::Text;
+        /// sslmode of libpq.
+        ssl_mode: String = Kind::Choice(&[ "disable", "allow", "prefer", "require", "verify-ca", "verify-full", ]),
+            or("\"disable\"");
+        /// File with the certificate authority; without one libpq's default.
+        ssl_root_cert: Option<String> = Kind::Text;
+    }
+    without field {
+        /// Older key.
+        migrations = Kind::Text, warn(IGNORED);
+        /// Older key.
+        views_and_triggers = Kind::Text, warn(IGNORED);
+    }
+    with check(database)
+}
 
-static SECURITY: Section = section(&[
-    field(
-        "default_task",
-        Kind::Section(&DEFAULT_TASK),
-        "Identity of tasks of users without a linked one",
-    )
-    .or("{}"),
-    field(
-        "tls",
-        Kind::Section(&TLS),
-        "TLS is on when both files are given",
-    )
-    .or("{}"),
-    field("ssh", Kind::Section(&SSH), "Keys of shells").kept(),
-    field("authz", Kind::Section(&AUTHZ), "Who may do what").or("{}"),
-    field(
-        "initial_user_password",
-        Kind::Special(&STRONG_PASSWORD),
-        "Password of `admin` and `determined` on the first start; without one both are blank",
-    )
-    .or("\"\"")
-    .secret(),
-    field(
-        "token",
-        Kind::Section(&TOKEN),
-        "How long access tokens live",
-    )
-    .or("{}")
-    .kept(),
-    field(
-        "agent_token",
-        Kind::Text,
-        "What an agent must present to join; without it one is made and kept in `data_dir`",
-    )
-    .secret(),
-    field(
-        "host_names",
-        Kind::List(&Kind::Special(&NOT_EMPTY)),
-        "Names by which clients reach a master that listens on loopback, as behind a proxy on its machine, beside \
-         `localhost`, loopback addresses and the machine's own name; requests to other names are refused",
-    )
-    .or("[]"),
-    field(
-        "allowed_host_paths",
-        Kind::List(&Kind::Special(&ABSOLUTE_PATH)),
-        "Directories of this host below which users' configurations may name checkpoint storage, beside the configured one",
-    )
-    .or("[]"),
-]);
+keys! {
+    /// Identities, TLS, passwords.
+    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Security, SECURITY {
+        /// Identity of tasks of users without a linked one.
+        default_task: DefaultTask = Kind::Section(&DEFAULT_TASK), or("{}");
+        /// TLS is on when both files are given.
+        tls: TlsFiles = Kind::Section(&TLS), or("{}");
+        /// Keys of shells.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ssh: Option<Value> = Kind::Section(&SSH), kept;
+        /// Who may do what.
+        authz: Authz = Kind::Section(&AUTHZ), or("{}");
+        /// Password of `admin` and `determined` on the first start; without one both are blank.
+        initial_user_password: String = Kind::Special(&STRONG_PASSWORD), or("\"\""), secret;
+        /// How long access tokens live.
+        token: TokenLifespan = Kind::Section(&TOKEN), or("{}"), kept;
+        /// What an agent must present to join; without it one is made and kept in `data_dir`.
+        agent_token: Option<String> = Kind::Text, secret;
+        /// Names by which clients reach a master that listens on loopback, as behind a proxy on its machine, beside
+        /// `localhost`, loopback addresses and the machine's own name; requests to other names are refused.
+        #[serde(default)]
+        host_names: Vec<String> = Kind::List(&Kind::Special(&NOT_EMPTY)), or("[]");
+        /// Directories of this host below which users' configurations may name checkpoint storage, beside the
+        /// configured one.
+        #[serde(default)]
+        allowed_host_paths: Vec<String> = Kind::List(&Kind::Special(&ABSOLUTE_PATH)), or("[]");
+    }
+}
 
-static DEFAULT_TASK: Section = section(&[
-    field("user", Kind::Special(&NOT_EMPTY), "User name").or("\"root\""),
-    field("uid", NATURAL_32, "User id").or("0"),
-    field("group", Kind::Special(&NOT_EMPTY), "Group name").or("\"root\""),
-    field("gid", NATURAL_32, "Group id").or("0"),
-]);
+keys! {
+    /// Unix identity of tasks.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct DefaultTask, DEFAULT_TASK {
+        /// User name.
+        user: String = Kind::Special(&NOT_EMPTY), or("\"root\"");
+        /// User id.
+        uid: u32 = NATURAL_32, or("0");
+        /// Group name.
+        group: String = Kind::Special(&NOT_EMPTY), or("\"root\"");
+        /// Group id.
+        gid: u32 = NATURAL_32, or("0");
+    }
+}
 
-static TLS: Section = section(&[
-    field("cert", Kind::Text, "File with the certificate chain").or("\"\""),
-    field("key", Kind::Text, "File with the private key").or("\"\""),
-])
-.check(tls_pair);
+keys! {
+    /// Files of a TLS server; both or neither.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct TlsFiles, TLS {
+        /// File with the certificate chain.
+        cert: String = Kind::Text, or("\"\"");
+        /// File with the private key.
+        key: String = Kind::Text, or("\"\"");
+    }
+    with check(tls_pair)
+}
 
 static SSH: Section = section(&[
     field(
@@ -298,55 +252,49 @@ static SSH: Section = section(&[
 
 const MODEL: Kind = Kind::Choice(&["basic", "rbac"]);
 
-static AUTHZ: Section = section(&[
-    field("type", MODEL, "Model of authorisation")
-        .or("\"basic\"")
-        .kept(),
-    field("fallback", MODEL, "Model when `type` is not known")
-        .or("\"basic\"")
-        .kept(),
-    field(
-        "rbac_ui_enabled",
-        Kind::Bool,
-        "Whether the web pages show roles",
-    )
-    .kept(),
-    field(
-        "workspace_creator_assign_role",
-        Kind::Section(&CREATOR_ROLE),
-        "Role that the creator of a workspace gets",
-    )
-    .kept(),
-    field(
-        "strict_job_queue_control",
-        Kind::Bool,
-        "Whether moving jobs needs a permission of its own",
-    )
-    .or("false")
-    .kept(),
-    field("_strict_ntsc_enabled", Kind::Any, "Older key").warn(IGNORED),
-]);
+keys! {
+    /// Who may do what.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Authz, AUTHZ {
+        /// Model of authorisation, `basic` or `rbac`.
+        #[serde(rename = "type")]
+        kind as "type": String = MODEL, or("\"basic\""), kept;
+        /// Model when `type` is not known.
+        fallback: String = MODEL, or("\"basic\""), kept;
+    }
+    without field {
+        /// Whether the web pages show roles.
+        rbac_ui_enabled = Kind::Bool, kept;
+        /// Role that the creator of a workspace gets.
+        workspace_creator_assign_role = Kind::Section(&CREATOR_ROLE), kept;
+        /// Whether moving jobs needs a permission of its own.
+        strict_job_queue_control = Kind::Bool, or("false"), kept;
+        /// Older key.
+        _strict_ntsc_enabled = Kind::Any, warn(IGNORED);
+    }
+    without key {
+        /// The other keys, as given.
+        #[serde(flatten)]
+        kept: Map<String, Value>;
+    }
+}
 
 static CREATOR_ROLE: Section = section(&[
     field("enabled", Kind::Bool, "Whether the creator gets one").or("true"),
     field("role_id", Kind::Int(1, i64::MAX), "Number of the role").or("2"),
 ]);
 
-static TOKEN: Section = section(&[
-    field(
-        "default_lifespan_days",
-        Kind::Int(-1, 106_751),
-        "Days unless asked otherwise; -1 = as long as can be",
-    )
-    .or("30"),
-    field(
-        "max_lifespan_days",
-        Kind::Int(-1, 106_751),
-        "Days at most; -1 = as long as can be",
-    )
-    .or("-1"),
-])
-.check(lifespans);
+keys! {
+    /// How long access tokens live, in days; -1 = as long as can be.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct TokenLifespan, TOKEN {
+        /// Days unless asked otherwise; -1 = as long as can be.
+        default_lifespan_days: i32 = Kind::Int(-1, 106_751), or("30");
+        /// Days at most; -1 = as long as can be.
+        max_lifespan_days: i32 = Kind::Int(-1, 106_751), or("-1");
+    }
+    with check(lifespans)
+}
 
 static CACHE: Section =
     section(&[field("cache_dir", Kind::Text, "Older key").built_in("\"/var/cache/determined\"")]);
@@ -423,64 +371,56 @@ pub(super) static CLIENT_TLS: Section = section(&[
 ])
 .check(client_tls);
 
-static RETENTION: Section = section(&[
-    field(
-        "log_retention_days",
-        Kind::Int(-1, 32_767),
-        "Days after the end of a task; -1, and without it, for ever",
-    ),
-    field(
-        "schedule",
-        Kind::Special(&SCHEDULE),
-        "When logs are swept; without it only by `det task cleanup-logs`",
-    ),
-]);
+keys! {
+    /// How long task logs are kept.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Retention, RETENTION {
+        /// Days after the end of a task; -1, and without it, for ever.
+        log_retention_days: Option<i16> = Kind::Int(-1, 32_767);
+        /// When logs are swept; without it only by `det task cleanup-logs`.
+        schedule: Option<Schedule> = Kind::Special(&SCHEDULE);
+    }
+}
 
-static TELEMETRY: Section = section(&[
-    field("enabled", Kind::Bool, "Whether anything is reported")
-        .or("false")
-        .warn(NOBODY),
-    field("segment_master_key", Kind::Text, "Older key")
-        .or("\"\"")
-        .secret()
-        .warn(NOBODY),
-    field("segment_webui_key", Kind::Text, "Older key")
-        .or("\"\"")
-        .secret()
-        .warn(NOBODY),
-    field("otel_enabled", Kind::Bool, "Whether traces are sent")
-        .or("false")
-        .kept(),
-    field("otel_endpoint", Kind::Text, "Where traces are sent")
-        .or("\"localhost:4317\"")
-        .kept(),
-    field(
-        "cluster_id",
-        Kind::Text,
-        "Identity of the cluster on its first start; made then unless given",
-    ),
-])
-.aliases(&[
-    ("otel-enabled", "otel_enabled", true),
-    ("otel-endpoint", "otel_endpoint", true),
-]);
+keys! {
+    /// What is reported to whom. Off: there is nobody to report to.
+    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Telemetry, TELEMETRY {
+        /// Whether anything is reported.
+        enabled: bool = Kind::Bool, or("false"), warn(NOBODY);
+        /// Older key.
+        segment_master_key: String = Kind::Text, or("\"\""), secret, warn(NOBODY);
+        /// Older key.
+        segment_webui_key: String = Kind::Text, or("\"\""), secret, warn(NOBODY);
+        /// Whether traces are sent.
+        otel_enabled: bool = Kind::Bool, or("false"), kept;
+        /// Where traces are sent.
+        otel_endpoint: String = Kind::Text, or("\"localhost:4317\""), kept;
+        /// Identity of the cluster on its first start; made then unless given.
+        cluster_id: Option<String> = Kind::Text;
+    }
+    with aliases(&[("otel-enabled", "otel_enabled", true), ("otel-endpoint", "otel_endpoint", true)])
+}
 
-static OBSERVABILITY: Section = section(&[field(
-    "enable_prometheus",
-    Kind::Bool,
-    "Whether `GET /debug/prom/metrics` answers, to administrators",
-)
-.or("true")]);
+keys! {
+    /// Metrics for operators.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Observability, OBSERVABILITY {
+        /// Whether `GET /debug/prom/metrics` answers, to administrators.
+        enable_prometheus: bool = Kind::Bool, or("true");
+    }
+}
 
-static WEBHOOKS: Section = section(&[
-    field(
-        "signing_key",
-        Kind::Text,
-        "Key that signs them; made on the first start unless given",
-    )
-    .secret(),
-    field("base_url", Kind::Text, "Address of the master in links").or("\"\""),
-]);
+keys! {
+    /// Outgoing webhooks.
+    #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct Webhooks, WEBHOOKS {
+        /// Key that signs them; made on the first start unless given.
+        signing_key: Option<String> = Kind::Text, secret;
+        /// Address of the master in links.
+        base_url: String = Kind::Text, or("\"\"");
+    }
+}
 
 static INTEGRATIONS: Section = section(&[field(
     "pachyderm",

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::types::{EffectiveScheduler, MasterConfig, SchedulerKind};
+use super::schema::MasterConfig;
+use super::types::{EffectiveScheduler, SchedulerKind};
 use crate::schema::{mask, mask_all};
 use crate::secrets::{MASK, mask_addresses, mask_all_variables};
 

@@ -2,92 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::Schedule;
-use crate::container::TaskContainerDefaults;
-use crate::log::Log;
-use crate::storage::CheckpointStorage;
-
-/// Everything the master is configured with; every default is filled in.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-pub struct MasterConfig {
-    /// Log of the master itself.
-    pub log: Log,
-    /// The database; empty = the embedded store in `data_dir`.
-    pub db: Database,
-    /// Seconds until an idle TensorBoard ends; 0 = never.
-    pub tensorboard_timeout: u32,
-    /// Seconds until an idle notebook ends; `None` = never.
-    pub notebook_timeout: Option<u32>,
-    /// Identities, TLS, passwords.
-    pub security: Security,
-    /// Checkpoint storage of experiments that name none; `None` = they must.
-    pub checkpoint_storage: Option<CheckpointStorage>,
-    /// What tasks get unless they or their pool say otherwise.
-    pub task_container_defaults: TaskContainerDefaults,
-    /// Address to listen on.
-    pub host: String,
-    /// Port to listen on; 0 = by TLS, see [`MasterConfig::effective_port`].
-    pub port: u16,
-    /// Directory of the embedded store and of files; `None` = the caller's choice.
-    pub data_dir: Option<String>,
-    /// Whether work larger than the cluster is refused at submit; otherwise it waits, with a reason.
-    pub launch_error: bool,
-    /// Name for people.
-    pub cluster_name: String,
-    /// Whether other origins may call the API from a browser.
-    pub enable_cors: bool,
-    /// Switches, a leading `-` turns one off.
-    pub feature_switches: Vec<String>,
-    /// Ports never given to traffic between containers.
-    pub reserved_ports: Vec<u16>,
-    /// How long task logs are kept.
-    pub retention_policy: Retention,
-    /// What is reported to whom.
-    pub telemetry: Telemetry,
-    /// Metrics for operators.
-    pub observability: Observability,
-    /// Outgoing webhooks.
-    pub webhooks: Webhooks,
-    /// Who runs containers.
-    pub resource_manager: ResourceManager,
-    /// Pools of agents; at least one.
-    pub resource_pools: Vec<ResourcePool>,
-    /// Keys of what is not built yet, as given.
-    #[serde(flatten)]
-    pub kept: Map<String, Value>,
-}
+use super::schema::{Database, MasterConfig, Scheduler, TlsFiles};
 
 impl fmt::Debug for MasterConfig {
     /// Secrets are hidden.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MasterConfig {}", self.to_logged_json())
     }
-}
-
-/// The database.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Database {
-    /// Address of a PostgreSQL database, `postgres://…`; never together with the parts below.
-    pub url: Option<String>,
-    /// Account.
-    pub user: Option<String>,
-    /// Secret of the account.
-    pub password: Option<String>,
-    /// Host.
-    pub host: Option<String>,
-    /// Port.
-    pub port: u16,
-    /// Name of the database.
-    pub name: Option<String>,
-    /// libpq's `sslmode`.
-    pub ssl_mode: String,
-    /// File with the certificate authority; `None` = libpq's default.
-    pub ssl_root_cert: Option<String>,
 }
 
 impl Database {
@@ -132,124 +57,11 @@ fn percent_encode(text: &str) -> String {
         .collect()
 }
 
-/// Identities, TLS, passwords.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Security {
-    /// Identity of tasks of users without a linked one.
-    pub default_task: DefaultTask,
-    /// Certificate and key; TLS is on when both are given.
-    pub tls: TlsFiles,
-    /// Who may do what.
-    pub authz: Authz,
-    /// Password of `admin` and `determined` on the first start; empty = blank passwords.
-    pub initial_user_password: String,
-    /// How long access tokens live.
-    pub token: TokenLifespan,
-    /// What an agent must present to join; `None` = anything goes.
-    pub agent_token: Option<String>,
-    /// Names by which clients reach a master that listens on loopback, beside those of loopback and of its machine.
-    #[serde(default)]
-    pub host_names: Vec<String>,
-    /// Absolute directories of the master's host below which the configurations of users may name checkpoint storage,
-    /// beside the master's own checkpoint directory and the configured storage.
-    #[serde(default)]
-    pub allowed_host_paths: Vec<String>,
-    /// Type and size of SSH keys, as given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ssh: Option<Value>,
-}
-
-/// Unix identity of tasks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DefaultTask {
-    /// User name.
-    pub user: String,
-    /// User id.
-    pub uid: u32,
-    /// Group name.
-    pub group: String,
-    /// Group id.
-    pub gid: u32,
-}
-
-/// Files of a TLS server; both or neither.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TlsFiles {
-    /// Path of the certificate chain; empty = none.
-    pub cert: String,
-    /// Path of the private key; empty = none.
-    pub key: String,
-}
-
 impl TlsFiles {
     /// Whether the master speaks TLS.
     pub fn is_enabled(&self) -> bool {
         !self.cert.is_empty() && !self.key.is_empty()
     }
-}
-
-/// Who may do what.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Authz {
-    /// `basic` or `rbac`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// Used when the type is unknown at run time.
-    pub fallback: String,
-    /// The other keys, as given.
-    #[serde(flatten)]
-    pub kept: Map<String, Value>,
-}
-
-/// How long access tokens live, in days; -1 = as long as can be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenLifespan {
-    /// Unless asked otherwise.
-    pub default_lifespan_days: i32,
-    /// At most.
-    pub max_lifespan_days: i32,
-}
-
-/// How long task logs are kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retention {
-    /// Days after the end of a task; -1 and `None` = for ever.
-    pub log_retention_days: Option<i16>,
-    /// When logs are swept; `None` = only when asked.
-    pub schedule: Option<Schedule>,
-}
-
-/// What is reported to whom. Off: there is nobody to report to.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Telemetry {
-    /// Whether anything is reported.
-    pub enabled: bool,
-    /// Kept, unused.
-    pub segment_master_key: String,
-    /// Kept, unused.
-    pub segment_webui_key: String,
-    /// Whether traces are sent.
-    pub otel_enabled: bool,
-    /// Where traces are sent.
-    pub otel_endpoint: String,
-    /// Identity of the cluster; `None` = the stored one.
-    pub cluster_id: Option<String>,
-}
-
-/// Metrics for operators.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Observability {
-    /// Whether the Prometheus routes answer.
-    pub enable_prometheus: bool,
-}
-
-/// Outgoing webhooks.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Webhooks {
-    /// Key that signs them; `None` = a generated one, kept in the store.
-    pub signing_key: Option<String>,
-    /// Address of the master in links; empty = none.
-    pub base_url: String,
 }
 
 /// Who runs containers.
@@ -303,47 +115,6 @@ impl MasterConfig {
             (None, _) => Some("default"),
         }
     }
-}
-
-/// A pool of agents.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ResourcePool {
-    /// Unique name.
-    pub pool_name: String,
-    /// For people.
-    pub description: String,
-    /// Scheduler of this pool; with any key in it the cluster's does not count at all.
-    pub scheduler: Option<Scheduler>,
-    /// Tasks without slots on one agent.
-    pub max_aux_containers_per_agent: u32,
-    /// What tasks in this pool get, over the cluster's defaults.
-    pub task_container_defaults: Option<TaskContainerDefaults>,
-    /// How long a lost agent's tasks are waited for.
-    #[serde(with = "crate::units::duration_text")]
-    pub agent_reconnect_wait: Duration,
-    /// How agents are made on demand, as given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub provider: Option<Value>,
-    /// Namespace of the pool's tasks, as given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kubernetes_namespace: Option<String>,
-}
-
-/// A scheduler block as written.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Scheduler {
-    /// `None` = by the rule of [`EffectiveScheduler`].
-    #[serde(rename = "type")]
-    pub kind: Option<SchedulerKind>,
-    /// Which agent among those with room.
-    pub fitting_policy: Option<FittingPolicy>,
-    /// Whether a task may spread unevenly over agents.
-    pub allow_heterogeneous_fits: Option<bool>,
-    /// Whether higher priority interrupts lower; only for `priority`.
-    pub preemption: Option<bool>,
-    /// Priority of work that names none, 1 to 99; only for `priority`.
-    pub default_priority: Option<u8>,
 }
 
 impl Scheduler {

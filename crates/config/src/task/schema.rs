@@ -1,11 +1,13 @@
 //! The keys of a task; `docs/reference/task-configuration.md` is made from them.
 
+use super::types::{NotebookIdleType, default_shm_size};
+use crate::container::{BindMount, Environment, Pbs, Slurm};
+use det_taskspec::DeviceMapping;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::container::schema::{BIND_MOUNTS, BYTE_SIZE, DEVICES, ENVIRONMENT, PBS, SLURM, mounts};
-use crate::schema::{
-    Checker, Document, Kind, Merge, NATURAL_32, Section, Special, field, section, special,
-};
+use crate::schema::{Checker, Document, Kind, Merge, NATURAL_32, Special, keys, special};
 use crate::yaml::{Node, Tree};
 
 pub(crate) static DOCUMENT: Document = Document {
@@ -15,115 +17,77 @@ pub(crate) static DOCUMENT: Document = Document {
     translate: super::checks::translate,
 };
 
-static TASK: Section = section(&[
-    field("description", Kind::Text, "Display name; generated unless given"),
-    field(
-        "entrypoint",
-        Kind::Special(&ENTRYPOINT),
-        "Program with its arguments; for commands and generic tasks",
-    )
-    .or("[]")
-    .merged(Merge::Replace),
-    field(
-        "environment",
-        Kind::Section(&ENVIRONMENT),
-        "Images, variables, ports",
-    )
-    .or("{}"),
-    field(
-        "resources",
-        Kind::Section(&RESOURCES),
-        "What the task needs to run",
-    )
-    .or("{}"),
-    field("bind_mounts", BIND_MOUNTS, "Host directories")
-        .or("[]")
-        .merged(Merge::NewBy("container_path")),
-    field(
-        "work_dir",
-        Kind::Text,
-        "Working directory; `$AGENT_USER` and `$DET_USER` are replaced. Not together with files that come along",
-    )
-    .clears(),
-    field(
-        "tensorboard_args",
-        Kind::List(&Kind::Text),
-        "Further options of TensorBoard",
-    )
-    .or("[]")
-    .merged(Merge::Replace),
-    field(
-        "inherit_mounts",
-        Kind::Bool,
-        "Whether a TensorBoard gets the host directories and pods of its experiments",
-    )
-    .or("false"),
-    field(
-        "idle_timeout",
-        Kind::Duration,
-        "How long a notebook or TensorBoard may be idle; `0s` = for ever",
-    )
-    .clears(),
-    field(
-        "notebook_idle_type",
-        Kind::Choice(&["kernels_or_terminals", "kernel_connections", "activity"]),
-        "What keeps a notebook from being idle",
-    )
-    .or("\"kernels_or_terminals\""),
-    field("debug", Kind::Bool, "Verbose scripts of the task").or("false"),
-    field("slurm", Kind::Section(&SLURM), "Options of Slurm").or("{}").kept(),
-    field("pbs", Kind::Section(&PBS), "Options of PBS").or("{}").kept(),
-    field(
-        "preemption_timeout",
-        NATURAL_32,
-        "Seconds that a preempted generic task has to stop",
-    )
-    .or("3600"),
-])
-.check(mounts);
+keys! {
+    /// Everything a task runs with. Later changes of templates, pools or the master do not change it.
+    #[derive(Clone, PartialEq, Serialize, Deserialize)]
+    pub struct TaskConfig, TASK {
+        /// Display name; generated unless given.
+        description: String = Kind::Text;
+        /// Program with its arguments; for commands and generic tasks.
+        entrypoint: Vec<String> = Kind::Special(&ENTRYPOINT), or("[]"), merged(Merge::Replace);
+        /// Images, variables, ports.
+        environment: Environment = Kind::Section(&ENVIRONMENT), or("{}");
+        /// What the task needs to run.
+        resources: TaskResources = Kind::Section(&RESOURCES), or("{}");
+        /// Host directories.
+        bind_mounts: Vec<BindMount> = BIND_MOUNTS, or("[]"), merged(Merge::NewBy("container_path"));
+        /// Working directory; `$AGENT_USER` and `$DET_USER` are replaced. Not together with files that come along.
+        #[serde(default)]
+        work_dir: Option<String> = Kind::Text, clears;
+        /// Further options of TensorBoard.
+        tensorboard_args: Vec<String> = Kind::List(&Kind::Text), or("[]"), merged(Merge::Replace);
+        /// Whether a TensorBoard gets the host directories and pods of its experiments.
+        #[serde(default)]
+        inherit_mounts: bool = Kind::Bool, or("false");
+        /// How long a notebook or TensorBoard may be idle; `0s` = for ever.
+        #[serde(default)]
+        idle_timeout: Option<String> = Kind::Duration, clears;
+        /// What keeps a notebook from being idle.
+        notebook_idle_type: NotebookIdleType = Kind::Choice(&["kernels_or_terminals", "kernel_connections", "activity"]),
+            or("\"kernels_or_terminals\"");
+        /// Verbose scripts of the task.
+        debug: bool = Kind::Bool, or("false");
+        /// Options of Slurm.
+        slurm: Slurm = Kind::Section(&SLURM), or("{}"), kept;
+        /// Options of PBS.
+        pbs: Pbs = Kind::Section(&PBS), or("{}"), kept;
+        /// Seconds that a preempted generic task has to stop.
+        preemption_timeout: u32 = NATURAL_32, or("3600");
+    }
+    with check(mounts)
+}
 
-static RESOURCES: Section = section(&[
-    field(
-        "slots",
-        NATURAL_32,
-        "Slots; 1 unless given, 0 for TensorBoards",
-    ),
-    field(
-        "max_slots",
-        NATURAL_32,
-        "Compared with what policies allow, nothing else",
-    ),
-    field(
-        "weight",
-        Kind::Above(0.0),
-        "Weight of the task in fair share",
-    )
-    .or("1"),
-    field(
-        "priority",
-        Kind::Int(1, 99),
-        "On agents lower numbers go first, on Kubernetes higher ones; the pool's unless given",
-    ),
-    field(
-        "resource_pool",
-        Kind::Text,
-        "Pool; without one the cluster's default for such tasks",
-    )
-    .or("\"\""),
-    field(
-        "is_single_node",
-        Kind::Bool,
-        "Whether all slots of a generic task must be on one agent; yes unless given",
-    ),
-    field("shm_size", Kind::Special(&BYTE_SIZE), "Size of `/dev/shm`").built_in("4294967296"),
-    field("devices", DEVICES, "Host devices")
-        .or("[]")
-        .merged(Merge::NewBy("container_path")),
-    field("native_parallel", Kind::Bool, "Older key")
-        .or("false")
-        .warn("is ignored"),
-    field("agent_label", Kind::Any, "Older key").warn("is ignored; use resource pools"),
-]);
+keys! {
+    /// What a task needs to run.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct TaskResources, RESOURCES {
+        /// Slots; 1 unless given, 0 for TensorBoards.
+        slots: u32 = NATURAL_32;
+        /// Compared with what policies allow, nothing else.
+        max_slots: Option<u32> = NATURAL_32;
+        /// Weight of the task in fair share.
+        #[serde(serialize_with = "crate::space::short_number")]
+        weight: f64 = Kind::Above(0.0), or("1");
+        /// On agents lower numbers go first, on Kubernetes higher ones; the pool's unless given.
+        priority: Option<u8> = Kind::Int(1, 99);
+        /// Pool; without one the cluster's default for such tasks.
+        resource_pool: String = Kind::Text, or("\"\"");
+        /// Whether all slots of a generic task must be on one agent; yes unless given.
+        is_single_node: Option<bool> = Kind::Bool;
+        /// Size of `/dev/shm`.
+        #[serde(default = "default_shm_size")]
+        shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in("4294967296");
+        /// Host devices.
+        devices: Vec<DeviceMapping> = DEVICES, or("[]"), merged(Merge::NewBy("container_path"));
+        /// Older key.
+        #[serde(default)]
+        native_parallel: bool = Kind::Bool, or("false"), warn("is ignored");
+    }
+    without field {
+        /// Older key.
+        agent_label = Kind::Any, warn("is ignored; use resource pools");
+    }
+}
 
 /// Keys that people put in the wrong place, and where they belong.
 const PLACES: &[(&str, &str)] = &[

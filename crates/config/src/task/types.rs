@@ -3,49 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use det_taskspec::DeviceMapping;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::TaskKind;
-use crate::container::{BindMount, DEFAULT_SHM_SIZE_BYTES, Environment, Pbs, Slurm};
+use super::schema::TaskConfig;
+use crate::container::DEFAULT_SHM_SIZE_BYTES;
 use crate::units::parse_duration;
-
-/// Everything a task runs with. Later changes of templates, pools or the master do not change it.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-pub struct TaskConfig {
-    /// Display name, not unique.
-    pub description: String,
-    /// Program with its arguments; empty for kinds that bring their own.
-    pub entrypoint: Vec<String>,
-    /// Images, variables, ports.
-    pub environment: Environment,
-    /// Slots, pool, priority.
-    pub resources: TaskResources,
-    /// Host directories.
-    pub bind_mounts: Vec<BindMount>,
-    /// Working directory, before `$AGENT_USER` and `$DET_USER` in it are replaced; `None` = the run directory's own.
-    #[serde(default)]
-    pub work_dir: Option<String>,
-    /// Further options of TensorBoard.
-    pub tensorboard_args: Vec<String>,
-    /// Whether a TensorBoard gets the host directories and pods of its experiments.
-    #[serde(default)]
-    pub inherit_mounts: bool,
-    /// How long it may be idle, as written; `None` = as the master says.
-    #[serde(default)]
-    pub idle_timeout: Option<String>,
-    /// What keeps a notebook from being idle.
-    pub notebook_idle_type: NotebookIdleType,
-    /// Verbose scripts of the task.
-    pub debug: bool,
-    /// Options of Slurm, kept as written.
-    pub slurm: Slurm,
-    /// Options of PBS, kept as written.
-    pub pbs: Pbs,
-    /// Seconds that a preempted generic task has to stop.
-    pub preemption_timeout: u32,
-}
 
 impl fmt::Debug for TaskConfig {
     /// Secrets are hidden.
@@ -54,33 +18,7 @@ impl fmt::Debug for TaskConfig {
     }
 }
 
-/// What a task needs to run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TaskResources {
-    /// Slots.
-    pub slots: u32,
-    /// Only compared with what policies allow.
-    pub max_slots: Option<u32>,
-    /// Weight of the task in fair share, above 0.
-    #[serde(serialize_with = "crate::space::short_number")]
-    pub weight: f64,
-    /// 1 to 99; on agents a lower number goes first. `None` = as the pool says.
-    pub priority: Option<u8>,
-    /// Pool; empty = the cluster's default for such tasks.
-    pub resource_pool: String,
-    /// Whether all slots of a generic task must be on one agent; `None` = yes.
-    pub is_single_node: Option<bool>,
-    /// Size of `/dev/shm` in bytes.
-    #[serde(default = "default_shm_size")]
-    pub shm_size: u64,
-    /// Host devices.
-    pub devices: Vec<DeviceMapping>,
-    /// Ignored; clients know the key.
-    #[serde(default)]
-    pub native_parallel: bool,
-}
-
-fn default_shm_size() -> u64 {
+pub(super) fn default_shm_size() -> u64 {
     DEFAULT_SHM_SIZE_BYTES
 }
 

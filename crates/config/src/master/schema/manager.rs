@@ -1,5 +1,7 @@
 //! The keys of resource managers and their schedulers.
 
+use crate::master::types::{FittingPolicy, SchedulerKind};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{CLIENT_TLS, IGNORED, filled};
@@ -7,46 +9,31 @@ use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
 use crate::quote::cut;
 use crate::schema::{
-    Aliases, Checker, Field, Kind, NATURAL_32, PORT, Section, Special, Union, field, section,
+    Aliases, Checker, Field, Kind, NATURAL_32, PORT, Section, Special, Union, field, keys, section,
     text_by, union, variant,
 };
 use crate::yaml::{Node, Tree};
 
-pub(super) static SCHEDULER: Section = section(&[
-    field(
-        "type",
-        Kind::Choice(&["fair_share", "priority", "round_robin"]),
-        "Order of the queue; blank means `fair_share`, unless a key of `priority` is given",
-    )
-    .also("{\"const\": \"\"}"),
-    field(
-        "fitting_policy",
-        Kind::Choice(&["best", "worst"]),
-        "Which agent among those with room: the one that is then fullest, or emptiest",
-    )
-    .built_in("\"best\""),
-    field(
-        "allow_heterogeneous_fits",
-        Kind::Bool,
-        "Whether a task may spread unevenly over agents",
-    )
-    .built_in("false"),
-    field(
-        "preemption",
-        Kind::Bool,
-        "Whether higher priority interrupts lower; for `priority`",
-    )
-    .built_in("false"),
-    field(
-        "default_priority",
-        Kind::Int(1, 99),
-        "Priority of work that names none, lower goes first; for `priority`",
-    )
-    .built_in("42"),
-])
-.named("scheduler")
-.aliases(&[("fit", "fitting_policy", true)])
-.check(scheduler);
+keys! {
+    /// A scheduler block as written.
+    #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct Scheduler, SCHEDULER {
+        /// Order of the queue; blank means `fair_share`, unless a key of `priority` is given.
+        #[serde(rename = "type")]
+        kind as "type": Option<SchedulerKind> = Kind::Choice(&["fair_share", "priority", "round_robin"]),
+            also("{\"const\": \"\"}");
+        /// Which agent among those with room: the one that is then fullest, or emptiest.
+        fitting_policy: Option<FittingPolicy> = Kind::Choice(&["best", "worst"]), built_in("\"best\"");
+        /// Whether a task may spread unevenly over agents.
+        allow_heterogeneous_fits: Option<bool> = Kind::Bool, built_in("false");
+        /// Whether higher priority interrupts lower; for `priority`.
+        preemption: Option<bool> = Kind::Bool, built_in("false");
+        /// Priority of work that names none, lower goes first; for `priority`.
+        default_priority: Option<u8> = Kind::Int(1, 99), built_in("42");
+    }
+    with named("scheduler").aliases(&[("fit", "fitting_policy", true)]).check(scheduler)
+}
 
 fn scheduler(checker: &mut Checker, node: &Node) {
     if let Some(kind @ ("fair_share" | "round_robin")) = node.get("type").and_then(Node::text) {

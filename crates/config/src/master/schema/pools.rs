@@ -1,6 +1,11 @@
 //! The keys of pools and of further managers, and the rules between pools and managers.
 
+use super::manager::Scheduler;
+use crate::container::TaskContainerDefaults;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::manager::{RESOURCE_MANAGER, SCHEDULER};
 use super::provider::PROVIDER;
@@ -8,61 +13,44 @@ use super::{filled, is_true};
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
 use crate::quote::cut;
-use crate::schema::{Checker, Kind, NATURAL_32, Section, closest, field, section};
+use crate::schema::{Checker, Kind, NATURAL_32, Section, closest, field, keys, section};
 use crate::yaml::{Node, Tree};
 
 pub(super) const POOLS: Kind = Kind::List(&Kind::Section(&POOL));
 
-static POOL: Section = section(&[
-    field("pool_name", Kind::Special(&NOT_EMPTY), "Unique name").always(),
-    field("description", Kind::Text, "For people").or("\"\""),
-    field(
-        "provider",
-        Kind::Union(&PROVIDER),
-        "How agents are made on demand; without it agents are started by hand",
-    )
-    .kept(),
-    field(
-        "scheduler",
-        Kind::Section(&SCHEDULER),
-        "Scheduler of this pool; with any key in it the cluster's does not count at all",
-    ),
-    field(
-        "max_aux_containers_per_agent",
-        NATURAL_32,
-        "Tasks without slots on one agent",
-    )
-    .or("100"),
-    field(
-        "task_container_defaults",
-        Kind::Section(&TASK_CONTAINER_DEFAULTS),
-        "What tasks in this pool get, over the cluster's defaults",
-    ),
-    field(
-        "agent_reconnect_wait",
-        Kind::Duration,
-        "How long a lost agent's tasks are waited for",
-    )
-    .or("\"10m\""),
-    field("agent_reattach_enabled", Kind::Any, "Older key")
-        .warn("is ignored; agents always find their tasks again"),
-    field("max_slots", Kind::Any, "Older key").warn(
-        "is ignored; a pool has the slots of its agents. To limit what is used, give a workspace a limit (`det workspace \
-         edit --max-slots`) or the pool's provider `max_instances`",
-    ),
-    field(
-        "kubernetes_namespace",
-        Kind::Text,
-        "Namespace of the pool's tasks",
-    )
-    .kept(),
-])
-.named("resource_pool")
-.aliases(&[(
-    "max_cpu_containers_per_agent",
-    "max_aux_containers_per_agent",
-    true,
-)]);
+keys! {
+    /// A pool of agents.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct ResourcePool, POOL {
+        /// Unique name.
+        pool_name: String = Kind::Special(&NOT_EMPTY), always;
+        /// For people.
+        description: String = Kind::Text, or("\"\"");
+        /// How agents are made on demand; without it agents are started by hand.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provider: Option<Value> = Kind::Union(&PROVIDER), kept;
+        /// Scheduler of this pool; with any key in it the cluster's does not count at all.
+        scheduler: Option<Scheduler> = Kind::Section(&SCHEDULER);
+        /// Tasks without slots on one agent.
+        max_aux_containers_per_agent: u32 = NATURAL_32, or("100");
+        /// What tasks in this pool get, over the cluster's defaults.
+        task_container_defaults: Option<TaskContainerDefaults> = Kind::Section(&TASK_CONTAINER_DEFAULTS);
+        /// How long a lost agent's tasks are waited for.
+        #[serde(with = "crate::units::duration_text")]
+        agent_reconnect_wait: Duration = Kind::Duration, or("\"10m\"");
+        /// Namespace of the pool's tasks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kubernetes_namespace: Option<String> = Kind::Text, kept;
+    }
+    without field {
+        /// Older key.
+        agent_reattach_enabled = Kind::Any, warn("is ignored; agents always find their tasks again");
+        /// Older key.
+        max_slots = Kind::Any,
+            warn("is ignored; a pool has the slots of its agents. To limit what is used, give a workspace a limit (`det workspace edit --max-slots`) or the pool's provider `max_instances`");
+    }
+    with named("resource_pool").aliases(&[("max_cpu_containers_per_agent", "max_aux_containers_per_agent", true)])
+}
 
 pub(super) static ADDITIONAL: Section = section(&[
     field(

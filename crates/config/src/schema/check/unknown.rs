@@ -3,7 +3,7 @@
 use super::{Checker, Segment, push_key};
 use crate::errors::{ErrorCode, MAX_TOLD, edit_distance};
 use crate::quote::quoted;
-use crate::schema::{Field, Kind, Union, keys, leaves};
+use crate::schema::{Field, Kind, Union, keys_of, leaves};
 use crate::yaml::{Node, Tree};
 
 impl Checker {
@@ -164,7 +164,7 @@ impl Checker {
     /// As [`Self::meaning`], of keys that only elements of lists have, or else a sibling whose last word it is.
     fn meaning_within_lists(&self, plain: &str, siblings: &[&'static str]) -> Option<Meant> {
         let here = self.path_to(plain);
-        let mut places: Vec<String> = keys(self.document, false)
+        let mut places: Vec<String> = keys_of(self.document, false)
             .into_iter()
             .map(|key| key.path)
             .filter(|path| {
