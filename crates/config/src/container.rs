@@ -5,9 +5,7 @@ pub(crate) mod log_policies;
 pub(crate) mod schema;
 
 pub use log_policies::LogPolicy;
-pub use schema::{
-    Environment, KubernetesDefaults, Pbs, ProxyPort, Slurm, TaskContainerDefaults,
-};
+pub use schema::{Environment, KubernetesDefaults, Pbs, ProxyPort, Slurm, TaskContainerDefaults};
 
 use std::collections::BTreeMap;
 
