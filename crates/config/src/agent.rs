@@ -122,7 +122,7 @@ keys! {
         ftp_proxy: String = Kind::Text, or(EMPTY);
         /// Hosts that are reached without a proxy.
         no_proxy: String = Kind::Text, or(EMPTY);
-        /// Attempts to reach the master again before the command for a lost connection runs.
+        /// Attempts to reach the master again, not counting quick first ones, before the lost connection's hook runs.
         agent_reconnect_attempts: u32 = NATURAL_32, or("2880");
         /// Seconds between two attempts.
         agent_reconnect_backoff: u32 = NATURAL_32, or("5");
