@@ -84,10 +84,6 @@ pub(crate) fn document() -> &'static Document {
 keys! {
     /// Everything an agent is configured with; every default that does not depend on its host is filled in.
     #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-    #[expect(
-        clippy::struct_excessive_bools,
-        reason = "each is a key of the file with two values"
-    )]
     pub struct AgentConfig, AGENT {
         /// Log of the agent itself.
         log: Log = Kind::Section(&LOG), or("{}");
@@ -106,7 +102,7 @@ keys! {
         /// Which devices become slots.
         slot_type: SlotType = Kind::Special(&SLOT_TYPE), or("\"auto\"");
         /// GPUs to use, by index, UUID, bus id or serial, comma-separated; all unless given here or by
-        /// ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES.
+        /// `ROCR_VISIBLE_DEVICES` or `CUDA_VISIBLE_DEVICES`.
         visible_gpus: Option<String> = Kind::Text;
         /// So many made-up processor slots instead of real ones, for tests.
         artificial_slots: u32 = NATURAL_32, or("0");

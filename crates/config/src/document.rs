@@ -256,7 +256,7 @@ fn name_left(
     };
     left.extend(layer.errors.iter().filter(is_kept).cloned());
     let left: Vec<&ConfigError> = left.iter().collect();
-    first.repaired = Some(repair::with_left(repaired, &left).into());
+    first.repaired = Some(Arc::new(repair::with_left(repaired, &left)));
 }
 
 /// Whether a node of the tree is at a place.

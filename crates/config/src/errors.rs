@@ -87,7 +87,7 @@ pub struct ConfigError {
     pub hint: Option<String>,
     /// For a broken form that is well known: the parts of the document concerned, as YAML in their right form. One
     /// mistake of several carries it for all.
-    pub repaired: Option<Arc<str>>,
+    pub repaired: Option<Arc<String>>,
 }
 
 impl ConfigError {
@@ -116,7 +116,7 @@ impl ConfigError {
         json!({
             "path": self.path, "code": self.code, "message": self.message, "source": self.source.as_deref(),
             "line": self.line, "column": self.column,
-            "hint": self.hint, "repaired": self.repaired.as_deref(),
+            "hint": self.hint, "repaired": self.repaired.as_deref().map(String::as_str),
         })
     }
 
@@ -132,7 +132,7 @@ impl ConfigError {
             line: number("line"),
             column: number("column"),
             hint: text("hint"),
-            repaired: text("repaired").map(Into::into),
+            repaired: text("repaired").map(Arc::new),
         }
     }
 
@@ -277,7 +277,9 @@ impl ConfigErrors {
 
     /// The right form of the parts that are broken in a well-known way, as YAML; `None` when there are none.
     pub fn repaired(&self) -> Option<&str> {
-        self.0.iter().find_map(|error| error.repaired.as_deref())
+        self.0
+            .iter()
+            .find_map(|error| error.repaired.as_deref().map(String::as_str))
     }
 
     /// Mistakes told together, in the order of the text; of very many the first ones.
@@ -622,7 +624,7 @@ mod tests {
     #[test]
     fn the_right_form_follows_the_mistakes() {
         let mut broken = ConfigError::new("image", None, "is not a known key");
-        broken.repaired = Some("environment:\n  image: x\n".into());
+        broken.repaired = Some(Arc::new("environment:\n  image: x\n".to_owned()));
         let errors = ConfigErrors(vec![broken, ConfigError::new("b", None, "is wrong")]);
         assert_eq!(
             errors.to_string(),

@@ -4,6 +4,7 @@
 //! What the checker found in the wrong place is moved, and the result is checked: only what is better than before is shown.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use crate::errors::ConfigError;
 use crate::schema::{Checker, Document, Misplaced, Segment, Stage, mask, mask_all};
@@ -98,7 +99,7 @@ pub(crate) fn propose(checker: &mut Checker, written: &Node) {
         .chain(&correction.outside)
         .collect();
     if let Some(first) = checker.errors.first_mut() {
-        first.repaired = Some(with_left(&to_yaml(&value), &left).into());
+        first.repaired = Some(Arc::new(with_left(&to_yaml(&value), &left)));
     }
     // What was found at the place where it is written is not said again of the place where it belongs.
     let place = |error: &ConfigError| (error.line, error.column, error.message.clone());

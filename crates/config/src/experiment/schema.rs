@@ -213,10 +213,6 @@ keys! {
 keys! {
     /// Knobs of old trial classes.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-    #[expect(
-        clippy::struct_excessive_bools,
-        reason = "each is a key of the document with two values"
-    )]
     pub struct Optimizations, OPTIMIZATIONS {
         /// Batches between two exchanges of gradients.
         aggregation_frequency: u64 = POSITIVE, or("1");

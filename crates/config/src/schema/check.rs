@@ -73,7 +73,7 @@ pub(crate) struct Checker {
     hush: usize,
 }
 
-/// LayerErrors of a layer.
+/// The errors of a layer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct LayerErrors {
     pub(crate) errors: Vec<ConfigError>,

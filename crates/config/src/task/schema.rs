@@ -61,7 +61,7 @@ keys! {
     /// What a task needs to run.
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     pub struct TaskResources, RESOURCES {
-        /// Slots; 1 unless given, 0 for TensorBoards.
+        /// Slots; 1 unless given, 0 for a TensorBoard.
         slots: u32 = NATURAL_32;
         /// Compared with what policies allow, nothing else.
         max_slots: Option<u32> = NATURAL_32;
