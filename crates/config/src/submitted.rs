@@ -2,7 +2,7 @@
 //!
 //! [`Submitted::parse`] reads and checks one document; [`Submitted::complete`] merges it over templates, the pool's
 //! defaults and the schema's, and gives what the work runs with. [`Submitted::explain`] does the same and gives the origin
-//! of each effective key. What differs between experiments and the kinds of task is in [`experiment`] and [`task`].
+//! of each effective key. What differs between experiments and the kinds of task is in `submitted/experiment.rs` and `submitted/task.rs`.
 
 mod experiment;
 mod reveal;

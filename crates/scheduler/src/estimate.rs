@@ -29,7 +29,7 @@ pub enum Estimate {
     InOtherPools,
     /// The end of running work does not help: the pool or the request must be changed, or a user must act.
     NotByWaiting,
-    /// Not computed, because more than [`MOST_PLANS`] plans would be needed.
+    /// Not computed, because more than `MOST_PLANS` plans would be needed.
     TooFar,
 }
 
