@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use det_config::agent::AgentConfig;
 use det_config::container::TaskContainerDefaults;
-use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use det_config::experiment::{ExperimentConfig, mask_document};
 use det_config::master::MasterConfig;
+use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use det_config::yaml;
 use libfuzzer_sys::fuzz_target;
 

@@ -11,7 +11,7 @@ use crate::schema::{Checker, Kind, Special, keys, special, text_by};
 use crate::yaml::{Node, Tree};
 
 keys! {
-    /// A reaction to a line of a task's log: `experiment-config` reference §4.1.
+    /// A reaction to a line of a task's log: `docs/contract/configuration.md`, "Log policies".
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct LogPolicy, LOG_POLICY {
         /// Label of a run whose log matched.
