@@ -122,7 +122,7 @@ pub enum Event {
         id: TrialId,
         /// The run that reports; `None` = a user does.
         run: Option<i64>,
-        /// Why.
+        /// What the code gives as its reason.
         reason: EarlyExit,
         /// Who.
         cause: Cause,

@@ -111,7 +111,7 @@ pub(crate) struct Line {
 /// Kind and id of what events are about.
 pub(crate) type Subject = (&'static str, String);
 /// The state that the newest event names, where one does, and all kinds of events so far.
-pub(crate) type Told = (Option<&'static str>, BTreeSet<&'static str>);
+pub(crate) type Recorded = (Option<&'static str>, BTreeSet<&'static str>);
 
 /// All rows.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -130,8 +130,8 @@ pub(crate) struct Rows {
     pub(crate) lines: Vec<Line>,
     /// The next number of each spool.
     pub(crate) spools: BTreeMap<String, i64>,
-    /// Of each subject: the state that its newest event tells, and what happened to it.
-    pub(crate) told: BTreeMap<Subject, Told>,
+    /// Of each subject: the state that its newest event names, and what happened to it.
+    pub(crate) recorded: BTreeMap<Subject, Recorded>,
     /// Events recorded in all.
     pub(crate) events: u64,
     pub(crate) last_experiment: i64,

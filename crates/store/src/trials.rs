@@ -524,20 +524,6 @@ pub async fn start_run(
     .await
 }
 
-/// Gives an ended trial another task and other hyperparameters (JSON) for the runs to come.
-pub async fn set_continuation(
-    conn: &mut Conn<'_>,
-    id: i64,
-    task_id: &str,
-    hparams: &str,
-) -> Result<(), StoreError> {
-    edit(conn, id, |row| {
-        task_id.clone_into(&mut row.task_id);
-        hparams.clone_into(&mut row.hparams);
-    })
-    .await
-}
-
 /// Stores the progress, 0 to 1.
 pub async fn set_progress(conn: &mut Conn<'_>, id: i64, progress: f64) -> Result<(), StoreError> {
     edit(conn, id, |row| row.progress = progress).await

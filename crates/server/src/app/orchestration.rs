@@ -72,7 +72,7 @@ pub(crate) async fn advance_counting(
         let outcome = CORE.decide(&mut rows, clock, event).map_err(refusal)?;
         facts.keep_search(master, tx);
         for effect in outcome.effects {
-            effects::carry_out(master, tx, effect, &mut placed).await?;
+            effects::carry_out(master, tx, effect, &mut facts, &mut placed).await?;
         }
         agenda.follow(outcome.then);
     }

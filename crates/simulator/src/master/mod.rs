@@ -197,7 +197,7 @@ impl<'a> Tx<'a> {
     ) {
         self.rows.version += 1;
         self.rows.events += 1;
-        let known = self.rows.told.entry((subject, id)).or_default();
+        let known = self.rows.recorded.entry((subject, id)).or_default();
         known.0 = to.or(known.0);
         known.1.insert(kind);
     }

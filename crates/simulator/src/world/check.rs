@@ -189,7 +189,7 @@ impl World {
     }
 
     fn events_of(&self, subject: &(&'static str, String)) -> Vec<Event> {
-        let Some((to, happened)) = self.rows.told.get(subject) else {
+        let Some((to, happened)) = self.rows.recorded.get(subject) else {
             return Vec::new();
         };
         happened

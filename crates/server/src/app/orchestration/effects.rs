@@ -1,12 +1,13 @@
 //! What decisions ask for, carried out in their transaction or after its commit.
 
 use det_failpoints::failpoint;
-use det_ids::AllocationId;
+use det_ids::{AllocationId, TrialId};
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
 use det_store::events::{self, NewEvent};
 use det_store::{StoreError, WriteTx, allocations, experiments, searches, trials};
 
 use super::PlacedRequest;
+use super::loading::Facts;
 use crate::app::Master;
 use crate::app::log_policies::allow_restarts;
 use crate::app::log_retention::configured_days;
@@ -22,6 +23,7 @@ pub(super) async fn carry_out(
     master: &Master,
     tx: &mut WriteTx,
     effect: Effect,
+    facts: &mut Facts,
     placed: &mut Vec<PlacedRequest>,
 ) -> AppResult<()> {
     match effect {
@@ -38,7 +40,7 @@ pub(super) async fn carry_out(
             let (hub, topic) = (master.hub.clone(), hub_topic(topic));
             tx.after_commit(move || hub.notify(&topic));
         }
-        Effect::InsertTrial(new) => insert_trial(master, tx, new).await?,
+        Effect::InsertTrial(new) => insert_trial(master, tx, new, facts).await?,
         Effect::AppendSearchEvent {
             experiment_id,
             number,
@@ -148,7 +150,13 @@ async fn append(master: &Master, tx: &mut WriteTx, record: &Record) -> Result<()
     Ok(())
 }
 
-async fn insert_trial(master: &Master, tx: &mut WriteTx, new: NewTrial) -> AppResult<()> {
+async fn insert_trial(
+    master: &Master,
+    tx: &mut WriteTx,
+    new: NewTrial,
+    facts: &mut Facts,
+) -> AppResult<()> {
+    let name = (new.experiment_id, new.request_id.clone());
     let rows = tx.live_rows();
     let experiment = rows
         .experiment(new.experiment_id.0)
@@ -166,6 +174,8 @@ async fn insert_trial(master: &Master, tx: &mut WriteTx, new: NewTrial) -> AppRe
         log_retention_days: configured_days(&config),
         created_at: det_store::now(),
     };
-    trials::insert(&mut tx.conn(), &row).await?;
+    let id = trials::insert(&mut tx.conn(), &row).await?;
+    // The event that follows finds it without asking the database for its name.
+    facts.named.insert(name, TrialId(id));
     Ok(())
 }

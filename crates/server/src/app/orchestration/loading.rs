@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use det_ids::{AgentId, ExperimentId, RequestId, TrialId};
-use det_orchestrator::{Container, Event, Need, SearchState, Terms, Unreadable};
+use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
 use det_store::{Conn, StoreError, WriteTx, allocations, trials};
 
-use super::rows::container_of;
+use super::rows::{container_of, place_of};
 use crate::app::Master;
 use crate::app::log_policies::{LogFindings, excluded_text};
 use crate::error::{AppError, AppResult};
@@ -22,6 +22,7 @@ pub(super) struct Facts {
     pub(super) excluded: HashMap<TrialId, Result<Option<String>, Unreadable>>,
     pub(super) restart_forbidden: HashMap<TrialId, Option<String>>,
     pub(super) task_counts: HashMap<TrialId, usize>,
+    pub(super) places: HashMap<AgentId, Place>,
     pub(super) live_containers: HashMap<AgentId, Vec<Container>>,
     /// The search that the event notifies or begins.
     pub(super) search: Option<(ExperimentId, SearchState)>,
@@ -86,7 +87,13 @@ impl Facts {
                     self.load_allocation(master, tx, &of).await?;
                 }
             }
-            Need::Place(id) => tx.load_agent(id.as_str()).await?,
+            Need::Place(id) => {
+                tx.load_agent(id.as_str()).await?;
+                self.places.remove(&id);
+                if let Some(row) = tx.live_rows().agent(id.as_str()) {
+                    self.places.insert(id, place_of(row)?);
+                }
+            }
             Need::LiveContainersOn(place) => {
                 let rows =
                     allocations::live_containers_of_agent(&mut tx.conn(), place.as_str()).await?;

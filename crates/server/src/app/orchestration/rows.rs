@@ -10,6 +10,8 @@ use det_orchestrator::{
     Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
 };
 use det_scheduler::WaitKind;
+use det_store::StoreError;
+use det_store::agents::AgentRow;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::live_rows::LiveRows;
 
@@ -45,6 +47,20 @@ pub(super) fn container_of(row: &ContainerRow) -> Container {
         joined: row.joined,
         ended_at: row.ended_at.map(Micros),
     }
+}
+
+/// An agent's row for decisions.
+pub(super) fn place_of(row: &AgentRow) -> Result<Place, StoreError> {
+    let (disabled, draining) = (
+        slot_set(&row.disabled_slots)?,
+        slot_set(&row.draining_slots)?,
+    );
+    let out_of_service: BTreeSet<SlotId> = disabled.union(&draining).copied().map(SlotId).collect();
+    Ok(Place {
+        takes_work: row.disconnected_at.is_none() && row.enabled,
+        resource_pool: row.resource_pool.clone(),
+        out_of_service,
+    })
 }
 
 impl Rows for TxRows<'_> {
@@ -169,7 +185,9 @@ impl Rows for TxRows<'_> {
 
     fn insert_task(&mut self, row: Task) {
         let experiment = row.experiment_id.and_then(|id| self.live.experiment(id.0));
-        let owner_id = experiment.map_or(0, |experiment| experiment.owner_id);
+        let owner_id = experiment
+            .expect("tasks are added for experiments that the decision has read")
+            .owner_id;
         self.live.add_task(TaskRow {
             id: row.id.0,
             kind: row.kind,
@@ -310,19 +328,7 @@ impl Rows for TxRows<'_> {
     }
 
     fn place(&self, id: &AgentId) -> Option<Place> {
-        let row = self.live.agent(id.as_str())?;
-        // A list that cannot be read keeps everything out of service.
-        let (disabled, draining) = (
-            slot_set(&row.disabled_slots).ok()?,
-            slot_set(&row.draining_slots).ok()?,
-        );
-        let out_of_service: BTreeSet<SlotId> =
-            disabled.union(&draining).copied().map(SlotId).collect();
-        Some(Place {
-            takes_work: row.disconnected_at.is_none() && row.enabled,
-            resource_pool: row.resource_pool.clone(),
-            out_of_service,
-        })
+        self.facts.places.get(id).cloned()
     }
 
     fn live_containers_on(&self, place: &AgentId) -> Vec<Container> {
