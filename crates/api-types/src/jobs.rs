@@ -259,6 +259,8 @@ pub struct PoolSituation {
     pub scheduling: String,
     /// The rule by which it does.
     pub scheduler_type: SchedulerType,
+    /// Which of two priorities is served first in this pool, for people: `lower goes first`.
+    pub priority_order: String,
     /// Agents that take work.
     pub agents: i64,
     /// Agents that are draining, disabled or away.

@@ -161,6 +161,8 @@ pub struct AllocationSummary {
     pub scheduler_type: String,
     /// Position in the queue's priorities; `None` = the pool does not use priorities.
     pub priority: Option<i64>,
+    /// Which of two priorities is served first in the pool, for people: `lower goes first`.
+    pub priority_order: String,
     /// Ports that are reached through the master.
     pub proxy_ports: Vec<ProxyPortConfig>,
     /// Why it does not run yet (an addition of ours).

@@ -9,6 +9,15 @@ use serde_json::Value;
 use crate::output;
 use crate::table::Format;
 
+/// Which of two priorities goes first, for texts that are made without asking a master, whose pools each say it
+/// themselves (`priorityOrder`).
+macro_rules! priority_orders {
+    () => {
+        "lower runs first on agents, higher on Kubernetes"
+    };
+}
+pub(crate) use priority_orders;
+
 /// A weight as a person writes it. JSON has no infinity, and nothing that is no number.
 pub(crate) fn weight(text: &str) -> Result<f64, String> {
     text.parse()

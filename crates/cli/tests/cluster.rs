@@ -28,6 +28,7 @@ fn cluster() -> StubMaster {
         ok(json!({"allocationIdToSummary": {
             "7.r.1": {"taskId": "7.r", "allocationId": "7.r.1", "name": "Experiment 7", "registeredTime": "2026-11-21T10:00:00Z",
                       "resourcePool": "default", "slotsNeeded": 1, "priority": 42, "schedulerType": "priority",
+                      "priorityOrder": "lower goes first",
                       "resources": [{"containerId": "c1", "agentDevices": {"a": {"devices": []}}}],
                       "proxyPorts": [{"port": 9000}, {"port": 80}]},
             "8.r.1": {"taskId": "8.r", "allocationId": "8.r.1", "name": "Experiment 8", "registeredTime": "2026-11-21T09:00:00Z",
@@ -117,7 +118,7 @@ fn tasks_show_why_they_wait_and_which_way_priorities_run() {
     let table = person.det(&["task"]);
     assert_eq!(
         table.err,
-        "det job why ID tells why a job or an experiment waits, with what would help\npriority: lower runs first\n"
+        "det job why ID tells why a job or an experiment waits, with what would help\npriority: lower goes first\n"
     );
     let objects: Value = serde_json::from_str(&person.det(&["task", "ls", "--json"]).ok()).unwrap();
     assert_eq!(objects["7.r.1"]["priority"], 42);
@@ -191,8 +192,10 @@ fn the_queue_is_shown_with_the_direction_of_its_priorities() {
     stub.on(
         "GET /api/v1/resource-pools",
         ok(json!({"resourcePools": [
-            {"name": "gpu", "defaultComputePool": true, "schedulerType": "SCHEDULER_TYPE_PRIORITY"},
-            {"name": "k8s", "defaultComputePool": false, "schedulerType": "SCHEDULER_TYPE_KUBERNETES"},
+            {"name": "gpu", "defaultComputePool": true, "schedulerType": "SCHEDULER_TYPE_PRIORITY",
+             "priorityOrder": "lower goes first"},
+            {"name": "k8s", "defaultComputePool": false, "schedulerType": "SCHEDULER_TYPE_KUBERNETES",
+             "priorityOrder": "higher goes first"},
             {"name": "fair", "defaultComputePool": false, "schedulerType": "SCHEDULER_TYPE_FAIR_SHARE"},
         ]})),
     );
@@ -215,11 +218,11 @@ fn the_queue_is_shown_with_the_direction_of_its_priorities() {
     );
     assert_eq!(
         person.det(&["j", "ls"]).err,
-        "priority: lower runs first\ndet job why ID tells why a job or an experiment waits, with what would help\n"
+        "priority: lower goes first\ndet job why ID tells why a job or an experiment waits, with what would help\n"
     );
     assert_eq!(
         person.det(&["j", "ls", "-p", "k8s"]).err,
-        "priority: higher runs first (Kubernetes)\ndet job why ID tells why a job or an experiment waits, with what would help\n"
+        "priority: higher goes first\ndet job why ID tells why a job or an experiment waits, with what would help\n"
     );
     let fair = person.det(&["j", "ls", "-p", "fair", "--csv"]).ok();
     assert!(

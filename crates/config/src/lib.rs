@@ -32,6 +32,7 @@ pub mod origin;
 mod overrides;
 mod pod;
 pub mod policies;
+pub mod priority;
 mod quote;
 mod repair;
 mod schema;

@@ -9,19 +9,10 @@ use serde_json::Value;
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::layer_text::read_layer;
 use crate::origin::{Layer, Position, Source};
+use crate::priority::PriorityOrder;
 use crate::schema::{Checker, Document, Kind, NATURAL_32, Section, Stage, field, section};
 pub use crate::workload::Workload;
 use crate::yaml::{self, Node, Tree};
-
-/// Which way priorities run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PriorityOrder {
-    /// Lower numbers go first: agents.
-    #[default]
-    LowerFirst,
-    /// Higher numbers go first: Kubernetes.
-    HigherFirst,
-}
 
 /// What the result must keep. `None` = no constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -396,16 +387,11 @@ fn priority(checker: &mut Checker, root: &mut Node, policies: &[Policies]) {
     let Some(asked) = node.integer() else {
         return;
     };
-    let (good, words) = match order {
-        PriorityOrder::LowerFirst => (
-            asked >= i64::from(limit),
-            format!("{limit} to 99 (lower goes first)"),
-        ),
-        PriorityOrder::HigherFirst => (
-            asked <= i64::from(limit),
-            format!("1 to {limit} (higher goes first)"),
-        ),
+    let (good, range) = match order {
+        PriorityOrder::LowerFirst => (asked >= i64::from(limit), format!("{limit} to 99")),
+        PriorityOrder::HigherFirst => (asked <= i64::from(limit), format!("1 to {limit}")),
     };
+    let words = format!("{range} ({order})");
     if good {
         return;
     }

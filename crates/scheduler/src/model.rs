@@ -48,6 +48,9 @@ impl Default for PoolSettings {
     }
 }
 
+/// Which of two priorities this planner serves first, for the texts that name a priority.
+pub(crate) const PRIORITY_ORDER: &str = "lower goes first";
+
 /// The rule of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {

@@ -5,7 +5,7 @@ use std::fmt;
 use det_ids::{AgentId, AllocationId, Micros, SlotId};
 use serde::Serialize;
 
-use crate::model::{PoolSnapshot, Queue};
+use crate::model::{PRIORITY_ORDER, PoolSnapshot, Queue};
 use crate::planner::Planner;
 use crate::reason::WaitReason;
 
@@ -93,7 +93,7 @@ impl fmt::Display for PreemptReason {
                 own_priority,
             } => write!(
                 f,
-                "work of priority {priority} needs its slots (its own is {own_priority}; lower goes first)"
+                "work of priority {priority} needs its slots (its own is {own_priority}; {PRIORITY_ORDER})"
             ),
             Self::MovedAhead => {
                 f.write_str("a job that was moved ahead in the queue needs its slots")

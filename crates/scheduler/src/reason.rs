@@ -7,6 +7,8 @@ use det_ids::{AllocationId, WorkspaceId};
 use serde::{Deserialize, Serialize, Serializer};
 use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantArray, VariantNames};
 
+use crate::model::PRIORITY_ORDER;
+
 /// Why a request waits. True for the pool as it is after the plan that carries it has been applied.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, EnumDiscriminants)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -555,7 +557,7 @@ fn behind_sentence(
 ) -> fmt::Result {
     write!(
         f,
-        "{allocation} has priority {priority} (lower is more important) and waits; "
+        "{allocation} has priority {priority} ({PRIORITY_ORDER}) and waits; "
     )?;
     f.write_str(match because {
         BlockingCause::PreemptionOff => {

@@ -6,13 +6,13 @@ use det_config::yaml::to_yaml;
 use serde_json::{Value, json};
 
 use crate::args::PageArgs;
-use crate::commands::tasks::priority_direction;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, Listing};
 use crate::values::{
-    items, joined, note_whole_reasons, state, text, time, wait_reason, wait_reason_in, weight,
+    items, joined, note_whole_reasons, priority_orders, state, text, time, wait_reason,
+    wait_reason_in, weight,
 };
 
 /// Options of `det job`.
@@ -56,8 +56,8 @@ struct UpdateArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct ChangeArgs {
-    /// New priority, 1 to 99: lower runs first on agents, higher on Kubernetes
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true,
+        help = concat!("New priority, 1 to 99: ", priority_orders!()))]
     priority: Option<i64>,
     /// New weight in fair share, above 0
     #[arg(short, long, value_name = "X", allow_negative_numbers = true, value_parser = weight)]
@@ -228,7 +228,10 @@ fn tell(story: &Value) -> String {
     let count = story["aheadCount"].as_i64().unwrap_or(0);
     if count > 0 {
         lines.push(match rule {
-            Rule::Priority => format!("Served before it ({count}; a lower priority goes first):"),
+            Rule::Priority => format!(
+                "Served before it ({count}; by priority, {}):",
+                text(pool, "priorityOrder")
+            ),
             Rule::FairShare => format!("Share the pool with it, by weight and demand ({count}):"),
             Rule::RoundRobin => format!("Take turns with it ({count}):"),
         });
@@ -468,8 +471,7 @@ async fn list(args: ListArgs, context: &Context) -> Result<(), CliError> {
     };
     rows(&jobs, by_priority, format).print(format, &json!({ "jobs": jobs }))?;
     if by_priority && format == Format::Table {
-        let direction = priority_direction(&text(pool, "schedulerType"));
-        output::note(format_args!("priority: {direction}"));
+        output::note(format_args!("priority: {}", text(pool, "priorityOrder")));
     }
     note_whole_reasons(format, &jobs);
     let elsewhere = busy_pools(&pools, pool);
@@ -606,6 +608,24 @@ mod tests {
             .map(|n| task(&n.to_string(), 1, "2026-11-21T10:00:00Z"))
             .collect();
         assert!(story(many).contains("\n    so wait 1, 2, 3, 4, 5, 3 more\n"));
+    }
+
+    #[test]
+    fn jobs_are_called_as_the_master_calls_them_and_priorities_point_where_it_says() {
+        let ahead = json!({"label": "experiment 3", "name": "search", "username": "ada", "priority": 1,
+            "allocatedSlots": 1, "requestedSlots": 2, "jobId": "j3"});
+        let told = tell(
+            &json!({"job": {"label": "command 9.x", "name": "command 9.x", "username": "bob", "jobId": "j"},
+            "pool": {"agents": 1, "priorityOrder": "higher goes first"}, "situation": "waiting",
+            "aheadCount": 1, "ahead": [ahead]}),
+        );
+        for line in [
+            "Command 9.x (command 9.x) of bob, job j: waiting\n",
+            "\nServed before it (1; by priority, higher goes first):\n",
+            "\n  experiment 3 (search) of ada: priority 1, has 1 of 2 slots, job j3\n",
+        ] {
+            assert!(told.contains(line), "{told}");
+        }
     }
 
     #[test]

@@ -92,8 +92,8 @@ pub(crate) fn print(tasks: &Tasks, format: Format) -> Result<(), CliError> {
     let mut directions = Vec::new();
     for task in in_order {
         let priority = match task["schedulerType"].as_str() {
-            Some(kind @ ("priority" | "kubernetes")) => {
-                directions.push(priority_direction(kind));
+            Some("priority" | "kubernetes") => {
+                directions.push(text(task, "priorityOrder"));
                 text(task, "priority")
             }
             _ => "N/A".to_owned(),
@@ -119,15 +119,6 @@ pub(crate) fn print(tasks: &Tasks, format: Format) -> Result<(), CliError> {
         output::note(format_args!("priority: {}", directions.join("; ")));
     }
     Ok(())
-}
-
-/// Which way a priority runs under a scheduler named as the wire names it.
-pub(crate) fn priority_direction(scheduler: &str) -> &'static str {
-    if scheduler.eq_ignore_ascii_case("kubernetes") || scheduler == "SCHEDULER_TYPE_KUBERNETES" {
-        "higher runs first (Kubernetes)"
-    } else {
-        "lower runs first"
-    }
 }
 
 fn agents_of(task: &Value) -> String {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::schema::{Database, MasterConfig, Scheduler, TlsFiles};
+use crate::priority::PriorityOrder;
 
 impl fmt::Debug for MasterConfig {
     /// Secrets are hidden.
@@ -212,8 +213,10 @@ pub struct EffectiveScheduler {
     pub kind: SchedulerKind,
     /// Whether running work can be interrupted; fair share always can.
     pub preemption: bool,
-    /// Priority of work that names none; lower goes first.
+    /// Priority of work that names none, 1 to 99.
     pub default_priority: u8,
+    /// Which of two priorities goes first: that of the pool's resource manager.
+    pub priority_order: PriorityOrder,
     /// Which agent among those with room.
     pub fitting_policy: FittingPolicy,
     /// Whether a task may spread unevenly over agents.
@@ -245,6 +248,8 @@ impl EffectiveScheduler {
             default_priority: block
                 .and_then(|block| block.default_priority)
                 .unwrap_or(DEFAULT_PRIORITY),
+            // Pools are of agents.
+            priority_order: PriorityOrder::LowerFirst,
             fitting_policy: block
                 .and_then(|block| block.fitting_policy)
                 .unwrap_or(FittingPolicy::Best),

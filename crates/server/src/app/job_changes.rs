@@ -19,7 +19,7 @@ use crate::error::{AppError, AppResult, ErrorKind};
 /// A change of a job's place or share.
 #[derive(Debug, Clone, PartialEq)]
 pub enum JobChange {
-    /// 1 to 99, lower first.
+    /// 1 to 99; which goes first is the pool's to say.
     Priority(i64),
     /// Above 0.
     Weight(f64),
@@ -91,7 +91,8 @@ impl Master {
             JobChange::Priority(priority) => {
                 if !(1..=99).contains(priority) {
                     return Err(AppError::invalid(format!(
-                        "a priority must be 1 to 99 (lower goes first), found {priority}"
+                        "a priority must be 1 to 99 ({}), found {priority}",
+                        self.priority_order(&job.resource_pool)
                     )));
                 }
                 if job.priority != *priority {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use det_config::container::TaskContainerDefaults;
 use det_config::experiment::ExperimentConfig;
 use det_config::master::{FittingPolicy, SchedulerKind};
+use det_config::priority::PriorityOrder;
 use det_scheduler::{Fitting, Policy, PoolSettings};
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
@@ -117,7 +118,17 @@ impl Master {
         }
     }
 
-    /// Priority of a job in this pool that names none; 1 to 99, lower first.
+    /// Which of two priorities goes first in this pool.
+    pub fn priority_order(&self, pool: &str) -> PriorityOrder {
+        let config = self.config();
+        config
+            .resource_pool(pool)
+            .map_or_else(PriorityOrder::default, |p| {
+                config.effective_scheduler(p).priority_order
+            })
+    }
+
+    /// Priority of a job in this pool that names none; 1 to 99.
     pub fn default_priority(&self, pool: &str) -> u8 {
         let config = self.config();
         config

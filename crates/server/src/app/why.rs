@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_config::priority::PriorityOrder;
 use det_ids::{AllocationId, Micros};
 use det_lifecycle::experiment::ExperimentState;
 use det_scheduler::{AgentState, Estimate, Policy, PoolSnapshot, Queue, SlotState, estimate};
@@ -33,6 +34,8 @@ pub struct JobStory {
     pub scheduling: String,
     /// The rule by which it does.
     pub policy: Policy,
+    /// Which of two priorities is served first there.
+    pub priority_order: PriorityOrder,
     /// What the other pools say that its waiting tasks may go to.
     pub elsewhere: BTreeMap<String, Vec<String>>,
     /// Slots and agents of its pool.
@@ -149,7 +152,7 @@ impl Master {
             estimates,
             elsewhere,
             policy: self.pool_settings(&pool).policy,
-            state: experiment.state,
+            priority_order: self.priority_order(&pool),
             queue: here,
             workspace_elsewhere: elsewhere_all
                 .into_iter()

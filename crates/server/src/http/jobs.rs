@@ -180,6 +180,7 @@ async fn get_resource_pools(
             views::jobs::pool(views::jobs::PoolParts {
                 configured,
                 settings: master.pool_settings(name),
+                priority_order: master.priority_order(name),
                 default_compute: *name == default_compute,
                 default_aux: Some(name) == default_aux.as_ref(),
                 agents: &contents.agents,

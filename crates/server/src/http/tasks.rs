@@ -60,10 +60,13 @@ async fn live_summaries(
 ) -> AppResult<BTreeMap<String, AllocationSummary>> {
     let live = reads::tasks::live(&master.store, actor).await?;
     // The client knows this one by its short name.
-    let scheduler = |pool: &str| match master.pool_settings(pool).policy {
-        Policy::Priority { .. } => "priority".to_owned(),
-        Policy::FairShare => "fair_share".to_owned(),
-        Policy::RoundRobin => "round_robin".to_owned(),
+    let scheduler = |pool: &str| {
+        let name = match master.pool_settings(pool).policy {
+            Policy::Priority { .. } => "priority",
+            Policy::FairShare => "fair_share",
+            Policy::RoundRobin => "round_robin",
+        };
+        (name.to_owned(), master.priority_order(pool))
     };
     Ok(views::tasks::summaries(
         &live.allocations,

@@ -9,7 +9,7 @@ use super::{get, path, path_below};
 use crate::commands::retention::RetentionTime;
 use crate::error::CliError;
 use crate::table::Listing;
-use crate::values::{items, members, plain, text};
+use crate::values::{items, members, plain, priority_orders, text};
 use crate::{output, prompt};
 
 /// What can be changed.
@@ -29,7 +29,7 @@ pub(crate) enum SetAction {
         /// The new description
         description: String,
     },
-    /// Set the priority: lower runs first on agents, higher on Kubernetes
+    #[command(about = concat!("Set the priority: ", priority_orders!()))]
     Priority {
         /// Id of the experiment
         experiment_id: ExperimentId,
@@ -149,7 +149,8 @@ pub(crate) async fn set(client: &Client, action: SetAction) -> Result<(), CliErr
         } => {
             let (id, body) = resources(experiment_id, json!({"priority": priority}));
             let said = format!(
-                "Set `priority` of experiment {id} to {priority} (lower runs first on agents, higher on Kubernetes)"
+                "Set `priority` of experiment {id} to {priority} ({})",
+                priority_orders!()
             );
             (id, body, said)
         }

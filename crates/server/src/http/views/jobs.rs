@@ -9,6 +9,7 @@ use det_api_types::pools::{
     ResourcePoolType, SchedulerType,
 };
 use det_api_types::wire::{Float, Timestamp};
+use det_config::priority::PriorityOrder;
 use det_scheduler::{Fitting, Policy, PoolSettings};
 use det_store::StoreError;
 use det_store::agents::AgentRow;
@@ -110,6 +111,8 @@ pub struct PoolParts<'a> {
     pub configured: &'a det_config::master::ResourcePool,
     /// What its queue runs with.
     pub settings: PoolSettings,
+    /// Which of two priorities goes first in it.
+    pub priority_order: PriorityOrder,
     /// Whether work with slots goes here by default.
     pub default_compute: bool,
     /// Whether work without slots goes here by default.
@@ -199,6 +202,7 @@ pub fn pool(parts: PoolParts<'_>) -> Result<ResourcePool, StoreError> {
         default_aux_pool: parts.default_aux,
         aux_container_capacity_per_agent: aux_each,
         scheduler_type: scheduler_type(parts.settings.policy),
+        priority_order: parts.priority_order.to_string(),
         scheduler_fitting_policy: match parts.settings.fitting {
             Fitting::Best => FittingPolicy::Best,
             Fitting::Worst => FittingPolicy::Worst,

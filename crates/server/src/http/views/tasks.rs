@@ -9,6 +9,7 @@ use det_api_types::tasks::{
     TaskState, TaskType,
 };
 use det_api_types::wire::{Object, Timestamp};
+use det_config::priority::PriorityOrder;
 use det_lifecycle::allocation::{AllocationState, Phase};
 use det_lifecycle::container::Observed;
 use det_store::StoreError;
@@ -119,13 +120,13 @@ pub fn accelerators(row: &ContainerRow) -> Result<Option<AcceleratorData>, Store
 }
 
 /// Summaries of live allocations by id. `containers` are those that hold slots, `agents` all agents, `jobs` all jobs
-/// with live work; `scheduler` names the scheduler of a pool.
+/// with live work; `scheduler` gives the name of a pool's scheduler, and which of two priorities goes first there.
 pub fn summaries(
     allocations: &[AllocationRow],
     containers: &[ContainerRow],
     agents: &[AgentRow],
     jobs: &[JobRow],
-    scheduler: impl Fn(&str) -> String,
+    scheduler: impl Fn(&str) -> (String, PriorityOrder),
 ) -> Result<BTreeMap<String, AllocationSummary>, StoreError> {
     let mut known: BTreeMap<&str, (Vec<Device>, &str)> = BTreeMap::new();
     for agent in agents {
@@ -146,6 +147,7 @@ pub fn summaries(
     allocations
         .iter()
         .map(|row| {
+            let (scheduler_type, priority_order) = scheduler(&row.resource_pool);
             let summary = AllocationSummary {
                 task_id: row.task_id.clone(),
                 allocation_id: row.id.clone(),
@@ -155,7 +157,8 @@ pub fn summaries(
                 slots_needed: row.slots,
                 is_stopping: is_stopping(row),
                 resources: of_allocation.remove(row.id.as_str()).unwrap_or_default(),
-                scheduler_type: scheduler(&row.resource_pool),
+                scheduler_type,
+                priority_order: priority_order.to_string(),
                 priority: priorities.get(row.job_id.as_str()).copied(),
                 proxy_ports: Vec::new(),
                 wait_reason: wait_reason(row)?,
@@ -341,7 +344,7 @@ pub(crate) mod tests {
             workspace_id: 1,
         };
         let all = summaries(&[waiting()], &[container], &[agent], &[job], |_| {
-            "priority".into()
+            ("priority".into(), PriorityOrder::LowerFirst)
         })
         .unwrap();
         let summary = &all["3.abc.1"];

@@ -200,7 +200,8 @@ fn pool(story: &JobStory) -> PoolSituation {
         |entry| entry.job.resource_pool.clone(),
     );
     PoolSituation {
-        name,
+        name: story.pool.clone(),
+        priority_order: story.priority_order.to_string(),
         scheduling: story.scheduling.clone(),
         scheduler_type: scheduler_type(story.policy),
         agents: story.room.agents,

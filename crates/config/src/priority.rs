@@ -1,0 +1,23 @@
+//! Which way priorities point.
+
+use std::fmt;
+
+/// Which of two priorities goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PriorityOrder {
+    /// The lower number: agents.
+    #[default]
+    LowerFirst,
+    /// The higher number: Kubernetes.
+    HigherFirst,
+}
+
+/// As people read it: `lower goes first`.
+impl fmt::Display for PriorityOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LowerFirst => "lower goes first",
+            Self::HigherFirst => "higher goes first",
+        })
+    }
+}
