@@ -148,6 +148,14 @@ impl Rules for Experiment {
 }
 
 impl Submitted {
+    /// The workspace and the project that it names; `None` = it names none. Which policies apply follows from them, so
+    /// none of these changes them.
+    pub fn home(&self) -> (Option<String>, Option<String>) {
+        let root = self.root();
+        let name = |key: &str| root.find(key)?.filled_text();
+        (name("workspace"), name("project"))
+    }
+
     /// Where it asks to run under these policies, which the caller resolves before completing.
     pub fn placement(&self, policies: &[Policies]) -> Placement {
         let root = self.under(policies);

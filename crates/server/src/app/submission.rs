@@ -6,13 +6,13 @@ use det_config::experiment::ExperimentConfig;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::secrets::MASK;
-use det_config::submitted::{CompletionDefaults, Experiment, Placement, Submitted};
+use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
 use det_searcher::Search;
 use det_store::experiments::{self, ExperimentRow};
 use det_store::workspaces::{ProjectRow, UNCATEGORIZED_ID, WorkspaceRow};
 use serde_json::{Value, json};
 
-use crate::app::admission::Findings;
+use crate::app::admission::{Admitted, Findings};
 use crate::app::experiments::NewExperimentRequest;
 use crate::app::workspaces::Places;
 use crate::app::{Master, beside};
@@ -41,7 +41,7 @@ pub(crate) struct Checked {
 fn home_of<'p>(
     places: &'p Places,
     project_id: Option<i64>,
-    placement: &Placement,
+    named: &(Option<String>, Option<String>),
     findings: &mut Findings,
 ) -> AppResult<(&'p ProjectRow, &'p WorkspaceRow)> {
     if let Some(id) = project_id.filter(|id| *id > UNCATEGORIZED_ID) {
@@ -56,7 +56,7 @@ fn home_of<'p>(
         AppError::invalid(format!("{what} \"{}\" does not exist", name.escape_debug()))
     };
     // One without the other is told with the other mistakes of the document.
-    if let (Some(workspace), Some(project)) = (&placement.workspace, &placement.project) {
+    if let (Some(workspace), Some(project)) = (&named.0, &named.1) {
         match places.workspace_named(workspace) {
             None => missing(
                 "workspace",
@@ -109,6 +109,109 @@ fn over_workspace(submitted: Submitted, workspace: &WorkspaceRow) -> AppResult<S
     Ok(submitted.over(under))
 }
 
+/// A document over its templates: the first of the phases of a check, each of which takes the result of the one before.
+struct Layered {
+    submitted: Submitted,
+    /// Whether it is so long that it is worked on beside the runtime's other work.
+    long: bool,
+    /// What is reported together with the errors of the completed document.
+    findings: Findings,
+}
+
+/// A document whose project is known, and with it the policies that apply.
+struct Homed<'p> {
+    document: Layered,
+    project: &'p ProjectRow,
+    workspace: &'p WorkspaceRow,
+}
+
+/// A document with the secrets that its caller may use.
+struct Revealed<'p> {
+    homed: Homed<'p>,
+    /// The document to keep as the original, where it is not the text that came.
+    original: Option<String>,
+}
+
+/// A document under the policies of its workspace.
+struct Governed<'p> {
+    revealed: Revealed<'p>,
+    policies: Vec<Policies>,
+}
+
+/// A document whose resource pools are known.
+struct Placed<'p> {
+    governed: Governed<'p>,
+    admitted: Admitted,
+}
+
+/// A complete configuration that nothing speaks against.
+struct Completed {
+    config: ExperimentConfig,
+    long: bool,
+    warnings: Vec<String>,
+    slots_exceeded: bool,
+    original: Option<String>,
+    project_id: i64,
+    workspace_id: i64,
+}
+
+impl Layered {
+    /// Finds its project.
+    fn home(mut self, places: &Places, project_id: Option<i64>) -> AppResult<Homed<'_>> {
+        let named = self.submitted.home();
+        let (project, workspace) = home_of(places, project_id, &named, &mut self.findings)?;
+        Ok(Homed {
+            document: self,
+            project,
+            workspace,
+        })
+    }
+}
+
+impl<'p> Revealed<'p> {
+    /// Lays policies over it.
+    fn govern(mut self, policies: Vec<Policies>) -> Governed<'p> {
+        let document = &mut self.homed.document;
+        let mut warnings = document.submitted.drawn(&policies);
+        warnings.extend(document.submitted.replaced_by(&policies));
+        let warnings = warnings.iter().map(ToString::to_string);
+        document.findings.warnings.extend(warnings);
+        Governed {
+            revealed: self,
+            policies,
+        }
+    }
+}
+
+impl Completed {
+    /// Makes its search.
+    async fn search(self) -> AppResult<Checked> {
+        let config = self.config;
+        let seed = config.reproducibility.experiment_seed;
+        let (config, search) = beside(self.long, move || {
+            let search = Search::new(&config.searcher, &config.hyperparameters, seed);
+            (config, search)
+        })
+        .await?;
+        let search = search.map_err(|e| {
+            config_error(ConfigErrors::one(ConfigError::new(
+                "searcher",
+                None,
+                e.to_string(),
+            )))
+        })?;
+        Ok(Checked {
+            config,
+            warnings: self.warnings,
+            slots_exceeded: self.slots_exceeded,
+            search,
+            original: self.original,
+            project_id: self.project_id,
+            workspace_id: self.workspace_id,
+        })
+    }
+}
+
 impl Master {
     /// Parses, completes and checks a submission against the cluster.
     pub(crate) async fn check(
@@ -117,7 +220,7 @@ impl Master {
         request: &NewExperimentRequest,
     ) -> AppResult<Checked> {
         actor.require(Permission::Create, Kind::Experiment, "create experiments")?;
-        let (text, long) = (request.config.clone(), request.config.len() >= LONG_CONFIG);
+        let long = request.config.len() >= LONG_CONFIG;
         // A large document takes some 30 MB until it is judged: one after another, whoever sends them.
         let _turn = if long {
             Some(
@@ -129,37 +232,84 @@ impl Master {
         } else {
             None
         };
-        // Mistakes are told all at once, together with those that show when the layers have come together.
+        let places = self.places.get();
+        let layered = self.layer(request, long).await?;
+        let homed = layered.home(&places, request.project_id)?;
+        let revealed = self.reveal_known(actor, request, homed).await?;
+        let policies = self
+            .policies_over(revealed.homed.workspace.id, Workload::Experiment)
+            .await?;
+        let placed = self.place(revealed.govern(policies)).await?;
+        self.complete_placed(placed).await?.search().await
+    }
+
+    /// Reads a document and lays it over its templates. Its errors are reported all at once, together with those that
+    /// show when the layers have come together.
+    async fn layer(&self, request: &NewExperimentRequest, long: bool) -> AppResult<Layered> {
+        let text = request.config.clone();
         let submitted = beside(long, move || Submitted::read(Experiment, &text))
             .await?
             .map_err(config_error)?;
-        let mut submitted = self.over_known_templates(submitted, request).await?;
-        let placement = submitted.placement(&[]);
-        let places = self.places.get();
-        // Said together with what is wrong in the rest.
-        let mut findings = Findings {
+        let submitted = self.over_known_templates(submitted, request).await?;
+        let findings = Findings {
             warnings: submitted.warnings.iter().map(ToString::to_string).collect(),
             ..Findings::default()
         };
-        let (project, workspace) = home_of(&places, request.project_id, &placement, &mut findings)?;
+        Ok(Layered {
+            submitted,
+            long,
+            findings,
+        })
+    }
+
+    /// Puts known secrets in place of what hides them, if anything does.
+    async fn reveal_known<'p>(
+        &self,
+        actor: &Actor,
+        request: &NewExperimentRequest,
+        mut homed: Homed<'p>,
+    ) -> AppResult<Revealed<'p>> {
+        let Layered {
+            submitted,
+            findings,
+            ..
+        } = &mut homed.document;
         let revealed = request.config.contains(MASK)
             && self
-                .reveal(actor, request, project.id, &mut submitted, &mut findings)
+                .reveal(actor, request, homed.project.id, submitted, findings)
                 .await?;
         let original = revealed.then(|| format!("{:#}\n", submitted.own_value()));
-        let policies = self
-            .policies_over(workspace.id, Workload::Experiment)
-            .await?;
-        let mut more = submitted.drawn(&policies);
-        more.extend(submitted.replaced_by(&policies));
-        findings
-            .warnings
-            .extend(more.iter().map(ToString::to_string));
-        let size = submitted.trial_size(&policies);
-        let placement = submitted.placement(&policies);
+        Ok(Revealed { homed, original })
+    }
+
+    /// Finds the resource pools that it may run in.
+    async fn place<'p>(&self, mut governed: Governed<'p>) -> AppResult<Placed<'p>> {
+        let policies = &governed.policies;
+        let homed = &mut governed.revealed.homed;
+        let document = &mut homed.document;
+        let size = document.submitted.trial_size(policies);
+        let placement = document.submitted.placement(policies);
         let admitted = self
-            .admit(&placement, workspace, size, &mut findings)
+            .admit(&placement, homed.workspace, size, &mut document.findings)
             .await?;
+        Ok(Placed { governed, admitted })
+    }
+
+    /// Completes it for its first pool, or reports everything that was found wrong with it.
+    async fn complete_placed(&self, placed: Placed<'_>) -> AppResult<Completed> {
+        let Placed { governed, admitted } = placed;
+        let Governed { revealed, policies } = governed;
+        let Revealed { homed, original } = revealed;
+        let Homed {
+            document,
+            project,
+            workspace,
+        } = homed;
+        let Layered {
+            submitted,
+            long,
+            findings,
+        } = document;
         let pool = admitted.pools.first().cloned().unwrap_or_default();
         let mistakes = submitted.placed(findings.mistakes, &policies);
         let submitted = over_workspace(submitted, workspace)?;
@@ -176,24 +326,11 @@ impl Master {
         if !config.resources.resource_pools.is_empty() {
             config.resources.resource_pools = admitted.pools;
         }
-        let seed = config.reproducibility.experiment_seed;
-        let (config, search) = beside(long, move || {
-            let search = Search::new(&config.searcher, &config.hyperparameters, seed);
-            (config, search)
-        })
-        .await?;
-        let search = search.map_err(|e| {
-            config_error(ConfigErrors::one(ConfigError::new(
-                "searcher",
-                None,
-                e.to_string(),
-            )))
-        })?;
-        Ok(Checked {
+        Ok(Completed {
             config,
+            long,
             warnings: findings.warnings,
             slots_exceeded: admitted.slots_exceeded,
-            search,
             original,
             project_id: project.id,
             workspace_id: workspace.id,

@@ -245,7 +245,9 @@ fn placement_is_known_before_completion() {
         })
     };
     assert_eq!(submitted.trial_size(&[]), size(0, true));
+    assert_eq!(submitted.home(), (Some("w".into()), Some("p".into())));
     let silent = Submitted::parse(Experiment, "{}").unwrap();
+    assert_eq!(silent.home(), (None, None));
     assert_eq!(silent.trial_size(&[]), size(1, false));
     let policies = Policies::parse(
         Workload::Experiment,
