@@ -8,6 +8,7 @@ use det_lifecycle::allocation::{
 };
 use det_lifecycle::container::Desired;
 use det_lifecycle::trial::TrialEvent;
+use det_taskspec::TaskKind;
 
 use crate::{
     Allocation, Cause, Container, Effect, Event, Mutant, Record, Refused, Rows, Scene, Subject,
@@ -41,13 +42,24 @@ pub(crate) fn members(containers: &[Container]) -> Vec<Member> {
 }
 
 /// The line that opens each run of a trial; scripts look for its first words.
+/// The line of a log that says where an attempt runs.
 fn runner_text(row: &Allocation, containers: &[Container]) -> String {
     let places: BTreeSet<&str> = containers.iter().map(|c| c.place.as_str()).collect();
     let places: Vec<&str> = places.into_iter().collect();
+    let what = match row.kind {
+        TaskKind::Trial => format!(
+            "New trial runner: allocation {} (run {})",
+            row.id, row.run_id
+        ),
+        TaskKind::Notebook
+        | TaskKind::Shell
+        | TaskKind::Command
+        | TaskKind::Tensorboard
+        | TaskKind::CheckpointGc
+        | TaskKind::Generic => format!("Allocation {}", row.id),
+    };
     format!(
-        "New trial runner: allocation {} (run {}) runs on {} {}",
-        row.id,
-        row.run_id,
+        "{what} runs on {} {}",
         if places.len() == 1 { "agent" } else { "agents" },
         places.join(", ")
     )
@@ -101,7 +113,7 @@ fn enter<R: Rows>(
         row.started_at = Some(scene.clock.wall);
     }
     scene.rows.update_allocation(row);
-    if starts && row.trial_id.is_some() {
+    if starts {
         let text = runner_text(row, containers);
         scene.log(&row.task_id, Some(&row.id), text);
     }
@@ -125,11 +137,7 @@ fn raise_preemption<R: Rows>(
     row: &mut Allocation,
     cause: &Cause,
 ) -> Result<(), Refused> {
-    let experiment = scene
-        .rows
-        .task(&row.task_id)
-        .and_then(|task| task.experiment_id);
-    let timeout = match experiment {
+    let timeout = match row.experiment_id {
         Some(id) => scene.rows.terms(id)?.preemption_timeout,
         None => PREEMPTION_TIMEOUT,
     };
@@ -186,13 +194,22 @@ fn end<R: Rows>(
         detail: None,
     });
     scene.wake(Topic::Schedule);
-    match row.trial_id {
-        Some(id) => {
+    match (row.kind, row.trial_id) {
+        (TaskKind::Trial, Some(id)) => {
             let event = TrialEvent::AllocationEnded(exit);
             scene.then(Event::Trial { id, event, cause });
         }
         // A task that works for nothing else ends with its only attempt.
-        None => {
+        (
+            TaskKind::Trial
+            | TaskKind::Notebook
+            | TaskKind::Shell
+            | TaskKind::Command
+            | TaskKind::Tensorboard
+            | TaskKind::CheckpointGc
+            | TaskKind::Generic,
+            _,
+        ) => {
             if let Some(mut task) = scene.rows.task(&row.task_id) {
                 task.ended_at = row.ended_at;
                 scene.rows.update_task(&task);

@@ -94,8 +94,12 @@ pub struct Allocation {
     pub id: AllocationId,
     /// Its task.
     pub task_id: TaskId,
+    /// What kind of task that is.
+    pub kind: TaskKind,
     /// Its entry in the queue.
     pub job_id: JobId,
+    /// The experiment of its task, if any.
+    pub experiment_id: Option<ExperimentId>,
     /// The trial of its task, if any.
     pub trial_id: Option<TrialId>,
     /// The trial's run that it is; 0 without a trial.

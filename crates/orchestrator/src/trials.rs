@@ -255,7 +255,9 @@ pub(crate) fn request_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Res
     let row = Allocation {
         id: task.id.allocation(task.attempts),
         task_id: task.id.clone(),
+        kind: task.kind,
         job_id: experiment.job_id,
+        experiment_id: Some(experiment.id),
         trial_id: Some(id),
         run_id,
         state: AllocationState::Pending,

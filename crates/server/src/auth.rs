@@ -58,6 +58,8 @@ pub struct TaskActor {
     pub allocation_id: String,
     /// The task.
     pub task_id: String,
+    /// Its experiment, for trials.
+    pub experiment_id: Option<i64>,
     /// Its trial.
     pub trial_id: Option<i64>,
     /// Which run of the trial its allocation is; 0 without a trial.
@@ -201,6 +203,7 @@ impl Session {
 struct TaskIdentity {
     allocation_id: String,
     task_id: String,
+    experiment_id: Option<i64>,
     trial_id: Option<i64>,
     run_id: i64,
     owner_id: i64,
@@ -366,6 +369,7 @@ impl Auth {
                 let identity = TaskIdentity {
                     allocation_id: owner.allocation_id,
                     task_id: owner.task_id,
+                    experiment_id: owner.experiment_id,
                     trial_id: owner.trial_id,
                     run_id: owner.run_id,
                     owner_id: owner.owner_id,
@@ -401,6 +405,7 @@ impl Auth {
                     owner,
                     allocation_id: identity.allocation_id,
                     task_id: identity.task_id,
+                    experiment_id: identity.experiment_id,
                     trial_id: identity.trial_id,
                     run_id: identity.run_id,
                     ended: expires_at.is_some(),

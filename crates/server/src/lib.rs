@@ -17,6 +17,7 @@ pub mod error;
 pub mod http;
 pub mod hub;
 pub mod in_force;
+mod labels;
 pub mod live;
 pub mod master_log;
 mod rights;

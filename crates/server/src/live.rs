@@ -23,6 +23,7 @@ use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, agents, allocations, experiments};
 
 use crate::app::agents::{devices, slot_set};
+use crate::labels::TaskLabel;
 pub(crate) use planned::request;
 use planned::{entry, slots, work};
 
@@ -498,9 +499,10 @@ impl Image {
             .then_some(row.wait_reason.as_deref())
     }
 
-    /// What people call an allocation; `None` = it is gone, or there is nothing better than its id.
-    pub(crate) fn called(&self, allocation_id: &str) -> Option<String> {
-        called(&self.allocations.get(allocation_id)?.row)
+    /// What people call an allocation; `None` = it is gone.
+    pub(crate) fn label(&self, allocation_id: &str) -> Option<String> {
+        let allocation = self.allocations.get(allocation_id)?;
+        Some(TaskLabel::from(&*allocation.row).to_string())
     }
 
     /// The agents of a pool, in id order.
@@ -655,15 +657,6 @@ pub(crate) enum Work {
     Waits(Request),
     /// It holds something, or is about to give it back.
     Runs(RunningAllocation),
-}
-
-/// What people call an attempt of a trial; `None` for other tasks. A trial's task is named for its experiment.
-pub(crate) fn called(row: &AllocationRow) -> Option<String> {
-    let experiment = row.task_id.split('.').next()?.parse::<i64>().ok()?;
-    Some(format!(
-        "trial {} of experiment {experiment}",
-        row.trial_id?
-    ))
 }
 
 #[cfg(test)]

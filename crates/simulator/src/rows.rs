@@ -45,11 +45,7 @@ pub(crate) struct Allocation {
 impl Allocation {
     /// The number of its experiment; 0 of a task that belongs to none.
     pub(crate) fn experiment_id(&self) -> i64 {
-        let task = self.row.task_id.as_str();
-        task.split('.')
-            .next()
-            .and_then(|n| n.parse().ok())
-            .unwrap_or(0)
+        self.row.experiment_id.map_or(0, |id| id.0)
     }
 }
 

@@ -40,15 +40,20 @@ pub struct TaskRow {
     pub logs_deleted_at: Option<i64>,
 }
 
-/// One attempt's claim on slots.
+/// One attempt's claim on slots, with what its task says of its kind and its experiment.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct AllocationRow {
     /// `<task>.<n>`.
     pub id: String,
     /// Its task.
     pub task_id: String,
+    /// Its task's kind.
+    #[row(word)]
+    pub kind: TaskKind,
     /// Its job.
     pub job_id: String,
+    /// Its task's experiment, for trials.
+    pub experiment_id: Option<i64>,
     /// Its trial, for trials.
     pub trial_id: Option<i64>,
     /// The trial's run that it is.
@@ -115,6 +120,16 @@ pub struct ContainerRow {
     pub accelerators: Option<String>,
     /// Microseconds; `None` while its slots are held.
     pub ended_at: Option<i64>,
+}
+
+/// The text of a query for allocations with this condition and order.
+macro_rules! select {
+    ($tail:literal) => {
+        concat!(
+            "SELECT a.*, t.kind, t.experiment_id FROM allocations a JOIN tasks t ON t.id = a.task_id",
+            $tail
+        )
+    };
 }
 
 /// Adds a task.
@@ -264,13 +279,18 @@ pub async fn next_attempt(conn: &mut Conn<'_>, task_id: &str) -> Result<i64, Sto
     .ok_or_else(|| missing("task", task_id))
 }
 
-/// Adds an allocation.
+/// Adds an allocation. Its kind and its experiment are those of its task, whatever `row` holds.
 pub async fn insert(conn: &mut Conn<'_>, row: &AllocationRow) -> Result<(), StoreError> {
-    // Whoever asks for the task's live allocation is to find it in memory.
-    if find_task(conn, &row.task_id).await?.is_none() {
-        return Err(missing("task", &row.task_id));
-    }
-    conn.writing()?.keep_allocation(row.clone(), true);
+    // With the task in memory, its live allocation is found there too.
+    let task = find_task(conn, &row.task_id)
+        .await?
+        .ok_or_else(|| missing("task", &row.task_id))?;
+    let row = AllocationRow {
+        kind: task.kind,
+        experiment_id: task.experiment_id,
+        ..row.clone()
+    };
+    conn.writing()?.keep_allocation(row, true);
     Ok(())
 }
 
@@ -324,12 +344,7 @@ pub async fn find(conn: &mut Conn<'_>, id: &str) -> Result<Option<AllocationRow>
     {
         return Ok(Some(AllocationRow::clone(&cell.row)));
     }
-    let row = fetch_optional!(
-        conn,
-        AllocationRow,
-        "SELECT * FROM allocations WHERE id = $1",
-        id
-    )?;
+    let row = fetch_optional!(conn, AllocationRow, select!(" WHERE a.id = $1"), id)?;
     if let (Some(unit), Some(row)) = (&mut conn.unit, &row) {
         unit.keep_allocation(row.clone(), false);
     }
@@ -342,7 +357,7 @@ pub async fn live(conn: &mut Conn<'_>) -> Result<Vec<AllocationRow>, StoreError>
     Ok(fetch_all!(
         conn,
         AllocationRow,
-        "SELECT * FROM allocations WHERE ended_at IS NULL ORDER BY requested_at, id"
+        select!(" WHERE a.ended_at IS NULL ORDER BY a.requested_at, a.id")
     )?)
 }
 
@@ -364,7 +379,7 @@ pub async fn live_of_task(
     let row = fetch_optional!(
         conn,
         AllocationRow,
-        "SELECT * FROM allocations WHERE task_id = $1 AND ended_at IS NULL",
+        select!(" WHERE a.task_id = $1 AND a.ended_at IS NULL"),
         task_id
     )?;
     if let Some(unit) = &mut conn.unit {
@@ -383,8 +398,10 @@ pub async fn of_task(conn: &mut Conn<'_>, task_id: &str) -> Result<Vec<Allocatio
     Ok(fetch_all!(
         conn,
         AllocationRow,
-        "SELECT * FROM allocations WHERE task_id = $1 \
-         ORDER BY CASE WHEN ended_at IS NULL THEN 0 ELSE 1 END, requested_at DESC, run_id DESC",
+        select!(
+            " WHERE a.task_id = $1 \
+              ORDER BY CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END, a.requested_at DESC, a.run_id DESC"
+        ),
         task_id
     )?)
 }
@@ -397,9 +414,9 @@ pub async fn live_of_trials(
     conn.settle().await?;
     let mut live = Vec::new();
     for ids in pieces(trial_ids) {
-        let mut query = Query::new("SELECT * FROM allocations");
-        query.condition("ended_at IS NULL");
-        query.any_of("trial_id", ids.iter().map(|id| Value::Integer(*id)));
+        let mut query = Query::new(select!(""));
+        query.condition("a.ended_at IS NULL");
+        query.any_of("a.trial_id", ids.iter().map(|id| Value::Integer(*id)));
         live.extend(query.fetch_all(conn).await?);
     }
     Ok(live)
@@ -674,6 +691,8 @@ pub struct TokenOwner {
     pub allocation_id: String,
     /// The allocation's task.
     pub task_id: String,
+    /// The task's experiment, for trials.
+    pub experiment_id: Option<i64>,
     /// The allocation's trial.
     pub trial_id: Option<i64>,
     /// Which run of its trial the allocation is; 0 without a trial.
@@ -693,7 +712,8 @@ pub async fn find_token(
     Ok(fetch_optional!(
         conn,
         TokenOwner,
-        "SELECT k.allocation_id, a.task_id, a.trial_id, a.run_id, t.owner_id, k.expires_at FROM container_tokens k \
+        "SELECT k.allocation_id, a.task_id, t.experiment_id, a.trial_id, a.run_id, t.owner_id, k.expires_at \
+         FROM container_tokens k \
          JOIN allocations a ON a.id = k.allocation_id JOIN tasks t ON t.id = a.task_id WHERE k.token_hash = $1",
         token_hash
     )?)
@@ -726,6 +746,6 @@ pub async fn with_deadline(conn: &mut Conn<'_>) -> Result<Vec<AllocationRow>, St
     Ok(fetch_all!(
         conn,
         AllocationRow,
-        "SELECT * FROM allocations WHERE ended_at IS NULL AND preempt_deadline IS NOT NULL"
+        select!(" WHERE a.ended_at IS NULL AND a.preempt_deadline IS NOT NULL")
     )?)
 }

@@ -306,7 +306,12 @@ impl Master {
                 allocations::containers(&mut conn.conn(), id).await?,
             )
         };
-        let Some(AllocationRow { task_id, .. }) = found else {
+        let Some(AllocationRow {
+            task_id,
+            experiment_id,
+            ..
+        }) = found
+        else {
             return Ok(());
         };
         let own = |row: &ContainerRow| {
@@ -335,7 +340,10 @@ impl Master {
                 rank_id: None,
             })
             .collect();
-        match self.append_logs(task_id, logs::pack(&lines)?, None).await {
+        match self
+            .append_logs(experiment_id, task_id, logs::pack(&lines)?, None)
+            .await
+        {
             // The task was deleted meanwhile.
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             other => other,

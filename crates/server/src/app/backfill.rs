@@ -54,6 +54,7 @@ fn waits_for_slots(allocation: &AllocationRow) -> bool {
 #[cfg(test)]
 mod tests {
     use det_lifecycle::allocation::AllocationState;
+    use det_taskspec::TaskKind;
 
     use super::*;
 
@@ -66,7 +67,9 @@ mod tests {
         AllocationRow {
             id: "1.1".into(),
             task_id: "1".into(),
+            kind: TaskKind::Trial,
             job_id: "j".into(),
+            experiment_id: None,
             trial_id: None,
             run_id: 1,
             state: AllocationState::Pending,

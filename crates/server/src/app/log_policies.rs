@@ -155,14 +155,13 @@ fn without_wildcards(pattern: &str) -> &str {
 }
 
 impl Master {
-    /// Lines of a task's log that its experiment's policies match.
-    pub(crate) async fn match_log(&self, task_id: &str, packed: &Packed) -> AppResult<Vec<Found>> {
-        // Tasks of trials are named after their experiments.
-        let experiment = task_id.split('.').next().and_then(|id| id.parse().ok());
-        let Some(experiment) = experiment else {
-            return Ok(Vec::new());
-        };
-        match self.log_policies_of(experiment).await? {
+    /// Lines that the log policies of an experiment match.
+    pub(crate) async fn match_log(
+        &self,
+        experiment_id: i64,
+        packed: &Packed,
+    ) -> AppResult<Vec<Found>> {
+        match self.log_policies_of(experiment_id).await? {
             Some(policies) => Ok(policies.find(packed)?),
             None => Ok(Vec::new()),
         }

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine, Packed};
-use det_store::{Store, StoreError, WriteTx};
+use det_store::{Store, StoreError, WriteTx, allocations};
 use serde_json::json;
 
 use crate::app::Master;
+use crate::app::ownership::Reported;
+use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
 
@@ -38,15 +40,43 @@ pub struct Outage {
 }
 
 impl Master {
-    /// Stores lines of one task. Lines that a spool has delivered before are dropped. A line that tells of a full disk
-    /// leaves an event of the task, once like the line itself.
-    pub async fn append_logs(
+    /// Stores lines that an actor reports of one task. Lines that a spool has delivered before are dropped. A line that
+    /// reports a full disk leaves an event of the task, once like the line itself.
+    pub async fn report_logs(
         &self,
+        actor: &Actor,
         task_id: String,
         packed: Packed,
         spool: Option<SpoolBatch>,
     ) -> AppResult<()> {
-        let found = self.match_log(&task_id, &packed).await?;
+        self.require_reporter(actor, Reported::Task(&task_id))
+            .await?;
+        let experiment_id = match actor {
+            // Nearly all lines: what their token says costs no query.
+            Actor::Task(task) if task.task_id == task_id => task.experiment_id,
+            Actor::Task(_) | Actor::User(_) => {
+                let mut conn = self.store.read().await?;
+                let task = allocations::find_task(&mut conn.conn(), &task_id).await?;
+                task.and_then(|task| task.experiment_id)
+            }
+        };
+        self.append_logs(experiment_id, task_id, packed, spool)
+            .await
+    }
+
+    /// Stores lines of one task, which works for this experiment if for any.
+    pub(crate) async fn append_logs(
+        &self,
+        experiment_id: Option<i64>,
+        task_id: String,
+        packed: Packed,
+        spool: Option<SpoolBatch>,
+    ) -> AppResult<()> {
+        let found = match experiment_id {
+            Some(id) => self.match_log(id, &packed).await?,
+            // Only configurations of experiments have log policies.
+            None => Vec::new(),
+        };
         let master = self.clone();
         self.store
             .write(move |tx| {

@@ -12,7 +12,7 @@ use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments;
 use det_store::trials;
 use det_taskspec::{
-    ClusterFacts, ContainerSpec, DeviceKind, KindFacts, PlaceFacts, SpecError, TaskFacts,
+    ClusterFacts, ContainerSpec, DeviceKind, KindFacts, PlaceFacts, SpecError, TaskFacts, TaskKind,
     TrialFacts, container_spec,
 };
 
@@ -20,6 +20,7 @@ use crate::app::Master;
 use crate::app::agents::{devices, slot_set};
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
+use crate::labels::TaskLabel;
 use crate::live::Startable;
 
 /// Tokens that were made when their containers were placed, until their agents receive them. Only their hashes are
@@ -93,8 +94,28 @@ impl Master {
         allocation: &AllocationRow,
         conn: &mut Conn<'_>,
     ) -> AppResult<TaskFacts> {
-        let Some(trial_id) = allocation.trial_id else {
-            return Err(not_a_trial(allocation, conn).await?);
+        let trial_id = match (allocation.kind, allocation.trial_id) {
+            (TaskKind::Trial, Some(trial_id)) => trial_id,
+            (TaskKind::Trial, None) => {
+                return Err(AppError::invalid(format!(
+                    "task \"{}\" is of the kind TRIAL and names no trial",
+                    allocation.task_id
+                )));
+            }
+            (
+                kind @ (TaskKind::Notebook
+                | TaskKind::Shell
+                | TaskKind::Command
+                | TaskKind::Tensorboard
+                | TaskKind::CheckpointGc
+                | TaskKind::Generic),
+                _,
+            ) => {
+                return Err(AppError::invalid(format!(
+                    "the task is of the kind {}, and this master starts tasks of the kind TRIAL only",
+                    kind.name()
+                )));
+            }
         };
         let trial = trials::find(conn, trial_id)
             .await?
@@ -111,7 +132,7 @@ impl Master {
         Ok(TaskFacts {
             task_id: TaskId(allocation.task_id.clone()),
             allocation_id: AllocationId(allocation.id.clone()),
-            description: format!("trial {} of experiment {}", trial.id, experiment.id),
+            description: TaskLabel::from(allocation).to_string(),
             owner_id: experiment.owner_id,
             user: self.task_user_in(experiment.project_id, &owner),
             owner_name: owner.username.clone(),
@@ -143,15 +164,6 @@ impl Master {
             }),
         })
     }
-}
-
-/// Why an allocation that belongs to no trial is not started.
-async fn not_a_trial(allocation: &AllocationRow, conn: &mut Conn<'_>) -> AppResult<AppError> {
-    let task = allocations::find_task(conn, &allocation.task_id).await?;
-    let kind = task.map_or("unknown", |task| task.kind.name());
-    Ok(AppError::invalid(format!(
-        "the task is of the kind {kind}, and this master starts tasks of the kind TRIAL only"
-    )))
 }
 
 /// What the rows contain of a container's place.

@@ -152,8 +152,8 @@ impl Master {
         };
         let places = self.places.get();
         let tell = |image: &Image| {
-            let called = |id: &AllocationId| image.called(id.as_str());
-            reason.explain(called, |id| places.name_of(id))
+            let label = |id: &AllocationId| image.label(id.as_str());
+            reason.explain(label, |id| places.name_of(id))
         };
         Ok(Some(self.live.look(&self.store, tell).await?))
     }

@@ -207,7 +207,7 @@ impl Master {
         let texts = self
             .live
             .look(&self.store, |image| {
-                let mut texts = in_words(waiting, |id| image.called(id.as_str()), &places)?;
+                let mut texts = in_words(waiting, |id| image.label(id.as_str()), &places)?;
                 texts.retain(|(id, text)| {
                     image
                         .stored_wait(id.as_str())

@@ -22,7 +22,6 @@ use utoipa_axum::routes;
 use crate::app::Master;
 use crate::app::log_reading::{Encoded, LogFilter, Reading, Search, Sink};
 use crate::app::logs::{LogFields, Outage, SpoolBatch};
-use crate::app::ownership::Reported;
 use crate::app::reads;
 use crate::error::{AppError, AppResult};
 use crate::http::error::before_stream;
@@ -105,10 +104,7 @@ async fn post_task_logs(
         return empty();
     };
     master
-        .require_reporter(&actor, Reported::Task(&batch.task_id))
-        .await?;
-    master
-        .append_logs(batch.task_id, batch.lines, batch.spool)
+        .report_logs(&actor, batch.task_id, batch.lines, batch.spool)
         .await?;
     empty()
 }
@@ -268,16 +264,10 @@ async fn post_unmanaged_logs(
     let mut taken = UnmanagedLogsTaken::default();
     for (task_id, lines) in unmanaged_lines(records, det_store::now()) {
         let count = lines.len();
-        let stored = match master
-            .require_reporter(&actor, Reported::Task(&task_id))
-            .await
-        {
-            Ok(()) => {
-                let packed = pack(&lines)?;
-                master.append_logs(task_id.clone(), packed, None).await
-            }
-            Err(refused) => Err(refused),
-        };
+        let packed = pack(&lines)?;
+        let stored = master
+            .report_logs(&actor, task_id.clone(), packed, None)
+            .await;
         match stored {
             Ok(()) => taken.stored += count,
             Err(error) => {

@@ -82,7 +82,7 @@ async fn live_summaries(
     responses((status = 200, body = GetActiveTasksCountResponse)))]
 async fn get_active_tasks_count(State(master): State<Master>, Caller(actor): Caller) -> Answer {
     let mut counts = GetActiveTasksCountResponse::default();
-    for kind in reads::tasks::live_kinds_beside_trials(&master.store, &actor).await? {
+    for kind in reads::tasks::live_kinds(&master.store, &actor).await? {
         match kind {
             TaskKind::Command => counts.commands += 1,
             TaskKind::Notebook => counts.notebooks += 1,

@@ -122,7 +122,9 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<i64>) -> Allo
     AllocationRow {
         id: id.into(),
         task_id: task_id.into(),
+        kind: det_taskspec::TaskKind::Trial,
         job_id: "job".into(),
+        experiment_id: trial_id.map(|_| 1),
         trial_id,
         run_id: 1,
         state: AllocationState::Pending,

@@ -215,7 +215,9 @@ impl Rows for TxRows<'_> {
         Some(Allocation {
             id: id.clone(),
             task_id: TaskId(row.task_id.clone()),
+            kind: row.kind,
             job_id: JobId(row.job_id.clone()),
+            experiment_id: row.experiment_id.map(ExperimentId),
             trial_id: row.trial_id.map(TrialId),
             run_id: row.run_id,
             state: row.state.clone(),
@@ -244,7 +246,9 @@ impl Rows for TxRows<'_> {
         self.live.add_allocation(AllocationRow {
             id: row.id.0,
             task_id: row.task_id.0,
+            kind: row.kind,
             job_id: row.job_id.0,
+            experiment_id: row.experiment_id.map(|id| id.0),
             trial_id: row.trial_id.map(|id| id.0),
             run_id: row.run_id,
             state: row.state,

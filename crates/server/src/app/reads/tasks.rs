@@ -64,19 +64,12 @@ pub(crate) async fn live(store: &Store, actor: &Actor) -> AppResult<Live> {
     })
 }
 
-/// The kind of each live allocation's task, those of trials left out: they are nearly all that lives.
-pub(crate) async fn live_kinds_beside_trials(
-    store: &Store,
-    actor: &Actor,
-) -> AppResult<Vec<TaskKind>> {
+/// The kind of each live allocation's task.
+pub(crate) async fn live_kinds(store: &Store, actor: &Actor) -> AppResult<Vec<TaskKind>> {
     require(actor)?;
     let mut conn = store.read().await?;
     let live = allocations::live(&mut conn.conn()).await?;
-    let mut kinds = Vec::new();
-    for allocation in live.iter().filter(|a| a.trial_id.is_none()) {
-        kinds.push(row(&mut conn.conn(), &allocation.task_id).await?.kind);
-    }
-    Ok(kinds)
+    Ok(live.iter().map(|row| row.kind).collect())
 }
 
 /// The containers of all attempts of a task.

@@ -21,6 +21,7 @@ use det_taskspec::{Device, TaskKind};
 use crate::app::agents::{devices, slot_set};
 use crate::app::wait_reasons::stored_reason;
 use crate::http::views::agents::device;
+use crate::labels::TaskLabel;
 
 /// Why an allocation waits; `None` once it has slots, and before the scheduler has first looked at it.
 pub fn wait_reason(row: &AllocationRow) -> Result<Option<WaitReason>, StoreError> {
@@ -151,7 +152,7 @@ pub fn summaries(
             let summary = AllocationSummary {
                 task_id: row.task_id.clone(),
                 allocation_id: row.id.clone(),
-                name: name(row),
+                name: TaskLabel::from(row).title(),
                 registered_time: Some(Timestamp(row.requested_at)),
                 resource_pool: row.resource_pool.clone(),
                 slots_needed: row.slots,
@@ -166,15 +167,6 @@ pub fn summaries(
             Ok((row.id.clone(), summary))
         })
         .collect()
-}
-
-/// What people call an allocation.
-fn name(row: &AllocationRow) -> String {
-    match (row.trial_id, row.task_id.split_once('.')) {
-        (Some(trial), Some((experiment, _))) => format!("Trial {trial} (Experiment {experiment})"),
-        (Some(trial), None) => format!("Trial {trial}"),
-        (None, _) => format!("Task {}", row.task_id),
-    }
 }
 
 fn resources(
@@ -243,7 +235,9 @@ pub(crate) mod tests {
         AllocationRow {
             id: "3.abc.1".into(),
             task_id: "3.abc".into(),
+            kind: TaskKind::Trial,
             job_id: "j".into(),
+            experiment_id: Some(3),
             trial_id: Some(7),
             run_id: 1,
             state: AllocationState::Pending,

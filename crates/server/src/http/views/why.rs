@@ -12,7 +12,7 @@ use crate::app::jobs::QueuedJob;
 use crate::app::why::JobStory;
 use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::{is_stopping, wait_reason};
-use crate::live::called;
+use crate::labels::TaskLabel;
 
 /// Jobs, and holders of slots, that are told at most.
 const MOST: usize = 100;
@@ -35,7 +35,7 @@ pub fn explanation(story: &JobStory) -> Result<ExplainJobResponse, StoreError> {
                     _ => None,
                 },
                 estimate_basis: basis(story, story.estimates.get(&row.id)),
-                called: called(row).unwrap_or_default(),
+                called: TaskLabel::from(row).to_string(),
                 elsewhere: story.elsewhere.get(&row.id).cloned().unwrap_or_default(),
             })
         })
@@ -145,7 +145,7 @@ fn some(story: &JobStory, ids: &[AllocationId]) -> String {
     let name = |id: &AllocationId| {
         let mut rows = story.queue.iter().flat_map(|entry| &entry.allocations);
         let row = rows.find(|row| row.id == id.as_str())?;
-        called(row)
+        Some(TaskLabel::from(row).to_string())
     };
     let shown: Vec<String> = ids
         .iter()
@@ -231,7 +231,7 @@ fn holders<'a>(story: &'a JobStory, entry: &'a QueuedJob) -> impl Iterator<Item 
         .filter(|row| row.placed_at.is_some())
         .map(|row| SlotHolder {
             allocation_id: row.id.clone(),
-            called: called(row).unwrap_or_default(),
+            called: TaskLabel::from(row).to_string(),
             job_id: entry.job.id.clone(),
             name: entry.experiment.name.clone(),
             username: entry.experiment.username.clone(),

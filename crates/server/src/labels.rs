@@ -1,0 +1,101 @@
+//! What tasks are called for people: in waiting reasons, explanations, queues, logs and events.
+
+use std::fmt;
+
+use det_store::allocations::{AllocationRow, TaskRow};
+use det_taskspec::TaskKind;
+
+/// The name of a task for people, by its kind and its row; an attempt is called like its task. As text it is
+/// `trial 7 of experiment 3` or `command 0b6c…`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TaskLabel<'a> {
+    kind: TaskKind,
+    task_id: &'a str,
+    /// The trial and its experiment, for trials.
+    trial: Option<(i64, i64)>,
+}
+
+impl<'a> From<&'a AllocationRow> for TaskLabel<'a> {
+    fn from(row: &'a AllocationRow) -> Self {
+        Self {
+            kind: row.kind,
+            task_id: &row.task_id,
+            trial: row.trial_id.zip(row.experiment_id),
+        }
+    }
+}
+
+impl<'a> From<&'a TaskRow> for TaskLabel<'a> {
+    fn from(row: &'a TaskRow) -> Self {
+        Self {
+            kind: row.kind,
+            task_id: &row.id,
+            trial: row.trial_id.zip(row.experiment_id),
+        }
+    }
+}
+
+impl TaskLabel<'_> {
+    /// The form of the summaries of live tasks, which scripts match: `Trial 7 (Experiment 3)`, `Command 0b6c…`.
+    pub(crate) fn title(self) -> String {
+        match self.trial {
+            Some((trial, experiment)) => format!("Trial {trial} (Experiment {experiment})"),
+            None => {
+                let text = self.to_string();
+                let mut letters = text.chars();
+                let first = letters.next().into_iter().flat_map(char::to_uppercase);
+                first.chain(letters).collect()
+            }
+        }
+    }
+}
+
+impl fmt::Display for TaskLabel<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match (self.kind, self.trial) {
+            (TaskKind::Trial, Some((trial, experiment))) => {
+                return write!(f, "trial {trial} of experiment {experiment}");
+            }
+            (TaskKind::Trial, None) => "task of a trial",
+            (TaskKind::Notebook, _) => "notebook",
+            (TaskKind::Shell, _) => "shell",
+            (TaskKind::Command, _) => "command",
+            (TaskKind::Tensorboard, _) => "TensorBoard",
+            (TaskKind::CheckpointGc, _) => "deletion of checkpoints",
+            (TaskKind::Generic, _) => "task",
+        };
+        write!(f, "{kind} {}", self.task_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_called_by_their_kind_and_never_by_the_text_of_their_id() {
+        for (kind, trial, text, title) in [
+            (
+                TaskKind::Trial,
+                Some((7, 3)),
+                "trial 7 of experiment 3",
+                "Trial 7 (Experiment 3)",
+            ),
+            (TaskKind::Command, None, "command 9.x", "Command 9.x"),
+            (TaskKind::Generic, None, "task 9.x", "Task 9.x"),
+            (
+                TaskKind::CheckpointGc,
+                None,
+                "deletion of checkpoints 9.x",
+                "Deletion of checkpoints 9.x",
+            ),
+        ] {
+            let label = TaskLabel {
+                kind,
+                task_id: "9.x",
+                trial,
+            };
+            assert_eq!((label.to_string().as_str(), &*label.title()), (text, title));
+        }
+    }
+}
